@@ -1,0 +1,1 @@
+//! The API's wire: client configuration, caches, work queue, leases, events, metrics, logs.

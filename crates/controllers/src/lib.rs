@@ -1,0 +1,1 @@
+//! Cluster loops and sidecars: bind, provision, attach, schedule.

@@ -1,0 +1,1 @@
+//! Longshore's vocabulary and decisions: pure, no clock, no client, no lock.

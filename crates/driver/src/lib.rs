@@ -1,0 +1,1 @@
+//! The local CSI drivers: image files on loop devices.

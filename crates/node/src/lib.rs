@@ -1,0 +1,1 @@
+//! Node loops: volume manager, driver registration, mounts, pods as processes.

@@ -1,0 +1,1 @@
+//! Write a dynamic provisioner for Kubernetes by implementing two methods.
