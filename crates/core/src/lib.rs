@@ -1,1 +1,11 @@
-//! Longshore's vocabulary and decisions: pure, no clock, no client, no lock.
+//! Longshore's vocabulary and decisions.
+//!
+//! This crate is pure: no clock, no client, no lock, no async. [`model`] holds the nouns that every
+//! other crate speaks in; the step modules beside it (one per step of a volume's life) hold the
+//! rules as functions from a small view to a list of actions. The loops that carry the actions out
+//! live in the crates above.
+//!
+//! What is absent on purpose: anything that could make the same view give two answers.
+
+pub mod model;
+pub mod testing;

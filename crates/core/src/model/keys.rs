@@ -1,0 +1,109 @@
+//! Every annotation, label, finalizer and parameter key that Longshore reads or writes.
+//!
+//! A key that is spelled anywhere else is a mistake waiting to happen: typos compile.
+
+/// Annotation keys.
+pub mod annotations {
+    /// On a claim: the node the scheduler chose for it.
+    pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+    /// On a claim: the older form of [`SELECTED_NODE`], still read.
+    pub const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
+    /// On a claim: which provisioner shall answer it.
+    pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    /// On a claim: the older form of [`STORAGE_PROVISIONER`], written too.
+    pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+    /// On a claim or volume: the class, in its oldest form.
+    pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+    /// On a claim: the bind is complete.
+    pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+    /// On a claim or volume: the binder, not a person, made the bind.
+    pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+    /// On a volume: who made it.
+    pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+    /// On a claim or volume: the CSI driver that took over from an in-tree plugin.
+    pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+    /// On a volume: the deletion secret's name.
+    pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
+    /// On a volume: the deletion secret's namespace.
+    pub const DELETION_SECRET_NAMESPACE: &str =
+        "volume.kubernetes.io/provisioner-deletion-secret-namespace";
+    /// On a class: it answers claims that name none.
+    pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+    /// On a class: the older form of [`IS_DEFAULT_CLASS`].
+    pub const BETA_IS_DEFAULT_CLASS: &str = "storageclass.beta.kubernetes.io/is-default-class";
+    /// On a node: JSON map from driver name to the driver's id for this node.
+    pub const CSI_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+    /// On a `VolumeAttachment`: the node id that the detach needs once the node is gone.
+    pub const ATTACH_NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+    /// On a `CSINode`: in-tree plugins that migrated.
+    pub const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
+    /// On a node: whether the attach-detach controller manages it.
+    pub const CONTROLLER_MANAGED_ATTACH: &str =
+        "volumes.kubernetes.io/controller-managed-attach-detach";
+    /// On an object applied by kubectl: what was applied last.
+    pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    /// On a pod's owner chain: the default container for logs.
+    pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+    /// On an intent record: the claim it stands for, as `namespace/name`.
+    pub const INTENT_CLAIM: &str = "longshore.dev/claim";
+}
+
+/// Label keys.
+pub mod labels {
+    /// The node's host name.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
+    /// The node's operating system.
+    pub const OS: &str = "kubernetes.io/os";
+    /// The node's processor architecture.
+    pub const ARCH: &str = "kubernetes.io/arch";
+    /// On an intent record: what kind of work was begun.
+    pub const INTENT: &str = "longshore.dev/intent";
+    /// On an intent record: the driver it was begun with.
+    pub const INTENT_DRIVER: &str = "longshore.dev/driver";
+}
+
+/// Taint keys.
+pub mod taints {
+    /// The node is not ready.
+    pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+    /// The node is unschedulable.
+    pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+    /// An operator says that the node is off.
+    pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+}
+
+/// Finalizers.
+pub mod finalizers {
+    /// A claim that a pod uses stays.
+    pub const PVC_PROTECTION: &str = "kubernetes.io/pvc-protection";
+    /// A volume that a claim is bound to stays.
+    pub const PV_PROTECTION: &str = "kubernetes.io/pv-protection";
+    /// A volume attributes class in use stays.
+    pub const VAC_PROTECTION: &str = "kubernetes.io/vac-protection";
+    /// A volume's backing asset is deleted before the object goes.
+    pub const EXTERNAL_PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+    /// In-tree volumes deleted by the binder.
+    pub const PV_CONTROLLER: &str = "kubernetes.io/pv-controller";
+    /// Prefix of the attacher's finalizer; the driver name follows with `/` and `.` made safe.
+    pub const EXTERNAL_ATTACHER_PREFIX: &str = "external-attacher/";
+    /// Deletion waits for dependents.
+    pub const FOREGROUND: &str = "foregroundDeletion";
+    /// Deletion leaves dependents.
+    pub const ORPHAN: &str = "orphan";
+}
+
+/// The names of the drivers and classes of the embedded mode.
+pub mod embedded {
+    /// The node-local driver.
+    pub const LOCAL_DRIVER: &str = "local.csi.longshore.dev";
+    /// The driver on a directory that all nodes see.
+    pub const SHARED_DRIVER: &str = "shared.csi.longshore.dev";
+    /// Topology key of [`LOCAL_DRIVER`].
+    pub const LOCAL_TOPOLOGY: &str = "topology.local.csi.longshore.dev/node";
+    /// The default class: local, waits for the first consumer.
+    pub const LOCAL_CLASS: &str = "longshore-local";
+    /// Local, provisioned at once.
+    pub const LOCAL_IMMEDIATE_CLASS: &str = "longshore-local-immediate";
+    /// Shared, waits for the first consumer.
+    pub const SHARED_CLASS: &str = "longshore-shared";
+}

@@ -1,0 +1,225 @@
+//! Claims and storage classes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Meta, meta::nullable};
+use crate::model::{Quantity, keys::annotations};
+
+/// A label selector as objects carry it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelSelector {
+    /// Labels that must be equal.
+    #[serde(deserialize_with = "nullable")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Further requirements.
+    #[serde(deserialize_with = "nullable")]
+    pub match_expressions: Vec<Requirement>,
+}
+
+/// One requirement of a label or node selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Requirement {
+    /// Label key.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`, and for nodes `Gt`, `Lt`.
+    pub operator: String,
+    /// Values to compare with.
+    #[serde(deserialize_with = "nullable")]
+    pub values: Vec<String>,
+}
+
+impl Requirement {
+    /// Whether `labels` fulfil this requirement. An unknown operator matches nothing.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let number = |text: &String| text.parse::<i64>().ok();
+        let wanted = || self.values.first().and_then(number);
+        match self.operator.as_str() {
+            "In" => value.is_some_and(|value| self.values.contains(value)),
+            "NotIn" => value.is_none_or(|value| !self.values.contains(value)),
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            "Gt" => value.and_then(number).zip(wanted()).is_some_and(|(have, want)| have > want),
+            "Lt" => value.and_then(number).zip(wanted()).is_some_and(|(have, want)| have < want),
+            _ => false,
+        }
+    }
+}
+
+impl LabelSelector {
+    /// Whether `labels` match; an empty selector matches everything.
+    #[must_use]
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|one| one.matches(labels))
+    }
+}
+
+/// A reference to what a claim is filled from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataSource {
+    /// API group; empty for claims.
+    #[serde(deserialize_with = "nullable")]
+    pub api_group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Namespace, when it is another one.
+    pub namespace: Option<String>,
+}
+
+/// Amounts asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// At least this much.
+    #[serde(deserialize_with = "nullable")]
+    pub requests: BTreeMap<String, Quantity>,
+    /// At most this much.
+    #[serde(deserialize_with = "nullable")]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// What a claim asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSpec {
+    /// `ReadWriteOnce` and friends.
+    #[serde(deserialize_with = "nullable")]
+    pub access_modes: Vec<String>,
+    /// Which volumes are welcome.
+    pub selector: Option<LabelSelector>,
+    /// How much.
+    #[serde(deserialize_with = "nullable")]
+    pub resources: Resources,
+    /// The volume it is bound to, or wants.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_name: String,
+    /// The class; absent differs from empty.
+    pub storage_class_name: Option<String>,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: Option<String>,
+    /// What it is filled from.
+    pub data_source: Option<DataSource>,
+    /// What it is filled from, any kind.
+    pub data_source_ref: Option<DataSource>,
+    /// The volume attributes class.
+    pub volume_attributes_class_name: Option<String>,
+}
+
+/// How a claim stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimStatus {
+    /// `Pending`, `Bound`, `Lost`.
+    #[serde(deserialize_with = "nullable")]
+    pub phase: String,
+    /// The bound volume's modes.
+    #[serde(deserialize_with = "nullable")]
+    pub access_modes: Vec<String>,
+    /// The real size.
+    #[serde(deserialize_with = "nullable")]
+    pub capacity: BTreeMap<String, Quantity>,
+}
+
+/// A `PersistentVolumeClaim`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Claim {
+    /// Metadata.
+    pub metadata: Meta,
+    /// What is asked for.
+    pub spec: ClaimSpec,
+    /// How it stands.
+    #[serde(deserialize_with = "nullable")]
+    pub status: ClaimStatus,
+}
+
+impl Claim {
+    /// The storage asked for; zero when the claim says nothing.
+    #[must_use]
+    pub fn request(&self) -> Quantity {
+        self.spec.resources.requests.get("storage").copied().unwrap_or(Quantity::ZERO)
+    }
+
+    /// The class this claim names: the old annotation wins over the field; empty when none.
+    #[must_use]
+    pub fn class_name(&self) -> &str {
+        self.metadata
+            .annotation(annotations::BETA_STORAGE_CLASS)
+            .or(self.spec.storage_class_name.as_deref())
+            .unwrap_or_default()
+    }
+
+    /// `Block` or the default `Filesystem`.
+    #[must_use]
+    pub fn volume_mode(&self) -> &str {
+        self.spec.volume_mode.as_deref().unwrap_or("Filesystem")
+    }
+}
+
+/// One topology term of a class.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TopologyTerm {
+    /// All of these must hold.
+    #[serde(deserialize_with = "nullable")]
+    pub match_label_expressions: Vec<TopologyExpression>,
+}
+
+/// One key of a topology term.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct TopologyExpression {
+    /// Topology key.
+    pub key: String,
+    /// Values allowed.
+    #[serde(deserialize_with = "nullable")]
+    pub values: Vec<String>,
+}
+
+/// A `StorageClass`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageClass {
+    /// Metadata.
+    pub metadata: Meta,
+    /// Who makes volumes of this class.
+    pub provisioner: String,
+    /// What the provisioner is told.
+    #[serde(deserialize_with = "nullable")]
+    pub parameters: BTreeMap<String, String>,
+    /// `Delete` (default) or `Retain`.
+    pub reclaim_policy: Option<String>,
+    /// Mount options for the volumes.
+    #[serde(deserialize_with = "nullable")]
+    pub mount_options: Vec<String>,
+    /// Whether volumes may grow.
+    pub allow_volume_expansion: Option<bool>,
+    /// `Immediate` (default) or `WaitForFirstConsumer`.
+    pub volume_binding_mode: Option<String>,
+    /// Where volumes may be.
+    #[serde(deserialize_with = "nullable")]
+    pub allowed_topologies: Vec<TopologyTerm>,
+}
+
+impl StorageClass {
+    /// Whether binding waits for the first pod.
+    #[must_use]
+    pub fn waits_for_consumer(&self) -> bool {
+        self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+    }
+
+    /// The reclaim policy, defaulted.
+    #[must_use]
+    pub fn reclaim_policy(&self) -> &str {
+        self.reclaim_policy.as_deref().unwrap_or("Delete")
+    }
+}

@@ -1,0 +1,122 @@
+//! Slim views of API objects.
+//!
+//! Each record holds the fields that some rule uses and nothing else, and is read straight from the
+//! API's JSON. Records are for looking. A write starts from the live object as raw JSON, so that
+//! fields unknown here survive it.
+
+mod claim;
+mod cluster;
+mod csi;
+mod meta;
+mod pod;
+mod volume;
+
+pub use claim::*;
+pub use cluster::*;
+pub use csi::*;
+pub use meta::*;
+pub use pod::*;
+pub use volume::*;
+
+/// Where a kind lives in the API.
+pub trait Kind {
+    /// API group; empty for core.
+    const GROUP: &'static str;
+    /// API version.
+    const VERSION: &'static str;
+    /// The kind's name.
+    const KIND: &'static str;
+    /// The resource's name in paths.
+    const PLURAL: &'static str;
+    /// Whether its objects live in namespaces.
+    const NAMESPACED: bool;
+
+    /// `v1` or `group/version`.
+    #[must_use]
+    fn api_version() -> String {
+        if Self::GROUP.is_empty() {
+            Self::VERSION.to_owned()
+        } else {
+            format!("{}/{}", Self::GROUP, Self::VERSION)
+        }
+    }
+}
+
+/// A record with metadata.
+pub trait HasMeta {
+    /// The record's metadata.
+    fn meta(&self) -> &Meta;
+
+    /// The object's namespace and name.
+    fn key(&self) -> ObjectKey {
+        self.meta().key()
+    }
+}
+
+macro_rules! kinds {
+    ($($type:ident: $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal;)*) => {
+        $(
+            impl Kind for $type {
+                const GROUP: &'static str = $group;
+                const VERSION: &'static str = $version;
+                const KIND: &'static str = $kind;
+                const PLURAL: &'static str = $plural;
+                const NAMESPACED: bool = $namespaced;
+            }
+            impl HasMeta for $type {
+                fn meta(&self) -> &Meta {
+                    &self.metadata
+                }
+            }
+        )*
+    };
+}
+
+kinds! {
+    Claim: "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true;
+    Volume: "", "v1", "PersistentVolume", "persistentvolumes", false;
+    Pod: "", "v1", "Pod", "pods", true;
+    Node: "", "v1", "Node", "nodes", false;
+    Namespace: "", "v1", "Namespace", "namespaces", false;
+    Secret: "", "v1", "Secret", "secrets", true;
+    ConfigMap: "", "v1", "ConfigMap", "configmaps", true;
+    Event: "", "v1", "Event", "events", true;
+    ServiceAccount: "", "v1", "ServiceAccount", "serviceaccounts", true;
+    Lease: "coordination.k8s.io", "v1", "Lease", "leases", true;
+    StorageClass: "storage.k8s.io", "v1", "StorageClass", "storageclasses", false;
+    VolumeAttachment: "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false;
+    CsiDriver: "storage.k8s.io", "v1", "CSIDriver", "csidrivers", false;
+    CsiNode: "storage.k8s.io", "v1", "CSINode", "csinodes", false;
+    CsiStorageCapacity: "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_read_api_json() {
+        let claim: Claim = serde_json::from_value(serde_json::json!({
+            "kind": "PersistentVolumeClaim", "apiVersion": "v1",
+            "metadata": {"name": "data", "namespace": "default", "uid": "u1", "resourceVersion": "7",
+                "creationTimestamp": "2026-11-15T22:05:23Z", "managedFields": [{"manager": "x"}],
+                "finalizers": ["kubernetes.io/pvc-protection"], "annotations": null},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "resources": {"requests": {"storage": "10Mi"}}},
+            "status": {"phase": "Pending"}
+        }))
+        .unwrap();
+        assert_eq!(claim.key().to_string(), "default/data");
+        assert_eq!(claim.request().bytes(), 10 << 20);
+        assert_eq!(claim.spec.storage_class_name.as_deref(), Some(""));
+        assert_eq!(claim.metadata.revision(), 7);
+    }
+
+    #[test]
+    fn a_bare_object_reads_as_defaults() {
+        let pod: Pod =
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}})).unwrap();
+        assert_eq!(pod.spec.node_name, "");
+        assert!(pod.status.phase.is_empty());
+    }
+}

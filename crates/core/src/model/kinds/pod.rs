@@ -1,0 +1,336 @@
+//! Pods.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{Condition, Meta, NodeSelector, meta::nullable};
+
+/// A volume of a pod that names a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimVolume {
+    /// The claim in the pod's namespace.
+    pub claim_name: String,
+    /// Mounted read-only everywhere.
+    pub read_only: bool,
+}
+
+/// An inline CSI volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InlineCsi {
+    /// Driver name.
+    pub driver: String,
+    /// Read-only.
+    pub read_only: bool,
+    /// Filesystem type.
+    pub fs_type: Option<String>,
+    /// What the driver is told.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_attributes: BTreeMap<String, String>,
+    /// Secret in the pod's namespace.
+    pub node_publish_secret_ref: Option<super::SecretRef>,
+}
+
+/// One volume of a pod. What is not modelled here is kept only as "some other source".
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodVolume {
+    /// Name within the pod.
+    pub name: String,
+    /// A claim.
+    pub persistent_volume_claim: Option<ClaimVolume>,
+    /// A claim made for this pod alone; the template stays raw.
+    pub ephemeral: Option<serde_json::Value>,
+    /// An inline CSI volume.
+    pub csi: Option<InlineCsi>,
+    /// Scratch space.
+    pub empty_dir: Option<serde_json::Value>,
+    /// Files from a config map.
+    pub config_map: Option<serde_json::Value>,
+    /// Files from a secret.
+    pub secret: Option<serde_json::Value>,
+    /// A host directory.
+    pub host_path: Option<super::HostPathSource>,
+    /// Files from several sources.
+    pub projected: Option<serde_json::Value>,
+    /// Files from the pod's own fields.
+    #[serde(rename = "downwardAPI")]
+    pub downward_api: Option<serde_json::Value>,
+}
+
+/// A volume mounted into a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeMount {
+    /// Volume name.
+    pub name: String,
+    /// Where.
+    pub mount_path: String,
+    /// Read-only.
+    pub read_only: bool,
+    /// Only this part of the volume.
+    #[serde(deserialize_with = "nullable")]
+    pub sub_path: String,
+    /// Only this part, with variables.
+    #[serde(deserialize_with = "nullable")]
+    pub sub_path_expr: String,
+    /// Mount propagation, where asked for.
+    pub mount_propagation: Option<String>,
+}
+
+/// A raw device handed to a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeDevice {
+    /// Volume name.
+    pub name: String,
+    /// Where.
+    pub device_path: String,
+}
+
+/// An environment variable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnvVar {
+    /// Name.
+    pub name: String,
+    /// Plain value.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// Value from elsewhere, raw.
+    pub value_from: Option<serde_json::Value>,
+}
+
+/// Linux capabilities to add and drop.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Added.
+    #[serde(deserialize_with = "nullable")]
+    pub add: Vec<String>,
+    /// Dropped.
+    #[serde(deserialize_with = "nullable")]
+    pub drop: Vec<String>,
+}
+
+/// A container's security settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecurityContext {
+    /// User id.
+    pub run_as_user: Option<u32>,
+    /// Group id.
+    pub run_as_group: Option<u32>,
+    /// Refuse user 0.
+    pub run_as_non_root: Option<bool>,
+    /// Capabilities.
+    pub capabilities: Option<Capabilities>,
+    /// May a child gain rights.
+    pub allow_privilege_escalation: Option<bool>,
+    /// All rights.
+    pub privileged: Option<bool>,
+    /// Root filesystem read-only.
+    pub read_only_root_filesystem: Option<bool>,
+}
+
+/// A pod's security settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSecurityContext {
+    /// User id.
+    pub run_as_user: Option<u32>,
+    /// Group id.
+    pub run_as_group: Option<u32>,
+    /// Refuse user 0.
+    pub run_as_non_root: Option<bool>,
+    /// Further groups.
+    #[serde(deserialize_with = "nullable")]
+    pub supplemental_groups: Vec<u32>,
+    /// Group that owns the volumes.
+    pub fs_group: Option<u32>,
+    /// `Always` or `OnRootMismatch`.
+    pub fs_group_change_policy: Option<String>,
+}
+
+/// A container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// Name.
+    pub name: String,
+    /// Image.
+    #[serde(deserialize_with = "nullable")]
+    pub image: String,
+    /// Program.
+    #[serde(deserialize_with = "nullable")]
+    pub command: Vec<String>,
+    /// Arguments.
+    #[serde(deserialize_with = "nullable")]
+    pub args: Vec<String>,
+    /// Environment.
+    #[serde(deserialize_with = "nullable")]
+    pub env: Vec<EnvVar>,
+    /// Environment from elsewhere, raw.
+    #[serde(deserialize_with = "nullable")]
+    pub env_from: Vec<serde_json::Value>,
+    /// Working directory.
+    #[serde(deserialize_with = "nullable")]
+    pub working_dir: String,
+    /// Mounted volumes.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Raw devices.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_devices: Vec<VolumeDevice>,
+    /// Security.
+    #[serde(deserialize_with = "nullable")]
+    pub security_context: SecurityContext,
+    /// Sidecar-style restart of an init container.
+    pub restart_policy: Option<String>,
+    /// Ports, raw: only their presence matters.
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<serde_json::Value>,
+    /// Limits and requests, raw: only their presence matters.
+    pub resources: Option<serde_json::Value>,
+    /// Probe, raw: only its presence matters.
+    pub liveness_probe: Option<serde_json::Value>,
+    /// Probe, raw: only its presence matters.
+    pub readiness_probe: Option<serde_json::Value>,
+    /// Probe, raw: only its presence matters.
+    pub startup_probe: Option<serde_json::Value>,
+}
+
+/// A toleration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Toleration {
+    /// Key; empty with `Exists` tolerates all.
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
+    /// `Equal` (default) or `Exists`.
+    #[serde(deserialize_with = "nullable")]
+    pub operator: String,
+    /// Value.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// Effect; empty tolerates all.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: String,
+}
+
+/// Required node affinity; preferences are not read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeAffinity {
+    /// Must hold at scheduling.
+    pub required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
+}
+
+/// Affinity of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Affinity {
+    /// To nodes.
+    pub node_affinity: Option<NodeAffinity>,
+}
+
+/// What a pod is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// Where it runs; empty until scheduled.
+    #[serde(deserialize_with = "nullable")]
+    pub node_name: String,
+    /// Volumes.
+    #[serde(deserialize_with = "nullable")]
+    pub volumes: Vec<PodVolume>,
+    /// Containers.
+    #[serde(deserialize_with = "nullable")]
+    pub containers: Vec<Container>,
+    /// Init containers.
+    #[serde(deserialize_with = "nullable")]
+    pub init_containers: Vec<Container>,
+    /// `Always`, `OnFailure`, `Never`.
+    #[serde(deserialize_with = "nullable")]
+    pub restart_policy: String,
+    /// Grace at deletion.
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Labels that the node must carry.
+    #[serde(deserialize_with = "nullable")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Affinity.
+    pub affinity: Option<Affinity>,
+    /// Tolerations.
+    #[serde(deserialize_with = "nullable")]
+    pub tolerations: Vec<Toleration>,
+    /// Security.
+    #[serde(deserialize_with = "nullable")]
+    pub security_context: PodSecurityContext,
+    /// Service account.
+    #[serde(deserialize_with = "nullable")]
+    pub service_account_name: String,
+    /// Which scheduler shall place it.
+    #[serde(deserialize_with = "nullable")]
+    pub scheduler_name: String,
+    /// Host name inside the pod.
+    #[serde(deserialize_with = "nullable")]
+    pub hostname: String,
+    /// Gates that hold scheduling back, raw.
+    #[serde(deserialize_with = "nullable")]
+    pub scheduling_gates: Vec<serde_json::Value>,
+}
+
+/// How a pod stands. Container statuses stay raw: only the node writes them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`.
+    #[serde(deserialize_with = "nullable")]
+    pub phase: String,
+    /// Conditions.
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<Condition>,
+    /// Since when the node knows it.
+    pub start_time: Option<Timestamp>,
+    /// Container statuses, raw.
+    #[serde(deserialize_with = "nullable")]
+    pub container_statuses: Vec<serde_json::Value>,
+    /// Init container statuses, raw.
+    #[serde(deserialize_with = "nullable")]
+    pub init_container_statuses: Vec<serde_json::Value>,
+}
+
+/// A `Pod`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Metadata.
+    pub metadata: Meta,
+    /// What it is told.
+    pub spec: PodSpec,
+    /// How it stands.
+    #[serde(deserialize_with = "nullable")]
+    pub status: PodStatus,
+}
+
+impl Pod {
+    /// Whether the pod has ended for good.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// The claims that the pod names, with ephemeral ones under their generated names.
+    pub fn claim_names(&self) -> impl Iterator<Item = (String, &PodVolume)> {
+        self.spec.volumes.iter().filter_map(|volume| {
+            if let Some(claim) = &volume.persistent_volume_claim {
+                return Some((claim.claim_name.clone(), volume));
+            }
+            let name = || format!("{}-{}", self.metadata.name, volume.name);
+            volume.ephemeral.as_ref().map(|_| (name(), volume))
+        })
+    }
+}

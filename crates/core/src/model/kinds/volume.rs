@@ -1,0 +1,189 @@
+//! Volumes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Meta, ObjectRef, Requirement, meta::nullable};
+use crate::model::{Quantity, keys::annotations};
+
+/// A reference to a secret with its namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
+#[serde(default)]
+pub struct SecretRef {
+    /// Secret name.
+    pub name: String,
+    /// Secret namespace; empty where the kind has none.
+    pub namespace: String,
+}
+
+/// The CSI source of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiSource {
+    /// Driver name.
+    pub driver: String,
+    /// The driver's id of the volume.
+    pub volume_handle: String,
+    /// Read-only attach.
+    pub read_only: bool,
+    /// Filesystem type; empty means the driver's default.
+    #[serde(deserialize_with = "nullable")]
+    pub fs_type: String,
+    /// What the driver wants to hear again.
+    #[serde(deserialize_with = "nullable")]
+    pub volume_attributes: BTreeMap<String, String>,
+    /// Secret for attach and detach.
+    pub controller_publish_secret_ref: Option<SecretRef>,
+    /// Secret for stage.
+    pub node_stage_secret_ref: Option<SecretRef>,
+    /// Secret for publish.
+    pub node_publish_secret_ref: Option<SecretRef>,
+    /// Secret for controller expansion.
+    pub controller_expand_secret_ref: Option<SecretRef>,
+    /// Secret for node expansion.
+    pub node_expand_secret_ref: Option<SecretRef>,
+}
+
+/// A directory on the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct HostPathSource {
+    /// The directory.
+    pub path: String,
+    /// What is expected there.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+}
+
+/// One term of a node selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSelectorTerm {
+    /// Requirements on labels.
+    #[serde(deserialize_with = "nullable")]
+    pub match_expressions: Vec<Requirement>,
+    /// Requirements on fields (`metadata.name`).
+    #[serde(deserialize_with = "nullable")]
+    pub match_fields: Vec<Requirement>,
+}
+
+/// A node selector: one term must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSelector {
+    /// The terms.
+    #[serde(deserialize_with = "nullable")]
+    pub node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+impl NodeSelector {
+    /// Whether a node of this name and these labels matches. An empty term matches nothing.
+    #[must_use]
+    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let fields = BTreeMap::from([("metadata.name".to_owned(), name.to_owned())]);
+        self.node_selector_terms.iter().any(|term| {
+            !(term.match_expressions.is_empty() && term.match_fields.is_empty())
+                && term.match_expressions.iter().all(|one| one.matches(labels))
+                && term.match_fields.iter().all(|one| one.matches(&fields))
+        })
+    }
+}
+
+/// From where a volume can be reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeNodeAffinity {
+    /// Absent means everywhere.
+    pub required: Option<NodeSelector>,
+}
+
+/// What a volume is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeSpec {
+    /// Its size under `storage`.
+    #[serde(deserialize_with = "nullable")]
+    pub capacity: BTreeMap<String, Quantity>,
+    /// How it may be used.
+    #[serde(deserialize_with = "nullable")]
+    pub access_modes: Vec<String>,
+    /// The claim it is bound to or kept for.
+    pub claim_ref: Option<ObjectRef>,
+    /// `Delete`, `Retain`, `Recycle`.
+    #[serde(deserialize_with = "nullable")]
+    pub persistent_volume_reclaim_policy: String,
+    /// The class.
+    #[serde(deserialize_with = "nullable")]
+    pub storage_class_name: String,
+    /// Mount options.
+    #[serde(deserialize_with = "nullable")]
+    pub mount_options: Vec<String>,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: Option<String>,
+    /// From where it can be reached.
+    #[serde(deserialize_with = "nullable")]
+    pub node_affinity: VolumeNodeAffinity,
+    /// The volume attributes class.
+    pub volume_attributes_class_name: Option<String>,
+    /// CSI source.
+    pub csi: Option<CsiSource>,
+    /// Host directory source.
+    pub host_path: Option<HostPathSource>,
+}
+
+/// How a volume stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeStatus {
+    /// `Pending`, `Available`, `Bound`, `Released`, `Failed`.
+    #[serde(deserialize_with = "nullable")]
+    pub phase: String,
+    /// Why.
+    #[serde(deserialize_with = "nullable")]
+    pub message: String,
+    /// Why, in one word.
+    #[serde(deserialize_with = "nullable")]
+    pub reason: String,
+}
+
+/// A `PersistentVolume`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Volume {
+    /// Metadata.
+    pub metadata: Meta,
+    /// What it is.
+    pub spec: VolumeSpec,
+    /// How it stands.
+    #[serde(deserialize_with = "nullable")]
+    pub status: VolumeStatus,
+}
+
+impl Volume {
+    /// The volume's size; zero when it says nothing.
+    #[must_use]
+    pub fn capacity(&self) -> Quantity {
+        self.spec.capacity.get("storage").copied().unwrap_or(Quantity::ZERO)
+    }
+
+    /// The class, the old annotation first; empty when none.
+    #[must_use]
+    pub fn class_name(&self) -> &str {
+        self.metadata
+            .annotation(annotations::BETA_STORAGE_CLASS)
+            .unwrap_or(&self.spec.storage_class_name)
+    }
+
+    /// `Block` or the default `Filesystem`.
+    #[must_use]
+    pub fn volume_mode(&self) -> &str {
+        self.spec.volume_mode.as_deref().unwrap_or("Filesystem")
+    }
+
+    /// Whether a node can reach the volume.
+    #[must_use]
+    pub fn reachable_from(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.spec.node_affinity.required.as_ref().is_none_or(|terms| terms.matches(node, labels))
+    }
+}

@@ -1,0 +1,64 @@
+//! What a test needs from the machine, said in one place.
+//!
+//! A test that needs root or a tool calls [`need`] first. On a machine without it the test prints a
+//! visible line and returns early; with `LONGSHORE_TEST_STRICT=1` (as in CI) a missing need is a
+//! failure, so nothing is skipped by accident.
+
+use std::path::Path;
+
+/// Something a test cannot run without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Effective user id 0.
+    Root,
+    /// `/dev/loop-control` can be opened.
+    LoopDevices,
+    /// A program on `PATH` (or in the sbin directories).
+    Tool(&'static str),
+}
+
+/// Returns true when everything needed is there; otherwise says what is missing.
+///
+/// # Panics
+/// With `LONGSHORE_TEST_STRICT=1`, when something is missing.
+#[must_use]
+pub fn need(test: &str, needs: &[Need]) -> bool {
+    let missing: Vec<String> = needs.iter().filter_map(missing).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let text = format!("SKIPPED {test}: needs {}", missing.join(", "));
+    assert!(!strict(), "{text} (LONGSHORE_TEST_STRICT=1 makes a skip a failure)");
+    eprintln!("{text}");
+    false
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test switch, not a decision")]
+fn strict() -> bool {
+    std::env::var("LONGSHORE_TEST_STRICT").is_ok_and(|value| value == "1")
+}
+
+fn missing(need: &Need) -> Option<String> {
+    match need {
+        Need::Root => (!is_root()).then(|| "root".to_owned()),
+        Need::LoopDevices => {
+            let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control");
+            open.is_err().then(|| "loop devices".to_owned())
+        }
+        Need::Tool(name) => find_tool(name).is_none().then(|| format!("the program {name}")),
+    }
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")
+}
+
+/// Looks a program up on `PATH`, then where Debian keeps system tools.
+#[must_use]
+pub fn find_tool(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let fixed = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).to_path_buf());
+    std::env::split_paths(&path).chain(fixed).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
