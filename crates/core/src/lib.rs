@@ -8,4 +8,5 @@
 //! What is absent on purpose: anything that could make the same view give two answers.
 
 pub mod model;
+pub mod stage;
 pub mod testing;

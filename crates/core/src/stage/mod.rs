@@ -1,0 +1,18 @@
+//! Decisions of a node about its volumes: stage, publish, and all the way back.
+//!
+//! Everything here is a function from small values to an answer: no clock, client, lock or file.
+//! The loops that look and act are in `longshore_node`.
+//!
+//! Two orderings keep data safe. What may be mounted is recorded before the driver hears of it,
+//! so a crash in between still leaves an unmount owed. And a mount whose fate is unknown is
+//! unpublished and unstaged before it is forgotten, so a volume is never detached under a mount.
+
+pub mod access;
+pub mod claim;
+pub mod fsgroup;
+pub mod lifecycle;
+pub mod names;
+pub mod paths;
+pub mod registration;
+pub mod verdict;
+pub mod world;

@@ -1,0 +1,223 @@
+//! Where things lie below the node's root directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::names::sha256_hex;
+
+/// Directory of CSI volumes inside a pod's `volumes` directory.
+pub const CSI_DIR: &str = "kubernetes.io~csi";
+/// Name of the metadata file beside a mount.
+pub const VOL_DATA: &str = "vol_data.json";
+
+/// Why a path cannot be named.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PathError {
+    /// The persistent volume has no handle, so its staging directory would be ambiguous.
+    #[error("the volume has no volumeHandle")]
+    EmptyHandle,
+    /// The driver name is empty or would leave its directory.
+    #[error("driver name {0:?} cannot be a directory name")]
+    BadDriver(String),
+}
+
+/// Paths below one root directory.
+#[derive(Debug, Clone)]
+pub struct NodePaths {
+    root: PathBuf,
+}
+
+impl NodePaths {
+    /// Paths below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The root directory itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Directory in which drivers leave their registration sockets.
+    #[must_use]
+    pub fn registry(&self) -> PathBuf {
+        self.root.join("plugins_registry")
+    }
+
+    /// Directory of all CSI drivers' staged volumes.
+    #[must_use]
+    pub fn csi_plugins(&self) -> PathBuf {
+        self.root.join("plugins/kubernetes.io/csi")
+    }
+
+    /// Directory of one staged volume, with its metadata file and `globalmount`.
+    ///
+    /// # Errors
+    /// The handle is empty, or the driver name is no plain file name.
+    pub fn staging(&self, driver: &str, handle: &str) -> Result<PathBuf, PathError> {
+        if handle.is_empty() {
+            return Err(PathError::EmptyHandle);
+        }
+        if driver.is_empty() || driver == "." || driver == ".." || driver.contains('/') {
+            return Err(PathError::BadDriver(driver.to_owned()));
+        }
+        Ok(self.csi_plugins().join(driver).join(sha256_hex(&[handle])))
+    }
+
+    /// Directory of all pods.
+    #[must_use]
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
+    /// Directory of one pod.
+    #[must_use]
+    pub fn pod(&self, uid: &str) -> PathBuf {
+        self.pods().join(uid)
+    }
+
+    /// Directory of one published volume, with its metadata file and `mount`.
+    #[must_use]
+    pub fn publish(&self, uid: &str, spec_name: &str) -> PathBuf {
+        self.pod(uid).join("volumes").join(CSI_DIR).join(escape(spec_name))
+    }
+
+    /// Directory of a volume that the node itself makes (emptyDir, secret, …).
+    #[must_use]
+    pub fn own_volume(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+        self.pod(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(escape(name))
+    }
+
+    /// Bind mount of one `subPath`.
+    #[must_use]
+    pub fn sub_path(&self, uid: &str, spec_name: &str, container: &str, index: usize) -> PathBuf {
+        self.pod(uid)
+            .join("volume-subpaths")
+            .join(escape(spec_name))
+            .join(container)
+            .join(index.to_string())
+    }
+}
+
+/// The mount point inside a staging directory.
+#[must_use]
+pub fn staging_target(staging: &Path) -> PathBuf {
+    staging.join("globalmount")
+}
+
+/// The mount point inside a publish directory.
+#[must_use]
+pub fn publish_target(publish: &Path) -> PathBuf {
+    publish.join("mount")
+}
+
+/// A spec name as one path component.
+#[must_use]
+pub fn escape(name: &str) -> String {
+    name.replace('/', "~")
+}
+
+/// Content of a `vol_data.json`: a flat map, keys in alphabetical order, on one line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolData(pub BTreeMap<String, String>);
+
+impl VolData {
+    /// Metadata of a staged volume.
+    #[must_use]
+    pub fn staged(driver: &str, handle: &str) -> Self {
+        Self::from_pairs([("driverName", driver), ("volumeHandle", handle)])
+    }
+
+    /// Metadata of a published volume.
+    #[must_use]
+    pub fn published(
+        driver: &str,
+        handle: &str,
+        spec_name: &str,
+        node: &str,
+        inline: bool,
+    ) -> Self {
+        let attachment = super::names::attachment_name(handle, driver, node);
+        Self::from_pairs([
+            ("attachmentID", attachment.as_str()),
+            ("driverName", driver),
+            ("nodeName", node),
+            ("specVolID", spec_name),
+            ("volumeHandle", handle),
+            ("volumeLifecycleMode", if inline { "Ephemeral" } else { "Persistent" }),
+        ])
+    }
+
+    fn from_pairs<const N: usize>(pairs: [(&str, &str); N]) -> Self {
+        Self(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    /// One value, `None` when the key is missing or empty.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The file's content.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.0).expect("a map of strings is always JSON")
+    }
+
+    /// Reads a file's content.
+    ///
+    /// # Errors
+    /// The text is not a flat JSON map of strings.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publish_target_of_a_pod() {
+        // case: node/N1
+        let paths = NodePaths::new("/r");
+        for (uid, name, expected) in [
+            ("P", "pv-1", "/r/pods/P/volumes/kubernetes.io~csi/pv-1/mount"),
+            ("P", "a/b", "/r/pods/P/volumes/kubernetes.io~csi/a~b/mount"),
+        ] {
+            assert_eq!(publish_target(&paths.publish(uid, name)), PathBuf::from(expected));
+        }
+    }
+
+    #[test]
+    fn staging_target_of_a_handle() {
+        // case: node/N2
+        let paths = NodePaths::new("/r");
+        let staging = paths.staging("main.csi.test", "testvol-01").unwrap();
+        assert_eq!(
+            staging_target(&staging),
+            PathBuf::from(
+                "/r/plugins/kubernetes.io/csi/main.csi.test/\
+                 c6ff72d8d849bd92263e582484049904b7ae498f2b7a177a1478a3faaa4a87bb/globalmount"
+            )
+        );
+        assert_eq!(paths.staging("main.csi.test", ""), Err(PathError::EmptyHandle));
+        assert!(matches!(paths.staging("../x", "h"), Err(PathError::BadDriver(_))));
+    }
+
+    #[test]
+    fn vol_data_is_one_sorted_line() {
+        let data = VolData::published("d", "h", "pv", "n1", false);
+        let va = super::super::names::attachment_name("h", "d", "n1");
+        assert_eq!(
+            data.to_json(),
+            format!(
+                "{{\"attachmentID\":\"{va}\",\"driverName\":\"d\",\"nodeName\":\"n1\",\
+                 \"specVolID\":\"pv\",\"volumeHandle\":\"h\",\"volumeLifecycleMode\":\"Persistent\"}}"
+            )
+        );
+        assert_eq!(VolData::from_json(&data.to_json()).unwrap(), data);
+        assert_eq!(VolData::staged("d", "h").to_json(), r#"{"driverName":"d","volumeHandle":"h"}"#);
+    }
+}

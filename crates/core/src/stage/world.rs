@@ -1,0 +1,270 @@
+//! Desired and actual world of one node, and the steps that close the gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::verdict::Mounted;
+
+/// A pod on this node wants a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// A controller has to attach the volume to this node first.
+    pub attachable: bool,
+    /// UIDs of the pods that want it.
+    pub pods: BTreeSet<String>,
+}
+
+/// What is known of a pod's mount of a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PodMount {
+    /// Whether the mount is there.
+    pub state: Mounted,
+    /// It was found on disk at start and has not been confirmed since.
+    pub reconstructed: bool,
+    /// The driver asked for repeated publishing.
+    pub remount: bool,
+}
+
+/// What is known of a volume on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// A controller attached it (or may have), so it counts as in use until it is forgotten.
+    pub attachable: bool,
+    /// Whether it is staged.
+    pub device: Mounted,
+    /// It was found on disk at start and has not been confirmed since.
+    pub reconstructed: bool,
+    /// Mounts of pods, by UID.
+    pub pods: BTreeMap<String, PodMount>,
+}
+
+/// What the node object says; read from our own watch of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeLists {
+    /// `status.volumesAttached`.
+    pub attached: BTreeSet<String>,
+    /// `status.volumesInUse` as the API server last confirmed it.
+    pub in_use: BTreeSet<String>,
+}
+
+/// A unit of work that must not overlap with itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Unique volume name.
+    pub volume: String,
+    /// Pod UID for the work on one pod's mount; `None` for work on the whole volume.
+    pub pod: Option<String>,
+}
+
+impl Slot {
+    /// Work on the whole volume.
+    pub fn volume(volume: impl Into<String>) -> Self {
+        Self { volume: volume.into(), pod: None }
+    }
+
+    /// Work on one pod's mount.
+    pub fn pod(volume: impl Into<String>, pod: impl Into<String>) -> Self {
+        Self { volume: volume.into(), pod: Some(pod.into()) }
+    }
+}
+
+/// All that the decision may depend on.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    /// By unique volume name.
+    pub desired: BTreeMap<String, Wanted>,
+    /// By unique volume name.
+    pub actual: BTreeMap<String, Known>,
+    /// The node object.
+    pub node: NodeLists,
+    /// The first pass over all pods is done and reconstruction has finished: only now is
+    /// "not wanted" known to be true.
+    pub ready_to_unmount: bool,
+    /// Work in flight.
+    pub busy: BTreeSet<Slot>,
+    /// Work that failed and waits for its back-off.
+    pub backing_off: BTreeSet<Slot>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Take the mount away from a pod.
+    Unpublish { volume: String, pod: String },
+    /// Stage if needed, then publish to the pod.
+    Mount { volume: String, pod: String },
+    /// Undo the staging.
+    Unstage { volume: String },
+    /// Nothing is left on this node: stop counting the volume as in use.
+    Forget { volume: String },
+}
+
+impl Action {
+    /// What the step occupies.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        match self {
+            Self::Unpublish { volume, pod } => Slot::pod(volume, pod),
+            Self::Mount { volume, .. } | Self::Unstage { volume } | Self::Forget { volume } => {
+                Slot::volume(volume)
+            }
+        }
+    }
+
+    /// What a failure of the step holds back. A mount that fails for one pod holds back only
+    /// that pod, so that a pod which can never mount does not starve its neighbours.
+    #[must_use]
+    pub fn backoff_slot(&self) -> Slot {
+        match self {
+            Self::Unpublish { volume, pod } | Self::Mount { volume, pod } => Slot::pod(volume, pod),
+            Self::Unstage { volume } | Self::Forget { volume } => Slot::volume(volume),
+        }
+    }
+}
+
+/// Why a wanted mount does not happen now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// `volumesInUse` does not list it yet: the controller could detach under our feet.
+    NotReportedInUse,
+    /// The controller has not attached it yet.
+    NotAttached,
+}
+
+/// Whether a volume may be mounted now, as far as attaching goes.
+///
+/// # Errors
+/// What it waits for.
+pub fn attach_gate(world: &World, volume: &str) -> Result<(), Waiting> {
+    let attachable = world.desired.get(volume).is_some_and(|wanted| wanted.attachable);
+    if !attachable {
+        return Ok(());
+    }
+    if !world.node.in_use.contains(volume) {
+        return Err(Waiting::NotReportedInUse);
+    }
+    if !world.node.attached.contains(volume) {
+        return Err(Waiting::NotAttached);
+    }
+    Ok(())
+}
+
+/// Returns the steps to start now: unmounts first, then mounts, then unstaging.
+///
+/// No two steps of one answer collide, and none collides with work in flight.
+#[must_use]
+pub fn decide(world: &World) -> Vec<Action> {
+    let mut plan = Plan { world, taken: world.busy.clone(), actions: Vec::new() };
+    if world.ready_to_unmount {
+        plan.unpublish_unwanted();
+    }
+    plan.mount_wanted();
+    if world.ready_to_unmount {
+        plan.release_unused();
+    }
+    plan.actions
+}
+
+struct Plan<'a> {
+    world: &'a World,
+    taken: BTreeSet<Slot>,
+    actions: Vec<Action>,
+}
+
+impl Plan<'_> {
+    fn unpublish_unwanted(&mut self) {
+        for (volume, known) in &self.world.actual {
+            for pod in known.pods.keys() {
+                if !self.world.wants(volume, pod) {
+                    self.take(Action::Unpublish { volume: volume.clone(), pod: pod.clone() });
+                }
+            }
+        }
+    }
+
+    fn mount_wanted(&mut self) {
+        for (volume, wanted) in &self.world.desired {
+            if attach_gate(self.world, volume).is_err() {
+                continue;
+            }
+            for pod in &wanted.pods {
+                if self.world.needs_mount(volume, pod) {
+                    self.take(Action::Mount { volume: volume.clone(), pod: pod.clone() });
+                }
+            }
+        }
+    }
+
+    fn release_unused(&mut self) {
+        for (volume, known) in &self.world.actual {
+            if !known.pods.is_empty() || self.world.desired.contains_key(volume) {
+                continue;
+            }
+            match known.device {
+                Mounted::Yes | Mounted::Unknown => {
+                    self.take(Action::Unstage { volume: volume.clone() })
+                }
+                Mounted::No => self.take(Action::Forget { volume: volume.clone() }),
+            }
+        }
+    }
+
+    fn take(&mut self, action: Action) {
+        if self.world.backing_off.contains(&action.backoff_slot()) {
+            return;
+        }
+        let slot = action.slot();
+        let collides = self.taken.iter().any(|other| {
+            other.volume == slot.volume
+                && (other.pod.is_none() || slot.pod.is_none() || other.pod == slot.pod)
+        });
+        if !collides {
+            self.taken.insert(slot);
+            self.actions.push(action);
+        }
+    }
+}
+
+impl World {
+    /// Whether a pod wants a volume.
+    #[must_use]
+    pub fn wants(&self, volume: &str, pod: &str) -> bool {
+        self.desired.get(volume).is_some_and(|wanted| wanted.pods.contains(pod))
+    }
+
+    /// Whether a wanted mount is missing, uncertain or due again.
+    #[must_use]
+    pub fn needs_mount(&self, volume: &str, pod: &str) -> bool {
+        let mount = self.actual.get(volume).and_then(|known| known.pods.get(pod));
+        mount.is_none_or(|mount| mount.state != Mounted::Yes || mount.remount)
+    }
+
+    /// Whether another pod has, or may have, the volume: a single-pod volume is then refused.
+    #[must_use]
+    pub fn used_by_other_pod(&self, volume: &str, pod: &str) -> bool {
+        self.actual.get(volume).is_some_and(|known| {
+            known.pods.iter().any(|(uid, mount)| uid != pod && mount.state != Mounted::No)
+        })
+    }
+
+    /// Whether anything of a pod is, or may be, mounted.
+    #[must_use]
+    pub fn has_mounts_of(&self, pod: &str) -> bool {
+        self.actual.values().any(|known| known.pods.contains_key(pod))
+    }
+
+    /// The list for `status.volumesInUse`: sorted, without repeats. `None` before reconstruction
+    /// has finished, when an empty list would be a lie.
+    #[must_use]
+    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+        if !self.ready_to_unmount {
+            return None;
+        }
+        let wanted =
+            self.desired.iter().filter(|(_, wanted)| wanted.attachable).map(|(name, _)| name);
+        let known = self.actual.iter().filter(|(_, known)| known.attachable).map(|(name, _)| name);
+        Some(wanted.chain(known).cloned().collect::<BTreeSet<_>>().into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

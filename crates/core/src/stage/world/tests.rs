@@ -1,0 +1,157 @@
+use super::*;
+use Mounted::{No, Unknown, Yes};
+
+const V: &str = "kubernetes.io/csi/d^h";
+
+fn world() -> World {
+    World { ready_to_unmount: true, ..World::default() }
+}
+
+fn wanted(attachable: bool, pods: &[&str]) -> Wanted {
+    Wanted { attachable, pods: pods.iter().map(|pod| (*pod).to_owned()).collect() }
+}
+
+fn known(device: Mounted, pods: &[(&str, Mounted)]) -> Known {
+    let pods = pods
+        .iter()
+        .map(|(pod, state)| ((*pod).to_owned(), PodMount { state: *state, ..PodMount::default() }));
+    Known { device, pods: pods.collect(), ..Known::default() }
+}
+
+fn mount(pod: &str) -> Action {
+    Action::Mount { volume: V.into(), pod: pod.into() }
+}
+
+fn unpublish(pod: &str) -> Action {
+    Action::Unpublish { volume: V.into(), pod: pod.into() }
+}
+
+fn unstage() -> Action {
+    Action::Unstage { volume: V.into() }
+}
+
+fn forget() -> Action {
+    Action::Forget { volume: V.into() }
+}
+
+type Row = (&'static str, Option<Wanted>, Option<Known>, Vec<Action>);
+
+#[test]
+fn steps_for_one_volume() {
+    let rows: Vec<Row> = vec![
+        ("new", Some(wanted(false, &["a"])), None, vec![mount("a")]),
+        ("mounted", Some(wanted(false, &["a"])), Some(known(Yes, &[("a", Yes)])), vec![]),
+        (
+            "uncertain is mounted again",
+            Some(wanted(false, &["a"])),
+            Some(known(Yes, &[("a", Unknown)])),
+            vec![mount("a")],
+        ),
+        (
+            "second pod publishes only",
+            Some(wanted(false, &["a", "b"])),
+            Some(known(Yes, &[("a", Yes)])),
+            vec![mount("b")],
+        ),
+        (
+            "one device operation at a time",
+            Some(wanted(false, &["a", "b"])),
+            None,
+            vec![mount("a")],
+        ),
+        ("pod gone", None, Some(known(Yes, &[("a", Yes)])), vec![unpublish("a")]),
+        (
+            "case: node/N58 uncertain pod mount is unpublished",
+            None,
+            Some(known(Yes, &[("a", Unknown)])),
+            vec![unpublish("a")],
+        ),
+        ("last mount gone", None, Some(known(Yes, &[])), vec![unstage()]),
+        (
+            "case: node/N55 uncertain device is unstaged",
+            None,
+            Some(known(Unknown, &[])),
+            vec![unstage()],
+        ),
+        ("case: node/N56 certainly not staged", None, Some(known(No, &[])), vec![forget()]),
+        (
+            "other pod still there",
+            Some(wanted(false, &["b"])),
+            Some(known(Yes, &[("a", Yes), ("b", Yes)])),
+            vec![unpublish("a")],
+        ),
+    ];
+    for (case, desired, actual, expected) in rows {
+        let mut world = world();
+        world.desired.extend(desired.map(|wanted| (V.to_owned(), wanted)));
+        world.actual.extend(actual.map(|known| (V.to_owned(), known)));
+        assert_eq!(decide(&world), expected, "{case}");
+    }
+}
+
+#[test]
+fn attachable_volumes_wait_for_the_node_object() {
+    let mut world = world();
+    world.desired.insert(V.into(), wanted(true, &["a"]));
+    // case: node/N54
+    assert_eq!(attach_gate(&world, V), Err(Waiting::NotReportedInUse));
+    assert_eq!(decide(&world), vec![]);
+    world.node.in_use.insert(V.into());
+    assert_eq!(attach_gate(&world, V), Err(Waiting::NotAttached));
+    assert_eq!(decide(&world), vec![]);
+    world.node.attached.insert(V.into());
+    assert_eq!(decide(&world), vec![mount("a")]);
+}
+
+#[test]
+fn nothing_is_unmounted_before_all_pods_are_known() {
+    // case: node/N59
+    let mut world = World::default();
+    world.actual.insert(V.into(), known(Unknown, &[("a", Unknown), ("b", Unknown)]));
+    assert_eq!(decide(&world), vec![]);
+    world.ready_to_unmount = true;
+    assert_eq!(decide(&world), vec![unpublish("a"), unpublish("b")]);
+}
+
+#[test]
+fn work_in_flight_and_back_off_hold_steps_back() {
+    let mut world = world();
+    world.actual.insert(V.into(), known(Yes, &[("a", Yes), ("b", Yes)]));
+    world.busy.insert(Slot::pod(V, "a"));
+    assert_eq!(decide(&world), vec![unpublish("b")]);
+    world.busy = BTreeSet::from([Slot::volume(V)]);
+    assert_eq!(decide(&world), vec![]);
+    world.busy.clear();
+    world.backing_off.insert(Slot::pod(V, "b"));
+    assert_eq!(decide(&world), vec![unpublish("a")]);
+}
+
+#[test]
+fn a_failing_pod_does_not_hold_back_its_neighbour() {
+    let mut world = world();
+    world.desired.insert(V.into(), wanted(false, &["a", "b"]));
+    world.backing_off.insert(Slot::pod(V, "a"));
+    assert_eq!(decide(&world), vec![mount("b")]);
+}
+
+#[test]
+fn in_use_is_the_union_and_only_spoken_when_known() {
+    let mut world = World::default();
+    world.desired.insert("b".into(), wanted(true, &["p"]));
+    world.desired.insert("n".into(), wanted(false, &["p"]));
+    world.actual.insert("a".into(), Known { attachable: true, ..known(Yes, &[]) });
+    world.actual.insert("b".into(), Known { attachable: true, ..known(Yes, &[]) });
+    // case: node/N61
+    assert_eq!(world.volumes_in_use(), None);
+    world.ready_to_unmount = true;
+    assert_eq!(world.volumes_in_use(), Some(vec!["a".to_owned(), "b".to_owned()]));
+}
+
+#[test]
+fn a_single_pod_volume_is_refused_while_another_pod_may_have_it() {
+    // case: node/N62
+    let mut world = world();
+    world.actual.insert(V.into(), known(Yes, &[("a", Unknown)]));
+    assert!(world.used_by_other_pod(V, "b"));
+    assert!(!world.used_by_other_pod(V, "a"));
+}
