@@ -1,1 +1,89 @@
-fn main() {}
+//! Development tasks, run as `cargo xtask TASK`.
+//!
+//! `test` is the README's test command and does its own set-up; `check` is what a change must pass
+//! before it lands; `leftovers` proves that a run cleaned up after itself.
+
+mod cases;
+mod leftovers;
+mod licenses;
+mod run;
+mod setup;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+cargo xtask TASK
+
+  test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
+  check         format, clippy with -D warnings, licences
+  cases [SPEC]  which case of the specifications has a test, and which has none yet
+  licenses      every dependency's licence is on the list in deny.toml
+  leftovers save|compare
+                remember what the machine holds, and later fail if more is there
+  full          the long loops: simulator sweeps and crash loops
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match task(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn task(args: &[String]) -> Result<()> {
+    let (name, rest) = match args {
+        [] => ("help", args),
+        [name, rest @ ..] => (name.as_str(), rest),
+    };
+    match name {
+        "test" => test(rest),
+        "check" => check(),
+        "cases" => cases::show(rest.first().map(String::as_str)),
+        "licenses" => licenses::check(),
+        "leftovers" => leftovers(rest),
+        "full" => full(),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => bail!("there is no task {other:?}; `cargo xtask help` lists them"),
+    }
+}
+
+fn test(args: &[String]) -> Result<()> {
+    setup::prepare()?;
+    run::cargo(&["build", "--package", "longshore"], &[])?;
+    let mut line = vec!["test", "--workspace", "--no-fail-fast"];
+    line.extend(args.iter().map(String::as_str));
+    run::cargo(&line, &[])
+}
+
+fn check() -> Result<()> {
+    run::cargo(&["fmt", "--all", "--check"], &[])?;
+    run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    cases::check()?;
+    licenses::check()
+}
+
+fn leftovers(args: &[String]) -> Result<()> {
+    match args.first().map(String::as_str) {
+        Some("save") => leftovers::Snapshot::take()?.save(),
+        Some("compare") => leftovers::Snapshot::load()?.compare(),
+        _ => bail!("say `leftovers save` or `leftovers compare`"),
+    }
+}
+
+fn full() -> Result<()> {
+    setup::prepare()?;
+    let before = leftovers::Snapshot::take()?;
+    let long = [("LONGSHORE_TEST_STRICT", "1"), ("LONGSHORE_LONG", "1")];
+    run::cargo(&["test", "--release", "--package", "longshore-sim", "--", "--nocapture"], &long)?;
+    run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
+    before.compare()
+}
