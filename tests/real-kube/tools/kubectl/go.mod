@@ -1,0 +1,5 @@
+module longshore.dev/tools/kubectl
+
+go 1.23
+
+require k8s.io/kubectl v0.32.4
