@@ -61,7 +61,8 @@ fn test(args: &[String]) -> Result<()> {
     run::cargo(&["build", "--package", "longshore"], &[])?;
     let mut line = vec!["test", "--workspace", "--no-fail-fast"];
     line.extend(args.iter().map(String::as_str));
-    run::cargo(&line, &[])
+    let path = setup::path_with_kubectl()?;
+    run::cargo(&line, &[("PATH", &path)])
 }
 
 fn check() -> Result<()> {

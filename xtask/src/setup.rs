@@ -30,6 +30,47 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
+/// `PATH` for the tests, with a kubectl on it if there is any way to get one.
+///
+/// Debian's own kubectl is too old, so a missing one is built from a pinned Go module into a cache
+/// directory outside the checkout. Without Go the kubectl tests say SKIPPED.
+pub fn path_with_kubectl() -> Result<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    if present("kubectl") {
+        return Ok(path);
+    }
+    if !present("go") {
+        eprintln!("neither kubectl nor go is here: kubectl tests will say SKIPPED");
+        return Ok(path);
+    }
+    let dir = cache_dir().join("kubectl-0.32.4");
+    if !dir.join("kubectl").is_file() {
+        eprintln!("building kubectl (once, a few minutes)");
+        std::fs::create_dir_all(&dir)?;
+        let version = "v1.32.4";
+        let flags = format!(
+            "-X k8s.io/component-base/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitVersion={version}"
+        );
+        let status = Command::new("go")
+            .current_dir(crate::run::root().join("tests/real-kube/tools/kubectl"))
+            .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
+            .arg(dir.join("kubectl"))
+            .arg(".")
+            .status()?;
+        if !status.success() {
+            bail!("building kubectl failed ({status})");
+        }
+    }
+    Ok(format!("{}:{path}", dir.display()))
+}
+
+fn cache_dir() -> std::path::PathBuf {
+    let home = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from).or_else(|| {
+        std::env::var_os("HOME").map(|home| std::path::PathBuf::from(home).join(".cache"))
+    });
+    home.unwrap_or_else(std::env::temp_dir).join("longshore-tools")
+}
+
 fn install(packages: &[&str]) -> Result<()> {
     eprintln!("installing {}", packages.join(" "));
     apt(&["update"])?;
