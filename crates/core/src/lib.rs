@@ -7,6 +7,9 @@
 //!
 //! What is absent on purpose: anything that could make the same view give two answers.
 
+pub mod bind;
+pub mod claim;
 pub mod model;
+pub mod provision;
 pub mod stage;
 pub mod testing;

@@ -1,0 +1,57 @@
+//! The name of a provisioned volume: the driver's `name` and the PersistentVolume's.
+
+/// Why no name can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The operator configured an empty prefix.
+    #[error("volume name prefix cannot be of length 0")]
+    NoPrefix,
+    /// The claim has no UID, so nothing about it is unique.
+    #[error("corrupted PVC object, it is missing UID")]
+    NoUid,
+}
+
+/// `<prefix>-<uid>`, or with a length `<prefix>-<first N characters of the UID without dashes>`.
+///
+/// A length beyond the UID's own is cut to it: asking for more characters than there are changes
+/// nothing about uniqueness.
+///
+/// # Errors
+/// When prefix or UID is empty.
+pub fn volume_name(prefix: &str, uid: &str, length: Option<usize>) -> Result<String, NameError> {
+    if prefix.is_empty() {
+        return Err(NameError::NoPrefix);
+    }
+    if uid.is_empty() {
+        return Err(NameError::NoUid);
+    }
+    Ok(match length {
+        None => format!("{prefix}-{uid}"),
+        Some(length) => {
+            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{short}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let uid = "7bb2e0f5-1f1a-4e5e-9a0e-0c5a0d5f1c11";
+        type Row<'a> = (&'a str, &'a str, &'a str, Option<usize>, Result<&'a str, NameError>);
+        let cases: [Row<'_>; 6] = [
+            ("whole", "pvc", uid, None, Ok("pvc-7bb2e0f5-1f1a-4e5e-9a0e-0c5a0d5f1c11")),
+            ("short", "test", "testid", Some(5), Ok("test-testi")),
+            ("dashes do not count", "p", uid, Some(10), Ok("p-7bb2e0f51f")),
+            ("longer than it is", "p", uid, Some(99), Ok("p-7bb2e0f51f1a4e5e9a0e0c5a0d5f1c11")),
+            ("no prefix", "", uid, None, Err(NameError::NoPrefix)),
+            ("no uid", "pvc", "", None, Err(NameError::NoUid)),
+        ];
+        for (name, prefix, uid, length, want) in cases {
+            assert_eq!(volume_name(prefix, uid, length), want.map(String::from), "{name}");
+        }
+    }
+}
