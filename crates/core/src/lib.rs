@@ -7,6 +7,7 @@
 //!
 //! What is absent on purpose: anything that could make the same view give two answers.
 
+pub mod attach;
 pub mod bind;
 pub mod claim;
 pub mod model;

@@ -1,0 +1,416 @@
+//! Which volume is on which node, as far as this controller knows.
+//!
+//! Three facts are kept apart because they come from three places: an entry is *confirmed* by
+//! an attach that succeeded, it is *mounted* by what the node says of itself, and it is
+//! *reported* when the node may rely on it. A volume leaves the report before it leaves the
+//! node, so that no node starts to mount what is about to go away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{AttachSpec, UniqueName};
+
+/// What is known of one volume on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachState {
+    /// Nothing is known: no attach was tried, or a detach was confirmed.
+    Detached,
+    /// An attach or a detach gave no clear result.
+    Uncertain,
+    /// The attach was confirmed.
+    Attached,
+}
+
+/// One volume on one node, as handed out to the reconciler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnNode {
+    /// Which volume.
+    pub volume: UniqueName,
+    /// Which node.
+    pub node: String,
+    /// What is known of the volume itself; `None` for one found in a node's status after a restart.
+    pub spec: Option<AttachSpec>,
+    /// Whether the attach was confirmed.
+    pub confirmed: bool,
+    /// Whether the node says, or must be assumed, to use it.
+    pub mounted: bool,
+    /// When it was first found to be unwanted.
+    pub detach_requested: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Volume {
+    spec: Option<AttachSpec>,
+    device_path: String,
+    nodes: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Entry {
+    confirmed: bool,
+    detach_requested: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Report {
+    dirty: bool,
+    volumes: BTreeSet<UniqueName>,
+}
+
+/// One volume as it stands in a node's `status.volumesAttached`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reported {
+    /// The volume's unique name.
+    pub name: UniqueName,
+    /// Always empty for CSI volumes that this controller attached.
+    pub device_path: String,
+}
+
+/// All volumes on all nodes.
+#[derive(Debug, Default)]
+pub struct Actual {
+    volumes: BTreeMap<UniqueName, Volume>,
+    in_use: BTreeMap<String, BTreeSet<UniqueName>>,
+    reports: BTreeMap<String, Report>,
+}
+
+impl Actual {
+    /// Takes in a confirmed attach, and lists the volume in the node's report.
+    pub fn mark_attached(
+        &mut self,
+        volume: &UniqueName,
+        spec: Option<AttachSpec>,
+        node: &str,
+        device_path: &str,
+    ) {
+        self.put(volume, spec, node, device_path, true);
+        self.report_insert(volume, node);
+    }
+
+    /// Takes in a call that gave no clear result. The report stays as it is.
+    pub fn mark_uncertain(&mut self, volume: &UniqueName, spec: Option<AttachSpec>, node: &str) {
+        self.put(volume, spec, node, "", false);
+    }
+
+    fn put(
+        &mut self,
+        name: &UniqueName,
+        spec: Option<AttachSpec>,
+        node: &str,
+        device_path: &str,
+        confirmed: bool,
+    ) {
+        let volume = self.volumes.entry(name.clone()).or_default();
+        if spec.is_some() {
+            volume.spec = spec;
+        }
+        device_path.clone_into(&mut volume.device_path);
+        if let Some(entry) = volume.nodes.get_mut(node) {
+            entry.confirmed = confirmed;
+            return;
+        }
+        volume.nodes.insert(node.to_owned(), Entry { confirmed, detach_requested: None });
+        // Until the node says otherwise it may already be using the volume.
+        self.in_use.entry(node.to_owned()).or_default().insert(name.clone());
+    }
+
+    /// Takes in a confirmed detach: entry and report both forget the volume.
+    pub fn mark_detached(&mut self, name: &UniqueName, node: &str) {
+        if let Some(volume) = self.volumes.get_mut(name) {
+            volume.nodes.remove(node);
+            if volume.nodes.is_empty() {
+                self.volumes.remove(name);
+            }
+        }
+        self.remove_from_report(name, node);
+    }
+
+    /// What is known of one volume on one node.
+    #[must_use]
+    pub fn state(&self, volume: &UniqueName, node: &str) -> AttachState {
+        match self.entry(volume, node) {
+            None => AttachState::Detached,
+            Some(Entry { confirmed: true, .. }) => AttachState::Attached,
+            Some(Entry { confirmed: false, .. }) => AttachState::Uncertain,
+        }
+    }
+
+    fn entry(&self, volume: &UniqueName, node: &str) -> Option<&Entry> {
+        self.volumes.get(volume)?.nodes.get(node)
+    }
+
+    fn entry_mut(&mut self, volume: &UniqueName, node: &str) -> Option<&mut Entry> {
+        self.volumes.get_mut(volume)?.nodes.get_mut(node)
+    }
+
+    /// The nodes that certainly hold the volume. An uncertain one does not count: it must not
+    /// keep a volume from the node where it is wanted forever.
+    #[must_use]
+    pub fn holders(&self, volume: &UniqueName) -> Vec<String> {
+        let Some(volume) = self.volumes.get(volume) else { return Vec::new() };
+        let confirmed = volume.nodes.iter().filter(|(_, entry)| entry.confirmed);
+        confirmed.map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Everything known of one volume, one item per node.
+    #[must_use]
+    pub fn of_volume(&self, name: &UniqueName) -> Vec<OnNode> {
+        let Some(volume) = self.volumes.get(name) else { return Vec::new() };
+        volume.nodes.iter().map(|(node, entry)| self.on_node(name, volume, node, entry)).collect()
+    }
+
+    /// Everything known, one item per volume and node.
+    #[must_use]
+    pub fn all(&self) -> Vec<OnNode> {
+        self.volumes.keys().flat_map(|name| self.of_volume(name)).collect()
+    }
+
+    /// Names of all known volumes.
+    pub fn volume_names(&self) -> impl Iterator<Item = &UniqueName> {
+        self.volumes.keys()
+    }
+
+    /// Names of all volumes known on one node.
+    #[must_use]
+    pub fn volumes_on(&self, node: &str) -> Vec<UniqueName> {
+        let on_it = self.volumes.iter().filter(|(_, volume)| volume.nodes.contains_key(node));
+        on_it.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn on_node(&self, name: &UniqueName, volume: &Volume, node: &str, entry: &Entry) -> OnNode {
+        OnNode {
+            volume: name.clone(),
+            node: node.to_owned(),
+            spec: volume.spec.clone(),
+            confirmed: entry.confirmed,
+            mounted: self.mounted(name, node),
+            detach_requested: entry.detach_requested,
+        }
+    }
+
+    /// Whether the node says, or must be assumed, to use the volume.
+    #[must_use]
+    pub fn mounted(&self, volume: &UniqueName, node: &str) -> bool {
+        self.in_use.get(node).is_some_and(|volumes| volumes.contains(volume))
+    }
+
+    /// Takes in what a node says it uses; whatever was known or assumed before is replaced.
+    pub fn set_in_use(&mut self, node: &str, volumes: BTreeSet<UniqueName>) {
+        self.in_use.insert(node.to_owned(), volumes);
+    }
+
+    /// Stamps the wish to detach, once, and returns how long ago that was.
+    /// `None` when there is no such entry.
+    pub fn request_detach(
+        &mut self,
+        volume: &UniqueName,
+        node: &str,
+        now: Duration,
+    ) -> Option<Duration> {
+        let entry = self.entry_mut(volume, node)?;
+        let since = *entry.detach_requested.get_or_insert(now);
+        Some(now.saturating_sub(since))
+    }
+
+    /// The volume is wanted again: the wait for its unmount starts anew next time.
+    pub fn reset_detach_request(&mut self, volume: &UniqueName, node: &str) {
+        if let Some(entry) = self.entry_mut(volume, node) {
+            entry.detach_requested = None;
+        }
+    }
+
+    fn report_insert(&mut self, volume: &UniqueName, node: &str) {
+        let report = self.reports.entry(node.to_owned()).or_default();
+        if report.volumes.insert(volume.clone()) {
+            report.dirty = true;
+        }
+    }
+
+    /// Takes the volume out of the node's report; false when it was not in it.
+    pub fn remove_from_report(&mut self, volume: &UniqueName, node: &str) -> bool {
+        let Some(report) = self.reports.get_mut(node) else { return false };
+        let removed = report.volumes.remove(volume);
+        report.dirty |= removed;
+        removed
+    }
+
+    /// Puts a volume back into the report after a detach that did not start.
+    pub fn add_to_report(&mut self, volume: &UniqueName, node: &str) {
+        if self.entry(volume, node).is_some() {
+            self.report_insert(volume, node);
+        }
+    }
+
+    /// Whether the node's report lists the volume.
+    #[must_use]
+    pub fn is_reported(&self, volume: &UniqueName, node: &str) -> bool {
+        self.reports.get(node).is_some_and(|report| report.volumes.contains(volume))
+    }
+
+    /// Asks for the node's report to be written again, also when nothing changed. A node that
+    /// registered anew may have wiped it. False for a node nothing was ever reported for.
+    pub fn rewrite_report(&mut self, node: &str) -> bool {
+        let Some(report) = self.reports.get_mut(node) else { return false };
+        report.dirty = true;
+        true
+    }
+
+    /// Nodes whose report has to be written.
+    #[must_use]
+    pub fn dirty_reports(&self) -> Vec<String> {
+        let dirty = self.reports.iter().filter(|(_, report)| report.dirty);
+        dirty.map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Takes one node's report for writing: `Some` when it has to be written, and then only
+    /// once. A failed write asks again through [`Actual::rewrite_report`].
+    pub fn take_report(&mut self, node: &str) -> Option<Vec<Reported>> {
+        let report = self.reports.get_mut(node)?;
+        if !std::mem::take(&mut report.dirty) {
+            return None;
+        }
+        let path = |name: &UniqueName| {
+            self.volumes.get(name).map(|volume| volume.device_path.clone()).unwrap_or_default()
+        };
+        let list = report.volumes.iter();
+        Some(list.map(|name| Reported { name: name.clone(), device_path: path(name) }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Duration = Duration::ZERO;
+
+    fn name() -> UniqueName {
+        UniqueName::new("d", "v")
+    }
+
+    fn attached(nodes: &[&str]) -> Actual {
+        let mut actual = Actual::default();
+        for node in nodes {
+            actual.mark_attached(&name(), None, node, "");
+        }
+        actual
+    }
+
+    fn reported(actual: &mut Actual, node: &str) -> Option<usize> {
+        actual.take_report(node).map(|list| list.len())
+    }
+
+    #[test]
+    fn a_new_attachment_counts_as_mounted() {
+        // case: attach-detach/A1
+        let actual = attached(&["n1"]);
+        let all = actual.all();
+        assert_eq!(all.len(), 1);
+        assert!(all[0].mounted && all[0].confirmed && all[0].detach_requested.is_none());
+        assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
+    }
+
+    #[test]
+    fn an_uncertain_attachment_is_neither_reported_nor_a_holder() {
+        // case: attach-detach/A2
+        let mut actual = Actual::default();
+        actual.mark_uncertain(&name(), None, "n1");
+        assert_eq!(actual.state(&name(), "n1"), AttachState::Uncertain);
+        assert_eq!(reported(&mut actual, "n1"), None);
+        actual.mark_attached(&name(), None, "n1", "");
+        assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+        // case: attach-detach/A3
+        actual.mark_uncertain(&name(), None, "n2");
+        assert_eq!(actual.holders(&name()), ["n1"]);
+        assert_eq!(reported(&mut actual, "n2"), None);
+        assert!(actual.is_reported(&name(), "n1"));
+    }
+
+    #[test]
+    fn attaching_again_keeps_what_the_node_said() {
+        // case: attach-detach/A4
+        let mut actual = attached(&["n1"]);
+        actual.mark_attached(&name(), None, "n1", "");
+        assert_eq!(actual.all().len(), 1);
+        assert!(actual.mounted(&name(), "n1"));
+        // case: attach-detach/A6
+        actual.set_in_use("n1", BTreeSet::new());
+        assert!(!actual.mounted(&name(), "n1"));
+        // case: attach-detach/A7
+        actual.mark_attached(&name(), None, "n1", "");
+        assert!(!actual.mounted(&name(), "n1"));
+    }
+
+    #[test]
+    fn a_detach_leaves_the_other_node_alone() {
+        // case: attach-detach/A5
+        let mut actual = attached(&["n1", "n2"]);
+        actual.mark_detached(&name(), "n1");
+        assert_eq!(actual.holders(&name()), ["n2"]);
+        assert_eq!(actual.state(&name(), "n1"), AttachState::Detached);
+    }
+
+    #[test]
+    fn the_detach_stamp_is_set_once() {
+        // case: attach-detach/A13
+        let mut actual = attached(&["n1"]);
+        assert_eq!(actual.request_detach(&name(), "n1", T0), Some(T0));
+        let later = Duration::from_secs(1);
+        assert_eq!(actual.request_detach(&name(), "n1", later), Some(later));
+        // case: attach-detach/A8
+        actual.set_in_use("n1", BTreeSet::from([name()]));
+        assert_eq!(actual.all()[0].detach_requested, Some(T0));
+        actual.reset_detach_request(&name(), "n1");
+        assert_eq!(actual.request_detach(&name(), "n1", later), Some(T0));
+        assert_eq!(actual.request_detach(&name(), "other", later), None);
+    }
+
+    #[test]
+    fn the_report_follows_the_detach_attempt() {
+        // case: attach-detach/A9
+        let mut actual = attached(&["n1"]);
+        assert!(actual.remove_from_report(&name(), "n1"));
+        assert_eq!(reported(&mut actual, "n1"), Some(0));
+        // case: attach-detach/A10
+        actual.mark_attached(&name(), None, "n1", "");
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+        // case: attach-detach/A11
+        actual.remove_from_report(&name(), "n1");
+        actual.add_to_report(&name(), "n1");
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+        // case: attach-detach/A12
+        actual.remove_from_report(&name(), "n1");
+        actual.mark_detached(&name(), "n1");
+        actual.add_to_report(&name(), "n1");
+        assert_eq!(reported(&mut actual, "n1"), Some(0), "a volume that is gone stays out");
+        actual.mark_attached(&name(), None, "n1", "");
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+    }
+
+    #[test]
+    fn one_device_path_per_volume() {
+        // case: attach-detach/A14
+        let mut actual = Actual::default();
+        actual.mark_attached(&name(), None, "n1", "p1");
+        actual.mark_attached(&name(), None, "n2", "p2");
+        for node in ["n1", "n2"] {
+            let list = actual.take_report(node).expect("dirty");
+            assert_eq!(list[0].device_path, "p2");
+        }
+    }
+
+    #[test]
+    fn reports_are_handed_out_once() {
+        // case: attach-detach/A15
+        let mut actual = attached(&["n1"]);
+        assert!(!actual.rewrite_report("unknown"));
+        assert_eq!(actual.dirty_reports(), ["n1"]);
+        // case: attach-detach/A16
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+        assert_eq!(reported(&mut actual, "n1"), None);
+        assert!(actual.rewrite_report("n1"));
+        assert_eq!(reported(&mut actual, "n1"), Some(1));
+    }
+}

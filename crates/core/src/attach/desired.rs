@@ -1,0 +1,232 @@
+//! Which volume is wanted on which node, and by which pods.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{AttachSpec, UniqueName};
+
+/// A pod that wants a volume: enough to find it and to tell it about its volume.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodId {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID: a pod made anew under the same name is another pod.
+    pub uid: String,
+}
+
+/// One volume wanted on one node.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// What to attach. The first pod's answer stays until the last pod is gone.
+    pub spec: AttachSpec,
+    /// Who wants it, by UID.
+    pub pods: BTreeMap<String, PodId>,
+    /// Whether the pods were already told that another node holds the volume.
+    pub busy_reported: bool,
+}
+
+/// A node that is not managed by this controller, or is still in use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DesiredError {
+    /// The node has not asked for attachment by this controller.
+    #[error("node {0} is not managed by this controller")]
+    NotManaged(String),
+    /// The node still has volumes wanted on it.
+    #[error("node {0} still has volumes wanted on it")]
+    NodeInUse(String),
+}
+
+/// All wanted volumes on all managed nodes.
+#[derive(Debug, Default)]
+pub struct Desired {
+    nodes: BTreeMap<String, BTreeMap<UniqueName, Wanted>>,
+    by_pod: HashMap<String, BTreeSet<(String, UniqueName)>>,
+}
+
+impl Desired {
+    /// Makes a node managed.
+    pub fn add_node(&mut self, node: &str) {
+        self.nodes.entry(node.to_owned()).or_default();
+    }
+
+    /// Whether the node is managed by this controller.
+    #[must_use]
+    pub fn manages(&self, node: &str) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    /// Forgets a node. One that still has volumes is kept, so that they are detached in order.
+    pub fn remove_node(&mut self, node: &str) -> Result<(), DesiredError> {
+        if self.nodes.get(node).is_some_and(|volumes| !volumes.is_empty()) {
+            return Err(DesiredError::NodeInUse(node.to_owned()));
+        }
+        self.nodes.remove(node);
+        Ok(())
+    }
+
+    /// A pod on `node` wants a volume. True when the volume was not wanted there before.
+    pub fn add_pod(
+        &mut self,
+        pod: &PodId,
+        volume: &UniqueName,
+        spec: &AttachSpec,
+        node: &str,
+    ) -> Result<bool, DesiredError> {
+        let volumes =
+            self.nodes.get_mut(node).ok_or_else(|| DesiredError::NotManaged(node.to_owned()))?;
+        let mut new = false;
+        let wanted = volumes.entry(volume.clone()).or_insert_with(|| {
+            new = true;
+            Wanted { spec: spec.clone(), pods: BTreeMap::new(), busy_reported: false }
+        });
+        wanted.pods.entry(pod.uid.clone()).or_insert_with(|| pod.clone());
+        self.by_pod.entry(pod.uid.clone()).or_default().insert((node.to_owned(), volume.clone()));
+        Ok(new)
+    }
+
+    /// A pod wants nothing any more. Returns the volumes it wanted.
+    ///
+    /// The pod's own list is used, not its claims: those may be gone from the cache before the
+    /// pod is, and the detach would then wait for the next full pass.
+    pub fn remove_pod(&mut self, uid: &str) -> Vec<UniqueName> {
+        let wanted = self.by_pod.remove(uid).unwrap_or_default();
+        for (node, volume) in &wanted {
+            self.drop_pod_from(uid, node, volume);
+        }
+        wanted.into_iter().map(|(_, volume)| volume).collect()
+    }
+
+    fn drop_pod_from(&mut self, uid: &str, node: &str, volume: &UniqueName) {
+        let Some(volumes) = self.nodes.get_mut(node) else { return };
+        let Some(wanted) = volumes.get_mut(volume) else { return };
+        wanted.pods.remove(uid);
+        if wanted.pods.is_empty() {
+            volumes.remove(volume);
+        }
+    }
+
+    /// Nobody may have this volume attached any more, whoever wants it.
+    pub fn remove_volume(&mut self, volume: &UniqueName) {
+        for volumes in self.nodes.values_mut() {
+            volumes.remove(volume);
+        }
+        for wanted in self.by_pod.values_mut() {
+            wanted.retain(|(_, name)| name != volume);
+        }
+        self.by_pod.retain(|_, wanted| !wanted.is_empty());
+    }
+
+    /// The wish for one volume on one node.
+    #[must_use]
+    pub fn get(&self, volume: &UniqueName, node: &str) -> Option<&Wanted> {
+        self.nodes.get(node)?.get(volume)
+    }
+
+    /// Remembers that the waiting pods were told. Lives as long as the wish.
+    pub fn set_busy_reported(&mut self, volume: &UniqueName, node: &str) {
+        if let Some(wanted) = self.nodes.get_mut(node).and_then(|all| all.get_mut(volume)) {
+            wanted.busy_reported = true;
+        }
+    }
+
+    /// The nodes where a volume is wanted.
+    #[must_use]
+    pub fn nodes_wanting(&self, volume: &UniqueName) -> Vec<String> {
+        let wanting = self.nodes.iter().filter(|(_, volumes)| volumes.contains_key(volume));
+        wanting.map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Names and specs of all wanted volumes, each once per node.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &UniqueName, &Wanted)> {
+        self.nodes.iter().flat_map(|(node, volumes)| {
+            volumes.iter().map(move |(name, wanted)| (node.as_str(), name, wanted))
+        })
+    }
+
+    /// Every pod that wants something.
+    #[must_use]
+    pub fn pods(&self) -> Vec<PodId> {
+        let mut pods: Vec<PodId> =
+            self.all().flat_map(|(_, _, wanted)| wanted.pods.values().cloned()).collect();
+        pods.sort();
+        pods.dedup();
+        pods
+    }
+
+    /// Pods that want the volume on any of these nodes.
+    #[must_use]
+    pub fn pods_on(&self, volume: &UniqueName, nodes: &[String]) -> Vec<PodId> {
+        let wanted = nodes.iter().filter_map(|node| self.get(volume, node));
+        wanted.flat_map(|wanted| wanted.pods.values().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> UniqueName {
+        UniqueName::new("d", "v")
+    }
+
+    fn spec() -> AttachSpec {
+        AttachSpec { name: "pv".into(), driver: "d".into(), handle: "v".into(), shareable: false }
+    }
+
+    fn pod(uid: &str) -> PodId {
+        PodId { namespace: "ns".into(), name: format!("pod-{uid}"), uid: uid.into() }
+    }
+
+    #[test]
+    fn only_managed_nodes_take_pods() {
+        // case: attach-detach/A17
+        let mut desired = Desired::default();
+        let refused = desired.add_pod(&pod("1"), &name(), &spec(), "n1");
+        assert_eq!(refused, Err(DesiredError::NotManaged("n1".into())));
+        assert_eq!(desired.all().count(), 0);
+    }
+
+    #[test]
+    fn a_node_with_volumes_is_kept() {
+        // case: attach-detach/A18
+        let mut desired = Desired::default();
+        desired.add_node("n1");
+        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
+        assert_eq!(desired.remove_node("n1"), Err(DesiredError::NodeInUse("n1".into())));
+        assert_eq!(desired.remove_pod("1"), [name()]);
+        assert_eq!(desired.remove_node("n1"), Ok(()));
+        assert_eq!(desired.remove_node("unknown"), Ok(()));
+        assert!(!desired.manages("n1"));
+    }
+
+    #[test]
+    fn the_last_pod_takes_the_volume_along() {
+        // case: attach-detach/A19
+        let mut desired = Desired::default();
+        desired.add_node("n1");
+        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
+        assert_eq!(desired.add_pod(&pod("2"), &name(), &spec(), "n1"), Ok(false));
+        desired.set_busy_reported(&name(), "n1");
+        desired.remove_pod("1");
+        assert_eq!(desired.nodes_wanting(&name()), ["n1"]);
+        assert!(desired.get(&name(), "n1").expect("wanted").busy_reported);
+        desired.remove_pod("2");
+        assert!(desired.nodes_wanting(&name()).is_empty());
+        desired.add_pod(&pod("2"), &name(), &spec(), "n1").expect("managed");
+        assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "a new wish");
+    }
+
+    #[test]
+    fn a_volume_can_be_withdrawn_from_all() {
+        let mut desired = Desired::default();
+        for node in ["n1", "n2"] {
+            desired.add_node(node);
+            desired.add_pod(&pod(node), &name(), &spec(), node).expect("managed");
+        }
+        assert_eq!(desired.pods().len(), 2);
+        desired.remove_volume(&name());
+        assert!(desired.pods().is_empty());
+        assert!(desired.remove_pod("n1").is_empty());
+    }
+}

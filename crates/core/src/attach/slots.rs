@@ -1,0 +1,240 @@
+//! One operation at a time for each volume, and a pause after a failure.
+//!
+//! The key of an operation is a volume and, for volumes that may be on several nodes at once, a
+//! node. A key without a node stands for all of them: an exclusive volume has one operation in
+//! the whole cluster.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::UniqueName;
+
+/// First pause after a failure; doubled with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(122);
+
+/// What an operation does. A pause after one kind does not hold back the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Put a volume on a node.
+    Attach,
+    /// Take it away.
+    Detach,
+}
+
+/// What an operation works on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotKey {
+    /// The volume.
+    pub volume: UniqueName,
+    /// The node; `None` collides with every node.
+    pub node: Option<String>,
+}
+
+impl SlotKey {
+    /// The key for one volume on one node.
+    #[must_use]
+    pub fn new(volume: &UniqueName, node: &str, shareable: bool) -> Self {
+        Self { volume: volume.clone(), node: shareable.then(|| node.to_owned()) }
+    }
+
+    fn collides(&self, other: &Self) -> bool {
+        let nodes_meet = match (&self.node, &other.node) {
+            (Some(mine), Some(theirs)) => mine == theirs,
+            _ => true,
+        };
+        self.volume == other.volume && nodes_meet
+    }
+}
+
+/// Why an operation may not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Another operation on the same volume is still running.
+    #[error("an operation on this volume is already running")]
+    Pending,
+    /// The same operation failed not long ago.
+    #[error("no retries permitted until {until:?} after start")]
+    Paused {
+        /// When it may be tried again.
+        until: Duration,
+    },
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: SlotKey,
+    operation: Operation,
+    pending: bool,
+    pause: Option<Pause>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    since: Duration,
+    length: Duration,
+}
+
+impl Pause {
+    fn until(self) -> Duration {
+        self.since + self.length
+    }
+}
+
+/// All operations that run, and all that failed and wait.
+#[derive(Debug, Default)]
+pub struct Slots {
+    volumes: BTreeMap<UniqueName, Vec<Slot>>,
+}
+
+impl Slots {
+    /// Of several colliding slots a running one decides, else the one with exactly this key.
+    fn find(&self, key: &SlotKey) -> Option<(usize, &Slot)> {
+        let slots = self.volumes.get(&key.volume)?;
+        let colliding = || slots.iter().enumerate().filter(|(_, slot)| slot.key.collides(key));
+        let pending = colliding().find(|(_, slot)| slot.pending);
+        let exact = || colliding().find(|(_, slot)| slot.key == *key);
+        pending.or_else(exact).or_else(|| colliding().next())
+    }
+
+    /// Whether something runs on this key.
+    #[must_use]
+    pub fn is_pending(&self, key: &SlotKey) -> bool {
+        self.find(key).is_some_and(|(_, slot)| slot.pending)
+    }
+
+    /// Whether `operation` might start on this key now.
+    pub fn check(&self, key: &SlotKey, operation: Operation, now: Duration) -> Result<(), Refused> {
+        let Some((_, slot)) = self.find(key) else { return Ok(()) };
+        if slot.pending {
+            return Err(Refused::Pending);
+        }
+        match slot.pause {
+            Some(pause) if slot.operation == operation && now < pause.until() => {
+                Err(Refused::Paused { until: pause.until() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the slot for an operation. A pause left by the other kind of operation ends here.
+    pub fn start(
+        &mut self,
+        key: &SlotKey,
+        operation: Operation,
+        now: Duration,
+    ) -> Result<(), Refused> {
+        self.check(key, operation, now)?;
+        let found = self.find(key).map(|(at, _)| at);
+        let slots = self.volumes.entry(key.volume.clone()).or_default();
+        let Some(at) = found else {
+            slots.push(Slot { key: key.clone(), operation, pending: true, pause: None });
+            return Ok(());
+        };
+        let slot = &mut slots[at];
+        if slot.operation != operation {
+            slot.pause = None;
+        }
+        slot.key = key.clone();
+        slot.operation = operation;
+        slot.pending = true;
+        Ok(())
+    }
+
+    /// Frees the slot after a success: nothing is remembered.
+    pub fn succeed(&mut self, key: &SlotKey) {
+        let Some(slots) = self.volumes.get_mut(&key.volume) else { return };
+        slots.retain(|slot| !(slot.pending && slot.key == *key));
+        if slots.is_empty() {
+            self.volumes.remove(&key.volume);
+        }
+    }
+
+    /// Frees the slot after a failure, and returns when it may be tried again.
+    pub fn fail(&mut self, key: &SlotKey, now: Duration) -> Duration {
+        let Some(slots) = self.volumes.get_mut(&key.volume) else { return now };
+        let running = slots.iter_mut().find(|slot| slot.pending && slot.key == *key);
+        let Some(slot) = running else { return now };
+        let length = match slot.pause {
+            None => FIRST_PAUSE,
+            Some(pause) => (pause.length * 2).min(LONGEST_PAUSE),
+        };
+        let pause = Pause { since: now, length };
+        slot.pending = false;
+        slot.pause = Some(pause);
+        pause.until()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operation::*, *};
+
+    const T0: Duration = Duration::ZERO;
+
+    fn volume() -> UniqueName {
+        UniqueName::new("d", "v")
+    }
+
+    fn key(node: &str, shareable: bool) -> SlotKey {
+        SlotKey::new(&volume(), node, shareable)
+    }
+
+    #[test]
+    fn exclusive_volumes_have_one_slot_and_shared_ones_one_per_node() {
+        // case: attach-detach/O1
+        let mut slots = Slots::default();
+        assert_eq!(slots.start(&key("a", false), Attach, T0), Ok(()));
+        assert_eq!(slots.start(&key("b", false), Attach, T0), Err(Refused::Pending));
+        // case: attach-detach/O2
+        let mut slots = Slots::default();
+        assert_eq!(slots.start(&key("a", true), Attach, T0), Ok(()));
+        assert_eq!(slots.start(&key("b", true), Attach, T0), Ok(()));
+        // case: attach-detach/O5
+        assert_eq!(slots.start(&key("c", false), Attach, T0), Err(Refused::Pending));
+        assert!(slots.is_pending(&key("any", false)));
+    }
+
+    #[test]
+    fn a_pause_holds_back_only_the_operation_that_failed() {
+        // case: attach-detach/O4
+        let mut slots = Slots::default();
+        slots.start(&key("a", false), Attach, T0).expect("free");
+        let until = slots.fail(&key("a", false), T0);
+        assert_eq!(until, FIRST_PAUSE);
+        assert_eq!(slots.start(&key("a", false), Attach, T0), Err(Refused::Paused { until }));
+        assert_eq!(slots.start(&key("a", false), Detach, T0), Ok(()));
+        slots.succeed(&key("a", false));
+        assert_eq!(slots.start(&key("a", false), Attach, T0), Ok(()), "the pause was reset");
+    }
+
+    #[test]
+    fn the_exact_slot_decides_when_nothing_runs() {
+        // case: attach-detach/O6
+        let mut slots = Slots::default();
+        for node in ["a", "b"] {
+            slots.start(&key(node, true), Attach, T0).expect("free");
+            slots.fail(&key(node, true), T0);
+        }
+        let late = Duration::from_secs(10);
+        slots.start(&key("", false), Attach, late).expect("nothing runs");
+        let until = slots.fail(&key("", false), late);
+        assert_eq!(slots.check(&key("b", true), Attach, late), Ok(()), "its own pause is over");
+        let wildcard = slots.check(&key("", false), Attach, late);
+        assert_eq!(wildcard, Err(Refused::Paused { until }));
+    }
+
+    #[test]
+    fn pauses_double_up_to_their_limit() {
+        let mut slots = Slots::default();
+        let (mut now, mut pauses) = (T0, Vec::new());
+        for _ in 0..10 {
+            slots.start(&key("a", false), Attach, now).expect("the pause is over");
+            let until = slots.fail(&key("a", false), now);
+            pauses.push((until - now).as_millis());
+            now = until;
+        }
+        let want = [500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 122_000, 122_000];
+        assert_eq!(pauses, want);
+    }
+}
