@@ -11,6 +11,8 @@ pub mod attach;
 pub mod bind;
 pub mod claim;
 pub mod model;
+pub mod protect;
 pub mod provision;
+pub mod schedule;
 pub mod stage;
 pub mod testing;

@@ -6,10 +6,12 @@
 //! program that turns a `VolumeAttachment` into calls of the driver. Nothing here waits, sends
 //! or reads a clock: moments are passed in, as the time since the controller started.
 
+pub mod access;
 mod actual;
 mod desired;
 mod names;
 mod reconcile;
+pub mod resolve;
 pub mod sidecar;
 mod slots;
 mod verdict;

@@ -7,6 +7,8 @@
 
 use serde_json::{Value, json};
 
+use crate::model::kinds::{AttachmentSource, CsiSource, VolumeAttachment};
+
 /// The finalizer of one driver's attacher, on attachments and volumes alike.
 #[must_use]
 pub fn finalizer_name(driver: &str) -> String {
@@ -70,6 +72,61 @@ pub fn next_step(view: &AttachmentView) -> Step {
         (true, _, true, _) | (true, _, false, true) => Step::Detach,
         (true, _, false, false) => Step::Nothing,
     }
+}
+
+/// What an attachment is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// A volume with an object of its own.
+    Volume(&'a str),
+    /// A volume described in the attachment itself.
+    Inline(&'a CsiSource, &'a [String]),
+}
+
+/// An attachment that does not say what to attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// Two answers.
+    #[error("both InlineCSIVolumeSource and PersistentVolumeName specified in VA source")]
+    Both,
+    /// No answer.
+    #[error("neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source")]
+    Neither,
+    /// Described, but not as a CSI volume.
+    #[error("inline volume spec contains nil CSI source")]
+    NotCsi,
+}
+
+/// Reads what an attachment is about.
+pub fn source(source: &AttachmentSource) -> Result<Source<'_>, SourceError> {
+    match (source.persistent_volume_name.as_deref(), &source.inline_volume_spec) {
+        (Some(_), Some(_)) => Err(SourceError::Both),
+        (None, None) => Err(SourceError::Neither),
+        (Some(name), None) => Ok(Source::Volume(name)),
+        (None, Some(spec)) => {
+            let csi = spec.csi.as_ref().ok_or(SourceError::NotCsi)?;
+            Ok(Source::Inline(csi, &spec.access_modes))
+        }
+    }
+}
+
+/// Whether a change of an attachment calls for a look at it. Our own error notes must not: they
+/// would turn each failure into an immediate retry.
+#[must_use]
+pub fn worth_a_look(old: &VolumeAttachment, new: &VolumeAttachment) -> bool {
+    let same_version = old.metadata.resource_version == new.metadata.resource_version;
+    let has_error = |va: &VolumeAttachment| {
+        va.status.attach_error.is_some() || va.status.detach_error.is_some()
+    };
+    same_version || (!has_error(old) && !has_error(new)) || without_notes(old) != without_notes(new)
+}
+
+fn without_notes(attachment: &VolumeAttachment) -> VolumeAttachment {
+    let mut plain = attachment.clone();
+    plain.metadata.resource_version.clear();
+    plain.status.attach_error = None;
+    plain.status.detach_error = None;
+    plain
 }
 
 /// All that the finalizer on a volume depends on.
@@ -170,6 +227,54 @@ mod tests {
         for (name, view, want) in cases {
             assert_eq!(next_step(&view), want, "{name}: {view:?}");
         }
+    }
+
+    #[test]
+    fn sources() {
+        let read = |value: Value| -> AttachmentSource {
+            serde_json::from_value(value).expect("valid source")
+        };
+        let named = read(json!({"persistentVolumeName": "pv"}));
+        assert_eq!(source(&named), Ok(Source::Volume("pv")));
+        let inline = read(json!({"inlineVolumeSpec": {"csi": {"volumeHandle": "h"}}}));
+        let Ok(Source::Inline(csi, _)) = source(&inline) else { panic!("an inline source") };
+        assert_eq!(csi.volume_handle, "h");
+        let cases = [
+            (
+                json!({"persistentVolumeName": "pv", "inlineVolumeSpec": {"csi": {}}}),
+                SourceError::Both,
+            ),
+            (json!({}), SourceError::Neither),
+            (json!({"inlineVolumeSpec": {}}), SourceError::NotCsi),
+        ];
+        for (value, want) in cases {
+            assert_eq!(source(&read(value)), Err(want));
+        }
+    }
+
+    #[test]
+    fn changes_worth_a_look() {
+        let base = VolumeAttachment::default();
+        let version = |mut va: VolumeAttachment, version: &str| {
+            va.metadata.resource_version = version.to_owned();
+            va
+        };
+        let noted = |mut va: VolumeAttachment| {
+            va.status.attach_error = Some(Default::default());
+            va
+        };
+        let deleted = |mut va: VolumeAttachment| {
+            va.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH);
+            va
+        };
+        let (v1, v2) = (version(base.clone(), "1"), version(base, "2"));
+        // case: attacher/35
+        assert!(worth_a_look(&noted(v1.clone()), &noted(v1.clone())), "a resync");
+        assert!(worth_a_look(&v1, &v2), "no error anywhere");
+        // case: attacher/34
+        assert!(!worth_a_look(&v1, &noted(v2.clone())), "our own note");
+        assert!(!worth_a_look(&noted(v1.clone()), &v2), "our own note taken back");
+        assert!(worth_a_look(&noted(v1), &deleted(noted(v2))), "a deletion");
     }
 
     #[test]

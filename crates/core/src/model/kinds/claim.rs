@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Meta, meta::nullable};
+use super::{Condition, Meta, meta::nullable};
 use crate::model::{Quantity, keys::annotations};
 
 /// A label selector as objects carry it.
@@ -127,6 +127,9 @@ pub struct ClaimStatus {
     /// The real size.
     #[serde(deserialize_with = "nullable")]
     pub capacity: BTreeMap<String, Quantity>,
+    /// Conditions.
+    #[serde(deserialize_with = "nullable")]
+    pub conditions: Vec<Condition>,
 }
 
 /// A `PersistentVolumeClaim`.

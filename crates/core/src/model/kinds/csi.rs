@@ -100,6 +100,8 @@ pub struct CsiDriverSpec {
     pub token_requests: Vec<TokenRequest>,
     /// Publish is repeated.
     pub requires_republish: Option<bool>,
+    /// Pods stay away from nodes without the driver.
+    pub prevent_pod_scheduling_if_missing: Option<bool>,
 }
 
 /// A `CSIDriver`.

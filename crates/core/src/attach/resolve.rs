@@ -1,0 +1,204 @@
+//! From a pod's volume to the volume that has to be attached.
+
+use super::{AttachSpec, PodId};
+use crate::model::kinds::{Claim, CsiDriver, Pod, PodVolume, Volume};
+
+/// Why a pod's volume leads to no volume for now. Only this volume is skipped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// The claim is not there.
+    #[error("claim {0} does not exist")]
+    NoClaim(String),
+    /// A generic ephemeral volume whose claim belongs to someone else.
+    #[error("claim {0} was not created for this pod (pod is not owner)")]
+    NotOwner(String),
+    /// The claim waits for a volume.
+    #[error("claim {0} is not bound")]
+    NotBound(String),
+    /// The volume is not there.
+    #[error("volume {0} does not exist")]
+    NoVolume(String),
+    /// The volume belongs to another claim, or to an earlier one of the same name.
+    #[error("volume {0} is not bound to the claim")]
+    Misbound(String),
+    /// Nothing that a CSI driver could attach.
+    #[error("volume {0} is not a CSI volume")]
+    NotCsi(String),
+}
+
+/// The pod as events and wishes know it.
+#[must_use]
+pub fn pod_id(pod: &Pod) -> PodId {
+    let meta = &pod.metadata;
+    PodId { namespace: meta.namespace.clone(), name: meta.name.clone(), uid: meta.uid.clone() }
+}
+
+/// Whether a pod needs its volumes no longer: it has ended, or it is being deleted and none of
+/// its containers runs.
+#[must_use]
+pub fn terminated(pod: &Pod) -> bool {
+    if pod.finished() {
+        return true;
+    }
+    let running = |status: &serde_json::Value| status.pointer("/state/running").is_some();
+    let status = &pod.status;
+    let mut all = status.container_statuses.iter().chain(&status.init_container_statuses);
+    pod.metadata.deleting() && !all.any(running)
+}
+
+/// Whether a claim was made for this pod.
+#[must_use]
+pub fn owned_by(claim: &Claim, pod: &Pod) -> bool {
+    claim
+        .metadata
+        .owner_references
+        .iter()
+        .any(|owner| owner.controller == Some(true) && owner.uid == pod.metadata.uid)
+}
+
+/// The claim's volume, if the claim may be relied on.
+pub fn bound_volume_name<'a>(
+    pod: &Pod,
+    volume: &PodVolume,
+    claim_name: &str,
+    claim: Option<&'a Claim>,
+) -> Result<&'a str, Unresolved> {
+    let claim = claim.ok_or_else(|| Unresolved::NoClaim(claim_name.to_owned()))?;
+    if volume.ephemeral.is_some() && !owned_by(claim, pod) {
+        return Err(Unresolved::NotOwner(claim_name.to_owned()));
+    }
+    if claim.status.phase != "Bound" || claim.spec.volume_name.is_empty() {
+        return Err(Unresolved::NotBound(claim_name.to_owned()));
+    }
+    Ok(&claim.spec.volume_name)
+}
+
+/// What to attach for a bound claim.
+pub fn attach_spec(claim: &Claim, volume: Option<&Volume>) -> Result<AttachSpec, Unresolved> {
+    let name = &claim.spec.volume_name;
+    let volume = volume.ok_or_else(|| Unresolved::NoVolume(name.clone()))?;
+    let owner = volume.spec.claim_ref.as_ref().map(|claim| &claim.uid);
+    if owner != Some(&claim.metadata.uid) {
+        return Err(Unresolved::Misbound(name.clone()));
+    }
+    spec_of_volume(volume)
+}
+
+/// The attach path's view of a volume.
+pub fn spec_of_volume(volume: &Volume) -> Result<AttachSpec, Unresolved> {
+    let name = &volume.metadata.name;
+    let csi = volume.spec.csi.as_ref().ok_or_else(|| Unresolved::NotCsi(name.clone()))?;
+    Ok(AttachSpec {
+        name: name.clone(),
+        driver: csi.driver.clone(),
+        handle: csi.volume_handle.clone(),
+        shareable: shareable(&volume.spec.access_modes),
+    })
+}
+
+/// Whether a volume may be on several nodes at once.
+#[must_use]
+pub fn shareable(modes: &[String]) -> bool {
+    let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+    modes.is_empty() || modes.iter().any(many)
+}
+
+/// Whether a driver's volumes are attached before use. A driver nobody described is taken to
+/// need it: attaching needlessly fails visibly, the other mistake loses data.
+#[must_use]
+pub fn attach_required(driver: Option<&CsiDriver>) -> bool {
+    driver.is_none_or(CsiDriver::attach_required)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).expect("valid test object")
+    }
+
+    fn claim() -> Claim {
+        read(json!({"metadata": {"name": "c", "uid": "c1"}, "spec": {"volumeName": "pv"},
+            "status": {"phase": "Bound"}}))
+    }
+
+    fn volume() -> Volume {
+        read(json!({"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "claimRef": {"uid": "c1"}, "csi": {"driver": "d", "volumeHandle": "h"}}}))
+    }
+
+    #[test]
+    fn a_bound_claim_leads_to_its_volume() {
+        let spec = attach_spec(&claim(), Some(&volume())).expect("bound");
+        let want = AttachSpec {
+            name: "pv".into(),
+            driver: "d".into(),
+            handle: "h".into(),
+            shareable: false,
+        };
+        assert_eq!(spec, want);
+        assert_eq!(attach_spec(&claim(), None), Err(Unresolved::NoVolume("pv".into())));
+        let mut other = volume();
+        other.spec.claim_ref.as_mut().expect("set").uid = "c0".into();
+        assert_eq!(attach_spec(&claim(), Some(&other)), Err(Unresolved::Misbound("pv".into())));
+        other.spec.claim_ref = None;
+        assert_eq!(attach_spec(&claim(), Some(&other)), Err(Unresolved::Misbound("pv".into())));
+    }
+
+    #[test]
+    fn claims_that_lead_nowhere() {
+        let pod: Pod = read(json!({"metadata": {"name": "p", "uid": "p1"}, "spec": {"volumes": [
+            {"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "c"}}]}}));
+        let [ephemeral, plain] = &pod.spec.volumes[..] else { panic!("two volumes") };
+        let (bound, mut owned, mut pending) = (claim(), claim(), claim());
+        let name = |volume, claim| bound_volume_name(&pod, volume, "c", claim);
+        assert_eq!(name(plain, Some(&bound)), Ok("pv"));
+        assert_eq!(name(plain, None), Err(Unresolved::NoClaim("c".into())));
+        assert_eq!(name(ephemeral, Some(&bound)), Err(Unresolved::NotOwner("c".into())));
+        owned.metadata.owner_references =
+            vec![read(json!({"uid": "p1", "kind": "Pod", "controller": true}))];
+        assert_eq!(name(ephemeral, Some(&owned)), Ok("pv"));
+        pending.status.phase = "Pending".into();
+        assert_eq!(name(plain, Some(&pending)), Err(Unresolved::NotBound("c".into())));
+    }
+
+    #[test]
+    fn who_must_be_attached() {
+        let driver = |required: Value| -> CsiDriver {
+            read(json!({"metadata": {"name": "d"}, "spec": {"attachRequired": required}}))
+        };
+        // case: attach-detach/C5
+        assert!(!attach_required(Some(&driver(json!(false)))));
+        assert!(attach_required(Some(&driver(json!(true)))));
+        // case: attach-detach/C6
+        assert!(attach_required(None));
+        let modes = |list: &[&str]| list.iter().map(|&mode| mode.to_owned()).collect::<Vec<_>>();
+        assert!(shareable(&[]));
+        assert!(shareable(&modes(&["ReadWriteOnce", "ReadOnlyMany"])));
+        assert!(!shareable(&modes(&["ReadWriteOncePod"])));
+    }
+
+    #[test]
+    fn when_a_pod_is_through() {
+        let running = json!([{"state": {"running": {}}}]);
+        let stopped = json!([{"state": {"terminated": {}}}]);
+        let cases = [
+            ("running", json!({"phase": "Running", "containerStatuses": running}), false, false),
+            ("failed", json!({"phase": "Failed", "containerStatuses": running}), false, true),
+            ("deleted, running", json!({"containerStatuses": running}), true, false),
+            ("deleted, init runs", json!({"initContainerStatuses": running}), true, false),
+            ("deleted, stopped", json!({"containerStatuses": stopped}), true, true),
+            ("deleted, never started", json!({}), true, true),
+        ];
+        for (name, status, deleting, want) in cases {
+            let mut pod: Pod = read(json!({"metadata": {"name": "p"}, "status": status}));
+            if deleting {
+                pod.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH);
+            }
+            assert_eq!(terminated(&pod), want, "{name}");
+        }
+    }
+}

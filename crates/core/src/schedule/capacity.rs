@@ -1,0 +1,43 @@
+//! Whether a driver has room for a claim on a node.
+
+use std::collections::BTreeMap;
+
+use super::ClaimFacts;
+use crate::model::kinds::{CsiStorageCapacity, Node, TopologyTerm};
+
+/// Whether the driver's published capacity allows the claim on the node. A driver that
+/// publishes none is taken at its word when it is asked to make the volume.
+#[must_use]
+pub fn has_capacity<'a>(
+    facts: &ClaimFacts<'_>,
+    node: &Node,
+    capacities: impl IntoIterator<Item = &'a CsiStorageCapacity>,
+) -> bool {
+    let publishes = facts.driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
+    let request = facts.claim.request();
+    if !publishes || request.is_zero() {
+        return true;
+    }
+    capacities.into_iter().any(|capacity| {
+        let limit = capacity.maximum_volume_size.or(capacity.capacity);
+        // No topology means that the storage can be reached from nowhere.
+        let here = capacity.node_topology.as_ref();
+        capacity.storage_class_name == facts.claim.class_name()
+            && limit.is_some_and(|limit| limit.bytes() >= request.bytes())
+            && here.is_some_and(|topology| topology.matches(&node.metadata.labels))
+    })
+}
+
+/// Whether a class allows volumes on a node with these labels. No terms allow all nodes, a term
+/// without expressions allows none.
+#[must_use]
+pub fn topology_allows(terms: &[TopologyTerm], labels: &BTreeMap<String, String>) -> bool {
+    let fits = |term: &TopologyTerm| {
+        let expressions = &term.match_label_expressions;
+        !expressions.is_empty()
+            && expressions.iter().all(|expression| {
+                labels.get(&expression.key).is_some_and(|value| expression.values.contains(value))
+            })
+    };
+    terms.is_empty() || terms.iter().any(fits)
+}

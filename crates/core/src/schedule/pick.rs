@@ -1,0 +1,51 @@
+//! Which of the nodes that fit, and what to say when none does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{NodePlan, Reason};
+
+/// A node that fits.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The node's name.
+    pub node: String,
+    /// Pods that are or will be on it.
+    pub pods: usize,
+    /// What has to happen first.
+    pub plan: NodePlan,
+}
+
+/// A node that does not fit, and all that speaks against it.
+pub type Unfit = BTreeSet<Reason>;
+
+/// The node with the fewest pods; between equals, existing volumes before new ones, then the
+/// first by name, so that the same view always gives the same answer.
+#[must_use]
+pub fn pick_node(candidates: Vec<Candidate>) -> Option<Candidate> {
+    candidates.into_iter().min_by(|a, b| {
+        let rank = |one: &Candidate| (one.pods, one.plan.provision.len(), one.node.clone());
+        rank(a).cmp(&rank(b))
+    })
+}
+
+/// The message for a pod that fits nowhere: each objection with the number of nodes that have it.
+#[must_use]
+pub fn no_fit_message(nodes: usize, unfit: &[Unfit]) -> String {
+    if nodes == 0 {
+        return "no nodes available to schedule pods".to_owned();
+    }
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in unfit.iter().flatten() {
+        *counts.entry(reason.to_string()).or_default() += 1;
+    }
+    let mut parts: Vec<String> =
+        counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    parts.sort();
+    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+}
+
+/// The message for a pod that no node could help.
+#[must_use]
+pub fn refused_message(nodes: usize, why: &str) -> String {
+    format!("0/{nodes} nodes are available: {why}.")
+}
