@@ -6,7 +6,6 @@
 //! program that turns a `VolumeAttachment` into calls of the driver. Nothing here waits, sends
 //! or reads a clock: moments are passed in, as the time since the controller started.
 
-pub mod access;
 mod actual;
 mod desired;
 mod names;

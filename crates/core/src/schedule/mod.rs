@@ -10,7 +10,6 @@ mod binding;
 mod capacity;
 mod claims;
 mod limits;
-mod matching;
 mod node;
 mod pick;
 #[cfg(test)]
@@ -20,7 +19,6 @@ mod volumes;
 pub use binding::{BindingView, Progress, ProvisionedClaim, StaticClaim, binding_progress};
 pub use claims::{ClaimFacts, Classified, NotReady, PodClaims, classify, fully_bound, sort_claims};
 pub use limits::{LimitView, VolumeUse, check_limits, volume_use};
-pub use matching::best_volume;
 pub use node::check_basics;
 pub use pick::{Candidate, Unfit, no_fit_message, pick_node, refused_message};
 pub use volumes::{Cluster, NodePlan, check_volumes};

@@ -3,13 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    ClaimFacts, PodClaims, Reason, best_volume,
+    ClaimFacts, PodClaims, Reason,
     capacity::{has_capacity, topology_allows},
 };
-use crate::model::{
-    ObjectKey,
-    keys::annotations,
-    kinds::{CsiStorageCapacity, Node, Volume},
+use crate::{
+    bind::{Search, smallest},
+    model::{
+        ObjectKey,
+        keys::annotations,
+        kinds::{CsiStorageCapacity, Node, Volume},
+    },
 };
 
 /// The class provisioner that says that volumes are made by hand.
@@ -101,17 +104,17 @@ fn plan_delayed(
 ) -> Result<NodePlan, Reason> {
     let mut plan = NodePlan::default();
     let mut taken = cluster.taken.clone();
+    let volumes: Vec<&Volume> = cluster.volumes.iter().map(AsRef::as_ref).collect();
     let mut ascending: Vec<&ClaimFacts<'_>> = claims.delayed.iter().collect();
     // Small claims first, so that they do not use up the volumes that only fit the big ones.
     ascending.sort_by_key(|facts| facts.claim.request());
     for facts in ascending {
         let claim = facts.claim;
-        let volumes = cluster.volumes.iter().map(AsRef::as_ref);
         let chosen = match claim.metadata.annotation(annotations::SELECTED_NODE) {
             Some(other) if other != node.metadata.name => return Err(Reason::BindConflict),
             // The provisioner was told already: an existing volume comes too late.
             Some(_) => None,
-            None => best_volume(claim, node, volumes, &taken),
+            None => existing(facts, node, &volumes, &taken)?,
         };
         match chosen {
             Some(volume) => {
@@ -125,6 +128,18 @@ fn plan_delayed(
         }
     }
     Ok(plan)
+}
+
+/// A claim that cannot be searched for (a broken selector) fits nowhere.
+fn existing<'v>(
+    facts: &ClaimFacts<'_>,
+    node: &Node,
+    volumes: &[&'v Volume],
+    taken: &BTreeSet<String>,
+) -> Result<Option<&'v Volume>, Reason> {
+    let search =
+        Search { node: Some(node), reserved: taken, delayed: true, attributes_classes: true };
+    smallest(facts.claim, volumes, &search).map_err(|_| Reason::BindConflict)
 }
 
 fn check_provisioning(
