@@ -1,1 +1,29 @@
-//! The API's wire: client configuration, caches, work queue, leases, events, metrics, logs.
+//! The API's wire: everything between a loop and the Kubernetes API.
+//!
+//! [`Api`] sends requests; [`Cache`] keeps a local copy of one kind by a watch; [`WorkQueue`] runs
+//! work on keys; [`Recorder`] writes events. Time is tokio's throughout, so all of it runs under a
+//! paused clock.
+//!
+//! What is absent on purpose: typed objects for writing. A full update starts from the live object
+//! as raw JSON, so that fields unknown to this program survive.
+
+pub mod api;
+mod bucket;
+pub mod cache;
+pub mod clock;
+pub mod error;
+pub mod events;
+mod lines;
+pub mod queue;
+pub mod shutdown;
+pub mod telemetry;
+#[cfg(test)]
+mod testing;
+
+pub use api::{Api, DeleteParams, ListParams, Patch};
+pub use cache::{Cache, Change, Scope};
+pub use error::{ApiError, Target};
+pub use events::{EventType, Recorder};
+pub use longshore_core::model::{ObjectKey, ObjectRef};
+pub use queue::{Outcome, QueueOptions, WorkQueue};
+pub use telemetry::Metrics;

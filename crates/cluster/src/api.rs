@@ -1,0 +1,473 @@
+//! Requests to the API, typed by [`Kind`] and otherwise raw JSON.
+//!
+//! Reads decode into slim records. Writes take and return [`Value`], so that fields this program
+//! does not know survive a read-modify-write.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use longshore_core::model::{Kind, ObjectKey};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::error::{ApiError, Target};
+use crate::lines::Lines;
+
+/// Servers cut requests at one minute; waiting longer than that means the connection is dead.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
+
+/// Page size of lists, as the Go clients use.
+const PAGE_SIZE: u32 = 500;
+
+/// Access to the API. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    client: kube::Client,
+}
+
+/// A change to a part of an object.
+#[derive(Debug, Clone, Copy)]
+pub enum Patch<'a> {
+    /// RFC 7386: objects merge, lists are replaced.
+    Merge(&'a Value),
+    /// Kubernetes' merge that knows the keys of lists.
+    Strategic(&'a Value),
+    /// RFC 6902: a list of operations.
+    Json(&'a Value),
+}
+
+impl Patch<'_> {
+    fn content_type(&self) -> &'static str {
+        match self {
+            Patch::Merge(_) => "application/merge-patch+json",
+            Patch::Strategic(_) => "application/strategic-merge-patch+json",
+            Patch::Json(_) => "application/json-patch+json",
+        }
+    }
+
+    fn body(&self) -> &Value {
+        match self {
+            Patch::Merge(v) | Patch::Strategic(v) | Patch::Json(v) => v,
+        }
+    }
+}
+
+/// Preconditions and manner of a delete.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeleteParams {
+    /// Delete only the object with this uid.
+    pub uid: Option<String>,
+    /// Delete only this version.
+    pub resource_version: Option<String>,
+    /// Seconds a pod gets to stop; 0 deletes at once.
+    pub grace_period_seconds: Option<i64>,
+    /// `Background`, `Foreground` or `Orphan`.
+    pub propagation: Option<String>,
+}
+
+impl DeleteParams {
+    /// Deletes only the object with this uid.
+    #[must_use]
+    pub fn uid(uid: impl Into<String>) -> Self {
+        Self { uid: Some(uid.into()), ..Self::default() }
+    }
+
+    fn body(&self) -> Value {
+        let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+        if let Some(seconds) = self.grace_period_seconds {
+            body["gracePeriodSeconds"] = seconds.into();
+        }
+        if let Some(propagation) = &self.propagation {
+            body["propagationPolicy"] = propagation.as_str().into();
+        }
+        if let Some(uid) = &self.uid {
+            body["preconditions"]["uid"] = uid.as_str().into();
+        }
+        if let Some(version) = &self.resource_version {
+            body["preconditions"]["resourceVersion"] = version.as_str().into();
+        }
+        body
+    }
+}
+
+/// Narrows a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListParams {
+    /// Only objects whose labels match, for example `app=web,tier!=db`.
+    pub label_selector: Option<String>,
+    /// Only objects whose fields match, for example `spec.nodeName=a`.
+    pub field_selector: Option<String>,
+}
+
+/// One page of a list.
+#[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+pub(crate) struct Page<T> {
+    #[serde(default)]
+    pub(crate) metadata: PageMeta,
+    // Go writes `null` for a nil slice.
+    pub(crate) items: Option<Vec<T>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PageMeta {
+    pub(crate) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(crate) continue_: String,
+}
+
+impl Api {
+    /// Wraps a client (see [`crate::config::ClientConfig`] for one with limits built in).
+    #[must_use]
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    /// The client underneath.
+    #[must_use]
+    pub fn client(&self) -> &kube::Client {
+        &self.client
+    }
+
+    /// Reads one object; `None` if it does not exist.
+    pub async fn get<T: Kind + DeserializeOwned>(
+        &self,
+        key: &ObjectKey,
+    ) -> Result<Option<T>, ApiError> {
+        self.get_as::<T, T>(key).await
+    }
+
+    /// Reads one object whole, unknown fields included; `None` if it does not exist.
+    pub async fn get_raw<T: Kind>(&self, key: &ObjectKey) -> Result<Option<Value>, ApiError> {
+        self.get_as::<T, Value>(key).await
+    }
+
+    async fn get_as<T: Kind, R: DeserializeOwned>(
+        &self,
+        key: &ObjectKey,
+    ) -> Result<Option<R>, ApiError> {
+        let at = target::<T>("get", key);
+        match self.send(at, Method::GET, object_path::<T>(key, ""), None).await {
+            Ok(answer) => answer.decode().map(Some),
+            Err(ApiError::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lists objects of one namespace, or of all with `None`.
+    pub async fn list<T: Kind + DeserializeOwned>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+    ) -> Result<Vec<T>, ApiError> {
+        match self.list_paged(namespace, params, Some(PAGE_SIZE)).await {
+            // The continue token expired between two pages: one unpaged read is consistent.
+            Err(ApiError::Gone { .. }) => self.list_paged(namespace, params, None).await,
+            other => other,
+        }
+    }
+
+    async fn list_paged<T: Kind + DeserializeOwned>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+        limit: Option<u32>,
+    ) -> Result<Vec<T>, ApiError> {
+        let mut items = Vec::new();
+        let mut token = String::new();
+        loop {
+            let mut page = self.list_page::<T>(namespace, params, limit, &token).await?;
+            items.append(&mut page.items.take().unwrap_or_default());
+            if page.metadata.continue_.is_empty() {
+                return Ok(items);
+            }
+            token = page.metadata.continue_;
+        }
+    }
+
+    pub(crate) async fn list_page<T: Kind + DeserializeOwned>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+        limit: Option<u32>,
+        token: &str,
+    ) -> Result<Page<T>, ApiError> {
+        let mut query = Query::selectors(params);
+        if let Some(limit) = limit {
+            query.add("limit", &limit.to_string());
+        }
+        if !token.is_empty() {
+            query.add("continue", token);
+        }
+        let at = collection_target::<T>("list", namespace);
+        let path = query.onto(collection_path::<T>(namespace));
+        self.send(at, Method::GET, path, None).await?.decode()
+    }
+
+    /// Opens a watch and returns its lines. `query` holds everything except selectors.
+    pub(crate) async fn watch<T: Kind>(
+        &self,
+        namespace: Option<&str>,
+        params: &ListParams,
+        extra: &[(&str, &str)],
+    ) -> Result<Lines, ApiError> {
+        let mut query = Query::selectors(params);
+        query.add("watch", "true");
+        for (name, value) in extra {
+            query.add(name, value);
+        }
+        let at = collection_target::<T>("watch", namespace);
+        let path = query.onto(collection_path::<T>(namespace));
+        // Servers may compress each event on its own, which no decoder here undoes.
+        let request = Request::get(path)
+            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT_ENCODING, "identity")
+            .body(Body::empty());
+        let answer = self.respond(&at, request).await?;
+        Ok(Lines::new(at, answer.into_body()))
+    }
+
+    /// Creates an object; its namespace is taken from its metadata.
+    pub async fn create<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
+        let key = key_of(object);
+        let namespace = T::NAMESPACED.then_some(key.namespace.as_str());
+        let path = collection_path::<T>(namespace);
+        let body = Some(("application/json", typed::<T>(object)));
+        self.send(target::<T>("create", &key), Method::POST, path, body).await?.decode()
+    }
+
+    /// Replaces an object; its `metadata.resourceVersion` is the precondition.
+    pub async fn update<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
+        self.put::<T>(object, "").await
+    }
+
+    /// Replaces an object's status.
+    pub async fn update_status<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
+        self.put::<T>(object, "status").await
+    }
+
+    async fn put<T: Kind>(&self, object: &Value, sub: &str) -> Result<Value, ApiError> {
+        let key = key_of(object);
+        let path = object_path::<T>(&key, sub);
+        let body = Some(("application/json", typed::<T>(object)));
+        self.send(target_sub::<T>("update", &key, sub), Method::PUT, path, body).await?.decode()
+    }
+
+    /// Changes parts of an object.
+    pub async fn patch<T: Kind>(
+        &self,
+        key: &ObjectKey,
+        patch: Patch<'_>,
+    ) -> Result<Value, ApiError> {
+        self.patch_subresource::<T>(key, "", patch).await
+    }
+
+    /// Changes parts of an object's status.
+    pub async fn patch_status<T: Kind>(
+        &self,
+        key: &ObjectKey,
+        patch: Patch<'_>,
+    ) -> Result<Value, ApiError> {
+        self.patch_subresource::<T>(key, "status", patch).await
+    }
+
+    async fn patch_subresource<T: Kind>(
+        &self,
+        key: &ObjectKey,
+        sub: &str,
+        patch: Patch<'_>,
+    ) -> Result<Value, ApiError> {
+        let body = Some((patch.content_type(), patch.body().to_string().into_bytes()));
+        let at = target_sub::<T>("patch", key, sub);
+        self.send(at, Method::PATCH, object_path::<T>(key, sub), body).await?.decode()
+    }
+
+    /// Deletes an object. One that is already gone gives [`ApiError::NotFound`].
+    pub async fn delete<T: Kind>(
+        &self,
+        key: &ObjectKey,
+        params: &DeleteParams,
+    ) -> Result<(), ApiError> {
+        let body = Some(("application/json", params.body().to_string().into_bytes()));
+        let at = target::<T>("delete", key);
+        self.send(at, Method::DELETE, object_path::<T>(key, ""), body).await.map(drop)
+    }
+
+    /// Posts to a subresource, such as `pods/binding` or `serviceaccounts/token`.
+    pub async fn create_subresource<T: Kind>(
+        &self,
+        key: &ObjectKey,
+        sub: &str,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let at = target_sub::<T>("create", key, sub);
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        self.send(at, Method::POST, object_path::<T>(key, sub), body).await?.decode()
+    }
+
+    async fn send(
+        &self,
+        at: Target,
+        method: Method,
+        path: String,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Answer, ApiError> {
+        let mut request =
+            Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
+        let body = match body {
+            Some((content_type, bytes)) => {
+                request = request.header(header::CONTENT_TYPE, content_type);
+                Body::from(bytes)
+            }
+            None => Body::empty(),
+        };
+        let request = request.body(body);
+        let exchange = async {
+            let body = self.respond(&at, request).await?.into_body();
+            collect(&at, body).await
+        };
+        match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
+            Ok(body) => Ok(Answer { body: body?, at }),
+            Err(elapsed) => Err(ApiError::Unreachable { at, source: elapsed.into() }),
+        }
+    }
+
+    /// Sends and returns the answer if its status is a success.
+    async fn respond(
+        &self,
+        at: &Target,
+        request: Result<Request<Body>, http::Error>,
+    ) -> Result<Response<Body>, ApiError> {
+        let request = request
+            .map_err(|e| ApiError::Invalid { at: at.clone(), message: format!("bad path: {e}") })?;
+        let response = self
+            .client
+            .send(request)
+            .await
+            .map_err(|e| ApiError::Unreachable { at: at.clone(), source: e.into() })?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after = retry_after(response.headers());
+        let body = collect(at, response.into_body()).await?;
+        Err(ApiError::from_response(at.clone(), status, retry_after, &body))
+    }
+}
+
+async fn collect(at: &Target, body: Body) -> Result<Bytes, ApiError> {
+    match body.collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(e) => Err(ApiError::Unreachable { at: at.clone(), source: e.into() }),
+    }
+}
+
+/// A successful answer, not decoded yet.
+struct Answer {
+    at: Target,
+    body: Bytes,
+}
+
+impl Answer {
+    fn decode<R: DeserializeOwned>(self) -> Result<R, ApiError> {
+        let at = self.at;
+        serde_json::from_slice(&self.body).map_err(|source| ApiError::Decode { at, source })
+    }
+}
+
+/// Reads `Retry-After` in seconds; the date form is not used by Kubernetes servers.
+pub(crate) fn retry_after(headers: &http::HeaderMap) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    value.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn key_of(object: &Value) -> ObjectKey {
+    let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+    let name = field("name");
+    let name = if name.is_empty() { field("generateName") } else { name };
+    ObjectKey { namespace: field("namespace"), name }
+}
+
+/// Serializes an object with `apiVersion` and `kind` filled in where the caller left them out.
+fn typed<T: Kind>(object: &Value) -> Vec<u8> {
+    if object.get("apiVersion").is_some() && object.get("kind").is_some() {
+        return object.to_string().into_bytes();
+    }
+    let mut object = object.clone();
+    object["apiVersion"] = T::api_version().into();
+    object["kind"] = T::KIND.into();
+    object.to_string().into_bytes()
+}
+
+fn target<T: Kind>(verb: &'static str, key: &ObjectKey) -> Target {
+    Target::new(verb, format!("{} {key}", T::KIND))
+}
+
+fn target_sub<T: Kind>(verb: &'static str, key: &ObjectKey, sub: &str) -> Target {
+    if sub.is_empty() {
+        return target::<T>(verb, key);
+    }
+    Target::new(verb, format!("{}/{sub} {key}", T::KIND))
+}
+
+fn collection_target<T: Kind>(verb: &'static str, namespace: Option<&str>) -> Target {
+    match namespace {
+        Some(ns) => Target::new(verb, format!("{} in {ns}", T::PLURAL)),
+        None => Target::new(verb, T::PLURAL),
+    }
+}
+
+fn collection_path<T: Kind>(namespace: Option<&str>) -> String {
+    let root = if T::GROUP.is_empty() { "/api" } else { "/apis" };
+    let version = T::api_version();
+    match namespace {
+        Some(ns) if T::NAMESPACED && !ns.is_empty() => {
+            format!("{root}/{version}/namespaces/{ns}/{}", T::PLURAL)
+        }
+        _ => format!("{root}/{version}/{}", T::PLURAL),
+    }
+}
+
+fn object_path<T: Kind>(key: &ObjectKey, sub: &str) -> String {
+    let path = format!("{}/{}", collection_path::<T>(Some(&key.namespace)), key.name);
+    if sub.is_empty() { path } else { format!("{path}/{sub}") }
+}
+
+/// A query string under construction.
+struct Query(String);
+
+impl Query {
+    fn selectors(params: &ListParams) -> Self {
+        let mut query = Self(String::new());
+        if let Some(selector) = &params.label_selector {
+            query.add("labelSelector", selector);
+        }
+        if let Some(selector) = &params.field_selector {
+            query.add("fieldSelector", selector);
+        }
+        query
+    }
+
+    fn add(&mut self, name: &str, value: &str) {
+        self.0.push(if self.0.is_empty() { '?' } else { '&' });
+        self.0.push_str(name);
+        self.0.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    self.0.push(char::from(byte));
+                }
+                other => self.0.push_str(&format!("%{other:02X}")),
+            }
+        }
+    }
+
+    fn onto(self, path: String) -> String {
+        path + &self.0
+    }
+}

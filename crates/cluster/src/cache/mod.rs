@@ -1,0 +1,242 @@
+//! A local copy of the objects of one kind, kept by a watch and shared by all loops.
+//!
+//! Each process makes one [`Cache`] per kind and hands out clones. Objects are decoded straight
+//! into slim records. A loop that writes hands the answer to [`Cache::assume`], so that its next
+//! look is not older than its own write.
+
+mod reflect;
+mod store;
+
+use std::fmt;
+use std::sync::Arc;
+
+use longshore_core::model::{HasMeta, Kind, ObjectKey};
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Api, ListParams};
+use store::Store;
+
+/// What a cache holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Only this namespace; all with `None`.
+    pub namespace: Option<String>,
+    /// Only objects whose labels match.
+    pub label_selector: Option<String>,
+    /// Only objects whose fields match.
+    pub field_selector: Option<String>,
+}
+
+impl Scope {
+    /// Every object of the kind.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The objects of one namespace.
+    #[must_use]
+    pub fn namespace(namespace: impl Into<String>) -> Self {
+        Self { namespace: Some(namespace.into()), ..Self::default() }
+    }
+
+    /// Objects whose fields match, for example `spec.nodeName=a`.
+    #[must_use]
+    pub fn fields(selector: impl Into<String>) -> Self {
+        Self { field_selector: Some(selector.into()), ..Self::default() }
+    }
+
+    /// Objects whose labels match.
+    #[must_use]
+    pub fn labels(selector: impl Into<String>) -> Self {
+        Self { label_selector: Some(selector.into()), ..Self::default() }
+    }
+
+    fn params(&self) -> ListParams {
+        ListParams {
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+        }
+    }
+
+    fn is_selective(&self) -> bool {
+        self.label_selector.is_some() || self.field_selector.is_some()
+    }
+}
+
+/// One change of the cache, in the order the watch showed it.
+pub enum Change<T> {
+    /// An object appeared (`old` is `None`) or changed.
+    Applied {
+        /// What the watch showed before.
+        old: Option<Arc<T>>,
+        /// What it shows now.
+        new: Arc<T>,
+    },
+    /// An object is gone.
+    Deleted {
+        /// Its last known state.
+        old: Arc<T>,
+    },
+}
+
+impl<T> Change<T> {
+    /// The object: new state, or last state if it is gone.
+    #[must_use]
+    pub fn object(&self) -> &Arc<T> {
+        match self {
+            Self::Applied { new, .. } => new,
+            Self::Deleted { old } => old,
+        }
+    }
+}
+
+impl<T: HasMeta> fmt::Debug for Change<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            Self::Applied { .. } => "Applied",
+            Self::Deleted { .. } => "Deleted",
+        };
+        let meta = self.object().meta();
+        write!(f, "{word}({} @{})", meta.key(), meta.resource_version)
+    }
+}
+
+type Subscriber<T> = Box<dyn FnMut(&Change<T>) + Send>;
+
+/// The objects of one kind. Cheap to clone; all clones are the same cache.
+pub struct Cache<T> {
+    inner: Arc<Inner<T>>,
+}
+
+impl<T> Clone for Cache<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+struct Inner<T> {
+    scope: Scope,
+    store: RwLock<Store<T>>,
+    /// Held while the watch changes the store and tells about it, so that every subscriber sees
+    /// the same order. Taken before `store`, never after.
+    subscribers: Mutex<Vec<Subscriber<T>>>,
+    synced: watch::Sender<bool>,
+}
+
+impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
+    /// Starts a cache and the task that keeps it. The task ends when `shutdown` is cancelled.
+    #[must_use]
+    pub fn start(api: &Api, scope: Scope, shutdown: &CancellationToken) -> (Self, JoinHandle<()>) {
+        let cache = Self::idle(scope);
+        let task = reflect::run(cache.clone(), api.clone(), shutdown.clone());
+        (cache, tokio::spawn(task))
+    }
+
+    /// A cache that nothing feeds yet.
+    fn idle(scope: Scope) -> Self {
+        let inner = Inner {
+            scope,
+            store: RwLock::new(Store::new()),
+            subscribers: Mutex::new(Vec::new()),
+            synced: watch::Sender::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Waits for the first complete list; all subscribers know its objects by then.
+    pub async fn synced(&self) {
+        let mut synced = self.inner.synced.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+
+    /// True after the first complete list.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        *self.inner.synced.borrow()
+    }
+
+    /// The object, if there is one.
+    #[must_use]
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        self.inner.store.read().get(key)
+    }
+
+    /// All objects, ordered by namespace and name.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<T>> {
+        self.inner.store.read().list()
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner.store.read().len()
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a secondary index. Can be done at any time; a second index of the same name is
+    /// ignored, so that loops which share a cache need not agree who adds it. `values` is called
+    /// under the cache's lock and must depend on nothing but the object.
+    pub fn index(&self, name: &str, values: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) {
+        let mut store = self.inner.store.write();
+        if !store.has_index(name) {
+            store.add_index(name, Box::new(values));
+        }
+    }
+
+    /// The objects that the index finds under `value`.
+    #[must_use]
+    pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<T>> {
+        self.inner.store.read().by_index(name, value)
+    }
+
+    /// Calls `subscriber` for every object there is and for every later change, in order, after
+    /// the store holds it. It must be quick (put keys into queues) and must not subscribe.
+    pub fn subscribe(&self, mut subscriber: impl FnMut(&Change<T>) + Send + 'static) {
+        let mut subscribers = self.inner.subscribers.lock();
+        for object in self.list() {
+            subscriber(&Change::Applied { old: None, new: object });
+        }
+        subscribers.push(Box::new(subscriber));
+    }
+
+    /// Overlays the answer to our own write until the watch catches up. An answer that is older
+    /// than what is known changes nothing. Subscribers hear of it when the watch shows it.
+    pub fn assume(&self, written: &Value) {
+        let object = match T::deserialize(written) {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::warn!(kind = T::KIND, %error, "own write is unreadable; waiting for the watch");
+                return;
+            }
+        };
+        let scope = &self.inner.scope;
+        let foreign = scope.namespace.as_ref().is_some_and(|ns| *ns != object.meta().namespace);
+        if !foreign {
+            self.inner.store.write().assume(object, !scope.is_selective());
+        }
+    }
+
+    /// Applies changes to the store and tells the subscribers.
+    fn change(&self, act: impl FnOnce(&mut Store<T>) -> Vec<Change<T>>) {
+        let mut subscribers = self.inner.subscribers.lock();
+        let changes = act(&mut self.inner.store.write());
+        for change in &changes {
+            for subscriber in subscribers.iter_mut() {
+                subscriber(change);
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use longshore_core::model::kinds::ConfigMap;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::super::{Change, Scope};
+use super::*;
+use crate::testing::{self, answer, eventually, failure, settle, stream};
+
+fn object(name: &str, version: u64) -> Value {
+    json!({"metadata": {"name": name, "namespace": "ns", "resourceVersion": version.to_string()}})
+}
+
+fn event(kind: &str, object: &Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn list_end(version: u64) -> Value {
+    let annotations = json!({INITIAL_EVENTS_END: "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    event("BOOKMARK", &json!({"metadata": metadata}))
+}
+
+/// What the server does with the next request.
+enum Play {
+    /// Answers with a watch that the test feeds.
+    Stream(http::Response<testing::AnyBody>),
+    Refuse(u16),
+    Answer(Value),
+}
+
+/// A server that plays its script in order and notes the queries it got.
+#[derive(Clone, Default)]
+struct Server {
+    script: Arc<Mutex<VecDeque<Play>>>,
+    queries: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn stream(&self) -> UnboundedSender<Value> {
+        let (sender, response) = stream();
+        self.script.lock().push_back(Play::Stream(response));
+        sender
+    }
+
+    fn then(&self, play: Play) {
+        self.script.lock().push_back(play);
+    }
+
+    fn start(&self) -> (Cache<ConfigMap>, Log) {
+        let server = self.clone();
+        let client = testing::client(move |asked| {
+            let server = server.clone();
+            async move {
+                server.queries.lock().push(asked.query);
+                let next = server.script.lock().pop_front();
+                match next {
+                    Some(Play::Stream(response)) => response,
+                    Some(Play::Refuse(code)) => failure(code, "no"),
+                    Some(Play::Answer(body)) => answer(200, &body),
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        let api = Api::new(client);
+        let (cache, _task) =
+            Cache::<ConfigMap>::start(&api, Scope::all(), &CancellationToken::new());
+        let log = Log::default();
+        let told = log.clone();
+        cache.subscribe(move |change: &Change<ConfigMap>| {
+            told.0.lock().push(format!("{change:?}"));
+        });
+        (cache, log)
+    }
+
+    fn query(&self, at: usize) -> String {
+        self.queries.lock().get(at).cloned().unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_then_its_watch() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, log) = server.start();
+    feed.send(event("ADDED", &object("a", 5))).expect("open");
+    settle().await;
+    assert!(!cache.is_synced());
+    feed.send(list_end(7)).expect("open");
+    cache.synced().await;
+    assert!(server.query(0).contains("sendInitialEvents=true"), "{}", server.query(0));
+    assert!(server.query(0).contains("timeoutSeconds=200"), "{}", server.query(0));
+    feed.send(event("MODIFIED", &object("a", 8))).expect("open");
+    feed.send(event("DELETED", &object("a", 9))).expect("open");
+    settle().await;
+    assert_eq!(log.take(), ["Applied(ns/a @5)", "Applied(ns/a @8)", "Deleted(ns/a @8)"]);
+    assert!(cache.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_streamed_lists_gets_pages() {
+    let server = Server::default();
+    server.then(Play::Refuse(422));
+    server.then(Play::Answer(json!({
+        "metadata": {"resourceVersion": "7", "continue": "next page"}, "items": [object("a", 5)],
+    })));
+    server.then(Play::Answer(json!({
+        "metadata": {"resourceVersion": "7"}, "items": [object("b", 6)],
+    })));
+    let feed = server.stream();
+    let (cache, _log) = server.start();
+    cache.synced().await;
+    assert_eq!(cache.len(), 2);
+    assert_eq!(server.query(1), "limit=500");
+    assert_eq!(server.query(2), "limit=500&continue=next%20page");
+    feed.send(event("ADDED", &object("c", 8))).expect("open");
+    eventually("the watch goes on", || cache.len() == 3).await;
+    assert!(server.query(3).contains("resourceVersion=7"), "{}", server.query(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_watch_goes_on_from_the_last_bookmark() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, _log) = server.start();
+    feed.send(list_end(7)).expect("open");
+    cache.synced().await;
+    let again = server.stream();
+    let bookmark = json!({"metadata": {"resourceVersion": "42"}});
+    feed.send(event("BOOKMARK", &bookmark)).expect("open");
+    drop(feed);
+    again.send(event("ADDED", &object("a", 43))).expect("open");
+    eventually("the second watch is read", || cache.len() == 1).await;
+    assert!(server.query(1).contains("resourceVersion=42"), "{}", server.query(1));
+}
+
+/// 410 as an event: list again, and tell what vanished in between.
+#[tokio::test(start_paused = true)]
+async fn gone_lists_again_and_tells_deletions() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, log) = server.start();
+    for (name, version) in [("gone", 1), ("kept", 2), ("changed", 3)] {
+        feed.send(event("ADDED", &object(name, version))).expect("open");
+    }
+    feed.send(list_end(3)).expect("open");
+    cache.synced().await;
+    log.take();
+    let again = server.stream();
+    feed.send(event("ERROR", &json!({"code": 410, "reason": "Expired"}))).expect("open");
+    again.send(event("ADDED", &object("kept", 2))).expect("open");
+    again.send(event("ADDED", &object("changed", 9))).expect("open");
+    again.send(list_end(10)).expect("open");
+    eventually("the list is complete", || cache.len() == 2).await;
+    assert_eq!(log.take(), ["Applied(ns/changed @9)", "Deleted(ns/gone @1)"]);
+    assert!(server.query(1).contains("sendInitialEvents=true"), "{}", server.query(1));
+}
+
+/// The same through pages, with 410 as the status of the watch.
+#[tokio::test(start_paused = true)]
+async fn gone_by_status_lists_again_by_pages() {
+    let server = Server::default();
+    server.then(Play::Refuse(400));
+    let items = [object("a", 1), object("b", 2)];
+    server.then(Play::Answer(json!({"metadata": {"resourceVersion": "2"}, "items": items})));
+    server.then(Play::Refuse(410));
+    server.then(Play::Refuse(400));
+    server.then(Play::Answer(json!({"metadata": {"resourceVersion": "9"}, "items": null})));
+    let (cache, log) = server.start();
+    eventually("all are deleted", || cache.is_synced() && cache.is_empty()).await;
+    let log = log.take();
+    assert_eq!(log[log.len() - 2..], ["Deleted(ns/a @1)", "Deleted(ns/b @2)"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_writes_show_at_once_and_are_told_once() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, log) = server.start();
+    feed.send(event("ADDED", &object("a", 5))).expect("open");
+    feed.send(list_end(5)).expect("open");
+    cache.synced().await;
+    log.take();
+    let key = ObjectKey::new("ns", "a");
+    cache.assume(&object("a", 7));
+    assert_eq!(cache.get(&key).expect("there").metadata.resource_version, "7");
+    feed.send(event("MODIFIED", &object("a", 6))).expect("open");
+    settle().await;
+    assert_eq!(cache.get(&key).expect("there").metadata.resource_version, "7");
+    feed.send(event("MODIFIED", &object("a", 7))).expect("open");
+    settle().await;
+    assert_eq!(log.take(), ["Applied(ns/a @7)"]);
+    feed.send(event("DELETED", &object("a", 8))).expect("open");
+    settle().await;
+    cache.assume(&object("a", 7));
+    assert!(cache.get(&key).is_none(), "a late answer does not bring a deleted object back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreachable_server_is_tried_again_with_growing_pauses() {
+    let server = Server::default();
+    for _ in 0..5 {
+        server.then(Play::Refuse(500));
+    }
+    let feed = server.stream();
+    feed.send(list_end(1)).expect("open");
+    let start = Instant::now();
+    let (cache, _log) = server.start();
+    cache.synced().await;
+    let waited = start.elapsed().as_secs_f64();
+    let least = 0.8 * (1.0 + 2.0 + 4.0 + 8.0 + 16.0);
+    assert!((least..=2.0 * least).contains(&waited), "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_is_given_up() {
+    let server = Server::default();
+    let silent = server.stream();
+    let (cache, _log) = server.start();
+    silent.send(list_end(3)).expect("open");
+    cache.synced().await;
+    let fresh = server.stream();
+    fresh.send(event("ADDED", &object("a", 4))).expect("open");
+    let start = Instant::now();
+    while cache.is_empty() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(start.elapsed().as_secs() < 240, "the dead watch was kept");
+    }
+    assert!(server.query(1).contains("resourceVersion=3"), "{}", server.query(1));
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_subscriber_hears_of_what_is_there() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, _log) = server.start();
+    feed.send(event("ADDED", &object("a", 1))).expect("open");
+    feed.send(list_end(1)).expect("open");
+    cache.synced().await;
+    let log = Log::default();
+    let told = log.clone();
+    cache.subscribe(move |change| told.0.lock().push(format!("{change:?}")));
+    assert_eq!(log.take(), ["Applied(ns/a @1)"]);
+}

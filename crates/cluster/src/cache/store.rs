@@ -1,0 +1,306 @@
+//! The objects of one kind, with indexes and an overlay of our own writes.
+//!
+//! The rule that keeps the store right: versions are numbers, and an older one never replaces a
+//! newer one, whatever road it came by. The watch is the truth; a write's answer only fills the
+//! time until the watch tells the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use longshore_core::model::{HasMeta, ObjectKey};
+
+use super::Change;
+
+/// Gives the values under which an object is found.
+pub(super) type IndexFn<T> = Box<dyn Fn(&T) -> Vec<String> + Send + Sync>;
+
+struct Index<T> {
+    values: IndexFn<T>,
+    keys: HashMap<String, BTreeSet<ObjectKey>>,
+}
+
+struct Entry<T> {
+    object: Arc<T>,
+    version: u64,
+    /// Set while `object` is our own write that the watch has not shown yet: what the watch
+    /// showed last, if anything.
+    overlaid: Option<Option<Arc<T>>>,
+}
+
+pub(super) struct Store<T> {
+    entries: BTreeMap<ObjectKey, Entry<T>>,
+    indexes: HashMap<String, Index<T>>,
+    /// Everything up to this version has been seen; 0 before the first list is complete.
+    seen_version: u64,
+}
+
+impl<T: HasMeta> Store<T> {
+    pub(super) fn new() -> Self {
+        Self { entries: BTreeMap::new(), indexes: HashMap::new(), seen_version: 0 }
+    }
+
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        self.entries.get(key).map(|e| e.object.clone())
+    }
+
+    pub(super) fn list(&self) -> Vec<Arc<T>> {
+        self.entries.values().map(|e| e.object.clone()).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn has_index(&self, name: &str) -> bool {
+        self.indexes.contains_key(name)
+    }
+
+    pub(super) fn add_index(&mut self, name: &str, values: IndexFn<T>) {
+        let mut index = Index { values, keys: HashMap::new() };
+        for (key, entry) in &self.entries {
+            index.insert(key, &entry.object);
+        }
+        self.indexes.insert(name.to_owned(), index);
+    }
+
+    pub(super) fn by_index(&self, name: &str, value: &str) -> Vec<Arc<T>> {
+        let keys = self.indexes.get(name).and_then(|index| index.keys.get(value));
+        keys.into_iter().flatten().filter_map(|key| self.get(key)).collect()
+    }
+
+    /// The watch (or a list) shows an object.
+    pub(super) fn apply(&mut self, object: T) -> Option<Change<T>> {
+        let key = object.key();
+        let version = object.meta().revision();
+        let mut old = None;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            if version < entry.version {
+                return None;
+            }
+            if version == entry.version && version > 0 && entry.overlaid.is_none() {
+                return None;
+            }
+            old = match entry.overlaid.take() {
+                Some(before) => before,
+                None => Some(entry.object.clone()),
+            };
+        }
+        let new = Arc::new(object);
+        self.put(key, new.clone(), version, None);
+        Some(Change::Applied { old, new })
+    }
+
+    /// The watch shows a deletion; `object` carries the version of the deletion.
+    pub(super) fn delete(&mut self, object: &T) -> Option<Change<T>> {
+        let key = object.key();
+        let entry = self.entries.get(&key)?;
+        if object.meta().revision() < entry.version {
+            return None;
+        }
+        self.remove(&key)
+    }
+
+    /// A list is complete at `list_version`: whatever it did not show is gone, except our own
+    /// writes that are newer than the list.
+    pub(super) fn retain_listed(
+        &mut self,
+        shown: &BTreeSet<ObjectKey>,
+        list_version: u64,
+    ) -> Vec<Change<T>> {
+        let gone: Vec<ObjectKey> = self
+            .entries
+            .iter()
+            .filter(|(key, entry)| {
+                let newer = entry.overlaid.is_some() && entry.version > list_version;
+                !newer && !shown.contains(*key)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        gone.iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// The watch has shown everything up to `version`.
+    pub(super) fn saw(&mut self, version: u64) {
+        self.seen_version = self.seen_version.max(version);
+    }
+
+    /// A list starts the count of versions anew: after a restored backup they may be lower.
+    pub(super) fn listed_at(&mut self, version: u64) {
+        self.seen_version = version;
+    }
+
+    /// Overlays the answer to our own write. `may_add` is false where a selector could exclude it.
+    pub(super) fn assume(&mut self, object: T, may_add: bool) {
+        let key = object.key();
+        let version = object.meta().revision();
+        let overlaid = match self.entries.get_mut(&key) {
+            Some(entry) if version <= entry.version => return,
+            Some(entry) => match entry.overlaid.take() {
+                Some(before) => before,
+                None => Some(entry.object.clone()),
+            },
+            // The watch is past this write and does not hold the object: it was deleted since.
+            None if version <= self.seen_version || !may_add => return,
+            None => None,
+        };
+        self.put(key, Arc::new(object), version, Some(overlaid));
+    }
+
+    fn put(
+        &mut self,
+        key: ObjectKey,
+        object: Arc<T>,
+        version: u64,
+        overlaid: Option<Option<Arc<T>>>,
+    ) {
+        let old = self.entries.get(&key).map(|e| e.object.clone());
+        for index in self.indexes.values_mut() {
+            if let Some(old) = &old {
+                index.remove(&key, old);
+            }
+            index.insert(&key, &object);
+        }
+        self.entries.insert(key, Entry { object, version, overlaid });
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Change<T>> {
+        let entry = self.entries.remove(key)?;
+        for index in self.indexes.values_mut() {
+            index.remove(key, &entry.object);
+        }
+        Some(Change::Deleted { old: entry.object })
+    }
+}
+
+impl<T> Index<T> {
+    fn insert(&mut self, key: &ObjectKey, object: &T) {
+        for value in (self.values)(object) {
+            self.keys.entry(value).or_default().insert(key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey, object: &T) {
+        for value in (self.values)(object) {
+            if let Some(keys) = self.keys.get_mut(&value) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.keys.remove(&value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_core::model::Meta;
+    use longshore_core::model::kinds::Namespace;
+
+    use super::*;
+
+    fn object(name: &str, version: u64) -> Namespace {
+        let labels = [("v".to_owned(), version.to_string())].into();
+        Namespace {
+            metadata: Meta {
+                name: name.to_owned(),
+                resource_version: version.to_string(),
+                labels,
+                ..Meta::default()
+            },
+        }
+    }
+
+    fn version(store: &Store<Namespace>, name: &str) -> Option<u64> {
+        store.get(&ObjectKey::cluster(name)).map(|o| o.metadata.revision())
+    }
+
+    fn store(objects: &[(&str, u64)], seen: u64) -> Store<Namespace> {
+        let mut store = Store::new();
+        for (name, version) in objects {
+            store.apply(object(name, *version));
+        }
+        store.saw(seen);
+        store
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        // 9 < 10 as numbers, not as text.
+        let mut store = store(&[("a", 10)], 10);
+        assert!(store.apply(object("a", 9)).is_none());
+        assert!(store.apply(object("a", 10)).is_none(), "the same version is no change");
+        assert_eq!(version(&store, "a"), Some(10));
+        store.assume(object("a", 9), true);
+        assert_eq!(version(&store, "a"), Some(10));
+    }
+
+    #[test]
+    fn an_assumed_write_shows_until_the_watch_confirms_it() {
+        let mut store = store(&[("a", 10)], 10);
+        store.assume(object("a", 12), true);
+        assert_eq!(version(&store, "a"), Some(12));
+        assert!(store.apply(object("a", 11)).is_none(), "the watch is behind our write");
+        assert_eq!(version(&store, "a"), Some(12));
+        let change = store.apply(object("a", 12)).expect("told once");
+        let Change::Applied { old: Some(old), new } = change else { panic!("{change:?}") };
+        assert_eq!((old.metadata.revision(), new.metadata.revision()), (10, 12));
+        assert!(store.apply(object("a", 12)).is_none());
+    }
+
+    #[test]
+    fn a_deletion_wins_by_its_version() {
+        let mut store = store(&[("a", 10)], 10);
+        store.assume(object("a", 15), true);
+        assert!(store.delete(&object("a", 12)).is_none(), "an older deletion does not count");
+        assert!(store.delete(&object("a", 16)).is_some());
+        store.saw(16);
+        store.assume(object("a", 15), true);
+        assert_eq!(version(&store, "a"), None, "a late answer does not bring it back");
+        store.assume(object("a", 17), true);
+        assert_eq!(version(&store, "a"), Some(17), "made again after the deletion");
+    }
+
+    #[test]
+    fn a_list_deletes_what_it_does_not_show_except_newer_writes() {
+        let mut store = store(&[("kept", 1), ("gone", 2)], 2);
+        store.assume(object("old-write", 4), true);
+        store.assume(object("new-write", 9), true);
+        let shown = [ObjectKey::cluster("kept")].into();
+        let mut gone: Vec<String> = store
+            .retain_listed(&shown, 5)
+            .iter()
+            .map(|change| match change {
+                Change::Deleted { old } => old.metadata.name.clone(),
+                Change::Applied { .. } => panic!("{change:?}"),
+            })
+            .collect();
+        gone.sort();
+        assert_eq!(gone, ["gone", "old-write"]);
+        assert_eq!(version(&store, "new-write"), Some(9));
+    }
+
+    #[test]
+    fn a_selector_keeps_unknown_writes_out() {
+        let mut store = store(&[("a", 1)], 1);
+        store.assume(object("b", 5), false);
+        assert_eq!(version(&store, "b"), None);
+        store.assume(object("a", 5), false);
+        assert_eq!(version(&store, "a"), Some(5));
+    }
+
+    #[test]
+    fn indexes_follow_every_road() {
+        let mut store = store(&[("a", 1), ("b", 2)], 2);
+        store.add_index("v", Box::new(|o| o.metadata.labels.values().cloned().collect()));
+        let names = |store: &Store<Namespace>, value: &str| -> Vec<String> {
+            store.by_index("v", value).iter().map(|o| o.metadata.name.clone()).collect()
+        };
+        assert_eq!(names(&store, "1"), ["a"]);
+        store.assume(object("a", 3), true);
+        assert_eq!((names(&store, "1"), names(&store, "3")), (vec![], vec!["a".to_owned()]));
+        store.apply(object("b", 4));
+        assert_eq!((names(&store, "2"), names(&store, "4")), (vec![], vec!["b".to_owned()]));
+        store.delete(&object("b", 5));
+        assert_eq!(names(&store, "4"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,141 @@
+use serde_json::Value;
+
+use super::*;
+use crate::testing::{self, answer, eventually, failure};
+
+/// Keeps Event objects as a server does: create by POST, count up by PATCH.
+#[derive(Clone, Default)]
+struct Server {
+    events: Arc<Mutex<Vec<Value>>>,
+    writes: Arc<Mutex<usize>>,
+    down: Arc<Mutex<bool>>,
+}
+
+impl Server {
+    fn api(&self) -> Api {
+        let server = self.clone();
+        Api::new(testing::client(move |asked| {
+            let server = server.clone();
+            async move { server.answer(&asked) }
+        }))
+    }
+
+    fn answer(&self, asked: &testing::Asked) -> http::Response<testing::AnyBody> {
+        *self.writes.lock() += 1;
+        if *self.down.lock() {
+            return failure(503, "down");
+        }
+        let mut events = self.events.lock();
+        if asked.method == "POST" {
+            events.push(asked.body.clone());
+            return answer(201, &asked.body);
+        }
+        let name = asked.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let Some(event) = events.iter_mut().find(|e| e["metadata"]["name"] == name.as_str()) else {
+            return failure(404, "NotFound");
+        };
+        for field in ["count", "message", "lastTimestamp"] {
+            event[field] = asked.body[field].clone();
+        }
+        answer(200, event)
+    }
+
+    fn total(&self) -> u64 {
+        self.events.lock().iter().filter_map(|e| e["count"].as_u64()).sum()
+    }
+}
+
+fn claim(name: &str) -> ObjectRef {
+    ObjectRef {
+        api_version: "v1".into(),
+        kind: "PersistentVolumeClaim".into(),
+        namespace: "default".into(),
+        name: name.into(),
+        uid: "u1".into(),
+        ..ObjectRef::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_equal_failures_are_one_event_with_count_1000() {
+    let server = Server::default();
+    let (recorder, _task) =
+        Recorder::start(&server.api(), "attacher", "node-a", &CancellationToken::new());
+    for i in 0..1000u32 {
+        let object = ObjectRef { resource_version: i.to_string(), ..claim("data") };
+        recorder.event(&object, EventType::Warning, "AttachFailed", "no such disk");
+        if i % 10 == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    eventually("all are counted", || server.total() == 1000).await;
+    let events = server.events.lock();
+    assert_eq!(events.len(), 1, "{events:?}");
+    let event = &events[0];
+    assert_eq!(event["count"], 1000);
+    assert_eq!((&event["type"], &event["reason"]), (&"Warning".into(), &"AttachFailed".into()));
+    assert_eq!(event["reportingComponent"], "attacher");
+    assert_eq!(event["reportingInstance"], "node-a");
+    assert_eq!(event["involvedObject"]["uid"], "u1");
+    let name = event["metadata"]["name"].as_str().expect("named");
+    let hex = name.strip_prefix("data.").expect("named after the object");
+    assert!(hex.chars().all(|c| c.is_ascii_hexdigit()), "{name}");
+    assert!(*server.writes.lock() < 20, "{} writes", server.writes.lock());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_event_is_made_anew() {
+    let server = Server::default();
+    let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
+    let say = || recorder.event(&claim("data"), EventType::Normal, "Bound", "m");
+    say();
+    eventually("written", || server.total() == 1).await;
+    server.events.lock().clear();
+    say();
+    eventually("written again", || server.total() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_delays_but_loses_nothing() {
+    let server = Server::default();
+    *server.down.lock() = true;
+    let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
+    for _ in 0..50 {
+        recorder.event(&claim("data"), EventType::Warning, "R", "m");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    *server.down.lock() = false;
+    eventually("all are counted", || server.total() == 50).await;
+    assert_eq!(server.events.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_writes_what_is_pending() {
+    let server = Server::default();
+    let stop = CancellationToken::new();
+    let (recorder, task) = Recorder::start(&server.api(), "c", "", &stop);
+    for name in ["a", "b", "c"] {
+        recorder.event(&claim(name), EventType::Normal, "R", "m");
+    }
+    stop.cancel();
+    task.await.expect("ends");
+    assert_eq!(server.events.lock().len(), 3);
+    recorder.event(&claim("d"), EventType::Normal, "R", "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_about_cluster_wide_objects_live_in_default() {
+    let server = Server::default();
+    let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
+    let volume =
+        ObjectRef { kind: "PersistentVolume".into(), name: "pv-1".into(), ..ObjectRef::default() };
+    recorder.event(&volume, EventType::Normal, "R", "m");
+    eventually("written", || server.total() == 1).await;
+    assert_eq!(server.events.lock()[0]["metadata"]["namespace"], "default");
+}
+
+#[test]
+fn event_names_fit() {
+    let at = jiff::Timestamp::MAX;
+    assert!(event_name(&"x".repeat(300), at).len() <= 253);
+}

@@ -1,0 +1,295 @@
+//! The process's metrics under upstream's names.
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// One `name` label, as upstream's queue and election metrics have.
+type Named = [(&'static str, String); 1];
+
+/// The metrics of this process. Cheap to clone; all clones are the same registry.
+#[derive(Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Mutex<Registry>,
+    adds: Family<Named, Counter>,
+    retries: Family<Named, Counter>,
+    queue_seconds: Family<Named, Histogram>,
+    work_seconds: Family<Named, Histogram>,
+    leading: Family<Named, Gauge>,
+    slow_path: Family<Named, Counter>,
+    queues: Arc<QueueCollector>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Upstream's buckets for queue times: powers of ten from 10 ns to 10 s.
+fn queue_histogram() -> Histogram {
+    Histogram::new((-8..=1).map(|e| 10f64.powi(e)))
+}
+
+impl Metrics {
+    /// A registry with the families every program of ours has.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut r = Registry::default();
+        let start = Gauge::<f64, std::sync::atomic::AtomicU64>::default();
+        start.set(seconds_since_epoch());
+        r.register(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds",
+            start,
+        );
+        let adds = register(
+            &mut r,
+            "workqueue_adds",
+            "Total number of adds handled by workqueue",
+            Family::default(),
+        );
+        let retries = register(
+            &mut r,
+            "workqueue_retries",
+            "Total number of retries handled by workqueue",
+            Family::default(),
+        );
+        let queue_seconds = Family::new_with_constructor(queue_histogram as fn() -> Histogram);
+        let queue_seconds = register(
+            &mut r,
+            "workqueue_queue_duration_seconds",
+            "How long an item stays in the queue before it is taken",
+            queue_seconds,
+        );
+        let work_seconds = Family::new_with_constructor(queue_histogram as fn() -> Histogram);
+        let work_seconds = register(
+            &mut r,
+            "workqueue_work_duration_seconds",
+            "How long processing an item takes",
+            work_seconds,
+        );
+        let leading = register(
+            &mut r,
+            "leader_election_master_status",
+            "1 if this process holds the named lease, else 0",
+            Family::default(),
+        );
+        let slow_path = register(
+            &mut r,
+            "leader_election_slowpath",
+            "Lease renewals that had to read the lease again",
+            Family::default(),
+        );
+        let queues = Arc::new(QueueCollector::default());
+        r.register_collector(Box::new(queues.clone()));
+        let registry = Mutex::new(r);
+        Self {
+            inner: Arc::new(Inner {
+                registry,
+                adds,
+                retries,
+                queue_seconds,
+                work_seconds,
+                leading,
+                slow_path,
+                queues,
+            }),
+        }
+    }
+
+    /// Registers further metrics.
+    pub fn with_registry<R>(&self, register: impl FnOnce(&mut Registry) -> R) -> R {
+        register(&mut self.inner.registry.lock())
+    }
+
+    /// All metrics in the Prometheus text format 0.0.4.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        if text::encode_registry(&mut text, &self.inner.registry.lock()).is_err() {
+            tracing::warn!("a metric could not be encoded");
+        }
+        to_prometheus_text(&text)
+    }
+
+    /// 1 while this process holds the named lease.
+    #[must_use]
+    pub fn leading(&self, lease: &str) -> Gauge {
+        self.inner.leading.get_or_create_owned(&named(lease))
+    }
+
+    /// Counts renewals that had to read the lease first.
+    #[must_use]
+    pub fn slow_path(&self, lease: &str) -> Counter {
+        self.inner.slow_path.get_or_create_owned(&named(lease))
+    }
+
+    pub(crate) fn queue(&self, name: &str) -> QueueMetrics {
+        let name = named(name);
+        QueueMetrics {
+            adds: self.inner.adds.get_or_create_owned(&name),
+            retries: self.inner.retries.get_or_create_owned(&name),
+            queue_seconds: self.inner.queue_seconds.get_or_create_owned(&name),
+            work_seconds: self.inner.work_seconds.get_or_create_owned(&name),
+        }
+    }
+
+    /// Has a queue's depth and ages read at each scrape for as long as it lives.
+    pub(crate) fn watch_queue(&self, name: &str, queue: Weak<dyn QueueStats>) {
+        let mut queues = self.inner.queues.queues.lock();
+        queues.retain(|(_, q)| q.strong_count() > 0);
+        queues.push((name.to_owned(), queue));
+    }
+}
+
+fn register<M: prometheus_client::registry::Metric + Clone>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    metric: M,
+) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn named(name: &str) -> Named {
+    [("name", name.to_owned())]
+}
+
+fn seconds_since_epoch() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// The handles a queue writes to.
+pub(crate) struct QueueMetrics {
+    pub(crate) adds: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) queue_seconds: Histogram,
+    pub(crate) work_seconds: Histogram,
+}
+
+/// What a scrape asks a queue.
+pub(crate) trait QueueStats: Send + Sync {
+    fn depth(&self) -> usize;
+    fn oldest_age(&self) -> Duration;
+    /// Ages of the turns under way.
+    fn running(&self) -> Vec<Duration>;
+}
+
+#[derive(Default)]
+struct QueueCollector {
+    queues: Mutex<Vec<(String, Weak<dyn QueueStats>)>>,
+}
+
+impl fmt::Debug for QueueCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("QueueCollector")
+    }
+}
+
+type Read = fn(&dyn QueueStats) -> f64;
+
+const QUEUE_GAUGES: [(&str, &str, Read); 4] = [
+    ("workqueue_depth", "Current depth of workqueue.", |q| q.depth() as f64),
+    (
+        "workqueue_unfinished_work_seconds",
+        "Seconds of work under way that is not observed by work_duration yet.",
+        |q| q.running().iter().map(Duration::as_secs_f64).sum(),
+    ),
+    (
+        "workqueue_longest_running_processor_seconds",
+        "Seconds the longest running worker has been at its item.",
+        |q| q.running().iter().max().map_or(0.0, Duration::as_secs_f64),
+    ),
+    (
+        "longshore_workqueue_oldest_age_seconds",
+        "Seconds the item at the front of the queue has waited.",
+        |q| q.oldest_age().as_secs_f64(),
+    ),
+];
+
+impl Collector for QueueCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let queues: Vec<_> = {
+            let queues = self.queues.lock();
+            queues.iter().filter_map(|(n, q)| Some((n.clone(), q.upgrade()?))).collect()
+        };
+        for (metric, help, read) in QUEUE_GAUGES {
+            if queues.is_empty() {
+                break;
+            }
+            let gauge = ConstGauge::new(0f64);
+            let mut family = encoder.encode_descriptor(metric, help, None, gauge.metric_type())?;
+            for (name, queue) in &queues {
+                let gauge = ConstGauge::new(read(queue.as_ref()));
+                gauge.encode(family.encode_family(&named(name))?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Turns OpenMetrics text into the Prometheus text format 0.0.4: there a counter's family carries
+/// the `_total` suffix, units have no line, and unknown types are called untyped.
+fn to_prometheus_text(open: &str) -> String {
+    let mut out = String::with_capacity(open.len());
+    let mut help: Option<(&str, &str)> = None;
+    for line in open.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                "unknown" => ("", "untyped"),
+                other => ("", other),
+            };
+            if let Some((_, text)) = help.take() {
+                let _ = writeln!(out, "# HELP {name}{suffix} {text}");
+            }
+            let _ = writeln!(out, "# TYPE {name}{suffix} {kind}");
+        } else if !line.starts_with("# UNIT ") && line != "# EOF" {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_carry_their_suffix_in_the_type_line() {
+        let metrics = Metrics::new();
+        metrics.queue("claims").adds.inc();
+        let text = metrics.render();
+        assert!(text.contains("# TYPE workqueue_adds_total counter\n"), "{text}");
+        assert!(text.contains("workqueue_adds_total{name=\"claims\"} 1\n"), "{text}");
+        assert!(text.contains("# TYPE process_start_time_seconds gauge\n"), "{text}");
+        assert!(!text.contains("# EOF"), "{text}");
+    }
+}

@@ -1,0 +1,6 @@
+//! Metrics, health and logs.
+
+mod metrics;
+
+pub use metrics::Metrics;
+pub(crate) use metrics::{QueueMetrics, QueueStats};
