@@ -146,7 +146,7 @@ fn normalize(status: Status) -> Status {
     let local = status.source().is_some();
     let cut = status.code() == Code::Unknown && status.message().starts_with(CUT_STREAM);
     match status.code() {
-        Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable => status,
+        Code::Cancelled | Code::DeadlineExceeded => status,
         _ if local || cut => Status::unavailable(with_causes(&status)),
         _ => status,
     }

@@ -1,10 +1,45 @@
-//! The driver's wire: CSI and plugin registration, client, error classes, fake driver.
+//! The driver's wire: everything that crosses the socket between Kubernetes and a storage driver.
+//!
+//! * [`v1`] and [`registration`] are the generated protocols.
+//! * [`Client`] calls a driver: one method per [`Call`], each with a deadline, metrics and redacted logs.
+//! * [`CsiError`] says what a failure means: final, no verdict yet, or infeasible. The table is in one place.
+//! * [`server`] serves any of the generated services on a unix socket.
+//! * [`fake`] is a driver in memory with scripted faults, for tests and for the simulator.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use longshore_csi::{Call, fake, v1};
+//!
+//! let driver = fake::Driver::new("example.csi.test");
+//! let client = driver.client();
+//! client.wait_ready(std::time::Duration::from_secs(1)).await?;
+//!
+//! // The answer is lost, but the volume exists: the caller must ask again.
+//! driver.script(Call::CreateVolume, [fake::Fault::after(tonic::Code::Unavailable)]);
+//! let request = fake::create_request("pvc-1", 1 << 30);
+//! let error = client.create_volume(request.clone()).await.expect_err("scripted");
+//! assert!(!error.is_final());
+//! let volume = client.create_volume(request).await?.volume.ok_or("no volume")?;
+//! assert_eq!(driver.volumes().len(), 1);
+//! assert_eq!(volume.capacity_bytes, 1 << 30);
+//! # Ok(())
+//! # }
+//! ```
 
+pub mod access_mode;
 mod call;
+pub mod capabilities;
+pub mod client;
 mod error;
+pub mod fake;
+pub mod metrics;
+pub mod names;
 pub mod redact;
+pub mod server;
 
 pub use call::Call;
+pub use client::{Client, ConnectError, ConnectOptions, Options};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
 
 /// Generated messages, client and server stubs of `csi.v1` (CSI 1.12).

@@ -1,0 +1,218 @@
+//! Reaching a driver, waiting for it, and noticing when it goes away.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::codegen::http::Uri;
+use tonic::transport::{Channel, Endpoint};
+use tower::Service;
+
+use super::watched::Watched;
+use super::{Client, Options};
+use crate::names::{self, BadAddress};
+
+/// What a sidecar writes to its termination log before it exits because its driver went away.
+pub const LOST_CONNECTION: &str = "Lost connection to CSI driver, exiting";
+/// Where a container's last words are read from.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+type OnLost = Arc<dyn Fn() + Send + Sync>;
+
+/// Where the driver is and how to treat it.
+#[derive(Clone)]
+pub struct ConnectOptions {
+    /// `unix:///path`, `unix:path` or `/path`.
+    pub address: String,
+    /// How long to wait for the socket; absent means for ever.
+    pub timeout: Option<Duration>,
+    /// Called each time an established connection is lost; the client reconnects in any case.
+    pub on_lost: Option<OnLost>,
+    /// What every call shares.
+    pub calls: Options,
+}
+
+impl From<String> for ConnectOptions {
+    fn from(address: String) -> Self {
+        let timeout = Some(Duration::from_secs(30));
+        Self { address, timeout, on_lost: None, calls: Options::default() }
+    }
+}
+
+impl From<&str> for ConnectOptions {
+    fn from(address: &str) -> Self {
+        address.to_owned().into()
+    }
+}
+
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("ConnectOptions");
+        out.field("address", &self.address).field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Why no connection came about.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address is of no use.
+    #[error(transparent)]
+    Address(#[from] BadAddress),
+    /// Nobody answered in time.
+    #[error("cannot connect to CSI driver at {address} within {waited:?}: {last}")]
+    Timeout {
+        /// Where the driver was expected.
+        address: String,
+        /// How long it was waited for.
+        waited: Duration,
+        /// The last refusal.
+        last: String,
+    },
+}
+
+impl Client {
+    /// Connects to a socket, waiting for it to appear. Later losses are repaired on the next call.
+    pub async fn connect(options: ConnectOptions) -> Result<Self, ConnectError> {
+        let path = names::socket_path(&options.address)?;
+        let losses = Arc::new(watch::Sender::new(0));
+        let dial = move || UnixStream::connect(path.clone());
+        let connector = Connector::new(dial, &losses, options.on_lost.clone());
+        let channel = wait(&options, connector).await?;
+        Ok(Self::assemble(channel, options.calls, losses))
+    }
+
+    /// A client that gets each of its connections from `dial`, the first one on the first call.
+    pub fn over<S, F>(
+        dial: impl Fn() -> F + Send + Sync + 'static,
+        on_lost: Option<OnLost>,
+        options: Options,
+    ) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
+        let losses = Arc::new(watch::Sender::new(0));
+        let connector = Connector::new(dial, &losses, on_lost);
+        let channel = endpoint().connect_with_connector_lazy(connector);
+        Self::assemble(channel, options, losses)
+    }
+}
+
+/// The authority every CSI client sends on a unix socket.
+fn endpoint() -> Endpoint {
+    Endpoint::from_static("http://localhost")
+}
+
+async fn wait<S, F, D>(
+    options: &ConnectOptions,
+    connector: Connector<D>,
+) -> Result<Channel, ConnectError>
+where
+    D: Fn() -> F + Send + Sync + 'static,
+    F: Future<Output = io::Result<S>> + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let start = Instant::now();
+    let mut report = start + REPORT_EVERY;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match endpoint().connect_with_connector(connector.clone()).await {
+            Ok(channel) => return Ok(channel),
+            Err(error) => error,
+        };
+        if options.timeout.is_some_and(|timeout| start.elapsed() + pause > timeout) {
+            return Err(ConnectError::Timeout {
+                address: options.address.clone(),
+                waited: options.timeout.unwrap_or_default(),
+                last: causes(&error),
+            });
+        }
+        if Instant::now() >= report {
+            tracing::warn!(address = options.address, "Still connecting to CSI driver");
+            report += REPORT_EVERY;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Writes the last words of a sidecar that exits because its driver went away.
+pub fn write_termination_log(path: &Path) -> io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(path)?;
+    file.write_all(LOST_CONNECTION.as_bytes())
+}
+
+/// Makes connections for a channel and watches each of them.
+struct Connector<D> {
+    dial: Arc<D>,
+    tell: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl<D> Clone for Connector<D> {
+    fn clone(&self) -> Self {
+        Self { dial: self.dial.clone(), tell: self.tell.clone() }
+    }
+}
+
+impl<D> Connector<D> {
+    fn new(dial: D, losses: &Arc<watch::Sender<u64>>, on_lost: Option<OnLost>) -> Self {
+        // Weak: once the last client is gone, a closing connection is no loss.
+        let losses = Arc::downgrade(losses);
+        let tell = move || {
+            let Some(losses) = losses.upgrade() else { return };
+            tracing::warn!("Lost connection to CSI driver");
+            losses.send_modify(|count| *count += 1);
+            if let Some(callback) = &on_lost {
+                callback();
+            }
+        };
+        Self { dial: Arc::new(dial), tell: Arc::new(tell) }
+    }
+}
+
+impl<S, F, D> Service<Uri> for Connector<D>
+where
+    D: Fn() -> F,
+    F: Future<Output = io::Result<S>> + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Response = TokioIo<Watched<S>>;
+    type Error = io::Error;
+    type Future = futures::future::BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let (dialing, tell) = ((self.dial)(), self.tell.clone());
+        Box::pin(async move { Ok(TokioIo::new(Watched::new(dialing.await?, move || tell()))) })
+    }
+}

@@ -1,0 +1,229 @@
+//! Calling a driver.
+
+mod connect;
+mod identity;
+mod rpcs;
+mod watched;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prost::{Message, Name};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::metrics::Metrics;
+use crate::{Call, CsiError, redact};
+
+pub use connect::{
+    ConnectError, ConnectOptions, LOST_CONNECTION, TERMINATION_LOG, write_termination_log,
+};
+pub use identity::{DriverNameError, ProbeFailed};
+
+/// What every call of a client shares.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Deadline of each call; absent means none.
+    pub timeout: Option<Duration>,
+    /// Where durations are counted.
+    pub metrics: Option<Metrics>,
+    /// Longest response text in a log; absent means no limit.
+    pub max_log_length: Option<usize>,
+}
+
+/// A client of one driver. Clones share the connection.
+#[derive(Clone)]
+pub struct Client {
+    channel: Channel,
+    shared: Arc<Shared>,
+    deadline: Deadline,
+    migrated: Option<bool>,
+}
+
+struct Shared {
+    metrics: Option<Metrics>,
+    max_log_length: Option<usize>,
+    driver: OnceLock<String>,
+    losses: Arc<watch::Sender<u64>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Deadline {
+    None,
+    Each(Duration),
+    At(Instant),
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Client");
+        out.field("driver", &self.shared.driver.get()).field("deadline", &self.deadline).finish()
+    }
+}
+
+impl Client {
+    /// A client over any channel, for example one in memory. Lost connections are not noticed.
+    pub fn from_channel(channel: Channel, options: Options) -> Self {
+        Self::assemble(channel, options, Arc::new(watch::Sender::new(0)))
+    }
+
+    fn assemble(channel: Channel, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
+        let Options { timeout, metrics, max_log_length } = options;
+        let shared = Shared { metrics, max_log_length, driver: OnceLock::new(), losses };
+        Self {
+            channel,
+            shared: Arc::new(shared),
+            deadline: timeout.map_or(Deadline::None, Deadline::Each),
+            migrated: None,
+        }
+    }
+
+    /// The same client with another deadline for each call; `None` waits for ever.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Option<Duration>) -> Self {
+        Self { deadline: timeout.map_or(Deadline::None, Deadline::Each), ..self.clone() }
+    }
+
+    /// The same client with one deadline that all its calls share.
+    #[must_use]
+    pub fn with_deadline(&self, at: Instant) -> Self {
+        Self { deadline: Deadline::At(at), ..self.clone() }
+    }
+
+    /// The same client with a value for the `migrated` label; only for drivers that replace an in-tree plugin.
+    #[must_use]
+    pub fn with_migrated(&self, migrated: Option<bool>) -> Self {
+        Self { migrated, ..self.clone() }
+    }
+
+    /// How often the connection has been lost so far; changes can be awaited.
+    pub fn connection_losses(&self) -> watch::Receiver<u64> {
+        self.shared.losses.subscribe()
+    }
+
+    /// Waits until the connection has been lost at least once.
+    pub async fn connection_lost(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = self.connection_losses().wait_for(|losses| *losses > 0).await;
+    }
+
+    /// Sends one request and waits for its answer; everything around a call happens here.
+    async fn unary<Q, R>(&self, call: Call, request: Q) -> Result<R, CsiError>
+    where
+        Q: Message + Name + 'static,
+        R: Message + Name + Default + 'static,
+    {
+        let start = Instant::now();
+        log_request(call, &request);
+        let answer = self.within(self.deadline_from(start), request, |request| async {
+            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let path = PathAndQuery::from_static(call.path());
+            grpc.unary(request, path, ProstCodec::<Q, R>::default()).await
+        });
+        let result = answer.await.map(tonic::Response::into_inner);
+        let result = result.map_err(|status| CsiError::new(call, status));
+        self.record(call, result.as_ref().err(), start);
+        self.log_response(call, &result);
+        result
+    }
+
+    /// Sends one request and hands back the stream of answers once it has begun.
+    async fn streaming<Q, R>(&self, call: Call, request: Q) -> Result<Streaming<R>, CsiError>
+    where
+        Q: Message + Name + 'static,
+        R: Message + Name + Default + 'static,
+    {
+        let start = Instant::now();
+        log_request(call, &request);
+        let answer = self.within(self.deadline_from(start), request, |request| async {
+            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let path = PathAndQuery::from_static(call.path());
+            grpc.server_streaming(request, path, ProstCodec::<Q, R>::default()).await
+        });
+        let result = answer.await.map(tonic::Response::into_inner);
+        let result = result.map_err(|status| CsiError::new(call, status));
+        self.record(call, result.as_ref().err(), start);
+        result
+    }
+
+    fn deadline_from(&self, start: Instant) -> Option<Instant> {
+        match self.deadline {
+            Deadline::None => None,
+            Deadline::Each(timeout) => start.checked_add(timeout),
+            Deadline::At(at) => Some(at),
+        }
+    }
+
+    /// Runs a call under its deadline, which the driver is told as well.
+    async fn within<Q, R, F>(
+        &self,
+        deadline: Option<Instant>,
+        request: Q,
+        send: impl FnOnce(tonic::Request<Q>) -> F,
+    ) -> Result<R, Status>
+    where
+        F: Future<Output = Result<R, Status>>,
+    {
+        let mut request = tonic::Request::new(request);
+        let Some(deadline) = deadline else { return send(request).await };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(deadline_exceeded());
+        }
+        request.set_timeout(left);
+        let answer = tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => return Err(deadline_exceeded()),
+            answer = send(request) => answer,
+        };
+        match answer {
+            // The transport, and a driver that obeys the deadline, have their own words for it.
+            Err(status) if status.code() == Code::Cancelled && Instant::now() >= deadline => {
+                Err(deadline_exceeded())
+            }
+            answer => answer,
+        }
+    }
+
+    fn record(&self, call: Call, error: Option<&CsiError>, start: Instant) {
+        if let Some(metrics) = &self.shared.metrics {
+            let driver = self.shared.driver.get().map(String::as_str);
+            let code = error.map_or(Code::Ok, CsiError::code);
+            metrics.record(driver, call.path(), Some(code), self.migrated, start.elapsed());
+        }
+    }
+
+    fn log_response<R: Message + Name>(&self, call: Call, result: &Result<R, CsiError>) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        match result {
+            Ok(response) => {
+                let response = redact::cap(redact::text(response), self.shared.max_log_length);
+                tracing::debug!(method = call.path(), response, "GRPC response");
+            }
+            Err(error) => tracing::debug!(method = call.path(), %error, "GRPC error"),
+        }
+    }
+}
+
+fn log_request<Q: Message + Name>(call: Call, request: &Q) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let request = redact::text(request);
+        tracing::debug!(method = call.path(), request, "GRPC call");
+    }
+}
+
+fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
+
+#[cfg(test)]
+mod tests;

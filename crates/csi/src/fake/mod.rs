@@ -1,0 +1,290 @@
+//! A driver in memory, for tests and for the simulator.
+//!
+//! It follows the rules of the protocol: idempotent calls, capability gates, the error codes of the tables. On
+//! top of that it can be told to misbehave ([`Fault`], [`Driver::hook`]), it remembers every call
+//! ([`Driver::calls`]) and every breach of the call order by its caller ([`Driver::violations`]).
+
+mod controller;
+mod identity;
+mod node;
+mod script;
+mod snapshots;
+mod world;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::capabilities::{
+    ControllerCapabilities, ControllerCapability, NodeCapabilities, NodeCapability,
+    PluginCapabilities, PluginService, VolumeExpansion,
+};
+use crate::server::{self, Routes, Severable};
+use crate::{Client, Options, v1};
+
+pub use script::{Action, CallRecord, Fault, Moment, Phase};
+pub use world::{NodeVolume, PublishedOnNode, Target, Volume, World};
+
+/// What the driver says about itself and how much it has to give. Change it at any time with
+/// [`Driver::configure`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The driver name.
+    pub name: String,
+    /// The answer of Probe; absent means ready.
+    pub ready: Option<bool>,
+    /// Capabilities of the plugin.
+    pub plugin: PluginCapabilities,
+    /// Capabilities of the Controller service.
+    pub controller: ControllerCapabilities,
+    /// Capabilities of the Node service.
+    pub node: NodeCapabilities,
+    /// Where volumes can be, each with its size in bytes; volumes without topology use the first one.
+    pub pools: Vec<Pool>,
+    /// Largest volume.
+    pub max_volume_size: Option<i64>,
+    /// How many volumes fit on a node; zero means no limit.
+    pub max_volumes_per_node: i64,
+    /// Put into every new volume.
+    pub volume_context: BTreeMap<String, String>,
+    /// Names of mutable parameters that are refused.
+    pub refused_parameters: Vec<String>,
+    /// How many answers call a new snapshot not ready.
+    pub snapshot_polls: u32,
+    /// Whether ControllerExpandVolume asks for NodeExpandVolume.
+    pub node_expansion_required: bool,
+    /// Create and remove target paths in the real file system, as a real node plugin does.
+    pub touch_paths: bool,
+}
+
+/// A place for volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    /// The segments a node must have to reach it.
+    pub segments: BTreeMap<String, String>,
+    /// Its size in bytes; absent means endless.
+    pub capacity: Option<i64>,
+}
+
+impl Config {
+    fn new(name: &str) -> Self {
+        use ControllerCapability as C;
+        Self {
+            name: name.to_owned(),
+            ready: None,
+            plugin: PluginCapabilities {
+                services: [PluginService::ControllerService].into(),
+                expansion: [VolumeExpansion::Online].into(),
+            },
+            controller: [
+                C::CreateDeleteVolume,
+                C::PublishUnpublishVolume,
+                C::ListVolumes,
+                C::GetCapacity,
+                C::CreateDeleteSnapshot,
+                C::ListSnapshots,
+                C::CloneVolume,
+                C::PublishReadonly,
+                C::ExpandVolume,
+                C::ListVolumesPublishedNodes,
+                C::GetVolume,
+                C::ModifyVolume,
+                C::GetSnapshot,
+            ]
+            .into(),
+            node: [
+                NodeCapability::StageUnstageVolume,
+                NodeCapability::GetVolumeStats,
+                NodeCapability::ExpandVolume,
+            ]
+            .into(),
+            pools: vec![Pool::default()],
+            max_volume_size: None,
+            max_volumes_per_node: 0,
+            volume_context: BTreeMap::new(),
+            refused_parameters: Vec::new(),
+            snapshot_polls: 0,
+            node_expansion_required: true,
+            touch_paths: false,
+        }
+    }
+
+    /// True when volumes and nodes have a topology.
+    pub fn topology(&self) -> bool {
+        self.plugin.has(PluginService::VolumeAccessibilityConstraints)
+    }
+}
+
+/// The fake driver as seen from one node. Clones and [`Driver::on_node`] share everything but the node.
+#[derive(Clone)]
+pub struct Driver {
+    backend: Arc<Backend>,
+    node: Arc<str>,
+}
+
+struct Backend {
+    config: Mutex<Config>,
+    world: Mutex<World>,
+    script: Mutex<script::Script>,
+    /// Cancelled to cut all connections; absent while the driver is down.
+    connections: Mutex<Option<CancellationToken>>,
+}
+
+impl Driver {
+    /// A driver with all capabilities of the Controller and Node services except topology, on node `node-1`.
+    pub fn new(name: &str) -> Self {
+        Self::with_node(name, "node-1", BTreeMap::new())
+    }
+
+    /// A driver whose first node has an id and a topology of its own.
+    pub fn with_node(name: &str, node: &str, segments: BTreeMap<String, String>) -> Self {
+        let backend = Arc::new(Backend {
+            config: Mutex::new(Config::new(name)),
+            world: Mutex::default(),
+            script: Mutex::default(),
+            connections: Mutex::new(Some(CancellationToken::new())),
+        });
+        let driver = Self { backend, node: node.into() };
+        driver.on_node(node, segments)
+    }
+
+    /// The same driver as seen from another node, which is known from now on.
+    pub fn on_node(&self, node: &str, segments: BTreeMap<String, String>) -> Self {
+        self.backend.world.lock().nodes.entry(node.to_owned()).or_default().segments = segments;
+        Self { backend: self.backend.clone(), node: node.into() }
+    }
+
+    /// The node this view belongs to.
+    pub fn node_id(&self) -> &str {
+        &self.node
+    }
+
+    /// Changes what the driver says about itself.
+    pub fn configure(&self, change: impl FnOnce(&mut Config)) -> &Self {
+        change(&mut self.backend.config.lock());
+        self
+    }
+
+    /// Turns topology on with these pools.
+    pub fn with_pools(
+        &self,
+        pools: impl IntoIterator<Item = (BTreeMap<String, String>, Option<i64>)>,
+    ) -> &Self {
+        self.configure(|config| {
+            config.plugin.services.insert(PluginService::VolumeAccessibilityConstraints);
+            let pool = |(segments, capacity)| Pool { segments, capacity };
+            config.pools = pools.into_iter().map(pool).collect();
+        })
+    }
+
+    /// A copy of everything that exists.
+    pub fn world(&self) -> World {
+        self.backend.world.lock().clone()
+    }
+
+    /// Changes what exists behind the caller's back.
+    pub fn edit(&self, change: impl FnOnce(&mut World)) {
+        change(&mut self.backend.world.lock());
+    }
+
+    /// All volumes by id.
+    pub fn volumes(&self) -> BTreeMap<String, Volume> {
+        self.world().volumes
+    }
+
+    /// The volume with this name.
+    pub fn volume_named(&self, name: &str) -> Option<Volume> {
+        self.world().volumes.into_values().find(|volume| volume.name == name)
+    }
+
+    /// Breaches of the call order by the caller, in order of appearance.
+    pub fn violations(&self) -> Vec<String> {
+        self.backend.world.lock().violations.clone()
+    }
+
+    /// The services, to be served on any listener.
+    pub fn routes(&self) -> Routes {
+        Routes::new(v1::identity_server::IdentityServer::new(self.clone()))
+            .add_service(v1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v1::node_server::NodeServer::new(self.clone()))
+    }
+
+    /// A client in memory with a deadline of one minute per call.
+    pub fn client(&self) -> Client {
+        self.client_with(Options { timeout: Some(Duration::from_secs(60)), ..Options::default() })
+    }
+
+    /// A client in memory. Works under paused time; must be called inside a runtime.
+    pub fn client_with(&self, options: Options) -> Client {
+        let (accept, accepted) = mpsc::unbounded_channel();
+        let incoming = UnboundedReceiverStream::new(accepted).map(io::Result::Ok);
+        // Ends with the client: then nobody can dial any more.
+        tokio::spawn(server::serve_streams(self.routes(), incoming, CancellationToken::new()));
+        let backend = self.backend.clone();
+        let dial = move || {
+            let connections = backend.connections.lock().clone();
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let dialed = match connections {
+                None => Err(io::ErrorKind::ConnectionRefused.into()),
+                Some(cut) => accept
+                    .send(Severable::new(theirs, cut))
+                    .map(|()| ours)
+                    .map_err(|_| io::ErrorKind::ConnectionRefused.into()),
+            };
+            std::future::ready(dialed)
+        };
+        Client::over(dial, None, options)
+    }
+
+    /// Cuts all connections in memory; the next call connects again.
+    pub fn sever(&self) {
+        let mut connections = self.backend.connections.lock();
+        if let Some(cut) = connections.replace(CancellationToken::new()) {
+            cut.cancel();
+        }
+    }
+
+    /// Goes down: all connections in memory are cut and new ones are refused. What exists stays.
+    pub fn crash(&self) {
+        if let Some(cut) = self.backend.connections.lock().take() {
+            cut.cancel();
+        }
+    }
+
+    /// Comes back after [`Driver::crash`].
+    pub fn restart(&self) {
+        self.backend.connections.lock().get_or_insert_with(CancellationToken::new);
+    }
+}
+
+/// A mount capability for one writing node.
+pub fn mount_capability() -> v1::VolumeCapability {
+    use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+        access_type: Some(AccessType::Mount(MountVolume {
+            fs_type: "ext4".to_owned(),
+            ..MountVolume::default()
+        })),
+    }
+}
+
+/// A plain request for a volume of at least `bytes`.
+pub fn create_request(name: &str, bytes: i64) -> v1::CreateVolumeRequest {
+    v1::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        volume_capabilities: vec![mount_capability()],
+        ..v1::CreateVolumeRequest::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
