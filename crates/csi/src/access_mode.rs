@@ -58,7 +58,8 @@ mod tests {
         const ROX: &str = "ReadOnlyMany";
         const RWX: &str = "ReadWriteMany";
         const RWOP: &str = "ReadWriteOncePod";
-        let rows: &[(&[&str], Result<(Mode, Mode), &str>)] = &[
+        type Expected = Result<(Mode, Mode), &'static str>;
+        let rows: &[(&[&str], Expected)] = &[
             (&[RWOP, RWO], Err("ReadWriteOncePod cannot be combined")),
             (&[RWX, RWOP], Err("ReadWriteOncePod cannot be combined")),
             (&[RWOP], Ok((SingleNodeWriter, SingleNodeSingleWriter))),
