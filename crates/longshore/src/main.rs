@@ -1,1 +1,7 @@
-fn main() {}
+//! The `longshore` binary: everything lives in the library of the same name.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    longshore::cli::main(std::env::args_os().collect())
+}

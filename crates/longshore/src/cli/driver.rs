@@ -1,0 +1,205 @@
+//! `longshore driver`: the CSI drivers `local` and `shared`.
+
+use std::path::PathBuf;
+
+use crate::flags::{CommonFlags, Logging, UsageError, values};
+
+use super::pool::{self, Pool};
+
+/// Which of the two drivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Volumes of one node.
+    Local,
+    /// Volumes in a directory that all nodes see.
+    Shared,
+}
+
+impl Kind {
+    /// The driver's name unless `--driver-name` gives another.
+    #[must_use]
+    pub fn default_name(self) -> &'static str {
+        match self {
+            Self::Local => "local.csi.longshore.dev",
+            Self::Shared => "shared.csi.longshore.dev",
+        }
+    }
+}
+
+/// Which services a driver process offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Controller and node.
+    All,
+    /// The controller service.
+    Controller,
+    /// The node service.
+    Node,
+}
+
+/// Flags of `longshore driver`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    /// Socket to serve on (required).
+    #[arg(long, value_name = "unix:///PATH", value_parser = values::socket)]
+    endpoint: Option<PathBuf>,
+    /// Id of the node this driver runs on (required).
+    #[arg(long, value_name = "ID")]
+    node_id: Option<String>,
+    /// Which driver to be.
+    #[arg(long, value_enum, default_value = "local")]
+    kind: Kind,
+    /// Name of the driver; local.csi.longshore.dev or shared.csi.longshore.dev when unset.
+    #[arg(long, value_name = "NAME")]
+    driver_name: Option<String>,
+    /// A directory for volumes, named `default` unless a name is given (required; may be repeated).
+    #[arg(long, value_name = "[NAME=]DIR")]
+    pool: Vec<String>,
+    /// Which services to offer.
+    #[arg(long, value_enum, default_value = "all")]
+    mode: Mode,
+    /// How many volumes one node can hold; 0 is no limit.
+    #[arg(long, default_value = "128", value_parser = values::count, value_name = "N")]
+    max_volumes: u32,
+    /// File system when neither class nor volume names one.
+    #[arg(long, default_value = "ext4", value_name = "TYPE", value_parser = ["ext4", "xfs", "btrfs"])]
+    default_fstype: String,
+    /// How much may be promised for each byte of the pool.
+    #[arg(long, default_value = "1", value_name = "RATIO")]
+    overcommit: f64,
+}
+
+/// What a driver runs on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How to log.
+    pub logging: Logging,
+    /// Socket to serve on.
+    pub endpoint: PathBuf,
+    /// Id of the node.
+    pub node_id: String,
+    /// Which driver.
+    pub kind: Kind,
+    /// Its name.
+    pub driver_name: String,
+    /// At least one.
+    pub pools: Vec<Pool>,
+    /// Which services.
+    pub mode: Mode,
+    /// Volumes per node; none is no limit.
+    pub max_volumes: Option<u32>,
+    /// File system when nothing else names one.
+    pub default_fstype: String,
+    /// Promise per byte of pool, at least 1.
+    pub overcommit: f64,
+}
+
+impl TryFrom<Flags> for Config {
+    type Error = UsageError;
+
+    fn try_from(flags: Flags) -> Result<Self, UsageError> {
+        let Flags {
+            common,
+            endpoint,
+            node_id,
+            kind,
+            driver_name,
+            pool,
+            mode,
+            max_volumes,
+            default_fstype,
+            overcommit,
+        } = flags;
+        let required = |flag, why| UsageError::Required { flag, why };
+        let pools =
+            pool.iter().map(|text| pool::maybe_named(text)).collect::<Result<Vec<_>, _>>()?;
+        if pools.is_empty() {
+            return Err(required("--pool", "volumes are kept there"));
+        }
+        if !(overcommit >= 1.0 && overcommit.is_finite()) {
+            return Err(UsageError::bad_value(
+                "--overcommit",
+                overcommit,
+                "it is a number of at least 1",
+            ));
+        }
+        let driver_name = driver_name.unwrap_or_else(|| kind.default_name().to_owned());
+        Ok(Self {
+            logging: Logging::try_from(common)?,
+            endpoint: endpoint.ok_or_else(|| required("--endpoint", "the driver listens there"))?,
+            node_id: node_id
+                .filter(|id| !id.is_empty())
+                .ok_or_else(|| required("--node-id", "it tells nodes apart"))?,
+            kind,
+            driver_name: checked_name(driver_name)?,
+            pools: pool::distinct(pools)?,
+            mode,
+            max_volumes: Some(max_volumes).filter(|count| *count > 0),
+            default_fstype,
+            overcommit,
+        })
+    }
+}
+
+/// CSI's rule for driver names: up to 63 characters in domain-name notation.
+fn checked_name(name: String) -> Result<String, UsageError> {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let valid = (1..=63).contains(&name.len())
+        && name.starts_with(edge)
+        && name.ends_with(edge)
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
+    if valid {
+        return Ok(name);
+    }
+    let why = "a driver name has up to 63 letters, digits, - and ., and begins and ends with a letter or digit";
+    Err(UsageError::bad_value("--driver-name", name, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::flags;
+    use super::*;
+
+    fn config(line: &str) -> Result<Config, String> {
+        flags::<Flags>(line, &[])
+            .and_then(|flags| Config::try_from(flags).map_err(|error| error.to_string()))
+    }
+
+    #[test]
+    fn defaults_and_values() {
+        let plain = config("--endpoint unix:///s --node-id n --pool /p").unwrap();
+        assert_eq!(plain.driver_name, "local.csi.longshore.dev");
+        assert_eq!(plain.pools, [Pool { name: "default".into(), dir: "/p".into() }]);
+        assert_eq!((plain.max_volumes, plain.mode), (Some(128), Mode::All));
+        assert_eq!(plain.default_fstype, "ext4");
+        let shared = config(
+            "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5",
+        )
+        .unwrap();
+        assert_eq!(shared.driver_name, "shared.csi.longshore.dev");
+        assert_eq!(shared.pools[1], Pool { name: "default".into(), dir: "/a=b".into() });
+        assert_eq!((shared.max_volumes, shared.mode), (None, Mode::Node));
+    }
+
+    #[test]
+    fn refusals() {
+        for (line, part) in [
+            ("--node-id n --pool /p", "--endpoint is required"),
+            ("--endpoint /s --pool /p", "--node-id is required"),
+            ("--endpoint /s --node-id n", "--pool is required"),
+            (
+                "--endpoint /s --node-id n --pool /p --kind remote",
+                "--kind cannot be `remote`: it is one of local, shared",
+            ),
+            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "ext4"),
+            ("--endpoint /s --node-id n --pool /p --overcommit 0.5", "at least 1"),
+            ("--endpoint /s --node-id n --pool /p --driver-name a/b", "a driver name has"),
+            ("--endpoint tcp://x:1 --node-id n --pool /p", "only a path or unix:///path"),
+        ] {
+            let sentence = config(line).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
+    }
+}

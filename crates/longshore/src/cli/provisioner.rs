@@ -1,0 +1,449 @@
+//! `longshore provisioner`, also as `csi-provisioner`.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::flags::{
+    CommonFlags, CsiFlags, Diagnostics, DiagnosticsFlags, Election, ElectionFlags, Environment,
+    Gate, Gates, KlogFlags, KubeAccess, KubeFlags, Logging, Stage, UsageError, values,
+};
+
+use super::Backoff;
+
+/// Flags that csi-provisioner once had, and what replaced them.
+pub const REMOVED: &[(&str, &str)] = &[
+    (
+        "provisioner",
+        "the name is asked from the driver behind --csi-address, so leave the flag out",
+    ),
+    (
+        "connection-timeout",
+        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
+    ),
+    ("enable-leader-election", "use --leader-election"),
+    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+];
+
+const GATES: &[Gate] = &[
+    Gate { name: "Topology", default: true, stage: Stage::Stable },
+    Gate { name: "VolumeAttributesClass", default: true, stage: Stage::Stable },
+    Gate {
+        name: "CrossNamespaceVolumeDataSource",
+        default: false,
+        stage: Stage::NotYet("data sources of other namespaces are not read"),
+    },
+    Gate { name: "ReleaseLeaderElectionOnExit", default: false, stage: Stage::Alpha },
+];
+
+/// Flags of `longshore provisioner`, named as csi-provisioner names them.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    #[command(flatten)]
+    csi: CsiFlags,
+    /// Longest time one CSI call may take.
+    #[arg(long, default_value = "10s", value_parser = values::positive_duration)]
+    timeout: Duration,
+    /// Prefix of volume names.
+    #[arg(long, default_value = "pvc")]
+    volume_name_prefix: String,
+    /// Characters of the claim's UID in volume names; -1 takes the whole UID.
+    #[arg(long, default_value = "-1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
+    volume_name_uuid_length: i64,
+    /// First delay after a failure; doubles with every further one.
+    #[arg(long, default_value = "1s", value_parser = values::positive_duration)]
+    retry_interval_start: Duration,
+    /// Longest delay after a failure.
+    #[arg(long, default_value = "5m", value_parser = values::positive_duration)]
+    retry_interval_max: Duration,
+    /// Claims provisioned at once, and as many volumes deleted at once.
+    #[arg(long, default_value = "100", value_parser = values::at_least_one, value_name = "N")]
+    worker_threads: NonZeroU32,
+    /// Late binding: ask only for the selected node's topology.
+    #[arg(long)]
+    strict_topology: bool,
+    /// Immediate binding: pass the topology of all nodes to the driver.
+    #[arg(long, default_value_t = true)]
+    immediate_topology: bool,
+    /// Pass names of claim and volume to the driver as parameters.
+    #[arg(long)]
+    extra_create_metadata: bool,
+    /// File system used when the class names none.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TYPE")]
+    default_fstype: String,
+    /// Mark volumes of read-only claims as read-only for the driver.
+    #[arg(long)]
+    controller_publish_readonly: bool,
+    /// Write an intent record before each volume is made, so that a crash leaks none (not in csi-provisioner).
+    #[arg(long)]
+    leak_guard: bool,
+    /// Feature gates: Name=true,Name=false.
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Vec<String>,
+    /// URL of the API server, instead of the one in the kubeconfig.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
+    master: String,
+    #[command(flatten)]
+    kube: KubeFlags,
+    #[command(flatten)]
+    election: ElectionFlags,
+    #[command(flatten)]
+    diagnostics: DiagnosticsFlags,
+    #[command(flatten)]
+    klog: KlogFlags,
+    #[command(flatten)]
+    later: LaterFlags,
+    #[arg(skip = Environment::of_process())]
+    environment: Environment,
+}
+
+/// Flags whose features are not there yet: known, and refused unless they say what happens anyway.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Not part of this version yet (only the defaults are accepted)")]
+struct LaterFlags {
+    /// Workers of clone protection.
+    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
+    cloning_protection_threads: u32,
+    /// Period of the sweep of snapshot finalizers; 0 turns it off.
+    #[arg(long, default_value = "5m", value_parser = values::duration)]
+    snapshot_orphan_sweep_interval: Duration,
+    /// Guard the volume mode when a snapshot is restored.
+    #[arg(long, default_value_t = true)]
+    prevent_volume_mode_conversion: bool,
+    /// Publish CSIStorageCapacity objects.
+    #[arg(long)]
+    enable_capacity: bool,
+    /// Workers of capacity publishing.
+    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
+    capacity_threads: u32,
+    /// Period of capacity queries.
+    #[arg(long, default_value = "1m", value_parser = values::duration)]
+    capacity_poll_interval: Duration,
+    /// Owner of capacity objects.
+    #[arg(long, default_value = "1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
+    capacity_ownerref_level: i64,
+    /// Publish capacity for immediate binding too.
+    #[arg(long)]
+    capacity_for_immediate_binding: bool,
+    /// Request rate for capacity objects.
+    #[arg(long, default_value = "1", value_parser = values::rate, value_name = "N")]
+    kube_api_capacity_qps: f32,
+    /// Burst for capacity objects.
+    #[arg(long, default_value = "5", value_parser = values::count, value_name = "N")]
+    kube_api_capacity_burst: u32,
+    /// Run one provisioner per node.
+    #[arg(long)]
+    node_deployment: bool,
+    /// Per-node mode: take claims with immediate binding.
+    #[arg(long, default_value_t = true)]
+    node_deployment_immediate_binding: bool,
+    /// Per-node mode: base delay before a claim is taken.
+    #[arg(long, default_value = "20s", value_parser = values::duration)]
+    node_deployment_base_delay: Duration,
+    /// Per-node mode: longest delay before a claim is taken.
+    #[arg(long, default_value = "60s", value_parser = values::duration)]
+    node_deployment_max_delay: Duration,
+    /// Serve Go's profiler.
+    #[arg(long)]
+    enable_pprof: bool,
+}
+
+impl LaterFlags {
+    fn check(self) -> Result<(), UsageError> {
+        let Self {
+            cloning_protection_threads,
+            snapshot_orphan_sweep_interval,
+            prevent_volume_mode_conversion,
+            enable_capacity,
+            capacity_threads,
+            capacity_poll_interval,
+            capacity_ownerref_level,
+            capacity_for_immediate_binding,
+            kube_api_capacity_qps,
+            kube_api_capacity_burst,
+            node_deployment,
+            node_deployment_immediate_binding,
+            node_deployment_base_delay,
+            node_deployment_max_delay,
+            enable_pprof,
+        } = self;
+        let clones = "volumes are not cloned";
+        let snapshots = "snapshots are not restored";
+        let capacity = "storage capacity is not published";
+        let per_node = "one provisioner serves all nodes";
+        let sweep_as_it_is = snapshot_orphan_sweep_interval.is_zero()
+            || snapshot_orphan_sweep_interval == Duration::from_secs(300);
+        for (as_it_is, flag, what) in [
+            (cloning_protection_threads == 1, "--cloning-protection-threads", clones),
+            (sweep_as_it_is, "--snapshot-orphan-sweep-interval", snapshots),
+            (prevent_volume_mode_conversion, "--prevent-volume-mode-conversion=false", snapshots),
+            (!enable_capacity, "--enable-capacity", capacity),
+            (capacity_threads == 1, "--capacity-threads", capacity),
+            (capacity_poll_interval.as_secs() == 60, "--capacity-poll-interval", capacity),
+            (capacity_ownerref_level == 1, "--capacity-ownerref-level", capacity),
+            (!capacity_for_immediate_binding, "--capacity-for-immediate-binding", capacity),
+            ((0.999..=1.001).contains(&kube_api_capacity_qps), "--kube-api-capacity-qps", capacity),
+            (kube_api_capacity_burst == 5, "--kube-api-capacity-burst", capacity),
+            (!node_deployment, "--node-deployment", per_node),
+            (
+                node_deployment_immediate_binding,
+                "--node-deployment-immediate-binding=false",
+                per_node,
+            ),
+            (node_deployment_base_delay.as_secs() == 20, "--node-deployment-base-delay", per_node),
+            (node_deployment_max_delay.as_secs() == 60, "--node-deployment-max-delay", per_node),
+            (!enable_pprof, "--enable-pprof", "there is no Go profiler in this program"),
+        ] {
+            if !as_it_is {
+                return Err(UsageError::FlagNotYet { flag: flag.into(), what });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the provisioner runs on. Built once from [`Flags`]; past this point no value is doubtful.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How to log.
+    pub logging: Logging,
+    /// Socket of the driver.
+    pub socket: PathBuf,
+    /// Deadline of each CSI call.
+    pub call_timeout: Duration,
+    /// The cluster.
+    pub kube: KubeAccess,
+    /// How volumes are named.
+    pub naming: VolumeNaming,
+    /// Delays after failures.
+    pub backoff: Backoff,
+    /// Claims at once, and volumes to delete at once.
+    pub workers: NonZeroU32,
+    /// Only the selected node's topology with late binding.
+    pub strict_topology: bool,
+    /// All topology with immediate binding.
+    pub immediate_topology: bool,
+    /// Names of claim and volume as parameters.
+    pub extra_create_metadata: bool,
+    /// File system when the class names none.
+    pub default_fstype: Option<String>,
+    /// Read-only volumes for read-only claims.
+    pub controller_publish_readonly: bool,
+    /// Intent records before each volume.
+    pub leak_guard: bool,
+    /// Gate `Topology`.
+    pub topology: bool,
+    /// Gate `VolumeAttributesClass`; none lets discovery decide.
+    pub volume_attributes_class: Option<bool>,
+    /// Gate `ReleaseLeaderElectionOnExit`.
+    pub release_lease_on_exit: bool,
+    /// Leader election, if on.
+    pub election: Option<Election>,
+    /// Metrics and health, if served.
+    pub diagnostics: Option<Diagnostics>,
+}
+
+/// How volumes are named: `<prefix>-<uid>`, or with the first characters of the UID without dashes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeNaming {
+    /// Not empty.
+    pub prefix: String,
+    /// How many characters of the dash-less UID; none takes the UID as it is.
+    pub uid_length: Option<usize>,
+}
+
+impl VolumeNaming {
+    fn new(prefix: String, uid_length: i64) -> Result<Self, UsageError> {
+        if prefix.is_empty() {
+            let why = "volume name prefix cannot be of length 0";
+            return Err(UsageError::bad_value("--volume-name-prefix", prefix, why));
+        }
+        let uid_length = match uid_length {
+            -1 => None,
+            1..=32 => Some(uid_length as usize),
+            _ => {
+                let why = "it is -1, or between 1 and 32, the characters of a UID";
+                return Err(UsageError::bad_value("--volume-name-uuid-length", uid_length, why));
+            }
+        };
+        Ok(Self { prefix, uid_length })
+    }
+}
+
+impl TryFrom<Flags> for Config {
+    type Error = UsageError;
+
+    fn try_from(flags: Flags) -> Result<Self, UsageError> {
+        let Flags {
+            common,
+            csi: CsiFlags { csi_address },
+            timeout,
+            volume_name_prefix,
+            volume_name_uuid_length,
+            retry_interval_start,
+            retry_interval_max,
+            worker_threads,
+            strict_topology,
+            immediate_topology,
+            extra_create_metadata,
+            default_fstype,
+            controller_publish_readonly,
+            leak_guard,
+            feature_gates,
+            master,
+            kube,
+            election,
+            diagnostics,
+            klog,
+            later,
+            environment,
+        } = flags;
+        let gates = Gates::read(GATES, &feature_gates)?;
+        later.check()?;
+        let mut logging = Logging::try_from(common)?;
+        logging.notes = klog.check()?;
+        Ok(Self {
+            logging,
+            socket: csi_address,
+            call_timeout: timeout,
+            // csi-provisioner lets the variable win over the flag.
+            kube: kube.access(master, environment.kubeconfig.clone())?,
+            naming: VolumeNaming::new(volume_name_prefix, volume_name_uuid_length)?,
+            backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
+            workers: worker_threads,
+            strict_topology,
+            immediate_topology,
+            extra_create_metadata,
+            default_fstype: Some(default_fstype).filter(|name| !name.is_empty()),
+            controller_publish_readonly,
+            leak_guard,
+            topology: gates.on("Topology"),
+            volume_attributes_class: gates
+                .set_explicitly("VolumeAttributesClass")
+                .then(|| gates.on("VolumeAttributesClass")),
+            release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
+            election: election.election(&environment)?,
+            diagnostics: diagnostics.endpoint()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::flags;
+    use super::*;
+    use crate::flags::Throttle;
+
+    fn config(line: &str) -> Result<Config, String> {
+        let mut flags: Flags = flags(line, REMOVED)?;
+        flags.environment = Environment::default();
+        Config::try_from(flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_the_official_ones() {
+        let config = config("").unwrap();
+        assert_eq!(config.socket, PathBuf::from("/run/csi/socket"));
+        assert_eq!(config.call_timeout, Duration::from_secs(10));
+        assert_eq!(config.naming, VolumeNaming { prefix: "pvc".into(), uid_length: None });
+        assert_eq!(config.backoff.start, Duration::from_secs(1));
+        assert_eq!(config.backoff.max, Duration::from_secs(300));
+        assert_eq!(config.workers.get(), 100);
+        assert!(config.immediate_topology && config.topology);
+        assert!(!config.strict_topology && !config.extra_create_metadata && !config.leak_guard);
+        assert_eq!((config.election, config.diagnostics), (None, None));
+        assert_eq!(config.kube.throttle, Throttle::Adaptive);
+        assert_eq!(config.logging, Logging::default());
+        assert_eq!(config.volume_attributes_class, None);
+    }
+
+    #[test]
+    fn flags_of_a_real_manifest() {
+        let config = config(
+            "-v=5 --csi-address=/csi/csi.sock --timeout=150s --retry-interval-start=500ms --leader-election=true \
+             --leader-election-namespace=kube-system --feature-gates=Topology=true --extra-create-metadata \
+             --kube-api-qps=20 --kube-api-burst 100 --worker-threads 0x10 --default-fstype=ext4 --strict-topology=1 \
+             --immediate-topology=f --http-endpoint=:8080 --volume-name-uuid-length=8 --automaxprocs",
+        )
+        .unwrap();
+        assert_eq!(config.logging.verbosity, 5);
+        assert_eq!(config.logging.notes.len(), 1);
+        assert_eq!(config.call_timeout, Duration::from_secs(150));
+        assert_eq!(config.backoff.start, Duration::from_millis(500));
+        assert_eq!(config.election.unwrap().namespace.as_deref(), Some("kube-system"));
+        assert_eq!(config.kube.throttle, Throttle::Fixed { qps: 20.0, burst: 100 });
+        assert_eq!(config.workers.get(), 16);
+        assert!(config.extra_create_metadata && config.strict_topology);
+        assert!(!config.immediate_topology);
+        assert_eq!(config.default_fstype.as_deref(), Some("ext4"));
+        assert_eq!(config.naming.uid_length, Some(8));
+        assert_eq!(config.diagnostics.unwrap().address, "0.0.0.0:8080");
+    }
+
+    #[test]
+    fn the_variable_wins_over_the_kubeconfig_flag() {
+        for (line, variable, path) in [
+            ("", None, None),
+            ("--kubeconfig=/flag", None, Some("/flag")),
+            ("--kubeconfig=/flag", Some("/env"), Some("/env")),
+        ] {
+            let mut flags: Flags = flags(line, REMOVED).unwrap();
+            let kubeconfig = variable.map(str::to_owned);
+            flags.environment = Environment { kubeconfig, ..Environment::default() };
+            let config = Config::try_from(flags).unwrap();
+            assert_eq!(config.kube.kubeconfig, path.map(PathBuf::from), "{line} {variable:?}");
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        for (line, part) in [
+            (
+                "-provisioner=x",
+                "-provisioner was removed from the official program; the name is asked from the driver behind --csi-address",
+            ),
+            ("-connection-timeout=1m", "use --timeout"),
+            ("--timeout=abc", "--timeout cannot be `abc`: a duration is written as in Go"),
+            ("--timeout=0", "--timeout cannot be `0`: it must be more than zero"),
+            ("--worker-threads=0", "it must be at least 1"),
+            ("--strict-topology=maybe", "--strict-topology cannot be `maybe`: it is true or false"),
+            ("--feature-gates=Topolgy=true", "did you mean Topology?"),
+            ("--feature-gates=CrossNamespaceVolumeDataSource=true", "not part of this version yet"),
+            ("--volume-name-prefix=", "volume name prefix cannot be of length 0"),
+            ("--volume-name-uuid-length=33", "between 1 and 32"),
+            ("--volume-name-uuid-length=0", "between 1 and 32"),
+            (
+                "--enable-capacity",
+                "--enable-capacity is not part of this version yet: storage capacity is not published",
+            ),
+            ("--node-deployment=true", "--node-deployment is not part of this version yet"),
+            ("--capacity-ownerref-level=-1", "--capacity-ownerref-level is not part"),
+            ("--prevent-volume-mode-conversion=false", "is not part of this version yet"),
+            ("--retry-interval-start=10m", "--retry-interval-max"),
+            ("--csi-address=tcp://1.2.3.4:5", "only a path or unix:///path"),
+            ("--http-endpoint=:1 --metrics-address=:2", "cannot be used together"),
+            ("--leader-election --leader-election-retry-period=9s", "1.2 times"),
+            ("--leader-election-labels=a:b:c", "malformed item in list of labels: a:b:c"),
+            ("--vmodule=x=5", "--vmodule is not part of this version yet"),
+        ] {
+            let sentence = config(line).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
+    }
+
+    #[test]
+    fn defaults_of_missing_features_are_accepted() {
+        for line in [
+            "--enable-capacity=false",
+            "--node-deployment=false",
+            "--capacity-poll-interval=60s",
+            "--snapshot-orphan-sweep-interval=0",
+            "--snapshot-orphan-sweep-interval=300s",
+            "--feature-gates=CrossNamespaceVolumeDataSource=false",
+        ] {
+            assert!(config(line).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! `longshore describe`: one object in sections, with its events.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::discovery::{Resource, array, text};
+use super::get::items_of;
+use super::session::{Ask, Session, encode};
+use super::table::Printer;
+use super::{ClientError, Describe, Failures, Screen, age, describe_known};
+
+/// Shows objects in detail.
+pub(super) async fn describe(
+    session: &Session,
+    request: Describe,
+    screen: &mut Screen<'_>,
+) -> Result<(), ClientError> {
+    let namespace = request.namespace.as_deref().unwrap_or_else(|| session.namespace());
+    let mut failures = Failures::default();
+    let mut shown = 0;
+    for kind in &request.kinds {
+        let resource = session.resource(kind).await?;
+        let mut objects = Vec::new();
+        if request.names.is_empty() {
+            let path = resource.collection(Some(namespace));
+            let list =
+                session.json(Ask { verb: "list", ..Ask::get(&resource.plural, path) }).await?;
+            objects = items_of(resource, &list);
+        }
+        for name in &request.names {
+            let object = format!("{} {name}", resource.display());
+            match session.json(Ask::get(&object, resource.object(namespace, name))).await {
+                Ok(object) => objects.push(object),
+                Err(error) => failures.note(screen, error)?,
+            }
+        }
+        for object in &objects {
+            if shown > 0 {
+                writeln!(screen.out, "\n")?;
+            }
+            shown += 1;
+            write!(screen.out, "{}", page(session, resource, object).await?)?;
+        }
+    }
+    if shown == 0 && request.names.is_empty() {
+        writeln!(screen.err, "No resources found in {namespace} namespace.")?;
+    }
+    failures.end()
+}
+
+/// The whole text about one object.
+async fn page(
+    session: &Session,
+    resource: &Resource,
+    object: &Value,
+) -> Result<String, ClientError> {
+    let mut lines = Lines::default();
+    lines.field(0, "Name", &text(&object["metadata"]["name"]));
+    if resource.namespaced {
+        lines.field(0, "Namespace", &text(&object["metadata"]["namespace"]));
+    }
+    let used_by = match resource.kind.as_str() {
+        "PersistentVolumeClaim" => Some(pods_with_claim(session, object).await?),
+        _ => None,
+    };
+    describe_known::body(&mut lines, &resource.kind, object);
+    if let Some(pods) = used_by {
+        lines.field(0, "Used By", if pods.is_empty() { "<none>" } else { &pods });
+    }
+    let events = events(session, object).await?;
+    if events.is_empty() {
+        lines.field(0, "Events", "<none>");
+        return Ok(lines.text());
+    }
+    let header = ["  Type", "Reason", "Age", "From", "Message"].map(str::to_owned);
+    let mut rows =
+        vec![["  ----", "------", "----", "----", "-------"].map(str::to_owned).to_vec()];
+    rows.extend(events.iter().map(|event| event_row(event, Timestamp::now())));
+    Ok(format!("{}Events:\n{}", lines.text(), Printer::default().text(&header, &rows)))
+}
+
+/// The pods of the claim's namespace that use it.
+async fn pods_with_claim(session: &Session, claim: &Value) -> Result<String, ClientError> {
+    let namespace = text(&claim["metadata"]["namespace"]);
+    let path = format!("/api/v1/namespaces/{}/pods", encode(&namespace));
+    let pods = session.json(Ask { verb: "list", ..Ask::get("pods", path) }).await?;
+    let name = &claim["metadata"]["name"];
+    let uses = |pod: &&Value| {
+        array(&pod["spec"]["volumes"])
+            .iter()
+            .any(|volume| volume["persistentVolumeClaim"]["claimName"] == *name)
+    };
+    let users: Vec<String> = array(&pods["items"])
+        .iter()
+        .filter(uses)
+        .map(|pod| text(&pod["metadata"]["name"]))
+        .collect();
+    Ok(users.join(", "))
+}
+
+/// The events about an object, oldest first.
+async fn events(session: &Session, object: &Value) -> Result<Vec<Value>, ClientError> {
+    let metadata = &object["metadata"];
+    let namespace = text(&metadata["namespace"]);
+    let mut selector = vec![
+        format!("involvedObject.name={}", text(&metadata["name"])),
+        format!("involvedObject.kind={}", text(&object["kind"])),
+    ];
+    if !text(&metadata["uid"]).is_empty() {
+        selector.push(format!("involvedObject.uid={}", text(&metadata["uid"])));
+    }
+    let path = match namespace.is_empty() {
+        true => "/api/v1/events".to_owned(),
+        false => format!("/api/v1/namespaces/{}/events", encode(&namespace)),
+    };
+    let path = format!("{path}?fieldSelector={}", encode(&selector.join(",")));
+    let list = session.json(Ask { verb: "list", ..Ask::get("events", path) }).await?;
+    let mut events = array(&list["items"]).to_vec();
+    events.sort_by_key(last_seen);
+    Ok(events)
+}
+
+/// When an event was seen last, wherever its maker wrote that.
+fn last_seen(event: &Value) -> String {
+    [
+        "/series/lastObservedTime",
+        "/lastTimestamp",
+        "/eventTime",
+        "/firstTimestamp",
+        "/metadata/creationTimestamp",
+    ]
+    .into_iter()
+    .filter_map(|pointer| event.pointer(pointer).and_then(Value::as_str))
+    .find(|text| !text.is_empty())
+    .unwrap_or_default()
+    .to_owned()
+}
+
+fn event_row(event: &Value, now: Timestamp) -> Vec<String> {
+    let mut ago = age::since(&last_seen(event), now);
+    let count = event["series"]["count"].as_i64().or(event["count"].as_i64()).unwrap_or(1);
+    if count > 1 {
+        let first = match text(&event["firstTimestamp"]) {
+            first if first.is_empty() => text(&event["eventTime"]),
+            first => first,
+        };
+        ago = format!("{ago} (x{count} over {})", age::since(&first, now));
+    }
+    let from = match text(&event["source"]["component"]) {
+        component if component.is_empty() => text(&event["reportingComponent"]),
+        component => component,
+    };
+    let message = text(&event["message"]).trim().to_owned();
+    vec![format!("  {}", text(&event["type"])), text(&event["reason"]), ago, from, message]
+}
+
+/// Lines of a description: labels with values, in levels. Values of one level and run line up.
+#[derive(Default)]
+pub(super) struct Lines {
+    lines: Vec<(usize, String, Option<String>)>,
+}
+
+impl Lines {
+    /// A label with its value.
+    pub(super) fn field(&mut self, level: usize, label: &str, value: &str) {
+        self.lines.push((level, format!("{label}:"), Some(value.to_owned())));
+    }
+
+    /// A label above a section.
+    pub(super) fn section(&mut self, level: usize, label: &str) {
+        self.lines.push((level, format!("{label}:"), None));
+    }
+
+    /// A line of its own.
+    pub(super) fn plain(&mut self, level: usize, text: &str) {
+        self.lines.push((level, text.to_owned(), None));
+    }
+
+    /// Several values under one label, one per line; `<none>` if there are none.
+    pub(super) fn many(&mut self, level: usize, label: &str, values: &[String]) {
+        match values.split_first() {
+            None => self.field(level, label, "<none>"),
+            Some((first, rest)) => {
+                self.field(level, label, first);
+                for value in rest {
+                    self.lines.push((level, String::new(), Some(value.clone())));
+                }
+            }
+        }
+    }
+
+    /// Any value, taken apart.
+    pub(super) fn tree(&mut self, level: usize, label: &str, value: &Value) {
+        match value {
+            Value::Null => {}
+            Value::Object(fields) if fields.is_empty() => {}
+            Value::Object(fields) => {
+                self.section(level, label);
+                for (key, value) in fields {
+                    self.tree(level + 1, &title(key), value);
+                }
+            }
+            Value::Array(items)
+                if items.iter().all(|item| !item.is_object() && !item.is_array()) =>
+            {
+                self.many(level, label, &items.iter().map(scalar).collect::<Vec<_>>());
+            }
+            Value::Array(items) => {
+                self.section(level, label);
+                for (at, item) in items.iter().enumerate() {
+                    if at > 0 {
+                        self.plain(level + 1, "");
+                    }
+                    for (key, value) in item.as_object().into_iter().flatten() {
+                        self.tree(level + 1, &title(key), value);
+                    }
+                }
+            }
+            other => self.field(level, label, &scalar(other)),
+        }
+    }
+
+    /// The text. A run of lines of one level shares one column of values.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        for (at, (level, label, value)) in self.lines.iter().enumerate() {
+            let indent = "  ".repeat(*level);
+            let line = match value {
+                None => format!("{indent}{label}"),
+                Some(value) => {
+                    let width = self.width(at, *level);
+                    let continued = format!("\n{indent}{:width$}  ", "");
+                    let value = value.trim_end().replace('\n', &continued);
+                    format!("{indent}{label:width$}  {value}")
+                }
+            };
+            out += line.trim_end();
+            out.push('\n');
+        }
+        out
+    }
+
+    /// The width of the widest label in the run around `at`.
+    fn width(&self, at: usize, level: usize) -> usize {
+        let same = |line: &&(usize, String, Option<String>)| line.0 == level && line.2.is_some();
+        let before = self.lines[..at].iter().rev().take_while(same);
+        let after = self.lines[at..].iter().take_while(same);
+        before.chain(after).map(|(_, label, _)| label.chars().count()).max().unwrap_or_default()
+    }
+}
+
+/// A single value as people write it.
+pub(super) fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// `persistentVolumeReclaimPolicy` as `Persistent Volume Reclaim Policy`; keys with dots or slashes stay as they are.
+fn title(key: &str) -> String {
+    if key.contains(['.', '/', '-', '_']) {
+        return key.to_owned();
+    }
+    let mut out = String::new();
+    let mut last_was_small = false;
+    for (at, letter) in key.chars().enumerate() {
+        if letter.is_ascii_uppercase() && last_was_small {
+            out.push(' ');
+        }
+        last_was_small = !letter.is_ascii_uppercase();
+        match at {
+            0 => out.extend(letter.to_uppercase()),
+            _ => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn titles() {
+        for (key, words) in [
+            ("driver", "Driver"),
+            ("persistentVolumeName", "Persistent Volume Name"),
+            ("nodeID", "Node ID"),
+            ("fsType", "Fs Type"),
+            ("csi.storage.k8s.io/fstype", "csi.storage.k8s.io/fstype"),
+        ] {
+            assert_eq!(title(key), words);
+        }
+    }
+
+    #[test]
+    fn trees_are_readable() {
+        let mut lines = Lines::default();
+        lines.field(0, "Name", "va");
+        lines.field(0, "Status", "");
+        let spec = json!({"attacher": "x", "nodeName": "n", "list": ["a", "b"], "drivers": [{"name": "d"}, {"name": "e"}]});
+        lines.tree(0, "Spec", &spec);
+        assert_eq!(
+            lines.text(),
+            "Name:    va\nStatus:\nSpec:\n  Attacher:  x\n  Drivers:\n    Name:  d\n\n    Name:  e\n  List:       a\n              b\n  Node Name:  n\n"
+        );
+    }
+
+    #[test]
+    fn events_say_how_often() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let event = json!({
+            "type": "Warning", "reason": "ProvisioningFailed", "message": "no\n", "count": 3,
+            "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:09:50Z",
+            "source": {"component": "provisioner"},
+        });
+        let row = ["  Warning", "ProvisioningFailed", "10s (x3 over 10m)", "provisioner", "no"];
+        assert_eq!(event_row(&event, now), row);
+    }
+}

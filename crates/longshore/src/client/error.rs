@@ -1,0 +1,99 @@
+//! Why a command for people failed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why `apply`, `get`, `describe`, `delete` or `logs` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No client configuration can be used.
+    #[error("cannot use the client configuration {from}: {why}")]
+    Kubeconfig {
+        /// Where it was looked for.
+        from: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The server did not answer.
+    #[error("cannot reach the API server at {url}: {why}; is `longshore up` running?")]
+    Unreachable {
+        /// Where it should be.
+        url: String,
+        /// The innermost cause.
+        why: String,
+    },
+    /// The server said no.
+    #[error("cannot {verb} {object}: {message}")]
+    Refused {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+        /// HTTP status code.
+        code: u16,
+        /// The server's words.
+        message: String,
+    },
+    /// No such kind on this server.
+    #[error("the server has no kind `{word}`{}", .nearest.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default())]
+    UnknownKind {
+        /// What was typed or written.
+        word: String,
+        /// The kind that looks most like it.
+        nearest: Option<String>,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read {}: {source}", .file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that holds something else than objects.
+    #[error("{}: {why}", .file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The wait ended before the objects did.
+    #[error("{object} is still there after {}s; it is held by {holders}", .limit.as_secs())]
+    StillThere {
+        /// Which one.
+        object: String,
+        /// How long was waited.
+        limit: Duration,
+        /// Its finalizers.
+        holders: String,
+    },
+    /// A stream from the server that broke or makes no sense.
+    #[error("the stream of {object} ended: {why}")]
+    Stream {
+        /// Of what.
+        object: String,
+        /// Why.
+        why: String,
+    },
+    /// Something the command cannot do.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Nothing can be printed.
+    #[error("cannot write the result: {0}")]
+    Screen(#[from] std::io::Error),
+}
+
+impl ClientError {
+    /// Whether the server said that the object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, .. })
+    }
+
+    /// Whether the server said that the object exists already.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { code: 409, .. })
+    }
+}

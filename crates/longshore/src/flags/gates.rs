@@ -1,0 +1,125 @@
+//! Feature gates: named switches with a default and a stage.
+
+use std::collections::BTreeMap;
+
+use super::{UsageError, nearest, values};
+
+/// How far a feature is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// On for good; switching it is allowed as upstream allows it.
+    Stable,
+    /// Off unless asked for.
+    Alpha,
+    /// Known upstream, absent here: switching it on is refused with this reason.
+    NotYet(&'static str),
+}
+
+/// One gate of a program.
+#[derive(Debug, Clone, Copy)]
+pub struct Gate {
+    /// Upstream's name.
+    pub name: &'static str,
+    /// Its value when nobody sets it.
+    pub default: bool,
+    /// How far it is here.
+    pub stage: Stage,
+}
+
+/// The gates of a program after `--feature-gates` was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gates {
+    values: BTreeMap<&'static str, (bool, bool)>,
+}
+
+impl Gates {
+    /// Applies every `--feature-gates` of the command line, in order, over the defaults of `known`.
+    ///
+    /// # Errors
+    /// On a malformed item, an unknown gate, or a gate whose feature is not there.
+    pub fn read(known: &[Gate], given: &[String]) -> Result<Self, UsageError> {
+        let refuse =
+            |value: &str, why: String| UsageError::bad_value("--feature-gates", value, why);
+        let mut values: BTreeMap<_, _> =
+            known.iter().map(|gate| (gate.name, (gate.default, false))).collect();
+        for text in given {
+            for (name, on) in values::switches(text).map_err(|why| refuse(text, why))? {
+                let Some(gate) = known.iter().find(|gate| gate.name == name) else {
+                    let hint = nearest(&name, known.iter().map(|gate| gate.name))
+                        .map(|name| format!("; did you mean {name}?"))
+                        .unwrap_or_default();
+                    return Err(refuse(text, format!("there is no feature gate `{name}`{hint}")));
+                };
+                if let (Stage::NotYet(what), true) = (gate.stage, on != gate.default) {
+                    let flag = format!("--feature-gates={name}={on}");
+                    return Err(UsageError::FlagNotYet { flag, what });
+                }
+                values.insert(gate.name, (on, true));
+            }
+        }
+        Ok(Self { values })
+    }
+
+    /// Whether the gate is on. A name that the program does not have is off.
+    #[must_use]
+    pub fn on(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|(on, _)| *on)
+    }
+
+    /// Whether somebody set the gate on the command line.
+    #[must_use]
+    pub fn set_explicitly(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|(_, explicit)| *explicit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Gate] = &[
+        Gate { name: "Topology", default: true, stage: Stage::Stable },
+        Gate { name: "Release", default: false, stage: Stage::Alpha },
+        Gate { name: "Later", default: false, stage: Stage::NotYet("it comes with snapshots") },
+    ];
+
+    fn read(texts: &[&str]) -> Result<Gates, String> {
+        let given: Vec<String> = texts.iter().map(ToString::to_string).collect();
+        Gates::read(KNOWN, &given).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_overrides_and_order() {
+        for (given, topology, release) in [
+            (&[][..], true, false),
+            (&["Topology=false"][..], false, false),
+            (&["Topology=false,Release=true"][..], false, true),
+            (&["Topology=false", "Topology=T"][..], true, false),
+            (&["Later=false"][..], true, false),
+        ] {
+            let gates = read(given).unwrap();
+            assert_eq!(
+                (gates.on("Topology"), gates.on("Release")),
+                (topology, release),
+                "{given:?}"
+            );
+        }
+        let gates = read(&["Topology=true"]).unwrap();
+        assert!(gates.set_explicitly("Topology") && !gates.set_explicitly("Release"));
+    }
+
+    #[test]
+    fn refusals_name_the_gate() {
+        for (given, part) in [
+            ("Topolgy=true", "there is no feature gate `Topolgy`; did you mean Topology?"),
+            ("Topology", "lacks its =true"),
+            (
+                "Later=true",
+                "--feature-gates=Later=true is not part of this version yet: it comes with snapshots",
+            ),
+        ] {
+            let sentence = read(&[given]).unwrap_err();
+            assert!(sentence.contains(part), "{given}: {sentence}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Go's flag syntax, rewritten into the one form that clap reads: `--name=value`.
+
+use super::{UsageError, nearest};
+
+/// Arguments in canonical form: each flag as `--name=value` (or `--help`).
+pub type Normalised = Vec<String>;
+
+/// Makes every switch of `command` take Go's forms: `--x`, `--x=true`, `--x=F`, and the last one given wins.
+#[must_use]
+pub fn goify(command: clap::Command) -> clap::Command {
+    let is_duration = |arg: &clap::Arg| {
+        arg.get_value_parser().type_id() == std::any::TypeId::of::<std::time::Duration>()
+    };
+    command.args_override_self(true).mut_args(|arg| match arg.get_action() {
+        clap::ArgAction::SetTrue => {
+            let given = !arg.get_default_values().is_empty();
+            let arg = arg
+                .action(clap::ArgAction::Set)
+                .num_args(0..=1)
+                .require_equals(true)
+                .value_name("BOOL")
+                .hide_possible_values(true)
+                .value_parser(super::values::boolean)
+                .default_missing_value("true");
+            if given { arg } else { arg.default_value("false").hide_default_value(true) }
+        }
+        _ if is_duration(&arg) => arg.value_name("DURATION"),
+        _ => arg,
+    })
+}
+
+/// Rewrites `args` (without the program's name) for `command`, which went through [`goify`].
+///
+/// `removed` lists flags that the official program once had, with what to write instead.
+///
+/// # Errors
+/// On a flag that `command` does not know, a missing value, or a word that is no flag.
+pub fn normalise(
+    command: &clap::Command,
+    args: &[String],
+    removed: &[(&str, &'static str)],
+) -> Result<Normalised, UsageError> {
+    let mut out = Vec::with_capacity(args.len());
+    let mut rest = args.iter();
+    let mut last_switch: Option<&str> = None;
+    while let Some(arg) = rest.next() {
+        if arg == "--" {
+            if let Some(argument) = rest.next() {
+                return Err(UsageError::UnexpectedArgument {
+                    argument: argument.clone(),
+                    advice: None,
+                });
+            }
+            break;
+        }
+        let Some(body) = body(arg) else {
+            return Err(stray_word(arg, last_switch));
+        };
+        let (name, value) = match body.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (body, None),
+        };
+        if matches!(name, "help" | "h") {
+            out.push("--help".to_owned());
+            continue;
+        }
+        let Some(known) = command.get_arguments().find(|known| known.get_long() == Some(name))
+        else {
+            return Err(unknown(command, arg, name, removed));
+        };
+        last_switch = None;
+        if is_switch(known) {
+            out.push(format!("--{name}={}", value.unwrap_or("true")));
+            last_switch = value.is_none().then_some(name);
+            continue;
+        }
+        let value = match value {
+            Some(value) => value,
+            None => {
+                rest.next().ok_or_else(|| UsageError::MissingValue { flag: format!("--{name}") })?
+            }
+        };
+        out.push(format!("--{name}={value}"));
+    }
+    Ok(out)
+}
+
+/// The flag without its dashes, or nothing when the argument is no flag.
+fn body(arg: &str) -> Option<&str> {
+    let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?;
+    (!body.is_empty() && !body.starts_with(['-', '='])).then_some(body)
+}
+
+fn is_switch(arg: &clap::Arg) -> bool {
+    arg.get_num_args().is_some_and(|range| range.min_values() == 0)
+}
+
+/// Go reads `--x false` as the switch `--x` followed by a word; people mean `--x=false`.
+fn stray_word(word: &str, last_switch: Option<&str>) -> UsageError {
+    let advice = last_switch
+        .filter(|_| super::values::boolean(word).is_ok())
+        .map(|name| format!("write --{name}={word}"));
+    UsageError::UnexpectedArgument { argument: word.to_owned(), advice }
+}
+
+fn unknown(
+    command: &clap::Command,
+    arg: &str,
+    name: &str,
+    removed: &[(&str, &'static str)],
+) -> UsageError {
+    let dashes = arg.len() - arg.trim_start_matches('-').len();
+    let flag = format!("{}{name}", &arg[..dashes]);
+    if let Some((_, advice)) = removed.iter().find(|(gone, _)| *gone == name) {
+        return UsageError::RemovedFlag { flag, advice };
+    }
+    let longs = command
+        .get_arguments()
+        .filter(|known| !known.is_hide_set())
+        .filter_map(clap::Arg::get_long)
+        .chain(["help"]);
+    UsageError::UnknownFlag { flag, nearest: nearest(name, longs).map(|name| format!("--{name}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, ArgAction, Command};
+
+    fn command() -> Command {
+        goify(
+            Command::new("test")
+                .arg(Arg::new("v").long("v").short('v'))
+                .arg(Arg::new("timeout").long("timeout"))
+                .arg(Arg::new("csi-address").long("csi-address"))
+                .arg(Arg::new("feature-gates").long("feature-gates").action(ArgAction::Append))
+                .arg(
+                    Arg::new("leader-election").long("leader-election").action(ArgAction::SetTrue),
+                ),
+        )
+    }
+
+    fn run(line: &str) -> Result<String, String> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        normalise(&command(), &args, &[("provisioner", "ask the driver")])
+            .map(|args| args.join(" "))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rewrites_go_syntax() {
+        for (typed, canonical) in [
+            ("", ""),
+            ("-v=5", "--v=5"),
+            ("-v 5", "--v=5"),
+            ("--v 5", "--v=5"),
+            ("--v=5", "--v=5"),
+            ("-csi-address=/a=b", "--csi-address=/a=b"),
+            ("-csi-address /a", "--csi-address=/a"),
+            ("--timeout -5s", "--timeout=-5s"),
+            ("--timeout=", "--timeout="),
+            ("--timeout --v", "--timeout=--v"),
+            ("--leader-election", "--leader-election=true"),
+            ("-leader-election", "--leader-election=true"),
+            ("--leader-election=false -v 1", "--leader-election=false --v=1"),
+            ("--leader-election --v=1", "--leader-election=true --v=1"),
+            ("--feature-gates=A=true,B=false", "--feature-gates=A=true,B=false"),
+            ("-help", "--help"),
+            ("-h", "--help"),
+            ("--v=1 --", "--v=1"),
+        ] {
+            assert_eq!(run(typed).as_deref(), Ok(canonical), "{typed}");
+        }
+    }
+
+    #[test]
+    fn refuses_with_a_sentence() {
+        for (typed, sentence) in [
+            ("--timout=1s", "unknown flag --timout; did you mean --timeout?"),
+            ("-leader-electoin", "unknown flag -leader-electoin; did you mean --leader-election?"),
+            ("--qqqq", "unknown flag --qqqq"),
+            ("--timeout", "--timeout needs a value: write --timeout=VALUE"),
+            ("extra", "unexpected argument `extra`"),
+            ("-- extra", "unexpected argument `extra`"),
+            ("-", "unexpected argument `-`"),
+            ("---v=1", "unexpected argument `---v=1`"),
+            ("--=1", "unexpected argument `--=1`"),
+            (
+                "--leader-election false",
+                "unexpected argument `false`; write --leader-election=false",
+            ),
+            ("--leader-election zebra", "unexpected argument `zebra`"),
+            (
+                "-provisioner=x",
+                "-provisioner was removed from the official program; ask the driver",
+            ),
+        ] {
+            assert_eq!(run(typed), Err(sentence.to_owned()), "{typed}");
+        }
+    }
+
+    #[test]
+    fn clap_reads_what_comes_out() {
+        for (typed, on) in [
+            ("", false),
+            ("--leader-election", true),
+            ("--leader-election=T", true),
+            ("--leader-election=1", true),
+            ("--leader-election=FALSE", false),
+            ("--leader-election --leader-election=0", false),
+        ] {
+            let args = run(typed).unwrap();
+            let line = std::iter::once("test").chain(args.split_whitespace());
+            let matches = command().try_get_matches_from(line).unwrap();
+            assert_eq!(matches.get_one::<bool>("leader-election"), Some(&on), "{typed}");
+        }
+    }
+}
