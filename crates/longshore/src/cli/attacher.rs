@@ -140,7 +140,7 @@ impl TryFrom<Flags> for Config {
             logging,
             socket: csi_address,
             call_timeout: timeout,
-            kube: kube.access(String::new(), None)?,
+            kube: kube.access(String::new(), None),
             resync,
             backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
             workers: worker_threads,

@@ -64,7 +64,7 @@ pub struct Flags {
     #[arg(long, default_value = "128", value_parser = values::count, value_name = "N")]
     max_volumes: u32,
     /// File system when neither class nor volume names one.
-    #[arg(long, default_value = "ext4", value_name = "TYPE", value_parser = ["ext4", "xfs", "btrfs"])]
+    #[arg(long, default_value = "ext4", value_name = "TYPE")]
     default_fstype: String,
     /// How much may be promised for each byte of the pool.
     #[arg(long, default_value = "1", value_name = "RATIO")]
@@ -90,7 +90,7 @@ pub struct Config {
     pub mode: Mode,
     /// Volumes per node; none is no limit.
     pub max_volumes: Option<u32>,
-    /// File system when nothing else names one.
+    /// File system when nothing else names one: `ext4` in this version.
     pub default_fstype: String,
     /// Promise per byte of pool, at least 1.
     pub overcommit: f64,
@@ -137,9 +137,23 @@ impl TryFrom<Flags> for Config {
             pools: pool::distinct(pools)?,
             mode,
             max_volumes: Some(max_volumes).filter(|count| *count > 0),
-            default_fstype,
+            default_fstype: file_system(default_fstype)?,
             overcommit,
         })
+    }
+}
+
+/// A file system that the driver can make.
+fn file_system(name: String) -> Result<String, UsageError> {
+    match name.as_str() {
+        "ext4" => Ok(name),
+        "xfs" | "btrfs" => Err(UsageError::FlagNotYet {
+            flag: format!("--default-fstype={name}"),
+            what: "volumes are formatted with ext4",
+        }),
+        _ => {
+            Err(UsageError::bad_value("--default-fstype", name, "volumes are formatted with ext4"))
+        }
     }
 }
 
@@ -193,7 +207,11 @@ mod tests {
                 "--endpoint /s --node-id n --pool /p --kind remote",
                 "--kind cannot be `remote`: it is one of local, shared",
             ),
-            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "ext4"),
+            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "formatted with ext4"),
+            (
+                "--endpoint /s --node-id n --pool /p --default-fstype xfs",
+                "--default-fstype=xfs is not part of this version yet",
+            ),
             ("--endpoint /s --node-id n --pool /p --overcommit 0.5", "at least 1"),
             ("--endpoint /s --node-id n --pool /p --driver-name a/b", "a driver name has"),
             ("--endpoint tcp://x:1 --node-id n --pool /p", "only a path or unix:///path"),

@@ -309,7 +309,7 @@ impl TryFrom<Flags> for Config {
             socket: csi_address,
             call_timeout: timeout,
             // csi-provisioner lets the variable win over the flag.
-            kube: kube.access(master, environment.kubeconfig.clone())?,
+            kube: kube.access(master, environment.kubeconfig.clone()),
             naming: VolumeNaming::new(volume_name_prefix, volume_name_uuid_length)?,
             backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
             workers: worker_threads,

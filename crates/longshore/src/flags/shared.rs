@@ -153,7 +153,7 @@ pub struct KubeFlags {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "FILE")]
     pub kubeconfig: String,
     /// Requests per second; unset, requests in flight are limited by how the server copes.
-    #[arg(long, value_parser = values::rate, value_name = "N")]
+    #[arg(long, value_parser = values::rate, allow_hyphen_values = true, value_name = "N")]
     pub kube_api_qps: Option<f32>,
     /// Requests that may exceed the rate at once (10 when only the rate is set).
     #[arg(long, value_parser = values::count, value_name = "N")]
@@ -183,36 +183,26 @@ pub enum Throttle {
         /// Requests that may exceed it at once.
         burst: u32,
     },
+    /// No limit, which Go clients write as a negative rate.
+    Unlimited,
 }
 
 impl KubeFlags {
     /// The access these flags describe. `overriding` is the `KUBECONFIG` of programs that let it win over the flag.
-    ///
-    /// # Errors
-    /// When the rate can never let a request through.
-    pub fn access(
-        self,
-        master: String,
-        overriding: Option<String>,
-    ) -> Result<KubeAccess, UsageError> {
+    #[must_use]
+    pub fn access(self, master: String, overriding: Option<String>) -> KubeAccess {
         let Self { kubeconfig, kube_api_qps, kube_api_burst } = self;
-        // Upstream's defaults stand in for whichever of the two is unset.
+        // Upstream's defaults stand in for whichever of the two is unset; Go clients also read zero as unset.
+        let burst = kube_api_burst.filter(|burst| *burst > 0).unwrap_or(10);
         let throttle = match (kube_api_qps, kube_api_burst) {
             (None, None) => Throttle::Adaptive,
-            (qps, burst) => Throttle::Fixed { qps: qps.unwrap_or(5.0), burst: burst.unwrap_or(10) },
+            (Some(qps), _) if qps < 0.0 => Throttle::Unlimited,
+            (Some(qps), _) if qps > 0.0 => Throttle::Fixed { qps, burst },
+            _ => Throttle::Fixed { qps: 5.0, burst },
         };
-        if let Throttle::Fixed { qps, burst: 0 } = throttle
-            && qps > 0.0
-        {
-            return Err(UsageError::bad_value(
-                "--kube-api-burst",
-                0,
-                "no request would ever be let through",
-            ));
-        }
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let kubeconfig = overriding.or_else(|| some(kubeconfig)).map(PathBuf::from);
-        Ok(KubeAccess { kubeconfig, master: some(master), throttle })
+        KubeAccess { kubeconfig, master: some(master), throttle }
     }
 }
 
@@ -413,16 +403,17 @@ mod tests {
     #[test]
     fn throttle_is_adaptive_until_a_rate_is_set() {
         for (qps, burst, throttle) in [
-            (None, None, Some(Throttle::Adaptive)),
-            (Some(20.0), None, Some(Throttle::Fixed { qps: 20.0, burst: 10 })),
-            (None, Some(40), Some(Throttle::Fixed { qps: 5.0, burst: 40 })),
-            (Some(20.0), Some(40), Some(Throttle::Fixed { qps: 20.0, burst: 40 })),
-            (Some(20.0), Some(0), None),
+            (None, None, Throttle::Adaptive),
+            (Some(20.0), None, Throttle::Fixed { qps: 20.0, burst: 10 }),
+            (None, Some(40), Throttle::Fixed { qps: 5.0, burst: 40 }),
+            (Some(20.0), Some(40), Throttle::Fixed { qps: 20.0, burst: 40 }),
+            (Some(0.0), Some(0), Throttle::Fixed { qps: 5.0, burst: 10 }),
+            (Some(-1.0), Some(40), Throttle::Unlimited),
         ] {
             let flags =
                 KubeFlags { kubeconfig: String::new(), kube_api_qps: qps, kube_api_burst: burst };
             let access = flags.access(String::new(), None);
-            assert_eq!(access.ok().map(|access| access.throttle), throttle, "{qps:?} {burst:?}");
+            assert_eq!(access.throttle, throttle, "{qps:?} {burst:?}");
         }
     }
 

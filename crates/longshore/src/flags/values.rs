@@ -85,11 +85,11 @@ pub fn at_least_one(text: &str) -> Result<std::num::NonZeroU32, String> {
 /// A rate per second.
 ///
 /// # Errors
-/// When the text is no finite number, or negative.
+/// When the text is no finite number.
 pub fn rate(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
-        _ => Err("it is a number, zero or more".into()),
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err("it is a number".into()),
     }
 }
 
