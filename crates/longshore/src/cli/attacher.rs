@@ -36,7 +36,7 @@ pub struct Flags {
     /// Longest time one attach or detach call may take.
     #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
     timeout: Duration,
-    /// How often every object is looked at again without a change.
+    /// Pause between looks at objects that did not change (only the default is accepted in this version).
     #[arg(long, default_value = "10m", value_parser = values::duration)]
     resync: Duration,
     /// First delay after a failure; doubles with every further one.
@@ -86,8 +86,6 @@ pub struct Config {
     pub call_timeout: Duration,
     /// The cluster.
     pub kube: KubeAccess,
-    /// How often every object is looked at again; zero means never.
-    pub resync: Duration,
     /// Delays after failures.
     pub backoff: Backoff,
     /// Attachments at once, and as many volumes.
@@ -134,6 +132,12 @@ impl TryFrom<Flags> for Config {
             environment,
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
+        if resync != Duration::from_secs(600) {
+            return Err(UsageError::FlagNotYet {
+                flag: "--resync".into(),
+                what: "objects are looked at when they change or a retry is due",
+            });
+        }
         let mut logging = Logging::try_from(common)?;
         logging.notes = klog.check()?;
         Ok(Self {
@@ -141,7 +145,6 @@ impl TryFrom<Flags> for Config {
             socket: csi_address,
             call_timeout: timeout,
             kube: kube.access(String::new(), None),
-            resync,
             backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
             workers: worker_threads,
             max_entries: i32::try_from(max_entries).map_err(|_| {
@@ -174,7 +177,6 @@ mod tests {
     fn defaults_are_the_official_ones() {
         let config = config("").unwrap();
         assert_eq!(config.call_timeout, Duration::from_secs(15));
-        assert_eq!(config.resync, Duration::from_secs(600));
         assert_eq!(config.reconcile_period, Duration::from_secs(60));
         assert_eq!(config.workers.get(), 10);
         assert_eq!((config.max_entries, config.log_limit), (0, None));
@@ -202,6 +204,7 @@ mod tests {
         for (line, part) in [
             ("-connection-timeout 1s", "use --timeout"),
             ("--worker-threads=0", "it must be at least 1"),
+            ("--resync=1m", "--resync is not part of this version yet"),
             ("--master=x", "unknown flag --master"),
             ("--feature-gates=Topology=true", "there is no feature gate `Topology`"),
             ("--max-entries=3000000000", "at most 2147483647"),

@@ -42,26 +42,21 @@ async fn apply_one(
     let wanted = prepared(manifest, resource.namespaced.then_some(namespace.as_str()));
     let shown = format!("{}/{}", resource.display(), manifest.name);
     let path = resource.object(&namespace, &manifest.name);
-    let mut live = find(session, &shown, &path).await?;
-    if live.is_none() {
-        let path = format!("{}?{OPTIONS}", resource.collection(Some(&namespace)));
-        let body = Some((JSON, with_last_applied(&wanted)));
-        let ask =
-            Ask { verb: "create", object: &shown, method: Method::POST, path, accept: JSON, body };
-        match session.json(ask).await {
-            Ok(_) => return Ok((shown, "created")),
-            // Somebody else was quicker; then it is a change after all.
-            Err(error) if error.is_conflict() => {
-                live = Some(
-                    find(session, &shown, &path_of(resource, &namespace, manifest))
-                        .await?
-                        .ok_or(error)?,
-                );
+    let live = match find(session, &shown, &path).await? {
+        Some(live) => live,
+        None => {
+            let created = create(session, resource, &namespace, &shown, &wanted).await;
+            match created {
+                Ok(()) => return Ok((shown, "created")),
+                // Somebody else was quicker; then it is a change after all.
+                Err(error) if error.is_conflict() => {
+                    find(session, &shown, &path).await?.ok_or(error)?
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
-    }
-    let patch = patch_for(&wanted, &live.unwrap_or_default());
+    };
+    let patch = patch_for(&wanted, &live);
     if patch.as_object().is_some_and(serde_json::Map::is_empty) {
         return Ok((shown, "unchanged"));
     }
@@ -77,8 +72,22 @@ async fn apply_one(
     Ok((shown, "configured"))
 }
 
-fn path_of(resource: &Resource, namespace: &str, manifest: &Manifest) -> String {
-    resource.object(namespace, &manifest.name)
+async fn create(
+    session: &Session,
+    resource: &Resource,
+    namespace: &str,
+    shown: &str,
+    wanted: &Value,
+) -> Result<(), ClientError> {
+    let ask = Ask {
+        verb: "create",
+        object: shown,
+        method: Method::POST,
+        path: format!("{}?{OPTIONS}", resource.collection(Some(namespace))),
+        accept: JSON,
+        body: Some((JSON, with_last_applied(wanted))),
+    };
+    session.json(ask).await.map(drop)
 }
 
 async fn find(session: &Session, object: &str, path: &str) -> Result<Option<Value>, ClientError> {
