@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 
 /// One `name` label, as upstream's queue and election metrics have.
 type Named = [(&'static str, String); 1];
+type RequestLabels = [(&'static str, String); 2];
 
 /// The metrics of this process. Cheap to clone; all clones are the same registry.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ struct Inner {
     work_seconds: Family<Named, Histogram>,
     leading: Family<Named, Gauge>,
     slow_path: Family<Named, Counter>,
+    requests: Family<RequestLabels, Counter>,
+    in_flight_limit: Gauge,
     queues: Arc<QueueCollector>,
 }
 
@@ -100,6 +103,18 @@ impl Metrics {
             "Lease renewals that had to read the lease again",
             Family::default(),
         );
+        let requests = register(
+            &mut r,
+            "rest_client_requests",
+            "Number of HTTP requests, by status code and method",
+            Family::default(),
+        );
+        let in_flight_limit = register(
+            &mut r,
+            "longshore_api_in_flight_limit",
+            "Requests to the API that may be under way at once",
+            Gauge::default(),
+        );
         let queues = Arc::new(QueueCollector::default());
         r.register_collector(Box::new(queues.clone()));
         let registry = Mutex::new(r);
@@ -112,6 +127,8 @@ impl Metrics {
                 work_seconds,
                 leading,
                 slow_path,
+                requests,
+                in_flight_limit,
                 queues,
             }),
         }
@@ -142,6 +159,17 @@ impl Metrics {
     #[must_use]
     pub fn slow_path(&self, lease: &str) -> Counter {
         self.inner.slow_path.get_or_create_owned(&named(lease))
+    }
+
+    pub(crate) fn in_flight_limit(&self) -> Gauge {
+        self.inner.in_flight_limit.clone()
+    }
+
+    /// Counts a request; `code` is `None` if no answer came.
+    pub(crate) fn request(&self, method: &str, code: Option<u16>) {
+        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let labels = [("code", code), ("method", method.to_owned())];
+        self.inner.requests.get_or_create(&labels).inc();
     }
 
     pub(crate) fn queue(&self, name: &str) -> QueueMetrics {

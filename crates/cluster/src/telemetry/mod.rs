@@ -1,6 +1,10 @@
 //! Metrics, health and logs.
 
+mod http;
+mod log;
 mod metrics;
 
+pub use self::http::{Endpoint, EndpointError};
+pub use log::{LogFormat, LogOptions, init_logging};
 pub use metrics::Metrics;
 pub(crate) use metrics::{QueueMetrics, QueueStats};

@@ -1,0 +1,206 @@
+//! The Lease object as a lock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::Lease;
+use prometheus_client::metrics::counter::Counter;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::ElectionConfig;
+use crate::api::{Api, ListParams};
+use crate::clock;
+use crate::error::ApiError;
+
+/// The lease as last seen or written, and when that was by our own clock.
+struct Observed {
+    object: Value,
+    at: Instant,
+}
+
+impl Observed {
+    fn holder(&self) -> &str {
+        self.object["spec"]["holderIdentity"].as_str().unwrap_or_default()
+    }
+
+    /// When the holder loses the lease unless it renews.
+    fn expiry(&self) -> Instant {
+        let seconds = self.object["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(0);
+        self.at + Duration::from_secs(seconds)
+    }
+}
+
+pub(super) struct Lock {
+    api: Api,
+    key: ObjectKey,
+    identity: String,
+    lease_seconds: u64,
+    labels: BTreeMap<String, String>,
+    observed: Option<Observed>,
+    slow_path: Option<Counter>,
+}
+
+impl Lock {
+    pub(super) fn new(config: &ElectionConfig) -> Self {
+        Self {
+            api: config.api.clone(),
+            key: ObjectKey::new(config.namespace.clone(), config.name.clone()),
+            identity: config.identity.clone(),
+            lease_seconds: config.lease_duration.as_secs(),
+            labels: config.labels.clone(),
+            observed: None,
+            slow_path: config.metrics.as_ref().map(|m| m.slow_path(&config.name)),
+        }
+    }
+
+    pub(super) fn holder(&self) -> &str {
+        self.observed.as_ref().map_or("", Observed::holder)
+    }
+
+    /// When the lease, held by another, runs out as far as we have seen.
+    pub(super) fn expiry(&self) -> Option<Instant> {
+        self.observed.as_ref().filter(|o| !o.holder().is_empty()).map(Observed::expiry)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.holder() == self.identity
+    }
+
+    /// Takes or renews the lease; false if another holds it.
+    pub(super) async fn try_hold(&mut self) -> Result<bool, ApiError> {
+        if let Some(observed) = &self.observed
+            && self.is_ours()
+            && Instant::now() < observed.expiry()
+        {
+            let renewed = self.record(&observed.object, false);
+            match self.put(renewed).await {
+                Ok(()) => return Ok(true),
+                Err(error) => {
+                    tracing::debug!(%error, "reading the lease again");
+                    if let Some(slow_path) = &self.slow_path {
+                        slow_path.inc();
+                    }
+                }
+            }
+        }
+        match self.api.get_raw::<Lease>(&self.key).await? {
+            None => self.create().await,
+            Some(object) => self.take(object).await,
+        }
+    }
+
+    async fn create(&mut self) -> Result<bool, ApiError> {
+        let at = Instant::now();
+        let fresh = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": self.key.name, "namespace": self.key.namespace},
+            "spec": {"leaseTransitions": 0},
+        });
+        let object = self.record(&fresh, true);
+        let object = self.api.create::<Lease>(&object).await?;
+        self.observed = Some(Observed { object, at });
+        Ok(true)
+    }
+
+    async fn take(&mut self, object: Value) -> Result<bool, ApiError> {
+        self.observe(object);
+        let observed = self.observed.as_ref().expect("observed just now");
+        let held = !observed.holder().is_empty() && Instant::now() < observed.expiry();
+        if held && !self.is_ours() {
+            return Ok(false);
+        }
+        let mut object = self.record(&observed.object, !self.is_ours());
+        if !self.is_ours() {
+            let transitions = object["spec"]["leaseTransitions"].as_i64().unwrap_or(0);
+            object["spec"]["leaseTransitions"] = (transitions + 1).into();
+        }
+        self.put(object).await?;
+        Ok(true)
+    }
+
+    /// Keeps what was read; the time counts from when a record was first seen.
+    fn observe(&mut self, object: Value) {
+        match &mut self.observed {
+            Some(observed) if observed.object["spec"] == object["spec"] => observed.object = object,
+            _ => self.observed = Some(Observed { object, at: Instant::now() }),
+        }
+    }
+
+    async fn put(&mut self, object: Value) -> Result<(), ApiError> {
+        // Counted from before the write: the server cannot have stored it earlier.
+        let at = Instant::now();
+        let object = self.api.update::<Lease>(&object).await?;
+        self.observed = Some(Observed { object, at });
+        Ok(())
+    }
+
+    /// `object` with ourselves as holder, renewed now; unknown fields stay.
+    fn record(&self, object: &Value, acquired: bool) -> Value {
+        let now = clock::micros(clock::now());
+        let mut object = object.clone();
+        let spec = &mut object["spec"];
+        spec["holderIdentity"] = self.identity.as_str().into();
+        spec["leaseDurationSeconds"] = self.lease_seconds.into();
+        spec["renewTime"] = now.as_str().into();
+        if acquired {
+            spec["acquireTime"] = now.into();
+        }
+        for (name, value) in &self.labels {
+            object["metadata"]["labels"][name] = value.as_str().into();
+        }
+        object
+    }
+
+    /// Frees the lease, if it is ours: no holder, and a duration of one second.
+    pub(super) async fn release(&mut self) -> Result<(), ApiError> {
+        if !self.is_ours() {
+            return Ok(());
+        }
+        let Some(observed) = self.observed.take() else { return Ok(()) };
+        let now = clock::micros(clock::now());
+        let mut object = observed.object;
+        let spec = &mut object["spec"];
+        spec["holderIdentity"] = "".into();
+        spec["leaseDurationSeconds"] = 1.into();
+        spec["renewTime"] = now.as_str().into();
+        spec["acquireTime"] = now.into();
+        self.api.update::<Lease>(&object).await.map(drop)
+    }
+}
+
+/// Watches one lease for the moment nobody holds it.
+pub(super) struct Watcher {
+    api: Api,
+    namespace: String,
+    params: ListParams,
+}
+
+impl Watcher {
+    pub(super) fn new(config: &ElectionConfig) -> Self {
+        let selector = format!("metadata.name={}", config.name);
+        Self {
+            api: config.api.clone(),
+            namespace: config.namespace.clone(),
+            params: ListParams { field_selector: Some(selector), label_selector: None },
+        }
+    }
+
+    /// Tells `freed` each time; returns when the watch ends.
+    pub(super) async fn run(&self, freed: &Notify) -> Result<(), ApiError> {
+        let timeout = [("timeoutSeconds", "200")];
+        let mut lines =
+            self.api.watch::<Lease>(Some(&self.namespace), &self.params, &timeout).await?;
+        while let Some(line) = lines.next().await? {
+            let event: Value = serde_json::from_slice(&line)
+                .map_err(|source| ApiError::Decode { at: lines.at().clone(), source })?;
+            let holder = event["object"]["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            if event["type"] == "DELETED" || holder.is_empty() {
+                freed.notify_one();
+            }
+        }
+        Ok(())
+    }
+}

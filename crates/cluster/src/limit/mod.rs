@@ -1,0 +1,249 @@
+//! Limits on requests, inside the client.
+//!
+//! By default the number of requests *under way* is limited and adapts to the server; with a set
+//! rate it is a token bucket as in the Go clients. Either way a server that asks to wait (429, or
+//! a server error with `Retry-After`) is obeyed by all requests of this client, and the refused
+//! request is sent again afterwards: its caller only sees that it took longer.
+
+mod adaptive;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode, header};
+use kube::client::Body;
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use crate::api::retry_after;
+use crate::bucket::TokenBucket;
+use crate::telemetry::Metrics;
+use adaptive::Adaptive;
+
+/// How often one refused request is sent again before its caller hears of it.
+const RETRIES: u32 = 10;
+/// The wait when the server names none, and the longest that is obeyed in one piece.
+const WAIT_DEFAULT: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How a client limits itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Limit {
+    /// Between 4 and 32 requests under way, by latency and refusals.
+    Adaptive,
+    /// At most `qps` requests a second on average, `burst` at once.
+    Fixed {
+        /// Requests a second.
+        qps: f64,
+        /// Requests at once.
+        burst: u32,
+    },
+    /// No limit of our own; a server that asks to wait is still obeyed.
+    None,
+}
+
+/// Puts a limit around a client.
+#[must_use]
+pub fn limited(client: kube::Client, limit: Limit, metrics: Option<&Metrics>) -> kube::Client {
+    let namespace = client.default_namespace().to_owned();
+    let gate = Arc::new(Gate::new(limit, metrics));
+    let service = tower::service_fn(move |request| exchange(gate.clone(), client.clone(), request));
+    kube::Client::new(service, namespace)
+}
+
+async fn exchange(
+    gate: Arc<Gate>,
+    client: kube::Client,
+    mut request: Request<Body>,
+) -> Result<Response<Body>, kube::Error> {
+    // A watch answers for minutes; it neither fills a place nor says anything about latency.
+    let watch = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
+    let method = request.method().to_string();
+    let mut retries = 0;
+    loop {
+        let spare = copy(&request);
+        let place = gate.enter(watch).await;
+        let sent = Instant::now();
+        let response = client.send(request).await;
+        gate.count(&method, response.as_ref().ok().map(Response::status));
+        let response = response?;
+        match wait_asked(&response) {
+            Some(wait) => gate.refused(sent, wait),
+            None if response.status() == StatusCode::SERVICE_UNAVAILABLE => gate.strained(sent),
+            None if !watch => gate.answered(sent),
+            None => {}
+        }
+        gate.leave(place);
+        match spare {
+            Some(again) if wait_asked(&response).is_some() && retries < RETRIES => request = again,
+            _ => return Ok(response),
+        }
+        retries += 1;
+    }
+}
+
+/// The same request once more; `None` if its body can be read only once.
+fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+    let body = request.body().try_clone()?;
+    let mut copy = Request::new(body);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// How long the server asks to wait before the same request is sent again, if it does.
+fn wait_asked(response: &Response<Body>) -> Option<Duration> {
+    let status = response.status();
+    let named = response.headers().contains_key(header::RETRY_AFTER);
+    if status == StatusCode::TOO_MANY_REQUESTS || (status.is_server_error() && named) {
+        return Some(retry_after(response.headers()).unwrap_or(WAIT_DEFAULT).min(WAIT_MAX));
+    }
+    None
+}
+
+/// What all requests of one client pass through.
+struct Gate {
+    places: Option<Places>,
+    bucket: Option<Mutex<TokenBucket>>,
+    /// Nothing is sent before this time.
+    closed_until: Mutex<Option<Instant>>,
+    metrics: Option<Metrics>,
+}
+
+/// The adaptive limit as permits: `adaptive.limit()` = free + taken - `excess`.
+struct Places {
+    free: Semaphore,
+    state: Mutex<PlacesState>,
+    gauge: Option<Gauge>,
+}
+
+struct PlacesState {
+    adaptive: Adaptive,
+    permits: usize,
+    taken: usize,
+}
+
+impl Gate {
+    fn new(limit: Limit, metrics: Option<&Metrics>) -> Self {
+        let places = (limit == Limit::Adaptive).then(|| Places::new(metrics));
+        let bucket = match limit {
+            Limit::Fixed { qps, burst } => Some(Mutex::new(TokenBucket::new(qps, burst))),
+            Limit::Adaptive | Limit::None => None,
+        };
+        Self { places, bucket, closed_until: Mutex::new(None), metrics: metrics.cloned() }
+    }
+
+    /// Waits until a request may be sent. Dropping the future gives the place back.
+    async fn enter(&self, watch: bool) -> Option<Place<'_>> {
+        let place = match &self.places {
+            Some(places) if !watch => Some(places.take().await),
+            _ => None,
+        };
+        let wait = self.bucket.as_ref().map(|bucket| bucket.lock().reserve());
+        if let Some(wait) = wait.filter(|w| !w.is_zero()) {
+            tokio::time::sleep(wait).await;
+        }
+        loop {
+            let closed_until = *self.closed_until.lock();
+            match closed_until {
+                Some(until) if until > Instant::now() => tokio::time::sleep_until(until).await,
+                _ => return place,
+            }
+        }
+    }
+
+    fn leave(&self, place: Option<Place<'_>>) {
+        drop(place);
+    }
+
+    fn answered(&self, sent: Instant) {
+        if let Some(places) = &self.places {
+            places.update(|state| state.adaptive.answered(sent.elapsed(), state.taken));
+        }
+    }
+
+    fn strained(&self, sent: Instant) {
+        if let Some(places) = &self.places {
+            places.update(|state| state.adaptive.refused(sent));
+        }
+    }
+
+    fn refused(&self, sent: Instant, wait: Duration) {
+        self.strained(sent);
+        // Spread a little, so that many clients do not come back in step.
+        let until = Instant::now() + wait.mul_f64(1.0 + 0.2 * fastrand::f64());
+        let mut closed_until = self.closed_until.lock();
+        if closed_until.is_none_or(|at| at < until) {
+            *closed_until = Some(until);
+        }
+    }
+
+    fn count(&self, method: &str, status: Option<StatusCode>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.request(method, status.map(|s| s.as_u16()));
+        }
+    }
+}
+
+impl Places {
+    fn new(metrics: Option<&Metrics>) -> Self {
+        let adaptive = Adaptive::new();
+        let permits = adaptive.limit();
+        let places = Self {
+            free: Semaphore::new(permits),
+            state: Mutex::new(PlacesState { adaptive, permits, taken: 0 }),
+            gauge: metrics.map(Metrics::in_flight_limit),
+        };
+        places.update(|_| ());
+        places
+    }
+
+    async fn take(&self) -> Place<'_> {
+        let permit = self.free.acquire().await.expect("the semaphore is never closed");
+        self.state.lock().taken += 1;
+        Place { places: self, permit: Some(permit) }
+    }
+
+    /// Changes the state and makes the number of permits follow the limit.
+    fn update(&self, act: impl FnOnce(&mut PlacesState)) {
+        let mut state = self.state.lock();
+        act(&mut state);
+        let limit = state.adaptive.limit();
+        if limit > state.permits {
+            self.free.add_permits(limit - state.permits);
+            state.permits = limit;
+        } else {
+            // Permits that are taken now are withdrawn when they come back.
+            state.permits -= self.free.forget_permits(state.permits - limit);
+        }
+        if let Some(gauge) = &self.gauge {
+            gauge.set(i64::try_from(limit).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// A request's place among those under way.
+struct Place<'a> {
+    places: &'a Places,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.places.state.lock();
+        state.taken -= 1;
+        if state.permits > state.adaptive.limit()
+            && let Some(permit) = self.permit.take()
+        {
+            permit.forget();
+            state.permits -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! The HTTP endpoint: metrics and health.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ::http::{StatusCode, header};
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use futures::future::BoxFuture;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::Metrics;
+
+type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+/// What the endpoint serves: metrics, `/healthz` (all checks) and `/healthz/<check>` (one).
+#[derive(Clone)]
+pub struct Endpoint {
+    metrics: Metrics,
+    metrics_path: String,
+    checks: Vec<(String, Check)>,
+}
+
+/// Why the endpoint does not run.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}; choose a free address with --http-endpoint")]
+pub struct EndpointError {
+    address: String,
+    source: std::io::Error,
+}
+
+impl Endpoint {
+    /// Metrics under `/metrics`, health without checks.
+    #[must_use]
+    pub fn new(metrics: &Metrics) -> Self {
+        Self { metrics: metrics.clone(), metrics_path: "/metrics".to_owned(), checks: Vec::new() }
+    }
+
+    /// Serves metrics under another path.
+    #[must_use]
+    pub fn metrics_path(mut self, path: &str) -> Self {
+        self.metrics_path = format!("/{}", path.trim_start_matches('/'));
+        self
+    }
+
+    /// Adds a check that answers at once.
+    #[must_use]
+    pub fn check<F>(self, name: &str, check: F) -> Self
+    where
+        F: Fn() -> Result<(), String> + Send + Sync + 'static,
+    {
+        self.check_async(name, move || std::future::ready(check()))
+    }
+
+    /// Adds a check that has to ask someone.
+    #[must_use]
+    pub fn check_async<F, Fut>(mut self, name: &str, check: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.checks.push((name.to_owned(), Arc::new(move || Box::pin(check()))));
+        self
+    }
+
+    /// The routes, for programs that serve more on the same address.
+    pub fn router(self) -> Router {
+        let endpoint = Arc::new(self);
+        Router::new().fallback(move |request: Request| {
+            let endpoint = endpoint.clone();
+            async move { endpoint.answer(request.uri().path()).await }
+        })
+    }
+
+    /// Serves on `address` (Go's form `:8080` means all interfaces) until `shutdown`. Returns the
+    /// address in use.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be listened on.
+    pub async fn serve(
+        self,
+        address: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
+        let failed = |source| EndpointError { address: address.to_owned(), source };
+        let listener = listen(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let (router, stop) = (self.router(), shutdown.clone());
+        let task = tokio::spawn(async move {
+            let serve = axum::serve(listener, router);
+            let serve = serve.with_graceful_shutdown(async move { stop.cancelled().await });
+            if let Err(error) = serve.await {
+                tracing::error!(%error, "the HTTP endpoint stopped");
+            }
+        });
+        tracing::info!(address = %bound, "serving metrics and health");
+        Ok((bound, task))
+    }
+
+    async fn answer(&self, path: &str) -> Response {
+        if path == self.metrics_path {
+            let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+            return (kind, self.metrics.render()).into_response();
+        }
+        match path.strip_prefix("/healthz") {
+            Some("" | "/") => self.health(None).await,
+            Some(check) => self.health(Some(check.trim_start_matches('/'))).await,
+            None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+        }
+    }
+
+    async fn health(&self, only: Option<&str>) -> Response {
+        let asked = self.checks.iter().filter(|(name, _)| only.is_none_or(|one| one == name));
+        let mut found = only.is_none();
+        for (name, check) in asked {
+            found = true;
+            if let Err(reason) = check().await {
+                tracing::warn!(check = %name, reason, "unhealthy");
+                let text = format!("internal server error: {reason}\n");
+                return (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
+            }
+        }
+        if found {
+            return (StatusCode::OK, "ok").into_response();
+        }
+        (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
+    }
+}
+
+async fn listen(address: &str) -> std::io::Result<TcpListener> {
+    let Some(port) = address.strip_prefix(':') else {
+        return TcpListener::bind(address).await;
+    };
+    // All interfaces: both protocols where IPv6 exists, else IPv4 alone.
+    match TcpListener::bind(format!("[::]:{port}")).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn ask(endpoint: &Endpoint, path: &str) -> (u16, String) {
+        let response = endpoint.answer(path).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    #[tokio::test]
+    async fn health_is_all_checks_or_one() {
+        let endpoint = Endpoint::new(&Metrics::new())
+            .check("leader-election", || Err("stuck".into()))
+            .check_async("driver", || async { Ok(()) });
+        assert_eq!(ask(&endpoint, "/healthz/driver").await, (200, "ok".into()));
+        let stuck = (500, "internal server error: stuck\n".to_owned());
+        assert_eq!(ask(&endpoint, "/healthz/leader-election").await, stuck);
+        assert_eq!(ask(&endpoint, "/healthz").await, stuck);
+        assert_eq!(ask(&endpoint, "/healthz/other").await.0, 404);
+        assert_eq!(ask(&endpoint, "/other").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn metrics_are_served_over_http_in_the_text_format() {
+        let metrics = Metrics::new();
+        let stop = CancellationToken::new();
+        let endpoint = Endpoint::new(&metrics).metrics_path("numbers");
+        let (address, task) = endpoint.serve("127.0.0.1:0", &stop).await.expect("serves");
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connects");
+        let request = "GET /numbers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("read");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
+        assert!(answer.contains("\nprocess_start_time_seconds "), "{answer}");
+        stop.cancel();
+        task.await.expect("ends");
+    }
+
+    #[tokio::test]
+    async fn a_taken_address_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = taken.local_addr().expect("address").to_string();
+        let endpoint = Endpoint::new(&Metrics::new());
+        let error = endpoint.serve(&address, &CancellationToken::new()).await.expect_err("taken");
+        assert!(error.to_string().contains(&address), "{error}");
+    }
+}

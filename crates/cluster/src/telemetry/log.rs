@@ -1,0 +1,387 @@
+//! Logs on stderr in klog's manner: text lines or JSON, verbosity as a number.
+
+use std::fmt::{self, Write as _};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// From this verbosity on, debug lines are shown.
+const DEBUG_FROM: u8 = 4;
+/// From this verbosity on, trace lines are shown.
+const TRACE_FROM: u8 = 6;
+/// From this verbosity on, the libraries' own debug lines are shown too.
+const LIBRARIES_FROM: u8 = 8;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// `I1115 22:05:23.123456    1234 queue.rs:12] message key="value"`
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("unknown log format {other:?}; use text or json")),
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    /// `-v`: 0 shows information and worse, 4 debug lines, 6 trace lines, 8 those of libraries.
+    pub verbosity: u8,
+    /// `--logging-format`.
+    pub format: LogFormat,
+    /// `--vmodule`: verbosity for source files whose name (without `.rs`) matches the pattern,
+    /// where `*` and `?` are wild.
+    pub modules: Vec<(String, u8)>,
+}
+
+impl LogOptions {
+    /// Reads `--vmodule`: `pattern=N,…`.
+    ///
+    /// # Errors
+    /// Names the item that is not of that form.
+    pub fn parse_modules(text: &str) -> Result<Vec<(String, u8)>, String> {
+        let items = text.split(',').filter(|item| !item.is_empty());
+        items
+            .map(|item| {
+                item.split_once('=')
+                    .and_then(|(pattern, level)| Some((pattern.to_owned(), level.parse().ok()?)))
+                    .ok_or_else(|| format!("{item:?} is not of the form pattern=N"))
+            })
+            .collect()
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let file = metadata.file().and_then(|file| Path::new(file).file_stem());
+        let file = file.and_then(|stem| stem.to_str()).unwrap_or_default();
+        let own = metadata.target().starts_with("longshore");
+        let named = self.modules.iter().find(|(pattern, _)| matches(pattern, file));
+        let verbosity = named.map_or(self.verbosity, |(_, verbosity)| *verbosity);
+        level(verbosity, own || named.is_some()) >= *metadata.level()
+    }
+
+    fn most_verbose(&self) -> LevelFilter {
+        let own = self.modules.iter().map(|(_, verbosity)| level(*verbosity, true));
+        own.fold(level(self.verbosity, true), LevelFilter::max)
+    }
+}
+
+fn level(verbosity: u8, own: bool) -> LevelFilter {
+    match verbosity {
+        LIBRARIES_FROM.. => {
+            if own {
+                LevelFilter::TRACE
+            } else {
+                LevelFilter::DEBUG
+            }
+        }
+        _ if !own => LevelFilter::WARN,
+        TRACE_FROM.. => LevelFilter::TRACE,
+        DEBUG_FROM.. => LevelFilter::DEBUG,
+        _ => LevelFilter::INFO,
+    }
+}
+
+/// Matches `*` (any text) and `?` (any character).
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.chars().next() {
+        None => text.is_empty(),
+        Some('*') => {
+            let rest = &pattern[1..];
+            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+            ends.into_iter().any(|at| matches(rest, &text[at..]))
+        }
+        Some(wanted) => text.chars().next().is_some_and(|found| {
+            (wanted == '?' || wanted == found)
+                && matches(&pattern[wanted.len_utf8()..], &text[found.len_utf8()..])
+        }),
+    }
+}
+
+/// Starts logging to stderr. `RUST_LOG`, where set, takes the place of the verbosity.
+///
+/// # Errors
+/// Fails if logging was started before.
+pub fn init_logging(options: &LogOptions) -> Result<(), String> {
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .fmt_fields(KlogFields)
+        .event_format(Klog { format: options.format, pid: std::process::id() });
+    let filter = match EnvFilter::try_from_default_env() {
+        Ok(environment) if std::env::var_os("RUST_LOG").is_some() => FilterExt::boxed(environment),
+        _ => {
+            let (own, hint) = (options.clone(), options.most_verbose());
+            FilterExt::boxed(
+                filter_fn(move |metadata| own.enabled(metadata)).with_max_level_hint(hint),
+            )
+        }
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .map_err(|error| error.to_string())
+}
+
+/// Writes one line per event.
+struct Klog {
+    format: LogFormat,
+    pid: u32,
+}
+
+impl<S, N> FormatEvent<S, N> for Klog
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        match self.format {
+            LogFormat::Json => writeln!(writer, "{}", fields.json(event.metadata(), now_millis())),
+            LogFormat::Text => {
+                header(&mut writer, event.metadata(), self.pid, &jiff::Zoned::now())?;
+                writer.write_str(&fields.message)?;
+                writer.write_str(&fields.text())?;
+                for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+                    let extensions = span.extensions();
+                    if let Some(kept) =
+                        extensions.get::<tracing_subscriber::fmt::FormattedFields<N>>()
+                    {
+                        writer.write_str(&kept.fields)?;
+                    }
+                }
+                writeln!(writer)
+            }
+        }
+    }
+}
+
+fn header(
+    writer: &mut impl fmt::Write,
+    metadata: &Metadata<'_>,
+    pid: u32,
+    at: &jiff::Zoned,
+) -> fmt::Result {
+    let letter = match *metadata.level() {
+        Level::ERROR => 'E',
+        Level::WARN => 'W',
+        _ => 'I',
+    };
+    let time = at.strftime("%m%d %H:%M:%S.%6f");
+    write!(writer, "{letter}{time} {pid:>7} {}] ", caller(metadata))
+}
+
+fn caller(metadata: &Metadata<'_>) -> String {
+    let file = metadata.file().and_then(|file| Path::new(file).file_name());
+    let file = file.and_then(|name| name.to_str()).unwrap_or("???");
+    format!("{file}:{}", metadata.line().unwrap_or(1))
+}
+
+fn now_millis() -> f64 {
+    // Microseconds fit a double exactly for the next two centuries.
+    jiff::Timestamp::now().as_microsecond() as f64 / 1000.0
+}
+
+/// Formats the fields of spans like those of events.
+struct KlogFields;
+
+impl<'writer> FormatFields<'writer> for KlogFields {
+    fn format_fields<R: tracing_subscriber::field::RecordFields>(
+        &self,
+        mut writer: Writer<'writer>,
+        record: R,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        record.record(&mut fields);
+        writer.write_str(&fields.text())
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    rest: Vec<(&'static str, Value)>,
+}
+
+impl Fields {
+    /// ` key="value" number=1`
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.rest {
+            let name = if *name == "error" { "err" } else { name };
+            let _ = match value {
+                Value::String(value) => write!(text, " {name}={value:?}"),
+                value => write!(text, " {name}={value}"),
+            };
+        }
+        text
+    }
+
+    fn json(self, metadata: &Metadata<'_>, millis: f64) -> Value {
+        let mut object = Map::new();
+        object.insert("ts".into(), millis.into());
+        object.insert("caller".into(), caller(metadata).into());
+        object.insert("msg".into(), self.message.into());
+        let level = *metadata.level();
+        match level {
+            Level::ERROR | Level::WARN => {
+                object.insert("level".into(), level.as_str().to_ascii_lowercase().into());
+            }
+            Level::INFO => drop(object.insert("v".into(), 0.into())),
+            Level::DEBUG => drop(object.insert("v".into(), DEBUG_FROM.into())),
+            Level::TRACE => drop(object.insert("v".into(), TRACE_FROM.into())),
+        }
+        for (name, value) in self.rest {
+            let name = if name == "error" { "err" } else { name };
+            object.insert(name.to_owned(), value);
+        }
+        Value::Object(object)
+    }
+
+    fn add(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => self.rest.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(data);
+            Ok(data.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(options: &LogOptions, act: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let own = options.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || writer.clone())
+            .fmt_fields(KlogFields)
+            .event_format(Klog { format: options.format, pid: 1234 })
+            .with_filter(filter_fn(move |metadata| own.enabled(metadata)));
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, act);
+        String::from_utf8(sink.0.lock().clone()).expect("text")
+    }
+
+    #[test]
+    fn text_lines_look_like_klog() {
+        let line = logged(&LogOptions::default(), || {
+            tracing::warn!(claim = "default/data", tries = 3, error = %"no \"disk\"", "not bound");
+        });
+        let (head, rest) = line.split_once("] ").expect("a header");
+        assert_eq!(rest, "not bound claim=\"default/data\" tries=3 err=\"no \\\"disk\\\"\"\n");
+        let mut words = head.split_whitespace();
+        let date = words.next().expect("date");
+        assert!(date.starts_with('W') && date.len() == 5, "{head}");
+        let time = words.next().expect("time");
+        assert_eq!((time.len(), &time[8..9]), (15, "."), "{head}");
+        assert_eq!(words.next(), Some("1234"));
+        assert!(head.contains("    1234 log.rs:"), "{head}");
+    }
+
+    #[test]
+    fn fields_of_spans_follow() {
+        let line = logged(&LogOptions::default(), || {
+            let span = tracing::info_span!("bind", claim = "default/data");
+            span.in_scope(|| tracing::info!(n = 1, "m"));
+        });
+        assert!(line.ends_with("] m n=1 claim=\"default/data\"\n"), "{line}");
+    }
+
+    #[test]
+    fn json_lines_hold_the_fields_as_values() {
+        let options = LogOptions { format: LogFormat::Json, ..LogOptions::default() };
+        let line = logged(&options, || tracing::info!(claim = "a", tries = 3, "not bound"));
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!((&line["msg"], &line["v"]), (&"not bound".into(), &0.into()));
+        assert_eq!((&line["claim"], &line["tries"]), (&"a".into(), &3.into()));
+        assert!(line["ts"].as_f64().expect("a time") > 1e12);
+    }
+
+    #[test]
+    fn verbosity_and_modules_decide_what_is_shown() {
+        let shown = |options: &LogOptions| {
+            let text = logged(options, || {
+                tracing::info!("info");
+                tracing::debug!("debug");
+                tracing::trace!("trace");
+                tracing::info!(target: "hyper", "library info");
+                tracing::warn!(target: "hyper", "library warning");
+            });
+            text.lines().filter_map(|l| Some(l.split_once("] ")?.1.to_owned())).collect::<Vec<_>>()
+        };
+        let at = |verbosity| LogOptions { verbosity, ..LogOptions::default() };
+        assert_eq!(shown(&at(0)), ["info", "library warning"]);
+        assert_eq!(shown(&at(4)), ["info", "debug", "library warning"]);
+        assert_eq!(shown(&at(6)), ["info", "debug", "trace", "library warning"]);
+        assert_eq!(shown(&at(8)), ["info", "debug", "trace", "library info", "library warning"]);
+        let modules = LogOptions::parse_modules("other=9,l?*=4").expect("valid");
+        let some = LogOptions { modules, ..at(0) };
+        assert_eq!(shown(&some), ["info", "debug", "library info", "library warning"]);
+        assert!(LogOptions::parse_modules("log").is_err());
+    }
+}
