@@ -94,11 +94,17 @@ fn programs_and_flags_of_later_versions_say_so() {
 }
 
 #[test]
-fn two_diagnostics_addresses_exit_1_as_upstream() {
-    // case: csi-protocol/14.21
-    let ran = run(LONGSHORE, &["attacher", "--http-endpoint=:1", "--metrics-address=:2"]);
-    assert_eq!(ran.code, 1, "{}", ran.err);
-    assert!(ran.err.contains("cannot be used together"), "{}", ran.err);
+fn some_values_exit_1_as_upstream() {
+    for (flags, part) in [
+        // case: csi-protocol/14.21
+        (&["--http-endpoint=:1", "--metrics-address=:2"][..], "cannot be used together"),
+        // case: attacher/48
+        (&["--worker-threads=0"], "--worker-threads must be greater than zero"),
+    ] {
+        let ran = run(LONGSHORE, &[&["attacher"], flags].concat());
+        assert_eq!(ran.code, 1, "{flags:?}: {}", ran.err);
+        assert!(ran.err.contains(part), "{flags:?}: {}", ran.err);
+    }
 }
 
 #[test]

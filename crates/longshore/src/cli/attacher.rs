@@ -46,8 +46,8 @@ pub struct Flags {
     #[arg(long, default_value = "5m", value_parser = values::positive_duration)]
     retry_interval_max: Duration,
     /// Attachments worked on at once, and as many volumes.
-    #[arg(long, default_value = "10", value_parser = values::at_least_one, value_name = "N")]
-    worker_threads: NonZeroU32,
+    #[arg(long, default_value = "10", value_parser = values::count, value_name = "N")]
+    worker_threads: u32,
     /// Page size of ListVolumes; 0 leaves it to the driver.
     #[arg(long, default_value = "0", value_parser = values::count, value_name = "N")]
     max_entries: u32,
@@ -146,7 +146,9 @@ impl TryFrom<Flags> for Config {
             call_timeout: timeout,
             kube: kube.access(String::new(), None),
             backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
-            workers: worker_threads,
+            workers: NonZeroU32::new(worker_threads).ok_or_else(|| {
+                UsageError::AsOfficial("--worker-threads must be greater than zero".into())
+            })?,
             max_entries: i32::try_from(max_entries).map_err(|_| {
                 UsageError::bad_value("--max-entries", max_entries, "CSI allows at most 2147483647")
             })?,
@@ -203,7 +205,7 @@ mod tests {
     fn refusals() {
         for (line, part) in [
             ("-connection-timeout 1s", "use --timeout"),
-            ("--worker-threads=0", "it must be at least 1"),
+            ("--worker-threads=0", "--worker-threads must be greater than zero"),
             ("--resync=1m", "--resync is not part of this version yet"),
             ("--master=x", "unknown flag --master"),
             ("--feature-gates=Topology=true", "there is no feature gate `Topology`"),

@@ -54,9 +54,9 @@ pub enum UsageError {
     /// Two values that cannot go together.
     #[error("{0}")]
     Together(String),
-    /// Two flags that cannot go together, for which the official programs exit 1 rather than 2.
+    /// Values that the official programs refuse with exit code 1 rather than 2.
     #[error("{0}")]
-    Conflict(String),
+    AsOfficial(String),
     /// An environment variable that the flags need.
     #[error("the environment variable {variable} is required {why}")]
     Environment {
@@ -102,7 +102,7 @@ impl UsageError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Conflict(_) => 1,
+            Self::AsOfficial(_) => 1,
             _ => 2,
         }
     }

@@ -336,7 +336,7 @@ impl DiagnosticsFlags {
             (false, true) => ("--http-endpoint", http_endpoint),
             (true, false) => ("--metrics-address", metrics_address),
             (false, false) => {
-                return Err(UsageError::Conflict(
+                return Err(UsageError::AsOfficial(
                     "--http-endpoint and --metrics-address cannot be used together; keep --http-endpoint".into(),
                 ));
             }
