@@ -121,13 +121,16 @@ fn collect(dir: &Path, marks: &mut BTreeMap<String, String>) -> Result<()> {
     Ok(())
 }
 
-/// The marks on one line: after `case: `, ids separated by commas, each with its specification.
+/// The marks on one line: after each `case: `, ids separated by commas, each with its specification.
 fn marks_of(line: &str) -> Vec<String> {
-    let Some((_, rest)) = line.split_once("case: ") else { return Vec::new() };
-    let stop = |c: char| !(c.is_ascii_alphanumeric() || "-/".contains(c));
-    rest.split(", ")
-        .map(|part| part.split(stop).next().unwrap_or_default())
-        .take_while(|part| part.contains('/'))
+    let stop = |c: char| !(c.is_ascii_alphanumeric() || "-/.".contains(c));
+    line.split("case: ")
+        .skip(1)
+        .flat_map(|rest| {
+            rest.split(", ")
+                .map(move |part| part.split(stop).next().unwrap_or_default().trim_end_matches('.'))
+                .take_while(|part| part.contains('/'))
+        })
         .map(str::to_owned)
         .collect()
 }
@@ -138,12 +141,16 @@ mod tests {
 
     #[test]
     fn marks_are_found_where_they_stand() {
-        let rows: [(&str, &[&str]); 5] = [
+        let rows: [(&str, &[&str]); 6] = [
             ("// case: node/N1", &["node/N1"]),
             ("// case: node/N1, node/N2 (paths)", &["node/N1", "node/N2"]),
             (
                 "(\"case: pv-controller/1-5, pv-controller/1-6\", x),",
                 &["pv-controller/1-5", "pv-controller/1-6"],
+            ),
+            (
+                "// case: csi-protocol/14.1, case: csi-protocol/14.2.",
+                &["csi-protocol/14.1", "csi-protocol/14.2"],
             ),
             ("// in this case: nothing", &[]),
             ("no mark", &[]),
