@@ -18,7 +18,9 @@ use crate::error::{ApiError, Target};
 use crate::lines::Lines;
 
 /// Servers cut requests at one minute; waiting longer than that means the connection is dead.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(70);
+/// Bounds a request with all its waiting for limits and its retries.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Page size of lists, as the Go clients use.
 const PAGE_SIZE: u32 = 500;
@@ -209,7 +211,7 @@ impl Api {
         self.send(at, Method::GET, path, None).await?.decode()
     }
 
-    /// Opens a watch and returns its lines. `query` holds everything except selectors.
+    /// Opens a watch and returns its lines. `extra` holds the parameters besides selectors.
     pub(crate) async fn watch<T: Kind>(
         &self,
         namespace: Option<&str>,
@@ -228,8 +230,10 @@ impl Api {
             .header(header::ACCEPT, "application/json")
             .header(header::ACCEPT_ENCODING, "identity")
             .body(Body::empty());
-        let answer = self.respond(&at, request).await?;
-        Ok(Lines::new(at, answer.into_body()))
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.respond(&at, request)).await {
+            Ok(answer) => Ok(Lines::new(at, answer?.into_body())),
+            Err(elapsed) => Err(ApiError::Unreachable { at, source: elapsed.into() }),
+        }
     }
 
     /// Creates an object; its namespace is taken from its metadata.
@@ -361,8 +365,9 @@ impl Api {
 }
 
 async fn collect(at: &Target, body: Body) -> Result<Bytes, ApiError> {
-    match body.collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
+    match tokio::time::timeout(ANSWER_TIMEOUT, body.collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(e)) => Err(ApiError::Unreachable { at: at.clone(), source: e.into() }),
         Err(e) => Err(ApiError::Unreachable { at: at.clone(), source: e.into() }),
     }
 }
@@ -471,3 +476,7 @@ impl Query {
         path + &self.0
     }
 }
+
+#[cfg(test)]
+#[path = "api_tests.rs"]
+mod tests;

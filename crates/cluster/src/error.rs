@@ -46,7 +46,7 @@ pub enum ApiError {
     #[error("{at}: invalid: {message}")]
     Invalid { at: Target, message: String },
     /// 401 or 403: the identity may not do this.
-    #[error("{at}: forbidden: {message}; grant this identity the verb through RBAC")]
+    #[error("{at}: forbidden: {message}")]
     Forbidden { at: Target, message: String },
     /// 429: the server asked for fewer requests, and kept asking.
     #[error("{at}: too many requests{}", after(.retry_after))]
@@ -152,7 +152,14 @@ impl ApiError {
             409 => Self::Conflict { at, message },
             410 => Self::Gone { at, message },
             400 | 422 => Self::Invalid { at, message },
-            401 | 403 => Self::Forbidden { at, message },
+            401 => Self::Forbidden {
+                at,
+                message: format!("the credentials are not accepted: {message}"),
+            },
+            403 => Self::Forbidden {
+                at,
+                message: format!("{message}; grant this identity the verb through RBAC"),
+            },
             429 => Self::TooManyRequests { at, retry_after },
             code => Self::Other { at, code, message },
         }

@@ -24,7 +24,7 @@ pub mod telemetry;
 mod testing;
 
 pub use api::{Api, DeleteParams, ListParams, Patch};
-pub use cache::{Cache, Change, Scope};
+pub use cache::{Cache, Change, Scope, SharedCaches};
 pub use config::{ClientConfig, ConfigError};
 pub use error::{ApiError, Target};
 pub use events::{EventType, Recorder};

@@ -5,6 +5,7 @@
 //! look is not older than its own write.
 
 mod reflect;
+mod shared;
 mod store;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Api, ListParams};
+pub use shared::SharedCaches;
 use store::Store;
 
 /// What a cache holds.

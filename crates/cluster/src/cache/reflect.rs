@@ -123,7 +123,7 @@ where
             match decode::<T>(&lines, &line)? {
                 Event::Applied(object) => {
                     shown.insert(object.key());
-                    self.cache.change(|store| store.apply(object).into_iter().collect());
+                    self.cache.change(|store| store.apply_listed(object).into_iter().collect());
                 }
                 Event::Deleted(object) => {
                     shown.remove(&object.key());
@@ -156,7 +156,7 @@ where
             };
             for object in page.items.unwrap_or_default() {
                 shown.insert(object.key());
-                self.cache.change(|store| store.apply(object).into_iter().collect());
+                self.cache.change(|store| store.apply_listed(object).into_iter().collect());
             }
             if page.metadata.continue_.is_empty() {
                 self.finish_list(&shown, &page.metadata.resource_version);

@@ -255,3 +255,25 @@ async fn a_late_subscriber_hears_of_what_is_there() {
     cache.subscribe(move |change| told.0.lock().push(format!("{change:?}")));
     assert_eq!(log.take(), ["Applied(ns/a @1)"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn loops_of_one_process_share_one_watch() {
+    let server = Server::default();
+    let feed = server.stream();
+    let asked = server.clone();
+    let client = testing::client(move |_| {
+        let play = asked.script.lock().pop_front();
+        async move {
+            match play {
+                Some(Play::Stream(response)) => response,
+                _ => panic!("a second watch was opened"),
+            }
+        }
+    });
+    let caches = super::super::SharedCaches::new(&Api::new(client), &CancellationToken::new());
+    let (one, two) = (caches.of::<ConfigMap>(), caches.of::<ConfigMap>());
+    feed.send(event("ADDED", &object("a", 1))).expect("open");
+    feed.send(list_end(1)).expect("open");
+    caches.synced().await;
+    assert_eq!((one.len(), two.len()), (1, 1));
+}

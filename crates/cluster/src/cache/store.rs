@@ -68,13 +68,24 @@ impl<T: HasMeta> Store<T> {
         keys.into_iter().flatten().filter_map(|key| self.get(key)).collect()
     }
 
-    /// The watch (or a list) shows an object.
+    /// The watch shows an object.
     pub(super) fn apply(&mut self, object: T) -> Option<Change<T>> {
+        self.show(object, false)
+    }
+
+    /// A list shows an object. Lists are consistent reads, so what the watch showed before is
+    /// never newer, unless the server was set back to an earlier state: then the list is right.
+    pub(super) fn apply_listed(&mut self, object: T) -> Option<Change<T>> {
+        self.show(object, true)
+    }
+
+    fn show(&mut self, object: T, listed: bool) -> Option<Change<T>> {
         let key = object.key();
         let version = object.meta().revision();
         let mut old = None;
         if let Some(entry) = self.entries.get_mut(&key) {
-            if version < entry.version {
+            let set_back = listed && entry.overlaid.is_none();
+            if version < entry.version && !set_back {
                 return None;
             }
             if version == entry.version && version > 0 && entry.overlaid.is_none() {
@@ -277,6 +288,16 @@ mod tests {
         gone.sort();
         assert_eq!(gone, ["gone", "old-write"]);
         assert_eq!(version(&store, "new-write"), Some(9));
+    }
+
+    #[test]
+    fn a_server_set_back_to_an_earlier_state_is_believed() {
+        let mut store = store(&[("a", 10)], 10);
+        assert!(store.apply_listed(object("a", 3)).is_some());
+        assert_eq!(version(&store, "a"), Some(3));
+        store.assume(object("a", 12), true);
+        assert!(store.apply_listed(object("a", 3)).is_none(), "our own write is newer");
+        assert_eq!(version(&store, "a"), Some(12));
     }
 
     #[test]

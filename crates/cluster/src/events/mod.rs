@@ -169,8 +169,10 @@ impl Writer {
             tracing::debug!(reason = batch.happening.reason, "too many events about one object");
             return;
         };
+        // One name for all tries: if an earlier one did happen, the next says so.
+        let name = event_name(&batch.happening.object.name, batch.first);
         for _ in 0..TRIES {
-            match self.try_write(&decision, &batch).await {
+            match self.try_write(&decision, &batch, &name).await {
                 Ok(written) => return self.correlator.wrote(decision.key, written),
                 Err(error) if error.is_without_verdict() || is_limit(&error) => {
                     tracing::debug!(%error, "event not written yet");
@@ -188,7 +190,12 @@ impl Writer {
         );
     }
 
-    async fn try_write(&mut self, decision: &Decision, batch: &Batch) -> Result<Written, ApiError> {
+    async fn try_write(
+        &mut self,
+        decision: &Decision,
+        batch: &Batch,
+        name: &str,
+    ) -> Result<Written, ApiError> {
         if let Some(written) = &decision.written {
             match self.count_up(written, &decision.message, batch).await {
                 // Expired meanwhile: start a new one.
@@ -196,7 +203,7 @@ impl Writer {
                 other => return other,
             }
         }
-        self.make(&decision.message, batch).await
+        self.make(&decision.message, batch, name).await
     }
 
     async fn count_up(
@@ -214,14 +221,17 @@ impl Writer {
         Ok(Written { count, ..written.clone() })
     }
 
-    async fn make(&self, message: &str, batch: &Batch) -> Result<Written, ApiError> {
-        let event = self.event(message, batch);
-        self.api.create::<Event>(&event).await?;
+    async fn make(&self, message: &str, batch: &Batch, name: &str) -> Result<Written, ApiError> {
+        let event = self.event(message, batch, name);
+        match self.api.create::<Event>(&event).await {
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let field = |name: &str| event["metadata"][name].as_str().unwrap_or_default().to_owned();
         Ok(Written { namespace: field("namespace"), name: field("name"), count: batch.count })
     }
 
-    fn event(&self, message: &str, batch: &Batch) -> Value {
+    fn event(&self, message: &str, batch: &Batch, name: &str) -> Value {
         let Happening { object, kind, reason, .. } = &batch.happening;
         // Events about cluster-wide objects live in `default`.
         let namespace = if object.namespace.is_empty() { "default" } else { &object.namespace };
@@ -232,7 +242,7 @@ impl Writer {
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": event_name(&object.name, batch.first), "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace},
             "involvedObject": object,
             "type": kind.as_str(),
             "reason": reason,

@@ -9,6 +9,8 @@ struct Server {
     events: Arc<Mutex<Vec<Value>>>,
     writes: Arc<Mutex<usize>>,
     down: Arc<Mutex<bool>>,
+    /// The next create happens, but its answer is lost.
+    lose_answer: Arc<Mutex<bool>>,
 }
 
 impl Server {
@@ -27,7 +29,14 @@ impl Server {
         }
         let mut events = self.events.lock();
         if asked.method == "POST" {
+            let name = &asked.body["metadata"]["name"];
+            if events.iter().any(|e| e["metadata"]["name"] == *name) {
+                return failure(409, "AlreadyExists");
+            }
             events.push(asked.body.clone());
+            if std::mem::take(&mut *self.lose_answer.lock()) {
+                return failure(504, "Timeout");
+            }
             return answer(201, &asked.body);
         }
         let name = asked.path.rsplit('/').next().unwrap_or_default().to_owned();
@@ -106,6 +115,18 @@ async fn a_server_that_is_down_delays_but_loses_nothing() {
     }
     *server.down.lock() = false;
     eventually("all are counted", || server.total() == 50).await;
+    assert_eq!(server.events.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_whose_answer_was_lost_is_not_made_twice() {
+    let server = Server::default();
+    *server.lose_answer.lock() = true;
+    let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
+    recorder.event(&claim("data"), EventType::Warning, "R", "m");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    recorder.event(&claim("data"), EventType::Warning, "R", "m");
+    eventually("counted up", || server.total() == 2).await;
     assert_eq!(server.events.lock().len(), 1);
 }
 

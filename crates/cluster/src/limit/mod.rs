@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::api::retry_after;
+use crate::api::{ANSWER_TIMEOUT, retry_after};
 use crate::bucket::TokenBucket;
 use crate::telemetry::Metrics;
 use adaptive::Adaptive;
@@ -66,7 +66,10 @@ async fn exchange(
         let spare = copy(&request);
         let place = gate.enter(watch).await;
         let sent = Instant::now();
-        let response = client.send(request).await;
+        let response = match tokio::time::timeout(ANSWER_TIMEOUT, client.send(request)).await {
+            Ok(response) => response,
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        };
         gate.count(&method, response.as_ref().ok().map(Response::status));
         let response = response?;
         match wait_asked(&response) {
