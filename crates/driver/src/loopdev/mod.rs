@@ -1,0 +1,350 @@
+//! Loop devices, known by what they are bound to and never by number or path.
+//!
+//! A device is ours when its backing file is (device, inode) of the image in question *and* it
+//! carries our tag. Devices of others are not even opened: sysfs names the backing file, and only
+//! a file name of ours is worth a closer look.
+
+mod ioctl;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::id::VolumeId;
+use crate::pool::names;
+
+/// Major number of every loop device.
+pub const MAJOR: u32 = 7;
+/// Losing the race for a free device this often in a row means something else is wrong.
+const ATTEMPTS: u32 = 64;
+/// How long a detached device may take to disappear.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why a loop device could not be had or given back.
+#[derive(Debug, thiserror::Error)]
+pub enum LoopError {
+    /// The kernel refused a step.
+    #[error("loop device{}: cannot {what}: {source}", number.map(|n| format!(" {n}")).unwrap_or_default())]
+    Io {
+        /// The device, once there is one.
+        number: Option<u32>,
+        /// The step.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No free device could be taken.
+    #[error("no free loop device could be taken in {ATTEMPTS} attempts")]
+    NoneFree,
+    /// It was told to go and is still there.
+    #[error("loop device {0} is still in use, perhaps by a mount in another mount namespace")]
+    StillInUse(u32),
+}
+
+/// An image file, as the kernel knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backing {
+    /// Device of the filesystem it is on.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+}
+
+impl From<(u64, u64)> for Backing {
+    fn from((dev, ino): (u64, u64)) -> Self {
+        Self { dev, ino }
+    }
+}
+
+/// Whose device it is: written into the device, read back before anything is done with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag(String);
+
+impl Tag {
+    /// The tag of a volume on a node. Nodes that share a kernel get different tags.
+    #[must_use]
+    pub fn new(id: &VolumeId, node_id: &str) -> Self {
+        let node = hex::encode(Sha256::digest(node_id.as_bytes()));
+        Self(format!("longshore:{id}:{}", &node[..12]))
+    }
+}
+
+/// How a device is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Let go by itself when the last user is gone. Right for a filesystem, whose mount is the
+    /// user; wrong for a raw device, which must outlive each opener.
+    pub autoclear: bool,
+}
+
+/// A device that is bound to one of our images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// N of `/dev/loopN`; also its minor number.
+    pub number: u32,
+    /// It was bound for reading only.
+    pub read_only: bool,
+}
+
+impl LoopDevice {
+    /// Path of its device node.
+    #[must_use]
+    pub fn path(self) -> PathBuf {
+        node_path(self.number)
+    }
+}
+
+/// A bound device with the descriptor that keeps an autoclear device alive until it is mounted.
+#[derive(Debug)]
+pub struct Held {
+    /// The device.
+    pub device: LoopDevice,
+    _open: File,
+}
+
+/// The device through which this node has `backing`, if any.
+pub fn find(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<Option<LoopDevice>, LoopError> {
+    for number in candidates(id)? {
+        let Some(file) = open_existing(number)? else { continue };
+        if let Some(device) = ours(&file, number, backing, tag)? {
+            return Ok(Some(device));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether any device at all, of this node or of another, is bound to `backing`.
+pub fn is_bound(id: &VolumeId, backing: Backing) -> Result<bool, LoopError> {
+    for number in candidates(id)? {
+        let Some(file) = open_existing(number)? else { continue };
+        let info = ioctl::status(&file).map_err(|e| fail(number, "ask for its status", e))?;
+        if info.is_some_and(|info| (info.lo_device, info.lo_inode) == (backing.dev, backing.ino)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Binds a free device to `image`.
+pub fn attach(image: &File, tag: &Tag, binding: Binding) -> Result<Held, LoopError> {
+    let no_number = |what| move |source| LoopError::Io { number: None, what, source };
+    let stat = image.metadata().map_err(no_number("look at the image"))?;
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/loop-control")
+        .map_err(no_number("open /dev/loop-control"))?;
+    let mut flags = 0;
+    flags |= if binding.read_only { ioctl::READ_ONLY } else { 0 };
+    flags |= if binding.autoclear { ioctl::AUTOCLEAR } else { 0 };
+    for _ in 0..ATTEMPTS {
+        let number = ioctl::get_free(&control).map_err(no_number("find a free one"))?;
+        let device = open_node(number, !binding.read_only)?;
+        match ioctl::configure(&device, image.as_raw_fd(), flags, &tag.0) {
+            Ok(()) => {}
+            // Free a moment ago, somebody else's now.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
+            Err(error) => return Err(fail(number, "bind it", error)),
+        }
+        let backing = Backing { dev: stat.dev(), ino: stat.ino() };
+        return match ours(&device, number, backing, tag)? {
+            Some(found) => Ok(Held { device: found, _open: device }),
+            None => Err(fail(number, "recognise it after binding it", io::Error::other("it is bound to another file"))),
+        };
+    }
+    Err(LoopError::NoneFree)
+}
+
+/// Whether something has the device to itself: a mounted filesystem in any mount namespace.
+pub fn is_claimed(device: LoopDevice) -> Result<bool, LoopError> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device.path());
+    match opened {
+        Ok(_) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(true),
+        Err(error) => Err(fail(device.number, "open it", error)),
+    }
+}
+
+/// Unbinds the device if it still is what `find` saw, and waits until it is gone.
+pub fn detach(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<(), LoopError> {
+    while let Some(device) = find(id, backing, tag)? {
+        let Some(file) = open_existing(device.number)? else { continue };
+        // While the descriptor is open the binding cannot change, so this check holds below.
+        if ours(&file, device.number, backing, tag)?.is_none() {
+            continue;
+        }
+        match ioctl::clear(&file) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+            Err(error) => return Err(fail(device.number, "unbind it", error)),
+        }
+        drop(file);
+        wait_gone(id, device)?;
+    }
+    Ok(())
+}
+
+/// Waits until sysfs no longer shows the volume behind the device.
+pub fn wait_gone(id: &VolumeId, device: LoopDevice) -> Result<(), LoopError> {
+    let since = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    while is_candidate(id, device.number)? {
+        if since.elapsed() > GONE_WITHIN {
+            return Err(LoopError::StillInUse(device.number));
+        }
+        // The kernel has no event for this that does not need a netlink socket per call.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Makes a raw device refuse or take writes.
+pub fn set_read_only(device: LoopDevice, read_only: bool) -> Result<(), LoopError> {
+    let file = open_node(device.number, false)?;
+    ioctl::set_read_only(&file, read_only).map_err(|e| fail(device.number, "set its access", e))
+}
+
+/// Size of a device.
+pub fn size_bytes(device: LoopDevice) -> Result<u64, LoopError> {
+    let file = open_node(device.number, false)?;
+    ioctl::size_bytes(&file).map_err(|e| fail(device.number, "measure it", e))
+}
+
+/// Opens the device node, making it where the device filesystem lags or is a plain directory.
+fn open_node(number: u32, write: bool) -> Result<File, LoopError> {
+    let path = node_path(number);
+    let open = || OpenOptions::new().read(true).write(write).open(&path);
+    let file = match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_node(number).map_err(|e| fail(number, "make its device node", e))?;
+            open()
+        }
+        opened => opened,
+    };
+    let file = file.map_err(|e| fail(number, "open it", e))?;
+    let meta = file.metadata().map_err(|e| fail(number, "look at its device node", e))?;
+    let want = rustix::fs::makedev(MAJOR, number);
+    if !meta.file_type().is_block_device() || meta.rdev() != want {
+        return Err(fail(number, "trust its device node", io::Error::other("it is another device")));
+    }
+    Ok(file)
+}
+
+/// Opens a device that sysfs showed; `None` when it vanished meanwhile.
+fn open_existing(number: u32) -> Result<Option<File>, LoopError> {
+    match open_node(number, false) {
+        Err(LoopError::Io { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) =>
+        {
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+fn make_node(number: u32) -> io::Result<()> {
+    use rustix::fs::{CWD, FileType, Mode};
+    let dev = rustix::fs::makedev(MAJOR, number);
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    match rustix::fs::mknodat(CWD, node_path(number), FileType::BlockDevice, mode, dev) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn ours(
+    file: &File,
+    number: u32,
+    backing: Backing,
+    tag: &Tag,
+) -> Result<Option<LoopDevice>, LoopError> {
+    let info = ioctl::status(file).map_err(|e| fail(number, "ask for its status", e))?;
+    let Some(info) = info else { return Ok(None) };
+    let name = info.lo_file_name.split(|&b| b == 0).next().unwrap_or_default();
+    let same = (info.lo_device, info.lo_inode) == (backing.dev, backing.ino)
+        && name == tag.0.as_bytes();
+    let read_only = info.lo_flags & ioctl::READ_ONLY != 0;
+    Ok(same.then_some(LoopDevice { number, read_only }))
+}
+
+/// Devices whose backing file has the name of the volume's image, wherever it lies.
+fn candidates(id: &VolumeId) -> Result<Vec<u32>, LoopError> {
+    let fail = |source| LoopError::Io { number: None, what: "read /sys/block", source };
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir("/sys/block").map_err(fail)? {
+        let name = entry.map_err(fail)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+        if let Some(number) = number.and_then(|digits| digits.parse().ok())
+            && is_candidate(id, number)?
+        {
+            numbers.push(number);
+        }
+    }
+    Ok(numbers)
+}
+
+fn is_candidate(id: &VolumeId, number: u32) -> Result<bool, LoopError> {
+    let attribute = format!("/sys/block/loop{number}/loop/backing_file");
+    match std::fs::read(attribute) {
+        Ok(path) => Ok(names_image(&path, id)),
+        // Unbound devices do not have the attribute, and ones just removed have no directory.
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(fail(number, "read its backing file", error)),
+    }
+}
+
+fn names_image(path: &[u8], id: &VolumeId) -> bool {
+    let path = path.strip_suffix(b"\n").unwrap_or(path);
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    path.rsplit(|&b| b == b'/').next() == Some(names::image(id).as_bytes())
+}
+
+fn node_path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+fn fail(number: u32, what: &'static str, source: io::Error) -> LoopError {
+    LoopError::Io { number: Some(number), what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backing_file_names() {
+        let id = VolumeId::for_name("", "a");
+        let other = VolumeId::for_name("", "b");
+        let cases = [
+            (format!("/pool/{id}.img\n"), true),
+            (format!("/pool/{id}.img (deleted)\n"), true),
+            (format!("{id}.img\n"), true),
+            (format!("/pool/{other}.img\n"), false),
+            (format!("/pool/{id}.img/inner\n"), false),
+            (format!("/pool/x{id}.img\n"), false),
+            ("\n".to_owned(), false),
+        ];
+        for (path, want) in cases {
+            assert_eq!(names_image(path.as_bytes(), &id), want, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_tag_fits_into_the_device() {
+        let id = VolumeId::for_name("", "a");
+        assert!(Tag::new(&id, "n1").0.len() <= 63);
+        assert_ne!(Tag::new(&id, "n1"), Tag::new(&id, "n2"));
+    }
+}

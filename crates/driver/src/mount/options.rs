@@ -1,0 +1,99 @@
+//! Mount flags of a class or volume: a typed allow-list, never free text to the kernel.
+
+use rustix::mount::MountAttrFlags as Attr;
+
+use crate::config::FsType;
+
+/// Flags that were understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Flags of the mount.
+    pub attributes: Attr,
+    /// The filesystem itself refuses writes.
+    pub read_only: bool,
+    /// Options of the filesystem.
+    pub filesystem: Vec<(String, Option<String>)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { attributes: Attr::empty(), read_only: false, filesystem: Vec::new() }
+    }
+}
+
+impl Options {
+    /// Reads flags as Kubernetes passes them: one to an element, or several with commas.
+    pub fn parse(flags: &[String], fstype: FsType) -> Result<Self, String> {
+        let mut options = Self::default();
+        for flag in flags.iter().flat_map(|flag| flag.split(',')).map(str::trim) {
+            options.add(flag, fstype)?;
+        }
+        Ok(options)
+    }
+
+    fn add(&mut self, flag: &str, fstype: FsType) -> Result<(), String> {
+        let atime = |attributes: &mut Attr, bits: Attr| {
+            attributes.remove(Attr::MOUNT_ATTR__ATIME);
+            attributes.insert(bits);
+        };
+        match flag {
+            "" | "defaults" | "rw" | "dev" | "exec" | "suid" | "async" | "diratime" | "atime" => {}
+            "ro" => self.read_only = true,
+            "nodev" => self.attributes.insert(Attr::MOUNT_ATTR_NODEV),
+            "noexec" => self.attributes.insert(Attr::MOUNT_ATTR_NOEXEC),
+            "nosuid" => self.attributes.insert(Attr::MOUNT_ATTR_NOSUID),
+            "nodiratime" => self.attributes.insert(Attr::MOUNT_ATTR_NODIRATIME),
+            "nosymfollow" => self.attributes.insert(Attr::MOUNT_ATTR_NOSYMFOLLOW),
+            "noatime" => atime(&mut self.attributes, Attr::MOUNT_ATTR_NOATIME),
+            "relatime" => atime(&mut self.attributes, Attr::MOUNT_ATTR_RELATIME),
+            "strictatime" => atime(&mut self.attributes, Attr::MOUNT_ATTR_STRICTATIME),
+            "sync" | "dirsync" | "lazytime" => self.filesystem.push((flag.to_owned(), None)),
+            _ => match known(flag, fstype) {
+                Some(option) => self.filesystem.push(option),
+                None => return Err(format!("mount flag {flag:?} is not supported for {fstype}")),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Options that change how the filesystem works but reach neither other files nor the host
+/// (`errors=panic` and external journals are left out on purpose).
+fn known(flag: &str, fstype: FsType) -> Option<(String, Option<String>)> {
+    let (key, value) = match flag.split_once('=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (flag, None),
+    };
+    let number = |text: &str| text.len() <= 6 && !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let fine = match fstype {
+        FsType::Ext4 => match (key, value) {
+            ("discard" | "nodiscard" | "delalloc" | "nodelalloc", None) => true,
+            ("auto_da_alloc" | "noauto_da_alloc" | "user_xattr" | "acl", None) => true,
+            ("data", Some("ordered" | "journal" | "writeback")) => true,
+            ("errors", Some("continue" | "remount-ro")) => true,
+            ("commit" | "stripe", Some(value)) => number(value),
+            _ => false,
+        },
+    };
+    fine.then(|| (key.to_owned(), value.map(str::to_owned)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_understood_or_refused() {
+        let parse = |flag: &str| Options::parse(&[flag.to_owned()], FsType::Ext4);
+        for flag in ["discard", "noatime,nodev", "data=journal", "commit=30", "ro", "", "defaults"] {
+            parse(flag).expect(flag);
+        }
+        for flag in ["errors=panic", "journal_path=/dev/sda", "commit=-1", "loop", "subvol=x", "a\0b"] {
+            let error = parse(flag).expect_err(flag);
+            assert!(error.contains("not supported"), "{flag}: {error}");
+        }
+        let options = parse("noatime,relatime,commit=5").unwrap();
+        assert_eq!(options.attributes, Attr::MOUNT_ATTR_RELATIME);
+        assert_eq!(options.filesystem, [("commit".to_owned(), Some("5".to_owned()))]);
+    }
+}

@@ -1,0 +1,227 @@
+//! Paths from outside, made safe to act on.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Why a path is not acted on.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The text itself is no good.
+    #[error("path {path:?} {why}")]
+    Bad {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The directory that should hold it is not there.
+    #[error("the parent directory of {0:?} does not exist")]
+    NoParent(String),
+    /// Looking at it failed.
+    #[error("cannot {what} {path:?}: {source}")]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// The path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// A name in an open directory: what is done here is done in that directory, whatever happens to
+/// the path meanwhile.
+#[derive(Debug)]
+pub struct Place {
+    parent: OwnedFd,
+    leaf: OsString,
+    path: PathBuf,
+    given: String,
+}
+
+impl Place {
+    /// Resolves the parent of an absolute path. The last part may not exist yet, and is never
+    /// followed if it is a link; `..` is not accepted anywhere.
+    pub fn resolve(given: &str) -> Result<Self, PlaceError> {
+        let bad = |why| PlaceError::Bad { path: given.to_owned(), why };
+        if given.contains('\0') || given.len() >= 4096 {
+            return Err(bad("is not a usable path"));
+        }
+        let path = Path::new(given);
+        if !path.is_absolute() {
+            return Err(bad("is not absolute"));
+        }
+        if path.components().any(|part| part == Component::ParentDir) {
+            return Err(bad("contains \"..\""));
+        }
+        let (Some(parent), Some(leaf)) = (path.parent(), path.file_name()) else {
+            return Err(bad("is the root directory"));
+        };
+        let io = |what| move |source| PlaceError::Io { what, path: given.to_owned(), source };
+        let parent = match parent.canonicalize() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(PlaceError::NoParent(given.to_owned()));
+            }
+            resolved => resolved.map_err(io("resolve"))?,
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(CWD, &parent, flags, Mode::empty());
+        Ok(Self {
+            parent: fd.map_err(|e| io("open the parent of")(e.into()))?,
+            leaf: leaf.to_owned(),
+            path: parent.join(leaf),
+            given: given.to_owned(),
+        })
+    }
+
+    /// The path with its parent resolved, as the mount table shows it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What stands there; `None` when nothing does. A symbolic link is refused.
+    pub fn kind(&self) -> Result<Option<FileType>, PlaceError> {
+        match rustix::fs::statat(&self.parent, &self.leaf, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink => {
+                    Err(PlaceError::Bad { path: self.given.clone(), why: "is a symbolic link" })
+                }
+                kind => Ok(Some(kind)),
+            },
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(self.io("look at", error)),
+        }
+    }
+
+    /// Opens what stands there, to mount onto it or from it.
+    pub fn open(&self) -> Result<OwnedFd, PlaceError> {
+        self.kind()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty());
+        opened.map_err(|error| self.io("open", error))
+    }
+
+    /// Makes an empty directory, unless there is one. True when it was made now.
+    pub fn make_dir(&self) -> Result<bool, PlaceError> {
+        match self.kind()? {
+            Some(FileType::Directory) => return Ok(false),
+            Some(_) => return Err(self.bad("is not a directory")),
+            None => {}
+        }
+        let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP;
+        let made = rustix::fs::mkdirat(&self.parent, &self.leaf, mode);
+        made.map(|()| true).map_err(|error| self.io("make", error))
+    }
+
+    /// Makes an empty file, unless there is one. True when it was made now.
+    pub fn make_file(&self) -> Result<bool, PlaceError> {
+        match self.kind()? {
+            Some(FileType::RegularFile) => return Ok(false),
+            Some(_) => return Err(self.bad("is not a regular file")),
+            None => {}
+        }
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::RUSR | Mode::WUSR);
+        made.map(|_| true).map_err(|error| self.io("make", error))
+    }
+
+    /// Removes the empty directory or empty file; one that is not there is as good.
+    pub fn remove(&self) -> Result<(), PlaceError> {
+        let flags = match self.kind()? {
+            None => return Ok(()),
+            Some(FileType::Directory) => AtFlags::REMOVEDIR,
+            Some(FileType::RegularFile) if self.is_empty_file()? => AtFlags::empty(),
+            Some(_) => return Err(self.bad("holds something that this driver did not put there")),
+        };
+        match rustix::fs::unlinkat(&self.parent, &self.leaf, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(self.io("remove", error)),
+        }
+    }
+
+    fn is_empty_file(&self) -> Result<bool, PlaceError> {
+        let stat = rustix::fs::statat(&self.parent, &self.leaf, AtFlags::SYMLINK_NOFOLLOW);
+        stat.map(|stat| stat.st_size == 0).map_err(|error| self.io("look at", error))
+    }
+
+    fn bad(&self, why: &'static str) -> PlaceError {
+        PlaceError::Bad { path: self.given.clone(), why }
+    }
+
+    fn io(&self, what: &'static str, error: Errno) -> PlaceError {
+        PlaceError::Io { what, path: self.given.clone(), source: error.into() }
+    }
+}
+
+/// Whether two spellings name one place; used for paths remembered as text.
+#[must_use]
+pub fn same_text(a: &str, b: &str) -> bool {
+    let trim = |text: &str| OsStr::from_bytes(text.trim_end_matches('/').as_bytes()).to_owned();
+    trim(a) == trim(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_paths_are_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let base = tmp.path().to_str().unwrap();
+        let long = format!("/{}", "a".repeat(5000));
+        let cases = [
+            ("", "not absolute"),
+            ("relative/path", "not absolute"),
+            ("/", "root directory"),
+            ("/a/../etc", "\"..\""),
+            ("/..", "\"..\""),
+            ("/a\0b", "usable"),
+            (&long, "usable"),
+            (&format!("{base}/missing/leaf"), "parent directory"),
+        ];
+        for (path, want) in cases {
+            let error = Place::resolve(path).expect_err(path).to_string();
+            assert!(error.contains(want), "{path:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_link_at_the_end_is_refused() {
+        let tmp = tempfile::tempdir().unwrap();
+        let link = tmp.path().join("link");
+        std::os::unix::fs::symlink("/etc", &link).unwrap();
+        let place = Place::resolve(link.to_str().unwrap()).unwrap();
+        for error in [place.make_dir(), place.make_file(), place.remove().map(|()| false)] {
+            assert!(error.expect_err("refused").to_string().contains("symbolic link"));
+        }
+        assert!(place.open().is_err());
+        assert!(link.symlink_metadata().is_ok());
+    }
+
+    #[test]
+    fn only_empty_things_are_removed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |name: &str| Place::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
+        assert!(at("dir").make_dir().unwrap());
+        assert!(!at("dir").make_dir().unwrap());
+        assert!(at("dir").make_file().is_err());
+        assert!(at("file").make_file().unwrap());
+        assert!(at("file").make_dir().is_err());
+        std::fs::write(tmp.path().join("full"), "x").unwrap();
+        std::fs::create_dir_all(tmp.path().join("tree/inner")).unwrap();
+        assert!(at("full").remove().is_err());
+        assert!(at("tree").remove().is_err());
+        for name in ["dir", "file", "dir"] {
+            at(name).remove().unwrap();
+            assert!(!tmp.path().join(name).exists());
+        }
+        assert!(tmp.path().join("tree/inner").exists());
+    }
+}

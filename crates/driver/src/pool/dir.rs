@@ -1,0 +1,151 @@
+//! A directory handle with the few file operations a pool needs.
+//!
+//! Every name is resolved below the open directory and never through a symbolic link, so that a
+//! directory swapped under our feet or a planted link cannot lead anywhere else.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+}
+
+impl Dir {
+    /// Opens `path`, making it (0700) when it is missing, and closes it to everybody else.
+    pub fn open_private(path: &Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::PermissionDenied,
+                format!("it belongs to user {}", stat.st_uid),
+            ));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            rustix::fs::fchmod(&fd, Mode::RWXU)?;
+        }
+        Ok(Self { fd })
+    }
+
+    /// Opens the regular file `name`.
+    pub fn open_file(&self, name: &str, access: OFlags) -> std::io::Result<File> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?);
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other(format!("{name} is not a regular file")));
+        }
+        Ok(file)
+    }
+
+    /// Makes `name` afresh (0600), replacing a leftover of that name.
+    pub fn create_file(&self, name: &str) -> std::io::Result<File> {
+        self.remove(name)?;
+        self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// The whole content of `name`, at most `most` bytes; `None` when there is no such file.
+    pub fn read(&self, name: &str, most: u64) -> std::io::Result<Option<Vec<u8>>> {
+        let file = match self.open_file(name, OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Puts `bytes` under `name` so that a crash leaves the old content or the new, never a mix.
+    /// It is durable when this returns, as is every earlier change of the directory.
+    pub fn replace(&self, temporary: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        self.write_new(temporary, bytes)?;
+        self.rename(temporary, name, RenameFlags::empty())?;
+        self.sync()
+    }
+
+    /// Writes `bytes` to a fresh file `name` and flushes it; its name is not yet durable.
+    pub fn write_new(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let mut file = self.create_file(name)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    /// Renames within the directory; durable after [`Dir::sync`].
+    pub fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> std::io::Result<()> {
+        Ok(rustix::fs::renameat_with(&self.fd, from, &self.fd, to, flags)?)
+    }
+
+    /// Removes a file; one that is not there is as good.
+    pub fn remove(&self, name: &str) -> std::io::Result<()> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What is under `name`, without following it; `None` when there is nothing.
+    pub fn stat(&self, name: &str) -> std::io::Result<Option<Stat>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether there is a regular file `name`.
+    pub fn has_file(&self, name: &str) -> std::io::Result<bool> {
+        let is_file = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        Ok(self.stat(name)?.is_some_and(is_file))
+    }
+
+    /// All names in the directory that are valid UTF-8 (ours always are).
+    pub fn names(&self) -> std::io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            if let Ok(name) = entry?.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes every earlier create, rename and remove durable.
+    pub fn sync(&self) -> std::io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    /// Size and free bytes of the filesystem, as an ordinary writer sees them.
+    pub fn space(&self) -> std::io::Result<Space> {
+        let stat = rustix::fs::fstatvfs(&self.fd)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+    }
+
+    /// Identity of the directory itself.
+    pub fn file_id(&self) -> std::io::Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(self.fd.as_fd())?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+}
+
+/// Room on the filesystem below a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Size of the filesystem.
+    pub total_bytes: u64,
+    /// Bytes still free.
+    pub free_bytes: u64,
+}

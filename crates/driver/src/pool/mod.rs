@@ -1,0 +1,425 @@
+//! A pool: a directory in which a volume is an image file and the record beside it.
+//!
+//! There is no central state. A volume exists exactly while `<id>.json` exists, and each change
+//! of that fact is one rename; whatever a crash leaves around it is finished or undone by
+//! [`Pool::open`] or by the next call for the same volume (see [`names`] for the stages).
+//!
+//! One controller process owns a pool (`.lock`). Node processes of a `shared` pool rewrite
+//! records too; they and the controller take turns through a lock on the image file.
+
+pub mod capacity;
+pub mod dir;
+pub mod names;
+pub mod record;
+mod scan;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, OFlags, RenameFlags};
+
+use crate::config::PoolConfig;
+use crate::id::VolumeId;
+use dir::Dir;
+use record::Record;
+
+/// Records are small; a larger file is not ours to read.
+const RECORD_LIMIT_BYTES: u64 = 1 << 20;
+/// How long a sum of free space is believed while volumes are created in quick succession.
+const ESTIMATE_AGE: Duration = Duration::from_millis(100);
+
+/// Why a pool could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The directory or a file in it could not be used.
+    #[error("pool {pool}: cannot {what}: {source}")]
+    Io {
+        /// Name of the pool.
+        pool: String,
+        /// The step that failed.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process owns the pool.
+    #[error("pool {pool} ({}) is in use by another driver process", dir.display())]
+    Busy {
+        /// Name of the pool.
+        pool: String,
+        /// Its directory.
+        dir: PathBuf,
+    },
+    /// There is no such volume.
+    #[error("volume {0} does not exist")]
+    NotFound(VolumeId),
+    /// The record cannot be understood; nothing is done with its volume.
+    #[error("volume {id}: its record is unusable: {why}")]
+    BadRecord {
+        /// The volume.
+        id: VolumeId,
+        /// What is wrong.
+        why: String,
+    },
+    /// The image of an existing volume is not there.
+    #[error("volume {0}: its image file is missing")]
+    ImageMissing(VolumeId),
+    /// A file that is no volume of ours is in the way.
+    #[error("volume {0}: an image file without a record is in the way")]
+    InTheWay(VolumeId),
+    /// The pool cannot promise that many bytes.
+    #[error("pool {pool} has {allocatable_bytes} bytes left, {wanted_bytes} are needed")]
+    Full {
+        /// Name of the pool.
+        pool: String,
+        /// What it could still promise.
+        allocatable_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+}
+
+/// What a process may do with a pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Role<'a> {
+    /// Creates and deletes volumes; at most one process at a time.
+    pub controller: bool,
+    /// No other process touches the pool at all (`local` driver with its controller).
+    pub alone: bool,
+    /// The node this process runs on.
+    pub node_id: &'a str,
+    /// How often free space may be promised.
+    pub overcommit: f64,
+}
+
+/// An open pool.
+#[derive(Debug)]
+pub struct Pool {
+    name: String,
+    path: PathBuf,
+    dir: Dir,
+    limit_bytes: Option<u64>,
+    overcommit: f64,
+    accounts: Mutex<Accounts>,
+    /// Keeps other controllers out for as long as the process lives.
+    _lock: Option<File>,
+}
+
+/// Sizes of all volumes. Only the controller, being alone, needs and can keep them.
+#[derive(Debug, Default)]
+struct Accounts {
+    reserved: HashMap<VolumeId, u64>,
+    /// Room left when last summed up; wrong by what others did since.
+    estimate: Option<(Instant, u64)>,
+}
+
+impl Pool {
+    /// Opens the directory, takes it over if `role` says so, and settles what a crash left.
+    pub fn open(config: &PoolConfig, role: Role<'_>) -> Result<Self, PoolError> {
+        let name = config.name.clone();
+        let fail = |what: &str, source| PoolError::Io {
+            pool: name.clone(),
+            what: format!("{what} {}", config.dir.display()),
+            source,
+        };
+        let path = std::path::absolute(&config.dir).map_err(|e| fail("use", e))?;
+        let dir = Dir::open_private(&path).map_err(|e| fail("open", e))?;
+        let lock = if role.controller { Some(own(&dir, config, &fail)?) } else { None };
+        let pool = Self {
+            name: config.name.clone(),
+            path: path.canonicalize().map_err(|e| fail("resolve", e))?,
+            dir,
+            limit_bytes: config.limit_bytes,
+            overcommit: role.overcommit,
+            accounts: Mutex::default(),
+            _lock: lock,
+        };
+        pool.settle(role)?;
+        Ok(pool)
+    }
+
+    /// The name classes choose it by.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its directory, resolved.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The record of a volume; `None` when there is no such volume.
+    pub fn read(&self, id: &VolumeId) -> Result<Option<Record>, PoolError> {
+        let bytes = self.io("read a record", self.dir.read(&names::record(id), RECORD_LIMIT_BYTES))?;
+        bytes.map(|bytes| parse_record(id, &bytes)).transpose()
+    }
+
+    /// All volumes, in order of their ids.
+    pub fn list(&self) -> Result<Vec<VolumeId>, PoolError> {
+        let names = self.io("list it", self.dir.names())?;
+        let volume = |name: String| match names::parse(&name) {
+            names::Entry::Record(id) => Some(id),
+            _ => None,
+        };
+        let mut ids: Vec<_> = names.into_iter().filter_map(volume).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Makes a volume: its image, then its record. Space is set aside before anything else.
+    pub fn create(&self, record: &Record) -> Result<(), PoolError> {
+        let id = &record.id;
+        self.finish_delete(id)?;
+        self.reserve(id, record.capacity_bytes)?;
+        let made = self.write_volume(record);
+        if made.is_err() {
+            self.release(id);
+            // Leave nothing that a later look could take for a volume on its way.
+            let _ = self.dir.remove(&names::new_record(id));
+            let _ = self.dir.remove(&names::new_image(id));
+        }
+        made
+    }
+
+    fn write_volume(&self, record: &Record) -> Result<(), PoolError> {
+        let id = &record.id;
+        let (new_image, new_record) = (names::new_image(id), names::new_record(id));
+        let image = self.io("make an image", self.dir.create_file(&new_image))?;
+        self.io("size an image", image.set_len(record.capacity_bytes))?;
+        self.io("flush an image", image.sync_all())?;
+        self.io("write a record", self.dir.write_new(&new_record, &render(record)))?;
+        match self.dir.rename(&new_image, &names::image(id), RenameFlags::NOREPLACE) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(PoolError::InTheWay(id.clone()));
+            }
+            renamed => self.io("name an image", renamed)?,
+        }
+        // The commit: from here on the volume exists.
+        let named = self.dir.rename(&new_record, &names::record(id), RenameFlags::NOREPLACE);
+        if named.is_err() {
+            let _ = self.dir.remove(&names::image(id));
+        }
+        self.io("name a record", named)?;
+        self.io("flush it", self.dir.sync())
+    }
+
+    /// Removes a volume; one that is not there is as good. The caller knows that nobody uses it.
+    pub fn delete(&self, id: &VolumeId) -> Result<(), PoolError> {
+        let renamed =
+            self.dir.rename(&names::record(id), &names::deleting(id), RenameFlags::empty());
+        match renamed {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            renamed => {
+                self.io("retire a record", renamed)?;
+                // Durable before the bytes go, or a crash could show a volume without an image.
+                self.io("flush it", self.dir.sync())?;
+            }
+        }
+        self.finish_delete(id)
+    }
+
+    /// Removes what a committed deletion still has to remove.
+    fn finish_delete(&self, id: &VolumeId) -> Result<(), PoolError> {
+        if !self.io("look for leftovers", self.dir.has_file(&names::deleting(id)))? {
+            return Ok(());
+        }
+        self.io("remove an image", self.dir.remove(&names::image(id)))?;
+        self.io("remove an image", self.dir.remove(&names::formatting(id)))?;
+        self.io("remove a record", self.dir.remove(&names::temporary(id)))?;
+        self.io("remove a record", self.dir.remove(&names::deleting(id)))?;
+        self.io("flush it", self.dir.sync())?;
+        self.release(id);
+        Ok(())
+    }
+
+    /// Changes a record. `change` sees what is on disk now; nothing is written when it refuses
+    /// or leaves everything as it was. Returns the record as it stands afterwards.
+    pub fn update<E: From<PoolError>>(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut Record) -> Result<(), E>,
+    ) -> Result<Record, E> {
+        let _turn = self.take_turn(id)?;
+        let before = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
+        let mut after = before.clone();
+        change(&mut after)?;
+        if after != before {
+            let written =
+                self.dir.replace(&names::temporary(id), &names::record(id), &render(&after));
+            self.io("write a record", written)?;
+        }
+        Ok(after)
+    }
+
+    /// Waits until no other process is changing the volume's record; held until dropped.
+    fn take_turn(&self, id: &VolumeId) -> Result<File, PoolError> {
+        loop {
+            let image = self.image(id, OFlags::RDONLY)?;
+            self.io("lock an image", rustix::fs::flock(&image, FlockOperation::LockExclusive))?;
+            // A fresh filesystem may have taken the image's place while we waited.
+            if self.image_id(id)? == file_id(&image).map_err(|e| self.fail("look at an image", e))? {
+                return Ok(image);
+            }
+        }
+    }
+
+    /// Opens the image of a volume.
+    pub fn image(&self, id: &VolumeId, access: OFlags) -> Result<File, PoolError> {
+        match self.dir.open_file(&names::image(id), access) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(PoolError::ImageMissing(id.clone()))
+            }
+            opened => self.io("open an image", opened),
+        }
+    }
+
+    /// (device, inode) of the image.
+    pub fn image_id(&self, id: &VolumeId) -> Result<(u64, u64), PoolError> {
+        let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
+        stat.map(|s| (s.st_dev, s.st_ino)).ok_or_else(|| PoolError::ImageMissing(id.clone()))
+    }
+
+    /// A scratch file of the volume's size in which a filesystem is made.
+    pub fn scratch(&self, record: &Record) -> Result<File, PoolError> {
+        let file =
+            self.io("make an image", self.dir.create_file(&names::formatting(&record.id)))?;
+        self.io("size an image", file.set_len(record.capacity_bytes))?;
+        Ok(file)
+    }
+
+    /// Puts the finished scratch file in the place of the volume's blank image.
+    pub fn adopt_scratch(&self, id: &VolumeId, scratch: &File) -> Result<(), PoolError> {
+        self.io("flush an image", scratch.sync_all())?;
+        let (from, to) = (names::formatting(id), names::image(id));
+        self.io("name an image", self.dir.rename(&from, &to, RenameFlags::empty()))?;
+        self.io("flush it", self.dir.sync())
+    }
+
+    /// Throws a scratch file away.
+    pub fn drop_scratch(&self, id: &VolumeId) -> Result<(), PoolError> {
+        self.io("remove an image", self.dir.remove(&names::formatting(id)))
+    }
+
+    /// Notes that `node_id` has this pool, so that volumes may be attached to it.
+    pub fn register_node(&self, node_id: &str) -> Result<(), PoolError> {
+        let name = names::node(node_id);
+        if !self.knows_node(node_id)? {
+            let text = serde_json::json!({ "nodeId": node_id }).to_string();
+            let temporary = format!("{name}.tmp");
+            self.io("note a node", self.dir.replace(&temporary, &name, text.as_bytes()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a driver of that node ever opened this pool.
+    pub fn knows_node(&self, node_id: &str) -> Result<bool, PoolError> {
+        self.io("look for a node", self.dir.has_file(&names::node(node_id)))
+    }
+
+    /// Bytes that new volumes may have, summed up now.
+    pub fn allocatable_bytes(&self) -> Result<u64, PoolError> {
+        let mut accounts = self.accounts.lock();
+        self.sum_up(&mut accounts)
+    }
+
+    fn sum_up(&self, accounts: &mut Accounts) -> Result<u64, PoolError> {
+        let mut allocated_bytes = 0;
+        for id in accounts.reserved.keys() {
+            let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
+            allocated_bytes += stat.map_or(0, |stat| stat.st_blocks.max(0).cast_unsigned() * 512);
+        }
+        let room = capacity::allocatable_bytes(&capacity::View {
+            space: self.io("measure it", self.dir.space())?,
+            limit_bytes: self.limit_bytes,
+            reserved_bytes: accounts.reserved.values().sum(),
+            allocated_bytes,
+            overcommit: self.overcommit,
+        });
+        accounts.estimate = Some((Instant::now(), room));
+        Ok(room)
+    }
+
+    /// Sets bytes aside for a volume, or confirms that they are.
+    fn reserve(&self, id: &VolumeId, bytes: u64) -> Result<(), PoolError> {
+        let mut accounts = self.accounts.lock();
+        if accounts.reserved.contains_key(id) {
+            return Ok(());
+        }
+        let fresh = |&(at, room): &(Instant, u64)| at.elapsed() < ESTIMATE_AGE && room >= bytes;
+        let room = match accounts.estimate.filter(fresh) {
+            Some((_, room)) => room,
+            None => self.sum_up(&mut accounts)?,
+        };
+        if room < bytes {
+            return Err(PoolError::Full {
+                pool: self.name.clone(),
+                allocatable_bytes: room,
+                wanted_bytes: bytes,
+            });
+        }
+        accounts.estimate = accounts.estimate.map(|(at, room)| (at, room - bytes));
+        accounts.reserved.insert(id.clone(), bytes);
+        Ok(())
+    }
+
+    fn release(&self, id: &VolumeId) {
+        let mut accounts = self.accounts.lock();
+        if accounts.reserved.remove(id).is_some() {
+            accounts.estimate = None;
+        }
+    }
+
+    fn io<T, E: Into<std::io::Error>>(&self, what: &str, result: Result<T, E>) -> Result<T, PoolError> {
+        result.map_err(|error| self.fail(what, error.into()))
+    }
+
+    fn fail(&self, what: &str, source: std::io::Error) -> PoolError {
+        PoolError::Io { pool: self.name.clone(), what: what.to_owned(), source }
+    }
+}
+
+/// (device, inode) of an open file.
+pub fn file_id(file: &File) -> std::io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn own(
+    dir: &Dir,
+    config: &PoolConfig,
+    fail: &impl Fn(&str, std::io::Error) -> PoolError,
+) -> Result<File, PoolError> {
+    let file = dir.open_file(names::LOCK, OFlags::RDWR | OFlags::CREATE).map_err(|e| fail("lock", e))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(PoolError::Busy { pool: config.name.clone(), dir: config.dir.clone() })
+        }
+        Err(error) => Err(fail("lock", error.into())),
+    }
+}
+
+fn render(record: &Record) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(record).expect("a record holds only plain data");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn parse_record(id: &VolumeId, bytes: &[u8]) -> Result<Record, PoolError> {
+    let bad = |why: String| PoolError::BadRecord { id: id.clone(), why };
+    let record: Record = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
+    if record.version > record::VERSION {
+        return Err(bad(format!("it has version {}, written by a newer program", record.version)));
+    }
+    if record.id != *id {
+        return Err(bad(format!("it describes {}", record.id)));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests;

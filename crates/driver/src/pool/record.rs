@@ -1,0 +1,97 @@
+//! What is written beside each image: the only state a volume has apart from its bytes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::config::FsType;
+use crate::id::VolumeId;
+
+/// The form this program writes; a higher number comes from a newer one and is left alone.
+pub const VERSION: u32 = 1;
+
+/// One volume, as recorded in `<id>.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Form of the record.
+    pub version: u32,
+    /// The handle; equal to the file's name.
+    pub id: VolumeId,
+    /// The name it was created under: the caller's idempotency key.
+    pub name: String,
+    /// Size of the image.
+    pub capacity_bytes: u64,
+    /// The filesystem asked for at creation; none when only raw block access was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fstype: Option<FsType>,
+    /// The class parameters, to tell a repeated request from another one.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, String>,
+    /// Whether the image may still be formatted.
+    pub content: Content,
+    /// Nodes that may use the volume (`shared` driver only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+    /// Nodes that have it staged or are about to: written before the first step and removed
+    /// after the last, so that it can only ever say too much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub staged: Vec<Staged>,
+    /// When it was created.
+    pub created: Timestamp,
+}
+
+/// What is known of the bytes in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Content {
+    /// Nobody has ever had access to it.
+    Blank,
+    /// It was handed out as a raw device: anything may be on it, and it is never formatted.
+    Raw,
+    /// It holds a filesystem that this driver made or found.
+    Filesystem,
+}
+
+/// Leave for one node to use a volume. It never expires by time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// The node's id.
+    pub node: String,
+    /// The node may only read.
+    pub read_only: bool,
+    /// Other nodes may be attached beside it.
+    pub many_nodes: bool,
+    /// Handed out as a raw device.
+    pub block: bool,
+}
+
+/// A volume staged on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Staged {
+    /// The node's id.
+    pub node: String,
+    /// Staging path as the caller gave it.
+    pub path: String,
+    /// Staged as a raw device.
+    pub block: bool,
+    /// Staged for reading only.
+    pub read_only: bool,
+}
+
+impl Record {
+    /// The attachment of `node`.
+    #[must_use]
+    pub fn attachment(&self, node: &str) -> Option<&Attachment> {
+        self.attachments.iter().find(|attachment| attachment.node == node)
+    }
+
+    /// How `node` has it staged.
+    #[must_use]
+    pub fn staged_on(&self, node: &str) -> Option<&Staged> {
+        self.staged.iter().find(|staged| staged.node == node)
+    }
+}

@@ -1,0 +1,84 @@
+//! What a pool does first: finish or undo whatever a crash cut short.
+
+use rustix::fs::RenameFlags;
+
+use super::names::{self, Entry};
+use super::{Pool, PoolError, Role};
+use crate::id::VolumeId;
+
+impl Pool {
+    /// Settles half-done changes as far as `role` allows, and counts the volumes.
+    ///
+    /// A file is removed only when its name says that this driver made it and that no volume
+    /// owns it; an image without any record is left alone, because somebody may have put it there.
+    pub(super) fn settle(&self, role: Role<'_>) -> Result<(), PoolError> {
+        let names = self.io("list it", self.dir.names())?;
+        for name in &names {
+            match names::parse(name) {
+                Entry::Deleting(id) if role.controller => self.finish_delete(&id)?,
+                Entry::NewRecord(id) if role.controller => self.settle_create(&id)?,
+                Entry::Temporary(_) if role.alone => self.io("tidy", self.dir.remove(name))?,
+                Entry::Formatting(id) if self.may_drop_scratch(&id, role) => {
+                    self.io("tidy", self.dir.remove(name))?;
+                }
+                _ => {}
+            }
+        }
+        // A new image is needed by `settle_create`, so images go second.
+        for name in &names {
+            if let Entry::NewImage(_) = names::parse(name)
+                && role.controller
+            {
+                self.io("tidy", self.dir.remove(name))?;
+            }
+        }
+        self.io("flush it", self.dir.sync())?;
+        if role.controller { self.count() } else { Ok(()) }
+    }
+
+    /// An image that already has its final name only lacks the commit; anything less is undone.
+    fn settle_create(&self, id: &VolumeId) -> Result<(), PoolError> {
+        let has = |name: String| self.io("look for leftovers", self.dir.has_file(&name));
+        let (record, image) = (has(names::record(id))?, has(names::image(id))?);
+        let whole = self.new_record_is_whole(id)?;
+        if !record && image && whole {
+            let (from, to) = (names::new_record(id), names::record(id));
+            return self.io("finish a volume", self.dir.rename(&from, &to, RenameFlags::NOREPLACE));
+        }
+        self.io("tidy", self.dir.remove(&names::new_record(id)))
+    }
+
+    fn new_record_is_whole(&self, id: &VolumeId) -> Result<bool, PoolError> {
+        let read = self.dir.read(&names::new_record(id), super::RECORD_LIMIT_BYTES);
+        let bytes = self.io("read a record", read)?;
+        Ok(bytes.is_some_and(|bytes| super::parse_record(id, &bytes).is_ok()))
+    }
+
+    /// A scratch file belongs to whoever stages the volume; on a shared pool that may be another
+    /// node, at this very moment.
+    fn may_drop_scratch(&self, id: &VolumeId, role: Role<'_>) -> bool {
+        let staged_here = || {
+            self.read(id).ok().flatten().is_some_and(|r| r.staged_on(role.node_id).is_some())
+        };
+        role.alone || staged_here()
+    }
+
+    fn count(&self) -> Result<(), PoolError> {
+        let ids = self.list()?;
+        let mut accounts = self.accounts.lock();
+        for id in ids {
+            let bytes = match self.read(&id) {
+                Ok(Some(record)) => record.capacity_bytes,
+                Ok(None) => continue,
+                // Its bytes are still there and still somebody's.
+                Err(error) => {
+                    tracing::error!(pool = %self.name, volume = %id, %error, "unusable volume left alone");
+                    let stat = self.io("look at an image", self.dir.stat(&names::image(&id)))?;
+                    stat.map_or(0, |stat| stat.st_size.max(0).cast_unsigned())
+                }
+            };
+            accounts.reserved.insert(id, bytes);
+        }
+        Ok(())
+    }
+}
