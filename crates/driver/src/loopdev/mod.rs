@@ -6,6 +6,7 @@
 
 mod ioctl;
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -130,6 +131,18 @@ pub fn is_bound(id: &VolumeId, backing: Backing) -> Result<bool, LoopError> {
         }
     }
     Ok(false)
+}
+
+/// Volumes whose image name is behind some device. A hint by name only; [`find`] knows.
+pub fn bound_volumes() -> Result<HashSet<VolumeId>, LoopError> {
+    let mut ids = HashSet::new();
+    for number in numbers()? {
+        let name = backing_name(number)?;
+        if let Some(names::Entry::Image(id)) = name.as_deref().map(names::parse) {
+            ids.insert(id);
+        }
+    }
+    Ok(ids)
 }
 
 /// Binds a free device to `image`.
@@ -277,38 +290,50 @@ fn ours(
 
 /// Devices whose backing file has the name of the volume's image, wherever it lies.
 fn candidates(id: &VolumeId) -> Result<Vec<u32>, LoopError> {
+    let mut found = Vec::new();
+    for number in numbers()? {
+        if is_candidate(id, number)? {
+            found.push(number);
+        }
+    }
+    Ok(found)
+}
+
+/// All loop devices there are.
+fn numbers() -> Result<Vec<u32>, LoopError> {
     let fail = |source| LoopError::Io { number: None, what: "read /sys/block", source };
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir("/sys/block").map_err(fail)? {
         let name = entry.map_err(fail)?.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
-        if let Some(number) = number.and_then(|digits| digits.parse().ok())
-            && is_candidate(id, number)?
-        {
-            numbers.push(number);
-        }
+        numbers.extend(number.and_then(|digits| digits.parse::<u32>().ok()));
     }
     Ok(numbers)
 }
 
 fn is_candidate(id: &VolumeId, number: u32) -> Result<bool, LoopError> {
-    let attribute = format!("/sys/block/loop{number}/loop/backing_file");
-    match std::fs::read(attribute) {
-        Ok(path) => Ok(names_image(&path, id)),
+    Ok(backing_name(number)?.is_some_and(|name| name == names::image(id)))
+}
+
+/// File name of what a device is bound to; `None` when it is bound to nothing.
+fn backing_name(number: u32) -> Result<Option<String>, LoopError> {
+    match std::fs::read(format!("/sys/block/loop{number}/loop/backing_file")) {
+        Ok(path) => Ok(Some(file_name(&path))),
         // Unbound devices do not have the attribute, and ones just removed have no directory.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) =>
         {
-            Ok(false)
+            Ok(None)
         }
         Err(error) => Err(fail(number, "read its backing file", error)),
     }
 }
 
-fn names_image(path: &[u8], id: &VolumeId) -> bool {
+fn file_name(path: &[u8]) -> String {
     let path = path.strip_suffix(b"\n").unwrap_or(path);
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    path.rsplit(|&b| b == b'/').next() == Some(names::image(id).as_bytes())
+    let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
 }
 
 fn node_path(number: u32) -> PathBuf {
@@ -337,7 +362,7 @@ mod tests {
             ("\n".to_owned(), false),
         ];
         for (path, want) in cases {
-            assert_eq!(names_image(path.as_bytes(), &id), want, "{path:?}");
+            assert_eq!(file_name(path.as_bytes()) == names::image(&id), want, "{path:?}");
         }
     }
 

@@ -26,7 +26,8 @@ pub struct Entry {
 /// All mounts of this process's mount namespace, in the order in which they were made.
 #[derive(Debug, Clone, Default)]
 pub struct MountTable {
-    entries: Vec<Entry>,
+    /// The mounts.
+    pub entries: Vec<Entry>,
 }
 
 impl MountTable {

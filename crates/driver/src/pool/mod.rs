@@ -207,19 +207,27 @@ impl Pool {
         self.io("flush it", self.dir.sync())
     }
 
-    /// Removes a volume; one that is not there is as good. The caller knows that nobody uses it.
-    pub fn delete(&self, id: &VolumeId) -> Result<(), PoolError> {
-        let renamed =
-            self.dir.rename(&names::record(id), &names::deleting(id), RenameFlags::empty());
-        match renamed {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            renamed => {
-                self.io("retire a record", renamed)?;
-                // Durable before the bytes go, or a crash could show a volume without an image.
-                self.io("flush it", self.dir.sync())?;
-            }
+    /// Removes a volume; one that is not there is as good. `check` sees the record as it is on
+    /// disk at that moment, and nothing happens when it refuses.
+    pub fn delete<E: From<PoolError>>(
+        &self,
+        id: &VolumeId,
+        check: impl FnOnce(&Record) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // Without an image there is nobody to take turns with.
+        let _turn = match self.take_turn(id) {
+            Ok(turn) => Some(turn),
+            Err(PoolError::ImageMissing(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(record) = self.read(id)? {
+            check(&record)?;
+            let (from, to) = (names::record(id), names::deleting(id));
+            self.io("retire a record", self.dir.rename(&from, &to, RenameFlags::empty()))?;
+            // Durable before the bytes go, or a crash could show a volume without an image.
+            self.io("flush it", self.dir.sync())?;
         }
-        self.finish_delete(id)
+        Ok(self.finish_delete(id)?)
     }
 
     /// Removes what a committed deletion still has to remove.

@@ -1,0 +1,184 @@
+//! Volume capabilities: what a caller wants to do with a volume, checked and in our own words.
+
+use longshore_csi::v1::VolumeCapability;
+use longshore_csi::v1::volume_capability::AccessType;
+use longshore_csi::v1::volume_capability::access_mode::Mode;
+
+use crate::config::{DriverKind, FsType};
+use crate::mount::options::Options;
+use crate::pool::record::Record;
+use crate::refusal::Refusal;
+
+/// A capability this driver can give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Raw device or filesystem.
+    pub kind: AccessKind,
+    /// Who may use it, and how.
+    pub mode: Mode,
+}
+
+/// How a volume appears to its user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccessKind {
+    /// As a block device.
+    Block,
+    /// As a directory.
+    Mount {
+        /// The filesystem, if the caller cares.
+        fstype: Option<FsType>,
+        /// Mount flags.
+        options: Options,
+    },
+}
+
+impl Access {
+    /// Checks one capability of a request.
+    pub fn parse(capability: Option<&VolumeCapability>, kind: DriverKind) -> Result<Self, Refusal> {
+        let invalid = |text: String| Refusal::Invalid(format!("volume_capability: {text}"));
+        let capability = capability.ok_or_else(|| invalid("it is missing".to_owned()))?;
+        let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
+        let mode = Mode::try_from(mode).map_err(|_| invalid(format!("access mode {mode} is unknown")))?;
+        if !mode_allowed(mode, kind)? {
+            let name = mode.as_str_name();
+            return Err(invalid(format!("access mode {name} is not supported by a {kind} driver")));
+        }
+        let access = match &capability.access_type {
+            None => return Err(invalid("neither block nor mount is set".to_owned())),
+            Some(AccessType::Block(_)) => AccessKind::Block,
+            Some(AccessType::Mount(mount)) => {
+                if !mount.volume_mount_group.is_empty() {
+                    return Err(invalid("volume_mount_group is not supported".to_owned()));
+                }
+                if mount.mount_flags.iter().map(String::len).sum::<usize>() > 4096 {
+                    return Err(invalid("mount_flags are longer than 4096 bytes".to_owned()));
+                }
+                let fstype = match mount.fs_type.as_str() {
+                    "" => None,
+                    name => Some(name.parse::<FsType>().map_err(invalid)?),
+                };
+                let options = Options::parse(&mount.mount_flags, fstype.unwrap_or(FsType::Ext4));
+                AccessKind::Mount { fstype, options: options.map_err(invalid)? }
+            }
+        };
+        Ok(Self { kind: access, mode })
+    }
+
+    /// Checks all capabilities of a request; there must be one.
+    pub fn parse_all(all: &[VolumeCapability], kind: DriverKind) -> Result<Vec<Self>, Refusal> {
+        if all.is_empty() {
+            return Err(Refusal::Invalid("volume_capabilities are missing".to_owned()));
+        }
+        all.iter().map(|one| Self::parse(Some(one), kind)).collect()
+    }
+
+    /// Handed out as a raw device.
+    #[must_use]
+    pub fn is_block(&self) -> bool {
+        self.kind == AccessKind::Block
+    }
+
+    /// Only reading is allowed, whatever else is asked for.
+    #[must_use]
+    pub fn reads_only(&self) -> bool {
+        matches!(self.mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
+    }
+
+    /// Several nodes may have the volume at once.
+    #[must_use]
+    pub fn many_nodes(&self) -> bool {
+        matches!(self.mode, Mode::MultiNodeReaderOnly)
+    }
+
+    /// Several targets on one node may have the volume at once (CSI, table at NodePublishVolume).
+    #[must_use]
+    pub fn many_targets(&self) -> bool {
+        matches!(self.mode, Mode::MultiNodeReaderOnly | Mode::SingleNodeMultiWriter)
+    }
+
+    /// Why an existing volume cannot be used this way; `None` when it can.
+    #[must_use]
+    pub fn conflict_with(&self, record: &Record) -> Option<String> {
+        match (&self.kind, record.fstype) {
+            (AccessKind::Mount { fstype: Some(wanted), .. }, Some(has)) if *wanted != has => {
+                Some(format!("volume {} was made for {has}, not {wanted}", record.id))
+            }
+            (AccessKind::Mount { .. }, None) => {
+                Some(format!("volume {} was made for raw block access only", record.id))
+            }
+            (AccessKind::Mount { .. }, Some(_)) | (AccessKind::Block, _) => None,
+        }
+    }
+}
+
+fn mode_allowed(mode: Mode, kind: DriverKind) -> Result<bool, Refusal> {
+    match mode {
+        Mode::Unknown => Err(Refusal::Invalid("volume_capability: access_mode is missing".to_owned())),
+        Mode::SingleNodeWriter
+        | Mode::SingleNodeReaderOnly
+        | Mode::SingleNodeSingleWriter
+        | Mode::SingleNodeMultiWriter => Ok(true),
+        Mode::MultiNodeReaderOnly => Ok(kind == DriverKind::Shared),
+        // Two kernels writing to one image through their own page caches would destroy it.
+        Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longshore_csi::v1::volume_capability::{AccessMode, BlockVolume, MountVolume};
+
+    use super::*;
+
+    fn capability(mode: Mode, mount: Option<MountVolume>) -> VolumeCapability {
+        VolumeCapability {
+            access_mode: Some(AccessMode { mode: mode as i32 }),
+            access_type: Some(match mount {
+                Some(mount) => AccessType::Mount(mount),
+                None => AccessType::Block(BlockVolume {}),
+            }),
+        }
+    }
+
+    #[test]
+    fn modes_by_kind() {
+        use DriverKind::{Local, Shared};
+        let cases = [
+            (Mode::Unknown, false, false),
+            (Mode::SingleNodeWriter, true, true),
+            (Mode::SingleNodeReaderOnly, true, true),
+            (Mode::SingleNodeSingleWriter, true, true),
+            (Mode::SingleNodeMultiWriter, true, true),
+            (Mode::MultiNodeReaderOnly, false, true),
+            (Mode::MultiNodeSingleWriter, false, false),
+            (Mode::MultiNodeMultiWriter, false, false),
+        ];
+        for (mode, local, shared) in cases {
+            let fine = |kind| Access::parse(Some(&capability(mode, None)), kind).is_ok();
+            assert_eq!((fine(Local), fine(Shared)), (local, shared), "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn bad_capabilities_are_named() {
+        let mount = |change: fn(&mut MountVolume)| {
+            let mut mount = MountVolume::default();
+            change(&mut mount);
+            Some(capability(Mode::SingleNodeWriter, Some(mount)))
+        };
+        let untyped = VolumeCapability { access_type: None, ..capability(Mode::SingleNodeWriter, None) };
+        let cases = [
+            (None, "missing"),
+            (Some(untyped), "neither block nor mount"),
+            (mount(|m| m.fs_type = "zfs".into()), "\"zfs\" is not supported"),
+            (mount(|m| m.mount_flags = vec!["loop".into()]), "mount flag"),
+            (mount(|m| m.mount_flags = vec!["x".repeat(5000)]), "4096"),
+            (mount(|m| m.volume_mount_group = "5".into()), "volume_mount_group"),
+        ];
+        for (capability, want) in cases {
+            let refusal = Access::parse(capability.as_ref(), DriverKind::Local).expect_err(want);
+            assert_eq!(refusal.code(), tonic::Code::InvalidArgument);
+            assert!(refusal.to_string().contains(want), "{refusal}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! CreateVolume and GetCapacity.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use longshore_csi::v1::{
+    CreateVolumeRequest, CreateVolumeResponse, GetCapacityRequest, GetCapacityResponse, Volume,
+};
+
+use super::size::Range;
+use super::topology;
+use crate::access::{Access, AccessKind};
+use crate::config::FsType;
+use crate::driver::Inner;
+use crate::pool::Pool;
+use crate::pool::record::{Content, Record, VERSION};
+use crate::refusal::{Refusal, required_short};
+
+/// Chooses the pool.
+const POOL: &str = "pool";
+/// Kubernetes' name for the filesystem; usually taken out by the provisioner and passed in the
+/// capability instead.
+const FSTYPE: &str = "csi.storage.k8s.io/fstype";
+/// Names of the claim, which the provisioner adds on request. They say nothing about the volume.
+const CLAIM_NAMES: [&str; 3] = [
+    "csi.storage.k8s.io/pv/name",
+    "csi.storage.k8s.io/pvc/name",
+    "csi.storage.k8s.io/pvc/namespace",
+];
+
+/// A checked request.
+struct Wanted<'a> {
+    pool: &'a Pool,
+    range: Range,
+    fstype: Option<FsType>,
+}
+
+impl Inner {
+    /// Makes a volume, or finds the one that an earlier identical call made.
+    pub fn create_volume(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Refusal> {
+        check_name(&request.name)?;
+        let wanted = self.check_create(request)?;
+        let id = self.id_for(&request.name);
+        if let Some((pool, record)) = self.find(&id)? {
+            check_same(&record, pool, &wanted, &request.name)?;
+            return Ok(self.created(pool, &record));
+        }
+        let minimum_bytes = wanted.fstype.map_or(1, FsType::minimum_bytes);
+        let record = Record {
+            version: VERSION,
+            id,
+            name: request.name.clone(),
+            capacity_bytes: wanted.range.choose(minimum_bytes)?,
+            fstype: wanted.fstype,
+            parameters: request.parameters.clone(),
+            content: Content::Blank,
+            attachments: vec![],
+            staged: vec![],
+            created: Timestamp::now(),
+        };
+        wanted.pool.create(&record)?;
+        Ok(self.created(wanted.pool, &record))
+    }
+
+    fn check_create(&self, request: &CreateVolumeRequest) -> Result<Wanted<'_>, Refusal> {
+        let accesses = Access::parse_all(&request.volume_capabilities, self.config.kind)?;
+        if request.volume_content_source.is_some() {
+            let text = "volume_content_source: snapshots and clones are not supported";
+            return Err(Refusal::Invalid(text.to_owned()));
+        }
+        if !request.mutable_parameters.is_empty() {
+            return Err(Refusal::Invalid("mutable_parameters are not supported".to_owned()));
+        }
+        let (pool, from_class) = self.check_parameters(&request.parameters)?;
+        topology::check(&self.config, request.accessibility_requirements.as_ref())?;
+        Ok(Wanted {
+            pool,
+            range: Range::parse(request.capacity_range.as_ref())?,
+            fstype: one_fstype(&accesses, from_class.unwrap_or(self.config.default_fstype))?,
+        })
+    }
+
+    /// The pool and the filesystem that parameters name. Unknown ones are refused: a misspelt
+    /// parameter must not silently mean something else.
+    fn check_parameters(
+        &self,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<(&Pool, Option<FsType>), Refusal> {
+        let mut pool = &self.pools[0];
+        let mut fstype = None;
+        for (key, value) in parameters {
+            match key.as_str() {
+                POOL => {
+                    let named = self.pools.iter().find(|pool| pool.name() == value);
+                    pool = named.ok_or_else(|| {
+                        Refusal::Invalid(format!("parameter {POOL}: there is no pool {value:?}"))
+                    })?;
+                }
+                FSTYPE => {
+                    let parsed = value.parse();
+                    fstype = Some(parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?);
+                }
+                key if CLAIM_NAMES.contains(&key) => {}
+                key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
+            }
+        }
+        Ok((pool, fstype))
+    }
+
+    fn created(&self, pool: &Pool, record: &Record) -> CreateVolumeResponse {
+        CreateVolumeResponse { volume: Some(self.describe(pool, record)) }
+    }
+
+    /// A volume as callers see it.
+    pub fn describe(&self, pool: &Pool, record: &Record) -> Volume {
+        Volume {
+            capacity_bytes: record.capacity_bytes.cast_signed(),
+            volume_id: record.id.to_string(),
+            volume_context: [(POOL.to_owned(), pool.name().to_owned())].into(),
+            content_source: None,
+            accessible_topology: topology::here(&self.config).into_iter().collect(),
+        }
+    }
+
+    /// Bytes that volumes of a class may still have here; zero where the class cannot be served.
+    pub fn get_capacity(&self, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Refusal> {
+        let elsewhere = request.accessible_topology.as_ref().is_some_and(|topology| {
+            topology::here(&self.config).is_some() && !topology::includes_here(&self.config, topology)
+        });
+        let unsupported = !request.volume_capabilities.is_empty()
+            && Access::parse_all(&request.volume_capabilities, self.config.kind).is_err();
+        if elsewhere || unsupported {
+            return Ok(GetCapacityResponse { available_capacity: 0, maximum_volume_size: Some(0), minimum_volume_size: None });
+        }
+        let bytes = self.check_parameters(&request.parameters)?.0.allocatable_bytes()?;
+        Ok(GetCapacityResponse {
+            available_capacity: bytes.cast_signed(),
+            maximum_volume_size: Some(bytes.cast_signed()),
+            minimum_volume_size: None,
+        })
+    }
+}
+
+/// A volume has one filesystem, so all capabilities must agree on it.
+fn one_fstype(accesses: &[Access], default: FsType) -> Result<Option<FsType>, Refusal> {
+    let mut chosen = None;
+    for access in accesses {
+        let AccessKind::Mount { fstype, .. } = &access.kind else { continue };
+        let fstype = fstype.unwrap_or(default);
+        if chosen.is_some_and(|chosen| chosen != fstype) {
+            let text = "volume_capabilities ask for different filesystems";
+            return Err(Refusal::Invalid(text.to_owned()));
+        }
+        chosen = Some(fstype);
+    }
+    Ok(chosen)
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let banned = |c: char| {
+        matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}')
+    };
+    if required_short("name", name)?.contains(banned) {
+        return Err(Refusal::Invalid("name contains a control character".to_owned()));
+    }
+    Ok(())
+}
+
+fn check_same(record: &Record, pool: &Pool, wanted: &Wanted<'_>, name: &str) -> Result<(), Refusal> {
+    let differs = if record.name != name {
+        "belongs to another volume"
+    } else if !wanted.range.admits(record.capacity_bytes) {
+        "exists with another size"
+    } else if pool.name() != wanted.pool.name() {
+        "exists in another pool"
+    } else if record.fstype != wanted.fstype {
+        "exists for another filesystem or kind of access"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::Exists(format!(
+        "volume name {name:?} {differs} (size {} bytes, pool {})",
+        record.capacity_bytes,
+        pool.name()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["pvc-1", "ü", "a\tb", "a/b", "..", &"x".repeat(128)] {
+            check_name(name).expect(name);
+        }
+        for name in ["", "a\0b", "a\u{7f}", "a\u{1b}[0m", "a\u{85}", &"x".repeat(129)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The controller's side: making, removing, attaching and listing volumes. Everything blocks.
+
+pub mod attach;
+pub mod create;
+pub mod list;
+pub mod size;
+pub mod topology;
+
+use longshore_csi::v1::{
+    DeleteVolumeRequest, DeleteVolumeResponse, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, validate_volume_capabilities_response::Confirmed,
+};
+
+use crate::access::Access;
+use crate::driver::Inner;
+use crate::id::VolumeId;
+use crate::loopdev;
+use crate::pool::record::Record;
+use crate::pool::{Pool, PoolError};
+use crate::refusal::{Refusal, required_short};
+
+impl Inner {
+    /// Removes a volume that nobody has attached or staged.
+    pub fn delete_volume(&self, request: &DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Refusal> {
+        required_short("volume_id", &request.volume_id)?;
+        let Some(id) = VolumeId::parse(&request.volume_id) else {
+            return Ok(DeleteVolumeResponse {});
+        };
+        for pool in &self.pools {
+            if let Some(record) = pool.read(&id)? {
+                check_unused(&record)?;
+                self.release_device(pool, &id)?;
+            }
+            pool.delete(&id, check_unused)?;
+        }
+        Ok(DeleteVolumeResponse {})
+    }
+
+    /// Detaches a device that a crash left behind; refuses when something uses it.
+    fn release_device(&self, pool: &Pool, id: &VolumeId) -> Result<(), Refusal> {
+        let backing = match pool.image_id(id) {
+            Ok(backing) => backing.into(),
+            Err(PoolError::ImageMissing(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let tag = loopdev::Tag::new(id, &self.config.node_id);
+        if let Some(device) = loopdev::find(id, backing, &tag)?
+            && !loopdev::is_claimed(device)?
+        {
+            loopdev::detach(id, backing, &tag)?;
+        }
+        if loopdev::is_bound(id, backing)? {
+            return Err(Refusal::Precondition(format!("volume {id} is still in use on a loop device")));
+        }
+        Ok(())
+    }
+
+    /// Says whether a volume can be used in the ways asked for.
+    pub fn validate_volume_capabilities(
+        &self,
+        request: ValidateVolumeCapabilitiesRequest,
+    ) -> Result<ValidateVolumeCapabilitiesResponse, Refusal> {
+        let given = required_short("volume_id", &request.volume_id)?;
+        if request.volume_capabilities.is_empty() {
+            return Err(Refusal::Invalid("volume_capabilities are missing".to_owned()));
+        }
+        let missing = || Refusal::NotFound(format!("volume {given} does not exist"));
+        let id = VolumeId::parse(given).ok_or_else(missing)?;
+        let (_, record) = self.need(&id)?;
+        let unsupported = |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
+        let all = match Access::parse_all(&request.volume_capabilities, self.config.kind) {
+            Ok(all) => all,
+            Err(refusal) => return Ok(unsupported(refusal.to_string())),
+        };
+        if let Some(conflict) = all.iter().find_map(|access| access.conflict_with(&record)) {
+            return Ok(unsupported(conflict));
+        }
+        if !request.mutable_parameters.is_empty() {
+            return Ok(unsupported("mutable_parameters are not supported".to_owned()));
+        }
+        Ok(ValidateVolumeCapabilitiesResponse {
+            confirmed: Some(Confirmed {
+                volume_context: request.volume_context,
+                volume_capabilities: request.volume_capabilities,
+                parameters: request.parameters,
+                mutable_parameters: request.mutable_parameters,
+            }),
+            message: String::new(),
+        })
+    }
+}
+
+/// A volume that is attached or staged anywhere is left untouched.
+fn check_unused(record: &Record) -> Result<(), Refusal> {
+    let nodes = |names: Vec<&str>| names.join(", ");
+    if !record.staged.is_empty() {
+        let nodes = nodes(record.staged.iter().map(|staged| staged.node.as_str()).collect());
+        return Err(Refusal::Precondition(format!("volume {} is staged on node {nodes}", record.id)));
+    }
+    if !record.attachments.is_empty() {
+        let nodes = nodes(record.attachments.iter().map(|one| one.node.as_str()).collect());
+        return Err(Refusal::Precondition(format!("volume {} is attached to node {nodes}", record.id)));
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Whether a request may be served here. Pure.
+
+use longshore_csi::v1::{Topology, TopologyRequirement};
+
+use crate::config::{DriverConfig, DriverKind};
+use crate::refusal::Refusal;
+
+/// Where volumes and this node are: the node itself for `local`, nowhere in particular for
+/// `shared`.
+#[must_use]
+pub fn here(config: &DriverConfig) -> Option<Topology> {
+    match config.kind {
+        DriverKind::Local => {
+            let segments = [(config.topology_key(), config.node_id.clone())].into();
+            Some(Topology { segments })
+        }
+        DriverKind::Shared => None,
+    }
+}
+
+/// Whether one topology includes this node. A key this driver does not use excludes it.
+#[must_use]
+pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
+    let key = config.topology_key();
+    topology
+        .segments
+        .iter()
+        .all(|(name, value)| name.eq_ignore_ascii_case(&key) && *value == config.node_id)
+}
+
+/// Refuses a volume that would have to be elsewhere.
+pub fn check(config: &DriverConfig, requirement: Option<&TopologyRequirement>) -> Result<(), Refusal> {
+    let Some(requirement) = requirement else { return Ok(()) };
+    if config.kind == DriverKind::Shared {
+        let text = "accessibility_requirements are not supported by a shared driver";
+        return Err(Refusal::Invalid(text.to_owned()));
+    }
+    let (requisite, preferred) = (&requirement.requisite, &requirement.preferred);
+    if requisite.is_empty() && preferred.is_empty() {
+        let text = "accessibility_requirements name neither requisite nor preferred topologies";
+        return Err(Refusal::Invalid(text.to_owned()));
+    }
+    // Preferences alone forbid nothing: without a requisite any place will do.
+    if requisite.is_empty() || requisite.iter().any(|topology| includes_here(config, topology)) {
+        return Ok(());
+    }
+    Err(Refusal::Exhausted(format!(
+        "no requisite topology includes node {}, and this driver makes volumes nowhere else",
+        config.node_id
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn requirements() {
+        let key = "topology.local.csi.longshore.dev/node";
+        let at = |key: &str, node: &str| Topology { segments: [(key.to_owned(), node.to_owned())].into() };
+        let (n1, n2) = (at(key, "n1"), at(key, "n2"));
+        let local = DriverConfig::new(DriverKind::Local, "n1");
+        let shared = DriverConfig::new(DriverKind::Shared, "n1");
+        let need = |requisite: &[&Topology], preferred: &[&Topology]| TopologyRequirement {
+            requisite: requisite.iter().copied().cloned().collect(),
+            preferred: preferred.iter().copied().cloned().collect(),
+        };
+        let cases = [
+            ("here", &local, need(&[&n1], &[]), None),
+            ("here among others", &local, need(&[&n2, &n1], &[&n2]), None),
+            ("elsewhere", &local, need(&[&n2], &[]), Some(Code::ResourceExhausted)),
+            ("prefers elsewhere", &local, need(&[], &[&n2]), None),
+            ("neither", &local, need(&[], &[]), Some(Code::InvalidArgument)),
+            ("foreign key", &local, need(&[&at("zone", "n1")], &[]), Some(Code::ResourceExhausted)),
+            ("shared has none", &shared, need(&[&n1], &[]), Some(Code::InvalidArgument)),
+        ];
+        for (name, config, requirement, want) in cases {
+            let got = check(config, Some(&requirement)).err().map(|refusal| refusal.code());
+            assert_eq!(got, want, "{name}");
+        }
+        check(&local, None).unwrap();
+        assert_eq!(here(&local), Some(n1));
+        assert_eq!(here(&shared), None);
+    }
+}

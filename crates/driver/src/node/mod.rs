@@ -1,0 +1,98 @@
+//! The node's side: loop devices and mounts. Everything blocks.
+//!
+//! What is true is read from the kernel each time: the loop device is found by the image's
+//! (device, inode), the mounts by the device's number. The record only says what was intended.
+
+pub mod publish;
+pub mod settle;
+pub mod stage;
+pub mod stats;
+
+use std::path::Path;
+
+use crate::driver::Inner;
+use crate::id::VolumeId;
+use crate::loopdev::{self, Backing, LoopDevice, MAJOR, Tag};
+use crate::mount::place::Place;
+use crate::mount::table::{Entry, MountTable, is_within};
+use crate::pool::Pool;
+use crate::refusal::{Refusal, required, required_short};
+
+/// A volume as the kernel sees it on this node.
+pub(crate) struct Look {
+    pub id: VolumeId,
+    pub backing: Backing,
+    pub tag: Tag,
+    pub device: Option<LoopDevice>,
+    pub table: MountTable,
+}
+
+impl Look {
+    /// Whether a mount shows this volume, as a filesystem or as a device node.
+    pub fn shows(&self, entry: &Entry) -> bool {
+        self.is_filesystem(entry) || self.is_node(entry)
+    }
+
+    /// Whether a mount is of the filesystem on this volume.
+    pub fn is_filesystem(&self, entry: &Entry) -> bool {
+        self.device.is_some_and(|device| entry.device == (MAJOR, device.number))
+    }
+
+    fn is_node(&self, entry: &Entry) -> bool {
+        let Some(device) = self.device else { return false };
+        self.table.of_node(&device.path()).any(|node| node.path == entry.path)
+    }
+
+    /// Every mount that shows this volume.
+    pub fn mounts(&self) -> Vec<&Entry> {
+        let Some(device) = self.device else { return Vec::new() };
+        let mut mounts: Vec<_> = self.table.of_device((MAJOR, device.number)).collect();
+        let path = device.path();
+        for entry in &self.table.entries {
+            if entry.root.file_name() == path.file_name() && self.is_node(entry) {
+                mounts.push(entry);
+            }
+        }
+        mounts
+    }
+
+    /// What is mounted at a place.
+    pub fn at(&self, place: &Place) -> Option<&Entry> {
+        self.table.at(place.path())
+    }
+}
+
+impl Inner {
+    /// Looks at a volume's image, loop device and mounts.
+    pub(crate) fn look(&self, pool: &Pool, id: &VolumeId) -> Result<Look, Refusal> {
+        let backing = Backing::from(pool.image_id(id)?);
+        let tag = Tag::new(id, &self.config.node_id);
+        let device = loopdev::find(id, backing, &tag)?;
+        let table = MountTable::read().map_err(Refusal::MountTable)?;
+        Ok(Look { id: id.clone(), backing, tag, device, table })
+    }
+
+    /// The id in a node request; unknown forms belong to no volume.
+    pub(crate) fn node_volume(&self, given: &str) -> Result<VolumeId, Refusal> {
+        required_short("volume_id", given)?;
+        VolumeId::parse(given)
+            .ok_or_else(|| Refusal::NotFound(format!("volume {given:?} does not exist")))
+    }
+
+    /// A path in a node request. Pools are out of bounds: a mount there could hide images.
+    pub(crate) fn node_place(&self, field: &str, given: &str) -> Result<Place, Refusal> {
+        let place = Place::resolve(required(field, given)?)?;
+        let inside = |pool: &Pool| {
+            is_within(place.path(), pool.path()) || is_within(pool.path(), place.path())
+        };
+        if self.pools.iter().any(inside) {
+            return Err(Refusal::Invalid(format!("{field} {given:?} overlaps a pool")));
+        }
+        Ok(place)
+    }
+}
+
+/// Text for messages.
+pub(crate) fn show(path: &Path) -> String {
+    path.display().to_string()
+}

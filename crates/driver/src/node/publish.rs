@@ -1,0 +1,176 @@
+//! NodePublishVolume and NodeUnpublishVolume.
+
+use std::os::fd::AsFd;
+
+use longshore_csi::v1::{
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse,
+};
+
+use super::{Look, show};
+use crate::access::Access;
+use crate::driver::Inner;
+use crate::loopdev::{self, LoopDevice};
+use crate::mount::place::{Place, PlaceError, same_text};
+use crate::mount::{self, unmount};
+use crate::pool::record::Record;
+use crate::refusal::{Refusal, required};
+
+impl Inner {
+    /// Shows a staged volume at a pod's path.
+    pub fn publish(&self, request: &NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Refusal> {
+        let id = self.node_volume(&request.volume_id)?;
+        required("target_path", &request.target_path)?;
+        let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
+        let (pool, record) = self.need(&id)?;
+        let target = self.node_place("target_path", &request.target_path)?;
+        if request.staging_target_path.is_empty() {
+            return Err(Refusal::Precondition("staging_target_path is missing".to_owned()));
+        }
+        let staging = self.node_place("staging_target_path", &request.staging_target_path)?;
+        if staging.path() == target.path() {
+            return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
+        }
+        // The look finds the device by the image's inode, so a device that came to show another
+        // file is not published.
+        let look = self.look(pool, &id)?;
+        let device = self.need_staged(&look, &record, &staging, &access, &request.staging_target_path)?;
+        let read_only = request.readonly || access.reads_only();
+        if already_published(&look, &target, read_only, access.is_block())? {
+            return Ok(NodePublishVolumeResponse {});
+        }
+        check_other_targets(&look, &staging, &access, &record)?;
+        if access.is_block() {
+            self.publish_block(&look, device, &target, read_only)?;
+        } else {
+            publish_directory(&staging, &target, read_only)?;
+        }
+        Ok(NodePublishVolumeResponse {})
+    }
+
+    fn need_staged(
+        &self,
+        look: &Look,
+        record: &Record,
+        staging: &Place,
+        access: &Access,
+        given: &str,
+    ) -> Result<LoopDevice, Refusal> {
+        let refuse = || {
+            let text = format!("volume {} is not staged at {given}", record.id);
+            Refusal::Precondition(text)
+        };
+        let device = look.device.ok_or_else(refuse)?;
+        let staged = record.staged_on(&self.config.node_id).ok_or_else(refuse)?;
+        if staged.block != access.is_block() {
+            let text = format!("volume {} is staged for another kind of access", record.id);
+            return Err(Refusal::Precondition(text));
+        }
+        let here = if staged.block {
+            same_text(&staged.path, given)
+        } else {
+            look.at(staging).is_some_and(|entry| look.is_filesystem(entry))
+        };
+        if here { Ok(device) } else { Err(refuse()) }
+    }
+
+    /// A read-only mount does not stop writes to a device node, so the device itself refuses
+    /// them; all targets of a raw volume therefore share one kind of access.
+    fn publish_block(
+        &self,
+        look: &Look,
+        device: LoopDevice,
+        target: &Place,
+        read_only: bool,
+    ) -> Result<(), Refusal> {
+        if device.read_only && !read_only {
+            let text = format!("volume {} is staged for reading only", look.id);
+            return Err(Refusal::Precondition(text));
+        }
+        if let Some(other) = look.mounts().into_iter().find(|entry| entry.read_only != read_only) {
+            let text = format!("volume {} is published with other access at {}", look.id, show(&other.path));
+            return Err(Refusal::Precondition(text));
+        }
+        if !device.read_only {
+            loopdev::set_read_only(device, read_only)?;
+        }
+        let node = device.path();
+        let node = Place::resolve(&show(&node))?.open()?;
+        let made = target.make_file()?;
+        let onto = target.open()?;
+        undo_leaf(target, made, mount::bind(node.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from))
+    }
+
+    /// Takes a volume away from a pod's path and removes the empty directory or file there.
+    pub fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse, Refusal> {
+        let id = self.node_volume(&request.volume_id)?;
+        required("target_path", &request.target_path)?;
+        let (pool, record) = self.need(&id)?;
+        let target = match self.node_place("target_path", &request.target_path) {
+            Ok(target) => target,
+            // Nothing can be mounted in a directory that is not there.
+            Err(Refusal::Place(PlaceError::NoParent(_))) => return Ok(NodeUnpublishVolumeResponse {}),
+            Err(error) => return Err(error),
+        };
+        let staged_at = |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
+        if record.staged_on(&self.config.node_id).is_some_and(|staged| staged_at(&staged.path)) {
+            return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
+        }
+        loop {
+            let look = self.look(pool, &id)?;
+            let Some(entry) = look.at(&target) else { break };
+            if !look.shows(entry) {
+                let text = format!("what is mounted at {} is not volume {id}", show(&entry.path));
+                return Err(Refusal::Precondition(text));
+            }
+            unmount(&entry.path)?;
+        }
+        target.remove()?;
+        Ok(NodeUnpublishVolumeResponse {})
+    }
+}
+
+fn publish_directory(staging: &Place, target: &Place, read_only: bool) -> Result<(), Refusal> {
+    let from = staging.open()?;
+    let made = target.make_dir()?;
+    let onto = target.open()?;
+    undo_leaf(target, made, mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from))
+}
+
+/// Removes what was made for a mount that then failed.
+fn undo_leaf(target: &Place, made: bool, result: Result<(), Refusal>) -> Result<(), Refusal> {
+    if result.is_err() && made {
+        target.remove()?;
+    }
+    result
+}
+
+fn already_published(look: &Look, target: &Place, read_only: bool, block: bool) -> Result<bool, Refusal> {
+    let Some(entry) = look.at(target) else { return Ok(false) };
+    if !look.shows(entry) {
+        let text = format!("something else is mounted at {}", show(&entry.path));
+        return Err(Refusal::Precondition(text));
+    }
+    let same = look.is_filesystem(entry) != block
+        && (entry.read_only || entry.filesystem_read_only && !block) == read_only;
+    if same {
+        return Ok(true);
+    }
+    Err(Refusal::Exists(format!("volume {} is published at {} in another way", look.id, show(&entry.path))))
+}
+
+/// Modes for one user at a time allow one target (CSI, table at NodePublishVolume).
+fn check_other_targets(look: &Look, staging: &Place, access: &Access, record: &Record) -> Result<(), Refusal> {
+    if access.many_targets() {
+        return Ok(());
+    }
+    match look.mounts().into_iter().find(|entry| entry.path != staging.path()) {
+        None => Ok(()),
+        Some(other) => Err(Refusal::Precondition(format!(
+            "volume {} is published at {}, and access mode {} allows one target",
+            record.id,
+            show(&other.path),
+            access.mode.as_str_name()
+        ))),
+    }
+}

@@ -1,0 +1,71 @@
+//! What a node does first, and what it can do at any time: let go of what nothing uses.
+
+use crate::config::DriverKind;
+use crate::driver::Inner;
+use crate::id::VolumeId;
+use crate::loopdev;
+use crate::pool::record::Record;
+use crate::pool::{Pool, PoolError};
+use crate::refusal::Refusal;
+
+impl Inner {
+    /// Registers the node, drops notes of staging that a reboot made untrue, and detaches what
+    /// a crash left.
+    pub(crate) fn settle_node(&self) -> Result<(), Refusal> {
+        if self.config.kind == DriverKind::Shared {
+            for pool in &self.pools {
+                pool.register_node(&self.config.node_id)?;
+            }
+        }
+        let freed = self.cleanup_orphans()?;
+        if freed > 0 {
+            tracing::info!(freed, "detached loop devices that nothing used");
+        }
+        Ok(())
+    }
+
+    /// Detaches every device of ours that nothing uses. Returns how many.
+    pub(crate) fn cleanup_orphans(&self) -> Result<usize, Refusal> {
+        let bound = loopdev::bound_volumes()?;
+        let mut freed = 0;
+        for pool in &self.pools {
+            for id in pool.list()? {
+                // A volume that a call is busy with is no orphan.
+                let Ok(_guard) = self.lock(&id) else { continue };
+                let Ok(Some(record)) = pool.read(&id) else { continue };
+                if bound.contains(&id) {
+                    freed += usize::from(self.free_if_unused(pool, &record)?);
+                } else if record.staged_on(&self.config.node_id).is_some() {
+                    // No device, so not staged, whatever the note says.
+                    self.forget_staging(pool, &record)?;
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    fn free_if_unused(&self, pool: &Pool, record: &Record) -> Result<bool, Refusal> {
+        let id: &VolumeId = &record.id;
+        let look = match self.look(pool, id) {
+            Ok(look) => look,
+            Err(Refusal::Pool(PoolError::ImageMissing(_))) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let staged = record.staged_on(&self.config.node_id);
+        let Some(device) = look.device else {
+            // Bound by somebody else: none of our business, but we do not have it staged.
+            if staged.is_some() {
+                self.forget_staging(pool, record)?;
+            }
+            return Ok(false);
+        };
+        // A raw volume may be staged and not yet published: nothing shows, and yet it is wanted.
+        let raw = staged.is_some_and(|staged| staged.block);
+        if raw || !look.mounts().is_empty() || loopdev::is_claimed(device)? {
+            return Ok(false);
+        }
+        loopdev::detach(id, look.backing, &look.tag)?;
+        self.forget_staging(pool, record)?;
+        Ok(true)
+    }
+}

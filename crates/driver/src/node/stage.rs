@@ -1,0 +1,259 @@
+//! NodeStageVolume and NodeUnstageVolume.
+//!
+//! Staging is noted in the record before the first step and forgotten after the last, so that
+//! whoever asks whether a node may have the volume never hears "no" too early.
+
+use longshore_csi::v1::{
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse,
+};
+use rustix::fs::{FileType, OFlags};
+use std::os::fd::AsFd;
+
+use super::{Look, show};
+use crate::access::{Access, AccessKind};
+use crate::config::{DriverKind, FsType};
+use crate::driver::Inner;
+use crate::format::{self, Plan};
+use crate::loopdev::{self, Binding};
+use crate::mount::options::Options;
+use crate::mount::place::{Place, PlaceError, same_text};
+use crate::mount::{mount_filesystem, unmount};
+use crate::pool::record::{Content, Record, Staged};
+use crate::pool::{Pool, PoolError};
+use crate::refusal::{Refusal, required};
+
+impl Inner {
+    /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
+    pub fn stage(&self, request: &NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Refusal> {
+        let id = self.node_volume(&request.volume_id)?;
+        let place = self.node_place("staging_target_path", &request.staging_target_path)?;
+        let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
+        let (pool, record) = self.need(&id)?;
+        if let Some(conflict) = access.conflict_with(&record) {
+            return Err(Refusal::Precondition(conflict));
+        }
+        let mut wanted = Staged {
+            node: self.config.node_id.clone(),
+            path: request.staging_target_path.clone(),
+            block: access.is_block(),
+            read_only: access.reads_only(),
+        };
+        self.check_attached(&record, &mut wanted)?;
+        let look = self.look(pool, &id)?;
+        if already_staged(&look, &place, &record, &wanted)? {
+            return Ok(NodeStageVolumeResponse {});
+        }
+        self.clear_leftover(&look, &record)?;
+        let record = pool.update(&id, |record| {
+            // Looked at again: the leave may have been taken back since.
+            self.check_attached(record, &mut wanted)?;
+            record.staged.retain(|staged| staged.node != wanted.node);
+            record.staged.push(wanted.clone());
+            Ok::<_, Refusal>(())
+        })?;
+        let staged = match &access.kind {
+            AccessKind::Block => self.stage_block(pool, &record, wanted.read_only),
+            AccessKind::Mount { fstype, options } => {
+                let fstype = fstype.or(record.fstype).unwrap_or(self.config.default_fstype);
+                let mut options = options.clone();
+                options.read_only |= wanted.read_only;
+                self.stage_filesystem(pool, &record, &place, fstype, &options, access.many_nodes())
+            }
+        };
+        if staged.is_err() {
+            self.forget_staging(pool, &record)?;
+        }
+        staged.map(|()| NodeStageVolumeResponse {})
+    }
+
+    /// A `shared` volume may be staged only with leave, and only as far as the leave goes.
+    fn check_attached(&self, record: &Record, wanted: &mut Staged) -> Result<(), Refusal> {
+        if self.config.kind == DriverKind::Local {
+            return Ok(());
+        }
+        let (id, node) = (&record.id, &self.config.node_id);
+        let Some(attachment) = record.attachment(node) else {
+            return Err(Refusal::Precondition(format!("volume {id} is not attached to node {node}")));
+        };
+        if attachment.block != wanted.block {
+            let text = format!("volume {id} is attached to node {node} for another kind of access");
+            return Err(Refusal::Precondition(text));
+        }
+        wanted.read_only |= attachment.read_only;
+        Ok(())
+    }
+
+    /// Removes a device that an interrupted call left: bound, but used by nothing.
+    fn clear_leftover(&self, look: &Look, record: &Record) -> Result<(), Refusal> {
+        let Some(device) = look.device else { return Ok(()) };
+        if let Some(entry) = look.mounts().first() {
+            return Err(Refusal::Exists(format!("volume {} is mounted at {}", record.id, show(&entry.path))));
+        }
+        if loopdev::is_claimed(device)? {
+            let text = format!("volume {} is in use in another mount namespace", record.id);
+            return Err(Refusal::Precondition(text));
+        }
+        Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)
+    }
+
+    fn stage_block(&self, pool: &Pool, record: &Record, read_only: bool) -> Result<(), Refusal> {
+        // From here on anything may be written to it, so it is never formatted again.
+        pool.update(&record.id, |record| {
+            if record.content == Content::Blank {
+                record.content = Content::Raw;
+            }
+            Ok::<_, PoolError>(())
+        })?;
+        self.attach_device(pool, record, Binding { read_only, autoclear: false })?;
+        Ok(())
+    }
+
+    fn stage_filesystem(
+        &self,
+        pool: &Pool,
+        record: &Record,
+        place: &Place,
+        fstype: FsType,
+        options: &Options,
+        many_nodes: bool,
+    ) -> Result<(), Refusal> {
+        match place.kind()? {
+            Some(FileType::Directory) => {}
+            Some(_) | None => {
+                let text = format!("staging_target_path {} is not a directory", show(place.path()));
+                return Err(Refusal::Precondition(text));
+            }
+        }
+        self.prepare_filesystem(pool, record, fstype, many_nodes)?;
+        // One reader may replay the journal of a crash; several at once may not write at all.
+        let held = self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
+        let onto = place.open()?;
+        mount_filesystem(&held.device.path(), fstype, options, onto.as_fd())?;
+        Ok(())
+    }
+
+    fn attach_device(
+        &self,
+        pool: &Pool,
+        record: &Record,
+        binding: Binding,
+    ) -> Result<loopdev::Held, Refusal> {
+        let access = if binding.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let image = pool.image(&record.id, access)?;
+        let tag = loopdev::Tag::new(&record.id, &self.config.node_id);
+        Ok(loopdev::attach(&image, &tag, binding)?)
+    }
+
+    /// Sees to it that the image holds the filesystem, making it if the image is blank and new.
+    fn prepare_filesystem(
+        &self,
+        pool: &Pool,
+        record: &Record,
+        fstype: FsType,
+        many_nodes: bool,
+    ) -> Result<(), Refusal> {
+        let id = &record.id;
+        let image = pool.image(id, OFlags::RDONLY)?;
+        match format::plan(&image, record.content == Content::Blank, fstype)? {
+            Plan::Mount => {}
+            Plan::Make if many_nodes => {
+                let text = format!("volume {id} is blank: it must be staged by one node first");
+                return Err(Refusal::Precondition(text));
+            }
+            Plan::Make => {
+                let scratch = pool.scratch(record)?;
+                if let Err(error) = format::make(&scratch, fstype) {
+                    pool.drop_scratch(id)?;
+                    return Err(error.into());
+                }
+                pool.adopt_scratch(id, &scratch)?;
+            }
+        }
+        if record.content != Content::Filesystem {
+            pool.update(id, |record| {
+                record.content = Content::Filesystem;
+                Ok::<_, PoolError>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Inner::stage`].
+    pub fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Result<NodeUnstageVolumeResponse, Refusal> {
+        let done = Ok(NodeUnstageVolumeResponse {});
+        let given = required("staging_target_path", &request.staging_target_path)?;
+        let id = self.node_volume(&request.volume_id)?;
+        let (pool, record) = self.need(&id)?;
+        let place = match Place::resolve(given) {
+            Ok(place) => Some(place),
+            Err(PlaceError::NoParent(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let look = self.look(pool, &id)?;
+        let staged = record.staged_on(&self.config.node_id);
+        let mounted = place.as_ref().and_then(|place| look.at(place)).filter(|entry| look.is_filesystem(entry));
+        let noted_here = staged.is_some_and(|staged| same_text(&staged.path, given));
+        if mounted.is_none() && !noted_here {
+            return done;
+        }
+        let other = look.mounts().into_iter().find(|entry| place.as_ref().is_none_or(|p| p.path() != entry.path));
+        if let Some(other) = other {
+            let text = format!("volume {id} is still published at {}", show(&other.path));
+            return Err(Refusal::Precondition(text));
+        }
+        if let Some(entry) = mounted {
+            unmount(&entry.path)?;
+        }
+        self.let_go(&look)?;
+        self.forget_staging(pool, &record)?;
+        done
+    }
+
+    /// Waits for the device of a filesystem to go by itself, or sends a raw one away.
+    fn let_go(&self, look: &Look) -> Result<(), Refusal> {
+        let Some(device) = look.device else { return Ok(()) };
+        if loopdev::find(&look.id, look.backing, &look.tag)?.is_some() && loopdev::is_claimed(device)? {
+            return Ok(loopdev::wait_gone(&look.id, device)?);
+        }
+        Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)
+    }
+
+    /// Removes this node's note from the record.
+    pub(super) fn forget_staging(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
+        pool.update(&record.id, |record| {
+            record.staged.retain(|staged| staged.node != self.config.node_id);
+            Ok::<_, PoolError>(())
+        })?;
+        Ok(())
+    }
+}
+
+/// Whether the volume is staged as wanted; refuses when it is staged in another way.
+fn already_staged(
+    look: &Look,
+    place: &Place,
+    record: &Record,
+    wanted: &Staged,
+) -> Result<bool, Refusal> {
+    let differs = |how: &str| Err(Refusal::Exists(format!("volume {} is staged {how}", record.id)));
+    let noted = record.staged_on(&wanted.node).filter(|_| look.device.is_some());
+    if let Some(noted) = noted
+        && noted.block
+    {
+        return match (same_text(&noted.path, &wanted.path), noted.block == wanted.block) {
+            (true, true) if noted.read_only == wanted.read_only => Ok(true),
+            (true, _) => differs("in another way"),
+            (false, _) => differs(&format!("at {}", noted.path)),
+        };
+    }
+    let Some(entry) = look.at(place) else { return Ok(false) };
+    if !look.is_filesystem(entry) {
+        let text = format!("something else is mounted at {}", show(&entry.path));
+        return Err(Refusal::Precondition(text));
+    }
+    if wanted.block || entry.filesystem_read_only != wanted.read_only {
+        return differs("in another way");
+    }
+    Ok(true)
+}

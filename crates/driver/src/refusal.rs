@@ -1,0 +1,118 @@
+//! Why a call is refused, and the gRPC status that says so.
+
+use tonic::{Code, Status};
+
+use crate::format::FormatError;
+use crate::id::VolumeId;
+use crate::loopdev::LoopError;
+use crate::mount::MountError;
+use crate::mount::place::PlaceError;
+use crate::pool::PoolError;
+
+/// A refused or failed call. Each variant answers the caller's question: what must change before
+/// the call can succeed?
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A field is missing or has a value that can never work.
+    #[error("{0}")]
+    Invalid(String),
+    /// There is no such volume, node or path.
+    #[error("{0}")]
+    NotFound(String),
+    /// It exists in a way that contradicts the request.
+    #[error("{0}")]
+    Exists(String),
+    /// Something else has to happen first.
+    #[error("{0}")]
+    Precondition(String),
+    /// There is no room.
+    #[error("{0}")]
+    Exhausted(String),
+    /// The size cannot be had.
+    #[error("{0}")]
+    OutOfRange(String),
+    /// A page token that this driver did not give out.
+    #[error("starting_token {0:?} is not valid; start again without it")]
+    BadToken(String),
+    /// Another call for the same volume is under way.
+    #[error("another operation on volume {0} is under way")]
+    Pending(VolumeId),
+    /// The pool said no.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A loop device could not be had or given back.
+    #[error(transparent)]
+    Loop(#[from] LoopError),
+    /// There is no usable filesystem.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A mount could not be made or undone.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A path from the request cannot be used.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The mount table could not be read.
+    #[error("cannot read the mount table: {0}")]
+    MountTable(#[source] std::io::Error),
+}
+
+impl Refusal {
+    /// The status code that CSI has for it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid(_) => Code::InvalidArgument,
+            Self::NotFound(_) => Code::NotFound,
+            Self::Exists(_) => Code::AlreadyExists,
+            Self::Precondition(_) => Code::FailedPrecondition,
+            Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::OutOfRange(_) => Code::OutOfRange,
+            Self::BadToken(_) | Self::Pending(_) => Code::Aborted,
+            Self::Pool(error) => pool_code(error),
+            Self::Loop(LoopError::StillInUse(_)) => Code::FailedPrecondition,
+            // Devices are free again when other volumes are: try later.
+            Self::Loop(LoopError::NoneFree) => Code::ResourceExhausted,
+            Self::Loop(LoopError::Io { .. }) | Self::Mount(_) | Self::MountTable(_) => Code::Internal,
+            Self::Format(FormatError::ToolMissing { .. } | FormatError::Foreign { .. }) => {
+                Code::FailedPrecondition
+            }
+            Self::Format(_) => Code::Internal,
+            Self::Place(PlaceError::Bad { .. }) => Code::InvalidArgument,
+            Self::Place(PlaceError::NoParent(_)) => Code::FailedPrecondition,
+            Self::Place(PlaceError::Io { .. }) => Code::Internal,
+        }
+    }
+}
+
+fn pool_code(error: &PoolError) -> Code {
+    match error {
+        PoolError::NotFound(_) => Code::NotFound,
+        PoolError::Full { .. } => Code::ResourceExhausted,
+        PoolError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            Code::ResourceExhausted
+        }
+        PoolError::ImageMissing(_) | PoolError::BadRecord { .. } => Code::DataLoss,
+        PoolError::InTheWay(_) => Code::FailedPrecondition,
+        PoolError::Io { .. } | PoolError::Busy { .. } => Code::Internal,
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        Status::new(refusal.code(), refusal.to_string())
+    }
+}
+
+/// The value of a required text field.
+pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+    if value.is_empty() { Err(Refusal::Invalid(format!("{field} is missing"))) } else { Ok(value) }
+}
+
+/// As [`required`], with the length limit of ids and names.
+pub fn required_short<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+    if required(field, value)?.len() > 128 {
+        return Err(Refusal::Invalid(format!("{field} is longer than 128 bytes")));
+    }
+    Ok(value)
+}

@@ -1,0 +1,346 @@
+//! The CSI services: a lock for each volume, a thread for the blocking work, one line of log.
+//!
+//! The rules are in [`crate::controller`] and [`crate::node`] and never think about locks or
+//! `async`. A call runs to its end even when the caller hangs up, so the lock guards what really
+//! happens; a second call for the volume meanwhile is answered with `Aborted`.
+
+use std::sync::Arc;
+
+use longshore_csi::server::Routes;
+use longshore_csi::v1 as csi;
+use longshore_csi::v1::controller_server::{Controller, ControllerServer};
+use longshore_csi::v1::controller_service_capability::rpc::Type as ControllerRpc;
+use longshore_csi::v1::identity_server::{Identity, IdentityServer};
+use longshore_csi::v1::node_server::{Node, NodeServer};
+use longshore_csi::v1::node_service_capability::rpc::Type as NodeRpc;
+use longshore_csi::v1::plugin_capability::service::Type as PluginService;
+use tonic::{Request, Response, Status};
+
+use crate::config::DriverKind;
+use crate::controller::topology;
+use crate::driver::{Driver, Inner};
+use crate::id::VolumeId;
+use crate::refusal::Refusal;
+
+/// The services of the driver's mode.
+pub(crate) fn routes(driver: &Driver) -> Routes {
+    let service = Service { inner: Arc::clone(&driver.inner) };
+    let mode = driver.config().mode;
+    let mut routes = Routes::new(IdentityServer::new(service.clone()));
+    if mode.controller() {
+        routes = routes.add_service(ControllerServer::new(service.clone()));
+    }
+    if mode.node() {
+        routes = routes.add_service(NodeServer::new(service));
+    }
+    routes
+}
+
+#[derive(Debug, Clone)]
+struct Service {
+    inner: Arc<Inner>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Service {
+    /// Runs `work` on the blocking pool, alone with `volume` if one is named.
+    async fn call<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        volume: Option<VolumeId>,
+        work: impl FnOnce(&Inner) -> Result<T, Refusal> + Send + 'static,
+    ) -> Answer<T> {
+        let inner = Arc::clone(&self.inner);
+        let label = volume.as_ref().map(ToString::to_string).unwrap_or_default();
+        let run = move || {
+            let _guard = volume.map(|id| inner.lock(&id)).transpose()?;
+            work(&inner)
+        };
+        let result = match tokio::task::spawn_blocking(run).await {
+            Ok(result) => result.map_err(Status::from),
+            Err(error) => Err(Status::internal(format!("{call} did not finish: {error}"))),
+        };
+        match &result {
+            Ok(_) => tracing::debug!(call, volume = label, "done"),
+            Err(status) => {
+                tracing::warn!(call, volume = label, code = ?status.code(), error = status.message(), "refused");
+            }
+        }
+        result.map(Response::new)
+    }
+}
+
+#[tonic::async_trait]
+impl Identity for Service {
+    async fn get_plugin_info(
+        &self,
+        _: Request<csi::GetPluginInfoRequest>,
+    ) -> Answer<csi::GetPluginInfoResponse> {
+        Ok(Response::new(csi::GetPluginInfoResponse {
+            name: self.inner.config.driver_name.clone(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            manifest: [("kind".to_owned(), self.inner.config.kind.to_string())].into(),
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<csi::GetPluginCapabilitiesRequest>,
+    ) -> Answer<csi::GetPluginCapabilitiesResponse> {
+        // The same from every process of a driver, whatever its mode: callers ask any of them.
+        let mut services = vec![PluginService::ControllerService];
+        if self.inner.config.kind == DriverKind::Local {
+            services.push(PluginService::VolumeAccessibilityConstraints);
+        }
+        let capability = |service: PluginService| csi::PluginCapability {
+            r#type: Some(csi::plugin_capability::Type::Service(csi::plugin_capability::Service {
+                r#type: service as i32,
+            })),
+        };
+        let capabilities = services.into_iter().map(capability).collect();
+        Ok(Response::new(csi::GetPluginCapabilitiesResponse { capabilities }))
+    }
+
+    async fn probe(&self, _: Request<csi::ProbeRequest>) -> Answer<csi::ProbeResponse> {
+        Ok(Response::new(csi::ProbeResponse { ready: Some(true) }))
+    }
+}
+
+fn missing<T>(what: &str) -> Answer<T> {
+    Err(Status::unimplemented(format!("{what} is not implemented by this driver")))
+}
+
+impl Service {
+    /// Refuses calls that only make sense where nodes share a pool.
+    fn shared_only(&self, call: &str) -> Result<(), Status> {
+        match self.inner.config.kind {
+            DriverKind::Shared => Ok(()),
+            DriverKind::Local => {
+                Err(Status::unimplemented(format!("{call} is not implemented by a local driver")))
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Controller for Service {
+    async fn create_volume(
+        &self,
+        request: Request<csi::CreateVolumeRequest>,
+    ) -> Answer<csi::CreateVolumeResponse> {
+        let request = request.into_inner();
+        let id = self.inner.id_for(&request.name);
+        self.call("CreateVolume", Some(id), move |inner| inner.create_volume(&request)).await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<csi::DeleteVolumeRequest>,
+    ) -> Answer<csi::DeleteVolumeResponse> {
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("DeleteVolume", id, move |inner| inner.delete_volume(&request)).await
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        request: Request<csi::ControllerPublishVolumeRequest>,
+    ) -> Answer<csi::ControllerPublishVolumeResponse> {
+        self.shared_only("ControllerPublishVolume")?;
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("ControllerPublishVolume", id, move |inner| inner.controller_publish(&request)).await
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<csi::ControllerUnpublishVolumeRequest>,
+    ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
+        self.shared_only("ControllerUnpublishVolume")?;
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("ControllerUnpublishVolume", id, move |inner| inner.controller_unpublish(&request)).await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
+    ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
+        let request = request.into_inner();
+        let work = move |inner: &Inner| inner.validate_volume_capabilities(request);
+        self.call("ValidateVolumeCapabilities", None, work).await
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<csi::ListVolumesRequest>,
+    ) -> Answer<csi::ListVolumesResponse> {
+        let request = request.into_inner();
+        self.call("ListVolumes", None, move |inner| inner.list_volumes(&request)).await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<csi::GetCapacityRequest>,
+    ) -> Answer<csi::GetCapacityResponse> {
+        let request = request.into_inner();
+        self.call("GetCapacity", None, move |inner| inner.get_capacity(&request)).await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<csi::ControllerGetCapabilitiesRequest>,
+    ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
+        let mut types = vec![
+            ControllerRpc::CreateDeleteVolume,
+            ControllerRpc::ListVolumes,
+            ControllerRpc::GetCapacity,
+            ControllerRpc::SingleNodeMultiWriter,
+        ];
+        if self.inner.config.kind == DriverKind::Shared {
+            types.extend([
+                ControllerRpc::PublishUnpublishVolume,
+                ControllerRpc::PublishReadonly,
+                ControllerRpc::ListVolumesPublishedNodes,
+            ]);
+        }
+        let capability = |rpc: ControllerRpc| csi::ControllerServiceCapability {
+            r#type: Some(csi::controller_service_capability::Type::Rpc(
+                csi::controller_service_capability::Rpc { r#type: rpc as i32 },
+            )),
+        };
+        let capabilities = types.into_iter().map(capability).collect();
+        Ok(Response::new(csi::ControllerGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: Request<csi::CreateSnapshotRequest>,
+    ) -> Answer<csi::CreateSnapshotResponse> {
+        missing("CreateSnapshot")
+    }
+
+    async fn delete_snapshot(
+        &self,
+        _: Request<csi::DeleteSnapshotRequest>,
+    ) -> Answer<csi::DeleteSnapshotResponse> {
+        missing("DeleteSnapshot")
+    }
+
+    async fn list_snapshots(
+        &self,
+        _: Request<csi::ListSnapshotsRequest>,
+    ) -> Answer<csi::ListSnapshotsResponse> {
+        missing("ListSnapshots")
+    }
+
+    async fn get_snapshot(
+        &self,
+        _: Request<csi::GetSnapshotRequest>,
+    ) -> Answer<csi::GetSnapshotResponse> {
+        missing("GetSnapshot")
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        _: Request<csi::ControllerExpandVolumeRequest>,
+    ) -> Answer<csi::ControllerExpandVolumeResponse> {
+        missing("ControllerExpandVolume")
+    }
+
+    async fn controller_get_volume(
+        &self,
+        _: Request<csi::ControllerGetVolumeRequest>,
+    ) -> Answer<csi::ControllerGetVolumeResponse> {
+        missing("ControllerGetVolume")
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        _: Request<csi::ControllerModifyVolumeRequest>,
+    ) -> Answer<csi::ControllerModifyVolumeResponse> {
+        missing("ControllerModifyVolume")
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Service {
+    async fn node_stage_volume(
+        &self,
+        request: Request<csi::NodeStageVolumeRequest>,
+    ) -> Answer<csi::NodeStageVolumeResponse> {
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("NodeStageVolume", id, move |inner| inner.stage(&request)).await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<csi::NodeUnstageVolumeRequest>,
+    ) -> Answer<csi::NodeUnstageVolumeResponse> {
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("NodeUnstageVolume", id, move |inner| inner.unstage(&request)).await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<csi::NodePublishVolumeRequest>,
+    ) -> Answer<csi::NodePublishVolumeResponse> {
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("NodePublishVolume", id, move |inner| inner.publish(&request)).await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<csi::NodeUnpublishVolumeRequest>,
+    ) -> Answer<csi::NodeUnpublishVolumeResponse> {
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("NodeUnpublishVolume", id, move |inner| inner.unpublish(&request)).await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<csi::NodeGetVolumeStatsRequest>,
+    ) -> Answer<csi::NodeGetVolumeStatsResponse> {
+        // Only looks, so it neither waits for nor disturbs a call that changes the volume.
+        let request = request.into_inner();
+        self.call("NodeGetVolumeStats", None, move |inner| inner.stats(&request)).await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        _: Request<csi::NodeExpandVolumeRequest>,
+    ) -> Answer<csi::NodeExpandVolumeResponse> {
+        missing("NodeExpandVolume")
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<csi::NodeGetCapabilitiesRequest>,
+    ) -> Answer<csi::NodeGetCapabilitiesResponse> {
+        let types = [NodeRpc::StageUnstageVolume, NodeRpc::GetVolumeStats, NodeRpc::SingleNodeMultiWriter];
+        let capability = |rpc: NodeRpc| csi::NodeServiceCapability {
+            r#type: Some(csi::node_service_capability::Type::Rpc(csi::node_service_capability::Rpc {
+                r#type: rpc as i32,
+            })),
+        };
+        let capabilities = types.into_iter().map(capability).collect();
+        Ok(Response::new(csi::NodeGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<csi::NodeGetInfoRequest>,
+    ) -> Answer<csi::NodeGetInfoResponse> {
+        let config = &self.inner.config;
+        Ok(Response::new(csi::NodeGetInfoResponse {
+            node_id: config.node_id.clone(),
+            max_volumes_per_node: i64::from(config.max_volumes),
+            accessible_topology: topology::here(config),
+        }))
+    }
+}
