@@ -38,7 +38,8 @@ impl Access {
         let invalid = |text: String| Refusal::Invalid(format!("volume_capability: {text}"));
         let capability = capability.ok_or_else(|| invalid("it is missing".to_owned()))?;
         let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
-        let mode = Mode::try_from(mode).map_err(|_| invalid(format!("access mode {mode} is unknown")))?;
+        let mode =
+            Mode::try_from(mode).map_err(|_| invalid(format!("access mode {mode} is unknown")))?;
         if !mode_allowed(mode, kind)? {
             let name = mode.as_str_name();
             return Err(invalid(format!("access mode {name} is not supported by a {kind} driver")));
@@ -113,7 +114,9 @@ impl Access {
 
 fn mode_allowed(mode: Mode, kind: DriverKind) -> Result<bool, Refusal> {
     match mode {
-        Mode::Unknown => Err(Refusal::Invalid("volume_capability: access_mode is missing".to_owned())),
+        Mode::Unknown => {
+            Err(Refusal::Invalid("volume_capability: access_mode is missing".to_owned()))
+        }
         Mode::SingleNodeWriter
         | Mode::SingleNodeReaderOnly
         | Mode::SingleNodeSingleWriter
@@ -166,7 +169,8 @@ mod tests {
             change(&mut mount);
             Some(capability(Mode::SingleNodeWriter, Some(mount)))
         };
-        let untyped = VolumeCapability { access_type: None, ..capability(Mode::SingleNodeWriter, None) };
+        let untyped =
+            VolumeCapability { access_type: None, ..capability(Mode::SingleNodeWriter, None) };
         let cases = [
             (None, "missing"),
             (Some(untyped), "neither block nor mount"),

@@ -259,13 +259,17 @@ pub enum ConfigError {
     #[error("driver name {0:?} must be a domain name of at most 63 characters (54 for kind local)")]
     DriverName(String),
     /// The node id cannot be a topology value.
-    #[error("node id {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends")]
+    #[error(
+        "node id {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+    )]
     NodeId(String),
     /// No pool was given.
     #[error("at least one pool is needed")]
     NoPool,
     /// The pool name is not a plain label.
-    #[error("pool name {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends")]
+    #[error(
+        "pool name {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+    )]
     PoolName(String),
     /// Two pools share a name or a directory.
     #[error("pool {0} ({1}) is given twice, by name or by directory")]

@@ -65,7 +65,9 @@ impl Driver {
         config.validate()?;
         let role = Role {
             controller: config.mode.controller(),
-            alone: config.kind == DriverKind::Local && config.mode.controller() && config.mode.node(),
+            alone: config.kind == DriverKind::Local
+                && config.mode.controller()
+                && config.mode.node(),
             node_id: &config.node_id,
             overcommit: config.overcommit,
         };
@@ -73,8 +75,7 @@ impl Driver {
         for pool in &config.pools {
             pools.push(Pool::open(pool, role)?);
         }
-        let inner =
-            Inner { config, pools, busy: Arc::default(), attached: Mutex::default() };
+        let inner = Inner { config, pools, busy: Arc::default(), attached: Mutex::default() };
         if inner.config.mode.node() {
             inner.settle_node().map_err(DriverError::Settle)?;
         }

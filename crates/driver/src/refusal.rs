@@ -73,7 +73,9 @@ impl Refusal {
             Self::Loop(LoopError::StillInUse(_)) => Code::FailedPrecondition,
             // Devices are free again when other volumes are: try later.
             Self::Loop(LoopError::NoneFree) => Code::ResourceExhausted,
-            Self::Loop(LoopError::Io { .. }) | Self::Mount(_) | Self::MountTable(_) => Code::Internal,
+            Self::Loop(LoopError::Io { .. }) | Self::Mount(_) | Self::MountTable(_) => {
+                Code::Internal
+            }
             Self::Format(FormatError::ToolMissing { .. } | FormatError::Foreign { .. }) => {
                 Code::FailedPrecondition
             }

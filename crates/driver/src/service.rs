@@ -150,7 +150,8 @@ impl Controller for Service {
         self.shared_only("ControllerPublishVolume")?;
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
-        self.call("ControllerPublishVolume", id, move |inner| inner.controller_publish(&request)).await
+        self.call("ControllerPublishVolume", id, move |inner| inner.controller_publish(&request))
+            .await
     }
 
     async fn controller_unpublish_volume(
@@ -160,7 +161,10 @@ impl Controller for Service {
         self.shared_only("ControllerUnpublishVolume")?;
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
-        self.call("ControllerUnpublishVolume", id, move |inner| inner.controller_unpublish(&request)).await
+        self.call("ControllerUnpublishVolume", id, move |inner| {
+            inner.controller_unpublish(&request)
+        })
+        .await
     }
 
     async fn validate_volume_capabilities(
@@ -322,11 +326,12 @@ impl Node for Service {
         &self,
         _: Request<csi::NodeGetCapabilitiesRequest>,
     ) -> Answer<csi::NodeGetCapabilitiesResponse> {
-        let types = [NodeRpc::StageUnstageVolume, NodeRpc::GetVolumeStats, NodeRpc::SingleNodeMultiWriter];
+        let types =
+            [NodeRpc::StageUnstageVolume, NodeRpc::GetVolumeStats, NodeRpc::SingleNodeMultiWriter];
         let capability = |rpc: NodeRpc| csi::NodeServiceCapability {
-            r#type: Some(csi::node_service_capability::Type::Rpc(csi::node_service_capability::Rpc {
-                r#type: rpc as i32,
-            })),
+            r#type: Some(csi::node_service_capability::Type::Rpc(
+                csi::node_service_capability::Rpc { r#type: rpc as i32 },
+            )),
         };
         let capabilities = types.into_iter().map(capability).collect();
         Ok(Response::new(csi::NodeGetCapabilitiesResponse { capabilities }))

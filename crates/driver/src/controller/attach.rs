@@ -54,7 +54,10 @@ impl Inner {
         let id = VolumeId::parse(given).ok_or_else(missing)?;
         let (pool, record) = self.need(&id)?;
         if !pool.knows_node(node)? {
-            return Err(Refusal::NotFound(format!("node {node} does not exist or lacks pool {}", pool.name())));
+            return Err(Refusal::NotFound(format!(
+                "node {node} does not exist or lacks pool {}",
+                pool.name()
+            )));
         }
         if let Some(conflict) = access.conflict_with(&record) {
             return Err(Refusal::Precondition(conflict));
@@ -81,7 +84,9 @@ impl Inner {
                 )));
             }
             Verdict::HeldBy(holder) => {
-                return Err(Refusal::Precondition(format!("volume {id} is attached to node {holder}")));
+                return Err(Refusal::Precondition(format!(
+                    "volume {id} is attached to node {holder}"
+                )));
             }
             Verdict::Add => {}
         }
@@ -116,7 +121,12 @@ impl Inner {
                     staged.node
                 )));
             }
-            freed = record.attachments.iter().map(|one| one.node.clone()).filter(|n| concerns(n)).collect();
+            freed = record
+                .attachments
+                .iter()
+                .map(|one| one.node.clone())
+                .filter(|n| concerns(n))
+                .collect();
             record.attachments.retain(|one| !concerns(&one.node));
             Ok(())
         })?;

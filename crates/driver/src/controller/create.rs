@@ -37,7 +37,10 @@ struct Wanted<'a> {
 
 impl Inner {
     /// Makes a volume, or finds the one that an earlier identical call made.
-    pub fn create_volume(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Refusal> {
+    pub fn create_volume(
+        &self,
+        request: &CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, Refusal> {
         check_name(&request.name)?;
         let wanted = self.check_create(request)?;
         let id = self.id_for(&request.name);
@@ -98,7 +101,9 @@ impl Inner {
                 }
                 FSTYPE => {
                     let parsed = value.parse();
-                    fstype = Some(parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?);
+                    fstype = Some(
+                        parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?,
+                    );
                 }
                 key if CLAIM_NAMES.contains(&key) => {}
                 key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
@@ -123,14 +128,22 @@ impl Inner {
     }
 
     /// Bytes that volumes of a class may still have here; zero where the class cannot be served.
-    pub fn get_capacity(&self, request: &GetCapacityRequest) -> Result<GetCapacityResponse, Refusal> {
+    pub fn get_capacity(
+        &self,
+        request: &GetCapacityRequest,
+    ) -> Result<GetCapacityResponse, Refusal> {
         let elsewhere = request.accessible_topology.as_ref().is_some_and(|topology| {
-            topology::here(&self.config).is_some() && !topology::includes_here(&self.config, topology)
+            topology::here(&self.config).is_some()
+                && !topology::includes_here(&self.config, topology)
         });
         let unsupported = !request.volume_capabilities.is_empty()
             && Access::parse_all(&request.volume_capabilities, self.config.kind).is_err();
         if elsewhere || unsupported {
-            return Ok(GetCapacityResponse { available_capacity: 0, maximum_volume_size: Some(0), minimum_volume_size: None });
+            return Ok(GetCapacityResponse {
+                available_capacity: 0,
+                maximum_volume_size: Some(0),
+                minimum_volume_size: None,
+            });
         }
         let bytes = self.check_parameters(&request.parameters)?.0.allocatable_bytes()?;
         Ok(GetCapacityResponse {
@@ -157,16 +170,19 @@ fn one_fstype(accesses: &[Access], default: FsType) -> Result<Option<FsType>, Re
 }
 
 fn check_name(name: &str) -> Result<(), Refusal> {
-    let banned = |c: char| {
-        matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}')
-    };
+    let banned = |c: char| matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     if required_short("name", name)?.contains(banned) {
         return Err(Refusal::Invalid("name contains a control character".to_owned()));
     }
     Ok(())
 }
 
-fn check_same(record: &Record, pool: &Pool, wanted: &Wanted<'_>, name: &str) -> Result<(), Refusal> {
+fn check_same(
+    record: &Record,
+    pool: &Pool,
+    wanted: &Wanted<'_>,
+    name: &str,
+) -> Result<(), Refusal> {
     let differs = if record.name != name {
         "belongs to another volume"
     } else if !wanted.range.admits(record.capacity_bytes) {

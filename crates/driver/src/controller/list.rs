@@ -10,12 +10,17 @@ use crate::refusal::Refusal;
 impl Inner {
     /// One page of volumes in order of their ids. A token is the last id of the page before, so
     /// it stays good when volumes come and go.
-    pub fn list_volumes(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Refusal> {
+    pub fn list_volumes(
+        &self,
+        request: &ListVolumesRequest,
+    ) -> Result<ListVolumesResponse, Refusal> {
         let most = usize::try_from(request.max_entries)
             .map_err(|_| Refusal::Invalid("max_entries is negative".to_owned()))?;
         let after = match request.starting_token.as_str() {
             "" => None,
-            token => Some(VolumeId::parse(token).ok_or_else(|| Refusal::BadToken(token.to_owned()))?),
+            token => {
+                Some(VolumeId::parse(token).ok_or_else(|| Refusal::BadToken(token.to_owned()))?)
+            }
         };
         let mut ids = Vec::new();
         for pool in &self.pools {
@@ -32,9 +37,11 @@ impl Inner {
         for (id, pool) in ids {
             // Gone since the directory was read, or unusable: `Pool::open` reported the latter.
             let Ok(Some(record)) = pool.read(&id) else { continue };
-            let published_node_ids = record.attachments.iter().map(|one| one.node.clone()).collect();
+            let published_node_ids =
+                record.attachments.iter().map(|one| one.node.clone()).collect();
             let status = VolumeStatus { published_node_ids, volume_condition: None };
-            entries.push(Entry { volume: Some(self.describe(pool, &record)), status: Some(status) });
+            entries
+                .push(Entry { volume: Some(self.describe(pool, &record)), status: Some(status) });
         }
         Ok(ListVolumesResponse { entries, next_token: next_token.unwrap_or_default() })
     }

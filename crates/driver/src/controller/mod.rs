@@ -21,7 +21,10 @@ use crate::refusal::{Refusal, required_short};
 
 impl Inner {
     /// Removes a volume that nobody has attached or staged.
-    pub fn delete_volume(&self, request: &DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Refusal> {
+    pub fn delete_volume(
+        &self,
+        request: &DeleteVolumeRequest,
+    ) -> Result<DeleteVolumeResponse, Refusal> {
         required_short("volume_id", &request.volume_id)?;
         let Some(id) = VolumeId::parse(&request.volume_id) else {
             return Ok(DeleteVolumeResponse {});
@@ -50,7 +53,9 @@ impl Inner {
             loopdev::detach(id, backing, &tag)?;
         }
         if loopdev::is_bound(id, backing)? {
-            return Err(Refusal::Precondition(format!("volume {id} is still in use on a loop device")));
+            return Err(Refusal::Precondition(format!(
+                "volume {id} is still in use on a loop device"
+            )));
         }
         Ok(())
     }
@@ -67,7 +72,8 @@ impl Inner {
         let missing = || Refusal::NotFound(format!("volume {given} does not exist"));
         let id = VolumeId::parse(given).ok_or_else(missing)?;
         let (_, record) = self.need(&id)?;
-        let unsupported = |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
+        let unsupported =
+            |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
         let all = match Access::parse_all(&request.volume_capabilities, self.config.kind) {
             Ok(all) => all,
             Err(refusal) => return Ok(unsupported(refusal.to_string())),
@@ -95,11 +101,17 @@ fn check_unused(record: &Record) -> Result<(), Refusal> {
     let nodes = |names: Vec<&str>| names.join(", ");
     if !record.staged.is_empty() {
         let nodes = nodes(record.staged.iter().map(|staged| staged.node.as_str()).collect());
-        return Err(Refusal::Precondition(format!("volume {} is staged on node {nodes}", record.id)));
+        return Err(Refusal::Precondition(format!(
+            "volume {} is staged on node {nodes}",
+            record.id
+        )));
     }
     if !record.attachments.is_empty() {
         let nodes = nodes(record.attachments.iter().map(|one| one.node.as_str()).collect());
-        return Err(Refusal::Precondition(format!("volume {} is attached to node {nodes}", record.id)));
+        return Err(Refusal::Precondition(format!(
+            "volume {} is attached to node {nodes}",
+            record.id
+        )));
     }
     Ok(())
 }

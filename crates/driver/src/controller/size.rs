@@ -57,7 +57,9 @@ impl Range {
         let wanted = wanted.max(minimum_bytes);
         for step in [STEP_BYTES, SMALL_STEP_BYTES] {
             let rounded = wanted.checked_next_multiple_of(step);
-            if let Some(rounded) = rounded.filter(|&bytes| bytes <= i64::MAX as u64 && self.admits(bytes)) {
+            if let Some(rounded) =
+                rounded.filter(|&bytes| bytes <= i64::MAX as u64 && self.admits(bytes))
+            {
                 return Ok(rounded);
             }
         }
@@ -82,7 +84,8 @@ mod tests {
     #[test]
     fn sizes() {
         const MIB: i64 = 1 << 20;
-        let cases: [(&str, Option<(i64, i64)>, Result<i64, Code>); 14] = [
+        type Bounds = Option<(i64, i64)>;
+        let cases: [(&str, Bounds, Result<i64, Code>); 14] = [
             ("none", None, Ok(1 << 30)),
             ("exact", Some((10 * MIB, 0)), Ok(10 * MIB)),
             ("rounded up", Some((10 * MIB + 1, 0)), Ok(11 * MIB)),

@@ -29,7 +29,10 @@ pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
 }
 
 /// Refuses a volume that would have to be elsewhere.
-pub fn check(config: &DriverConfig, requirement: Option<&TopologyRequirement>) -> Result<(), Refusal> {
+pub fn check(
+    config: &DriverConfig,
+    requirement: Option<&TopologyRequirement>,
+) -> Result<(), Refusal> {
     let Some(requirement) = requirement else { return Ok(()) };
     if config.kind == DriverKind::Shared {
         let text = "accessibility_requirements are not supported by a shared driver";
@@ -59,7 +62,9 @@ mod tests {
     #[test]
     fn requirements() {
         let key = "topology.local.csi.longshore.dev/node";
-        let at = |key: &str, node: &str| Topology { segments: [(key.to_owned(), node.to_owned())].into() };
+        let at = |key: &str, node: &str| Topology {
+            segments: [(key.to_owned(), node.to_owned())].into(),
+        };
         let (n1, n2) = (at(key, "n1"), at(key, "n2"));
         let local = DriverConfig::new(DriverKind::Local, "n1");
         let shared = DriverConfig::new(DriverKind::Shared, "n1");

@@ -166,10 +166,19 @@ pub fn attach(image: &File, tag: &Tag, binding: Binding) -> Result<Held, LoopErr
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
             Err(error) => return Err(fail(number, "bind it", error)),
         }
+        // A read-only mark outlives the binding it was set for, whoever set it.
+        if !binding.read_only {
+            let cleared = ioctl::set_read_only(&device, false);
+            cleared.map_err(|e| fail(number, "set its access", e))?;
+        }
         let backing = Backing { dev: stat.dev(), ino: stat.ino() };
         return match ours(&device, number, backing, tag)? {
             Some(found) => Ok(Held { device: found, _open: device }),
-            None => Err(fail(number, "recognise it after binding it", io::Error::other("it is bound to another file"))),
+            None => Err(fail(
+                number,
+                "recognise it after binding it",
+                io::Error::other("it is bound to another file"),
+            )),
         };
     }
     Err(LoopError::NoneFree)
@@ -192,6 +201,10 @@ pub fn detach(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<(), LoopErro
         // While the descriptor is open the binding cannot change, so this check holds below.
         if ours(&file, device.number, backing, tag)?.is_none() {
             continue;
+        }
+        if !device.read_only {
+            let cleared = ioctl::set_read_only(&file, false);
+            cleared.map_err(|e| fail(device.number, "set its access", e))?;
         }
         match ioctl::clear(&file) {
             Ok(()) => {}
@@ -246,7 +259,11 @@ fn open_node(number: u32, write: bool) -> Result<File, LoopError> {
     let meta = file.metadata().map_err(|e| fail(number, "look at its device node", e))?;
     let want = rustix::fs::makedev(MAJOR, number);
     if !meta.file_type().is_block_device() || meta.rdev() != want {
-        return Err(fail(number, "trust its device node", io::Error::other("it is another device")));
+        return Err(fail(
+            number,
+            "trust its device node",
+            io::Error::other("it is another device"),
+        ));
     }
     Ok(file)
 }
@@ -282,8 +299,8 @@ fn ours(
     let info = ioctl::status(file).map_err(|e| fail(number, "ask for its status", e))?;
     let Some(info) = info else { return Ok(None) };
     let name = info.lo_file_name.split(|&b| b == 0).next().unwrap_or_default();
-    let same = (info.lo_device, info.lo_inode) == (backing.dev, backing.ino)
-        && name == tag.0.as_bytes();
+    let same =
+        (info.lo_device, info.lo_inode) == (backing.dev, backing.ino) && name == tag.0.as_bytes();
     let read_only = info.lo_flags & ioctl::READ_ONLY != 0;
     Ok(same.then_some(LoopDevice { number, read_only }))
 }

@@ -81,7 +81,9 @@ fn make_mount(
     }
     for (key, value) in &options.filesystem {
         match value {
-            Some(value) => rustix::mount::fsconfig_set_string(context, key.as_str(), value.as_str())?,
+            Some(value) => {
+                rustix::mount::fsconfig_set_string(context, key.as_str(), value.as_str())?
+            }
             None => rustix::mount::fsconfig_set_flag(context, key.as_str())?,
         }
     }
@@ -108,8 +110,9 @@ fn explanation(context: &OwnedFd) -> String {
 /// over a file. A read-only mount is never visible as anything else.
 pub fn bind(from: BorrowedFd<'_>, onto: BorrowedFd<'_>, read_only: bool) -> Result<(), MountError> {
     let fail = |what| move |source: io::Error| MountError::Bind { what, source };
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = rustix::mount::open_tree(from, "", flags);
     let tree = tree.map_err(|e| fail("copy the staged mount")(e.into()))?;
     if read_only {

@@ -64,7 +64,9 @@ fn known(flag: &str, fstype: FsType) -> Option<(String, Option<String>)> {
         Some((key, value)) => (key, Some(value)),
         None => (flag, None),
     };
-    let number = |text: &str| text.len() <= 6 && !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = |text: &str| {
+        text.len() <= 6 && !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+    };
     let fine = match fstype {
         FsType::Ext4 => match (key, value) {
             ("discard" | "nodiscard" | "delalloc" | "nodelalloc", None) => true,
@@ -85,10 +87,13 @@ mod tests {
     #[test]
     fn flags_are_understood_or_refused() {
         let parse = |flag: &str| Options::parse(&[flag.to_owned()], FsType::Ext4);
-        for flag in ["discard", "noatime,nodev", "data=journal", "commit=30", "ro", "", "defaults"] {
+        for flag in ["discard", "noatime,nodev", "data=journal", "commit=30", "ro", "", "defaults"]
+        {
             parse(flag).expect(flag);
         }
-        for flag in ["errors=panic", "journal_path=/dev/sda", "commit=-1", "loop", "subvol=x", "a\0b"] {
+        for flag in
+            ["errors=panic", "journal_path=/dev/sda", "commit=-1", "loop", "subvol=x", "a\0b"]
+        {
             let error = parse(flag).expect_err(flag);
             assert!(error.contains("not supported"), "{flag}: {error}");
         }

@@ -60,7 +60,9 @@ impl MountTable {
     pub fn of_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Entry> {
         let rdev = std::fs::metadata(node).map(|meta| meta.rdev()).ok();
         self.entries.iter().filter(move |entry| {
-            entry.root.file_name() == node.file_name() && rdev.is_some() && node_at(&entry.path) == rdev
+            entry.root.file_name() == node.file_name()
+                && rdev.is_some()
+                && node_at(&entry.path) == rdev
         })
     }
 }
@@ -131,7 +133,10 @@ mod tests {
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.entries.len(), 4);
         let staged = table.at(Path::new("/var/a b")).unwrap();
-        assert_eq!((staged.device, staged.read_only, staged.filesystem_read_only), ((7, 3), false, true));
+        assert_eq!(
+            (staged.device, staged.read_only, staged.filesystem_read_only),
+            ((7, 3), false, true)
+        );
         let paths: Vec<_> = table.of_device((7, 3)).map(|entry| &entry.path).collect();
         assert_eq!(paths, [Path::new("/var/a b"), Path::new("/var/c")]);
         let sub = table.at(Path::new("/var/c")).unwrap();

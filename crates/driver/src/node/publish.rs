@@ -18,7 +18,10 @@ use crate::refusal::{Refusal, required};
 
 impl Inner {
     /// Shows a staged volume at a pod's path.
-    pub fn publish(&self, request: &NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Refusal> {
+    pub fn publish(
+        &self,
+        request: &NodePublishVolumeRequest,
+    ) -> Result<NodePublishVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id)?;
         required("target_path", &request.target_path)?;
         let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
@@ -34,7 +37,8 @@ impl Inner {
         // The look finds the device by the image's inode, so a device that came to show another
         // file is not published.
         let look = self.look(pool, &id)?;
-        let device = self.need_staged(&look, &record, &staging, &access, &request.staging_target_path)?;
+        let device =
+            self.need_staged(&look, &record, &staging, &access, &request.staging_target_path)?;
         let read_only = request.readonly || access.reads_only();
         if already_published(&look, &target, read_only, access.is_block())? {
             return Ok(NodePublishVolumeResponse {});
@@ -88,7 +92,11 @@ impl Inner {
             return Err(Refusal::Precondition(text));
         }
         if let Some(other) = look.mounts().into_iter().find(|entry| entry.read_only != read_only) {
-            let text = format!("volume {} is published with other access at {}", look.id, show(&other.path));
+            let text = format!(
+                "volume {} is published with other access at {}",
+                look.id,
+                show(&other.path)
+            );
             return Err(Refusal::Precondition(text));
         }
         if !device.read_only {
@@ -98,21 +106,31 @@ impl Inner {
         let node = Place::resolve(&show(&node))?.open()?;
         let made = target.make_file()?;
         let onto = target.open()?;
-        undo_leaf(target, made, mount::bind(node.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from))
+        undo_leaf(
+            target,
+            made,
+            mount::bind(node.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from),
+        )
     }
 
     /// Takes a volume away from a pod's path and removes the empty directory or file there.
-    pub fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse, Refusal> {
+    pub fn unpublish(
+        &self,
+        request: &NodeUnpublishVolumeRequest,
+    ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id)?;
         required("target_path", &request.target_path)?;
         let (pool, record) = self.need(&id)?;
         let target = match self.node_place("target_path", &request.target_path) {
             Ok(target) => target,
             // Nothing can be mounted in a directory that is not there.
-            Err(Refusal::Place(PlaceError::NoParent(_))) => return Ok(NodeUnpublishVolumeResponse {}),
+            Err(Refusal::Place(PlaceError::NoParent(_))) => {
+                return Ok(NodeUnpublishVolumeResponse {});
+            }
             Err(error) => return Err(error),
         };
-        let staged_at = |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
+        let staged_at =
+            |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
         if record.staged_on(&self.config.node_id).is_some_and(|staged| staged_at(&staged.path)) {
             return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
         }
@@ -134,7 +152,11 @@ fn publish_directory(staging: &Place, target: &Place, read_only: bool) -> Result
     let from = staging.open()?;
     let made = target.make_dir()?;
     let onto = target.open()?;
-    undo_leaf(target, made, mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from))
+    undo_leaf(
+        target,
+        made,
+        mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from),
+    )
 }
 
 /// Removes what was made for a mount that then failed.
@@ -145,7 +167,12 @@ fn undo_leaf(target: &Place, made: bool, result: Result<(), Refusal>) -> Result<
     result
 }
 
-fn already_published(look: &Look, target: &Place, read_only: bool, block: bool) -> Result<bool, Refusal> {
+fn already_published(
+    look: &Look,
+    target: &Place,
+    read_only: bool,
+    block: bool,
+) -> Result<bool, Refusal> {
     let Some(entry) = look.at(target) else { return Ok(false) };
     if !look.shows(entry) {
         let text = format!("something else is mounted at {}", show(&entry.path));
@@ -156,11 +183,20 @@ fn already_published(look: &Look, target: &Place, read_only: bool, block: bool) 
     if same {
         return Ok(true);
     }
-    Err(Refusal::Exists(format!("volume {} is published at {} in another way", look.id, show(&entry.path))))
+    Err(Refusal::Exists(format!(
+        "volume {} is published at {} in another way",
+        look.id,
+        show(&entry.path)
+    )))
 }
 
 /// Modes for one user at a time allow one target (CSI, table at NodePublishVolume).
-fn check_other_targets(look: &Look, staging: &Place, access: &Access, record: &Record) -> Result<(), Refusal> {
+fn check_other_targets(
+    look: &Look,
+    staging: &Place,
+    access: &Access,
+    record: &Record,
+) -> Result<(), Refusal> {
     if access.many_targets() {
         return Ok(());
     }

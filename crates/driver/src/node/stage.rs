@@ -25,7 +25,10 @@ use crate::refusal::{Refusal, required};
 
 impl Inner {
     /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
-    pub fn stage(&self, request: &NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Refusal> {
+    pub fn stage(
+        &self,
+        request: &NodeStageVolumeRequest,
+    ) -> Result<NodeStageVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id)?;
         let place = self.node_place("staging_target_path", &request.staging_target_path)?;
         let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
@@ -74,7 +77,9 @@ impl Inner {
         }
         let (id, node) = (&record.id, &self.config.node_id);
         let Some(attachment) = record.attachment(node) else {
-            return Err(Refusal::Precondition(format!("volume {id} is not attached to node {node}")));
+            return Err(Refusal::Precondition(format!(
+                "volume {id} is not attached to node {node}"
+            )));
         };
         if attachment.block != wanted.block {
             let text = format!("volume {id} is attached to node {node} for another kind of access");
@@ -88,7 +93,11 @@ impl Inner {
     fn clear_leftover(&self, look: &Look, record: &Record) -> Result<(), Refusal> {
         let Some(device) = look.device else { return Ok(()) };
         if let Some(entry) = look.mounts().first() {
-            return Err(Refusal::Exists(format!("volume {} is mounted at {}", record.id, show(&entry.path))));
+            return Err(Refusal::Exists(format!(
+                "volume {} is mounted at {}",
+                record.id,
+                show(&entry.path)
+            )));
         }
         if loopdev::is_claimed(device)? {
             let text = format!("volume {} is in use in another mount namespace", record.id);
@@ -127,7 +136,8 @@ impl Inner {
         }
         self.prepare_filesystem(pool, record, fstype, many_nodes)?;
         // One reader may replay the journal of a crash; several at once may not write at all.
-        let held = self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
+        let held =
+            self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
         let onto = place.open()?;
         mount_filesystem(&held.device.path(), fstype, options, onto.as_fd())?;
         Ok(())
@@ -180,7 +190,10 @@ impl Inner {
     }
 
     /// Undoes [`Inner::stage`].
-    pub fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Result<NodeUnstageVolumeResponse, Refusal> {
+    pub fn unstage(
+        &self,
+        request: &NodeUnstageVolumeRequest,
+    ) -> Result<NodeUnstageVolumeResponse, Refusal> {
         let done = Ok(NodeUnstageVolumeResponse {});
         let given = required("staging_target_path", &request.staging_target_path)?;
         let id = self.node_volume(&request.volume_id)?;
@@ -192,12 +205,18 @@ impl Inner {
         };
         let look = self.look(pool, &id)?;
         let staged = record.staged_on(&self.config.node_id);
-        let mounted = place.as_ref().and_then(|place| look.at(place)).filter(|entry| look.is_filesystem(entry));
+        let mounted = place
+            .as_ref()
+            .and_then(|place| look.at(place))
+            .filter(|entry| look.is_filesystem(entry));
         let noted_here = staged.is_some_and(|staged| same_text(&staged.path, given));
         if mounted.is_none() && !noted_here {
             return done;
         }
-        let other = look.mounts().into_iter().find(|entry| place.as_ref().is_none_or(|p| p.path() != entry.path));
+        let other = look
+            .mounts()
+            .into_iter()
+            .find(|entry| place.as_ref().is_none_or(|p| p.path() != entry.path));
         if let Some(other) = other {
             let text = format!("volume {id} is still published at {}", show(&other.path));
             return Err(Refusal::Precondition(text));
@@ -213,7 +232,9 @@ impl Inner {
     /// Waits for the device of a filesystem to go by itself, or sends a raw one away.
     fn let_go(&self, look: &Look) -> Result<(), Refusal> {
         let Some(device) = look.device else { return Ok(()) };
-        if loopdev::find(&look.id, look.backing, &look.tag)?.is_some() && loopdev::is_claimed(device)? {
+        if loopdev::find(&look.id, look.backing, &look.tag)?.is_some()
+            && loopdev::is_claimed(device)?
+        {
             return Ok(loopdev::wait_gone(&look.id, device)?);
         }
         Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)

@@ -10,7 +10,10 @@ use crate::refusal::{Refusal, required};
 
 impl Inner {
     /// How full a volume is, asked at a path where it is staged or published.
-    pub fn stats(&self, request: &NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse, Refusal> {
+    pub fn stats(
+        &self,
+        request: &NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, Refusal> {
         let given = required("volume_path", &request.volume_path)?;
         let id = self.node_volume(&request.volume_id)?;
         let (pool, _) = self.need(&id)?;
@@ -21,13 +24,19 @@ impl Inner {
             Err(error) => return Err(error.into()),
         };
         let look = self.look(pool, &id)?;
-        let (Some(device), Some(entry)) = (look.device, look.at(&place)) else { return Err(absent()) };
+        let (Some(device), Some(entry)) = (look.device, look.at(&place)) else {
+            return Err(absent());
+        };
         if look.is_filesystem(entry) {
-            return Ok(NodeGetVolumeStatsResponse { usage: filesystem(&place)?, volume_condition: None });
+            return Ok(NodeGetVolumeStatsResponse {
+                usage: filesystem(&place)?,
+                volume_condition: None,
+            });
         }
         if look.shows(entry) {
             let total = loopdev::size_bytes(device)?.cast_signed();
-            let usage = vec![VolumeUsage { available: 0, total, used: 0, unit: Unit::Bytes as i32 }];
+            let usage =
+                vec![VolumeUsage { available: 0, total, used: 0, unit: Unit::Bytes as i32 }];
             return Ok(NodeGetVolumeStatsResponse { usage, volume_condition: None });
         }
         Err(absent())

@@ -59,13 +59,21 @@ mod tests {
         let cases = [
             ("empty pool: what is free", EMPTY, 800),
             ("unwritten bytes are taken", View { reserved_bytes: 300, ..EMPTY }, 500),
-            ("written bytes count once", View { reserved_bytes: 300, allocated_bytes: 300, ..EMPTY }, 700),
+            (
+                "written bytes count once",
+                View { reserved_bytes: 300, allocated_bytes: 300, ..EMPTY },
+                700,
+            ),
             ("a limit below free", View { limit_bytes: Some(100), ..EMPTY }, 100),
             ("a limit used up", View { limit_bytes: Some(100), reserved_bytes: 200, ..EMPTY }, 0),
             ("promised twice", View { overcommit: 2.0, reserved_bytes: 300, ..EMPTY }, 1300),
             ("owed more than free", View { reserved_bytes: 900, ..EMPTY }, 0),
             ("disk full", View { space: full, ..EMPTY }, 0),
-            ("filesystem overhead in images", View { reserved_bytes: 10, allocated_bytes: 12, ..EMPTY }, 800),
+            (
+                "filesystem overhead in images",
+                View { reserved_bytes: 10, allocated_bytes: 12, ..EMPTY },
+                800,
+            ),
         ];
         for (name, view, want) in cases {
             assert_eq!(allocatable_bytes(&view), want, "{name}: {view:?}");

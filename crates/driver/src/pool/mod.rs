@@ -154,7 +154,8 @@ impl Pool {
 
     /// The record of a volume; `None` when there is no such volume.
     pub fn read(&self, id: &VolumeId) -> Result<Option<Record>, PoolError> {
-        let bytes = self.io("read a record", self.dir.read(&names::record(id), RECORD_LIMIT_BYTES))?;
+        let bytes =
+            self.io("read a record", self.dir.read(&names::record(id), RECORD_LIMIT_BYTES))?;
         bytes.map(|bytes| parse_record(id, &bytes)).transpose()
     }
 
@@ -269,7 +270,9 @@ impl Pool {
             let image = self.image(id, OFlags::RDONLY)?;
             self.io("lock an image", rustix::fs::flock(&image, FlockOperation::LockExclusive))?;
             // A fresh filesystem may have taken the image's place while we waited.
-            if self.image_id(id)? == file_id(&image).map_err(|e| self.fail("look at an image", e))? {
+            if self.image_id(id)?
+                == file_id(&image).map_err(|e| self.fail("look at an image", e))?
+            {
                 return Ok(image);
             }
         }
@@ -381,7 +384,11 @@ impl Pool {
         }
     }
 
-    fn io<T, E: Into<std::io::Error>>(&self, what: &str, result: Result<T, E>) -> Result<T, PoolError> {
+    fn io<T, E: Into<std::io::Error>>(
+        &self,
+        what: &str,
+        result: Result<T, E>,
+    ) -> Result<T, PoolError> {
         result.map_err(|error| self.fail(what, error.into()))
     }
 
@@ -401,7 +408,8 @@ fn own(
     config: &PoolConfig,
     fail: &impl Fn(&str, std::io::Error) -> PoolError,
 ) -> Result<File, PoolError> {
-    let file = dir.open_file(names::LOCK, OFlags::RDWR | OFlags::CREATE).map_err(|e| fail("lock", e))?;
+    let file =
+        dir.open_file(names::LOCK, OFlags::RDWR | OFlags::CREATE).map_err(|e| fail("lock", e))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {

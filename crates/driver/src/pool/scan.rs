@@ -57,9 +57,8 @@ impl Pool {
     /// A scratch file belongs to whoever stages the volume; on a shared pool that may be another
     /// node, at this very moment.
     fn may_drop_scratch(&self, id: &VolumeId, role: Role<'_>) -> bool {
-        let staged_here = || {
-            self.read(id).ok().flatten().is_some_and(|r| r.staged_on(role.node_id).is_some())
-        };
+        let staged_here =
+            || self.read(id).ok().flatten().is_some_and(|r| r.staged_on(role.node_id).is_some());
         role.alone || staged_here()
     }
 

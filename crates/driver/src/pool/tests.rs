@@ -4,8 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::record::{Content, VERSION};
 use super::*;
 
-const ALONE: Role<'static> =
-    Role { controller: true, alone: true, node_id: "n1", overcommit: 1.0 };
+const ALONE: Role<'static> = Role { controller: true, alone: true, node_id: "n1", overcommit: 1.0 };
 
 fn record(name: &str, capacity_bytes: u64) -> Record {
     Record {
@@ -46,7 +45,7 @@ fn a_volume_comes_and_goes() {
     let record = record("a", 8 << 20);
     pool.create(&record).unwrap();
     assert_eq!(pool.read(&record.id).unwrap(), Some(record.clone()));
-    assert_eq!(pool.list().unwrap(), [record.id.clone()]);
+    assert_eq!(pool.list().unwrap(), std::slice::from_ref(&record.id));
 
     let image = dir.join(names::image(&record.id));
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;

@@ -1,0 +1,263 @@
+//! A driver on a real socket over a pool in a temporary directory, and everything it may leave
+//! taken away again, also when a test fails.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+
+use longshore_core::testing::{Need, need};
+use longshore_csi::v1::volume_capability::access_mode::Mode;
+use longshore_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use longshore_csi::v1::*;
+use longshore_csi::{Client, CsiError};
+use longshore_driver::id::VolumeId;
+use longshore_driver::{Driver, DriverConfig, DriverKind, PoolConfig};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+pub const MIB: i64 = 1 << 20;
+
+/// True when the machine can run these tests; says so otherwise.
+pub fn able(test: &str) -> bool {
+    need(test, &[Need::Root, Need::LoopDevices, Need::Tool("mkfs.ext4")])
+}
+
+/// A directory whose mounts and loop devices are gone when it is dropped.
+pub struct World {
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().canonicalize().expect("resolved")
+    }
+
+    pub fn pool(&self) -> PathBuf {
+        self.path().join("pool")
+    }
+
+    /// A path below the world whose parent exists.
+    pub fn at(&self, name: &str) -> String {
+        self.path().join(name).to_str().expect("text").to_owned()
+    }
+
+    /// An existing directory below the world.
+    pub fn dir(&self, name: &str) -> String {
+        let path = self.at(name);
+        std::fs::create_dir_all(&path).expect("made");
+        path
+    }
+
+    /// Mount points below the world, innermost and newest first.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let text = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        let mut points: Vec<_> = points.filter(|point| point.starts_with(self.path())).collect();
+        points.reverse();
+        points
+    }
+
+    /// Loop devices whose backing file lies below the world.
+    pub fn loops(&self) -> Vec<PathBuf> {
+        let mut loops = Vec::new();
+        for entry in std::fs::read_dir("/sys/block").expect("sysfs") {
+            let entry = entry.expect("entry");
+            let backing = std::fs::read_to_string(entry.path().join("loop/backing_file"));
+            if backing.is_ok_and(|path| Path::new(&path).starts_with(self.path())) {
+                loops.push(Path::new("/dev").join(entry.file_name()));
+            }
+        }
+        loops
+    }
+
+    /// Names in the pool, without the lock and node files.
+    pub fn files(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.pool())
+            .expect("pool")
+            .map(|entry| entry.expect("entry").file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
+        names.retain(|name| name != ".lock" && !name.starts_with(".node-"));
+        names.sort();
+        names
+    }
+
+    /// What a reboot does: no mounts, no loop devices.
+    pub fn reboot(&self) {
+        for point in self.mounts() {
+            let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
+        }
+        for device in self.loops() {
+            let _ = std::process::Command::new("blockdev").arg("--setrw").arg(&device).status();
+            let _ = std::process::Command::new("losetup").arg("-d").arg(&device).status();
+        }
+    }
+
+    /// Nothing but the pool's own files is left.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.mounts(), Vec::<PathBuf>::new(), "mounts are left");
+        assert_eq!(self.loops(), Vec::<PathBuf>::new(), "loop devices are left");
+    }
+
+    pub fn config(&self, kind: DriverKind, node: &str) -> DriverConfig {
+        let mut config = DriverConfig::new(kind, node);
+        config.pools.push(PoolConfig::new("default", self.pool()));
+        config
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.reboot();
+    }
+}
+
+/// An open driver and a client of it. Dropping it is like killing the process.
+pub struct Running {
+    pub driver: Driver,
+    pub client: Client,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+pub async fn start(config: DriverConfig) -> Running {
+    let driver = Driver::open(config).expect("the driver opens");
+    let socket = tempfile::tempdir().expect("a temporary directory");
+    let path = socket.path().join("csi.sock");
+    let stop = CancellationToken::new();
+    let (serving, token, bound) = (driver.clone(), stop.clone(), path.clone());
+    tokio::spawn(async move {
+        let served = longshore_driver::serve(&serving, &bound, token).await;
+        drop(socket);
+        served.expect("served");
+    });
+    let client = Client::connect(path.display().to_string().into()).await.expect("connected");
+    Running { driver, client, _stop: stop.drop_guard() }
+}
+
+/// Ends a driver so that its pools can be opened again.
+pub async fn stop(running: Running) {
+    let Running { driver, client, _stop } = running;
+    drop((client, _stop));
+    let pool = driver.config().pools[0].dir.clone();
+    drop(driver);
+    // The server lets go of its handle a moment later.
+    for _ in 0..500 {
+        let lock = std::fs::File::open(pool.join(".lock")).expect("lock file");
+        if lock.try_lock().is_ok() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the driver still holds its pool");
+}
+
+pub fn mount(mode: Mode) -> VolumeCapability {
+    let mount = MountVolume { fs_type: "ext4".into(), ..Default::default() };
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode as i32 }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
+}
+
+pub fn block(mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode as i32 }),
+        access_type: Some(AccessType::Block(BlockVolume {})),
+    }
+}
+
+pub fn writer() -> VolumeCapability {
+    mount(Mode::SingleNodeWriter)
+}
+
+pub fn create(name: &str, bytes: i64, capability: VolumeCapability) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        volume_capabilities: vec![capability],
+        ..Default::default()
+    }
+}
+
+pub async fn make(client: &Client, name: &str, bytes: i64, capability: VolumeCapability) -> String {
+    let made = client.create_volume(create(name, bytes, capability)).await.expect("created");
+    made.volume.expect("a volume").volume_id
+}
+
+pub fn stage(id: &str, path: &str, capability: VolumeCapability) -> NodeStageVolumeRequest {
+    NodeStageVolumeRequest {
+        volume_id: id.to_owned(),
+        staging_target_path: path.to_owned(),
+        volume_capability: Some(capability),
+        ..Default::default()
+    }
+}
+
+pub fn unstage(id: &str, path: &str) -> NodeUnstageVolumeRequest {
+    NodeUnstageVolumeRequest { volume_id: id.to_owned(), staging_target_path: path.to_owned() }
+}
+
+pub fn publish(
+    id: &str,
+    staging: &str,
+    target: &str,
+    capability: VolumeCapability,
+) -> NodePublishVolumeRequest {
+    NodePublishVolumeRequest {
+        volume_id: id.to_owned(),
+        staging_target_path: staging.to_owned(),
+        target_path: target.to_owned(),
+        volume_capability: Some(capability),
+        ..Default::default()
+    }
+}
+
+pub fn unpublish(id: &str, target: &str) -> NodeUnpublishVolumeRequest {
+    NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: target.to_owned() }
+}
+
+pub fn delete(id: &str) -> DeleteVolumeRequest {
+    DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() }
+}
+
+pub fn attach(
+    id: &str,
+    node: &str,
+    capability: VolumeCapability,
+) -> ControllerPublishVolumeRequest {
+    ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        volume_capability: Some(capability),
+        ..Default::default()
+    }
+}
+
+pub fn detach(id: &str, node: &str) -> ControllerUnpublishVolumeRequest {
+    ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// The code of a refused call.
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(result: Result<T, CsiError>) -> Code {
+    match result {
+        Err(
+            CsiError::Final { status, .. }
+            | CsiError::Transient { status, .. }
+            | CsiError::Infeasible { status, .. },
+        ) => status.code(),
+        Ok(answer) => panic!("expected a refusal, got {answer:?}"),
+    }
+}
+
+/// Path of a volume's image.
+pub fn image(world: &World, id: &str) -> PathBuf {
+    assert!(VolumeId::parse(id).is_some(), "{id}");
+    world.pool().join(format!("{id}.img"))
+}
