@@ -1,1 +1,4 @@
 //! Cluster loops and sidecars: bind, provision, attach, schedule.
+
+pub mod attach;
+mod index;

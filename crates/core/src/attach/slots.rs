@@ -150,6 +150,15 @@ impl Slots {
         }
     }
 
+    /// Ends the pauses of a volume: what they waited for has happened.
+    pub fn end_pauses(&mut self, volume: &UniqueName) {
+        let Some(slots) = self.volumes.get_mut(volume) else { return };
+        slots.retain(|slot| slot.pending);
+        if slots.is_empty() {
+            self.volumes.remove(volume);
+        }
+    }
+
     /// Frees the slot after a failure, and returns when it may be tried again.
     pub fn fail(&mut self, key: &SlotKey, now: Duration) -> Duration {
         let Some(slots) = self.volumes.get_mut(&key.volume) else { return now };
@@ -222,6 +231,17 @@ mod tests {
         assert_eq!(slots.check(&key("b", true), Attach, late), Ok(()), "its own pause is over");
         let wildcard = slots.check(&key("", false), Attach, late);
         assert_eq!(wildcard, Err(Refused::Paused { until }));
+    }
+
+    #[test]
+    fn a_pause_ends_early_when_its_reason_is_gone() {
+        let mut slots = Slots::default();
+        slots.start(&key("a", false), Attach, T0).expect("free");
+        slots.end_pauses(&volume());
+        assert!(slots.is_pending(&key("a", false)), "what runs goes on");
+        slots.fail(&key("a", false), T0);
+        slots.end_pauses(&volume());
+        assert_eq!(slots.check(&key("a", false), Attach, T0), Ok(()));
     }
 
     #[test]

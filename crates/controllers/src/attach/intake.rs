@@ -1,0 +1,260 @@
+//! From changes in the caches to wishes and facts.
+
+use std::{collections::BTreeSet, sync::Arc, sync::Weak};
+
+use longshore_cluster::Change;
+use longshore_core::{
+    attach::{
+        AttachSpec, UniqueName,
+        resolve::{
+            attach_required, attach_spec, bound_volume_name, pod_id, spec_of_volume, terminated,
+        },
+    },
+    model::{
+        ObjectKey,
+        keys::annotations,
+        kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+    },
+};
+
+use super::Controller;
+use crate::index::{index_pods, pods_of_claim, pods_on_node};
+
+impl Controller {
+    /// Follows every cache. The subscriptions outlive the controller, but do not keep it alive.
+    pub(super) fn subscribe(self: &Arc<Self>) {
+        let caches = &self.caches;
+        index_pods(&caches.pods);
+        // Nodes come first: pods are looked at only on managed nodes.
+        caches.nodes.subscribe(self.listener(Self::node_changed));
+        caches.drivers.subscribe(self.listener(Self::driver_changed));
+        caches.volumes.subscribe(self.listener(Self::volume_changed));
+        caches.claims.subscribe(self.listener(Self::claim_changed));
+        caches.pods.subscribe(self.listener(Self::pod_changed));
+        caches.attachments.subscribe(self.listener(Self::attachment_changed));
+    }
+
+    fn listener<T: 'static>(
+        self: &Arc<Self>,
+        listen: fn(&Self, &Change<T>),
+    ) -> impl FnMut(&Change<T>) + Send + use<T> {
+        let controller: Weak<Self> = Arc::downgrade(self);
+        move |change| {
+            if let Some(controller) = controller.upgrade() {
+                listen(&controller, change);
+            }
+        }
+    }
+
+    fn pod_changed(&self, change: &Change<Pod>) {
+        match change {
+            Change::Applied { old, new } => {
+                let replaced = old.as_ref().filter(|old| old.metadata.uid != new.metadata.uid);
+                if let Some(old) = replaced {
+                    self.forget_pod(&old.metadata.uid);
+                }
+                self.take_in_pod(new);
+            }
+            Change::Deleted { old } => self.forget_pod(&old.metadata.uid),
+        }
+    }
+
+    /// Takes in what a pod wants, or that it wants nothing any more.
+    pub(super) fn take_in_pod(&self, pod: &Pod) {
+        if pod.spec.node_name.is_empty() {
+            return;
+        }
+        if terminated(pod) {
+            return self.forget_pod(&pod.metadata.uid);
+        }
+        let specs = self.wanted_by(pod);
+        let (id, node) = (pod_id(pod), pod.spec.node_name.as_str());
+        if specs.is_empty() || !self.world.lock().desired.manages(node) {
+            return;
+        }
+        self.world.change(|world| {
+            for spec in specs {
+                let volume = spec.unique_name();
+                if world.desired.add_pod(&id, &volume, &spec, node) == Ok(true) {
+                    world.mark(&volume);
+                }
+            }
+        });
+    }
+
+    /// The volumes that have to be attached for a pod. What cannot be resolved yet is left out:
+    /// the change that resolves it brings the pod back here.
+    pub(super) fn wanted_by(&self, pod: &Pod) -> Vec<AttachSpec> {
+        let mut specs = Vec::new();
+        for (name, volume) in pod.claim_names() {
+            let key = ObjectKey::new(&pod.metadata.namespace, &name);
+            let claim = self.caches.claims.get(&key);
+            let resolved = bound_volume_name(pod, volume, &name, claim.as_deref()).and_then(|pv| {
+                let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
+                attach_spec(claim.as_deref().unwrap_or(&Claim::default()), volume.as_deref())
+            });
+            match resolved {
+                Ok(spec) if self.must_attach(&spec.driver) => specs.push(spec),
+                Ok(_) => {}
+                Err(why) => tracing::debug!(pod = %pod.metadata.key(), %why, "volume left out"),
+            }
+        }
+        specs
+    }
+
+    pub(super) fn must_attach(&self, driver: &str) -> bool {
+        attach_required(self.caches.drivers.get(&ObjectKey::cluster(driver)).as_deref())
+    }
+
+    fn forget_pod(&self, uid: &str) {
+        self.world.change(|world| {
+            for volume in world.desired.remove_pod(uid) {
+                world.mark(&volume);
+            }
+        });
+    }
+
+    fn claim_changed(&self, change: &Change<Claim>) {
+        if let Change::Applied { new, .. } = change
+            && new.status.phase == "Bound"
+        {
+            self.take_in_pods_of(&new.metadata.key());
+        }
+    }
+
+    /// Watches of two kinds are not ordered: a volume may be seen after its claim is bound.
+    fn volume_changed(&self, change: &Change<Volume>) {
+        if let Change::Applied { new, .. } = change
+            && let Some(claim) = &new.spec.claim_ref
+        {
+            self.take_in_pods_of(&ObjectKey::new(&claim.namespace, &claim.name));
+        }
+    }
+
+    fn take_in_pods_of(&self, claim: &ObjectKey) {
+        for pod in pods_of_claim(&self.caches.pods, claim) {
+            self.take_in_pod(&pod);
+        }
+    }
+
+    fn driver_changed(&self, change: &Change<CsiDriver>) {
+        let known = matches!(change, Change::Applied { old: Some(old), new }
+            if old.attach_required() == new.attach_required());
+        if !known && self.caches.pods.is_synced() {
+            self.populate(true);
+        }
+    }
+
+    fn node_changed(&self, change: &Change<Node>) {
+        match change {
+            Change::Applied { old, new } => {
+                let fresh = old.as_ref().is_none_or(|old| old.metadata.uid != new.metadata.uid);
+                self.take_in_node(new, fresh);
+            }
+            Change::Deleted { old } => {
+                let name = &old.metadata.name;
+                self.world.change(|world| {
+                    // A node with wishes left is kept until they are gone.
+                    let _ = world.desired.remove_node(name);
+                    world.actual.set_in_use(name, in_use(old));
+                    mark_node(world, name);
+                });
+            }
+        }
+    }
+
+    /// Takes in a node's word. A fresh one may have wiped what was reported to it.
+    pub(super) fn take_in_node(&self, node: &Node, fresh: bool) {
+        let name = node.metadata.name.as_str();
+        let managed = node.metadata.annotation(annotations::CONTROLLER_MANAGED_ATTACH).is_some();
+        let newly_managed = self.world.change(|world| {
+            world.actual.set_in_use(name, in_use(node));
+            let reported: BTreeSet<UniqueName> = node
+                .status
+                .volumes_attached
+                .iter()
+                .map(|volume| UniqueName::reported(&volume.name))
+                .collect();
+            let on_it = world.actual.volumes_on(name);
+            let lost = |volume: &UniqueName| {
+                world.actual.is_reported(volume, name) && !reported.contains(volume)
+            };
+            if fresh && on_it.iter().any(lost) {
+                world.actual.rewrite_report(name);
+            }
+            mark_node(world, name);
+            let newly_managed = managed && !world.desired.manages(name);
+            if managed {
+                world.desired.add_node(name);
+            }
+            newly_managed
+        });
+        if newly_managed {
+            for pod in pods_on_node(&self.caches.pods, name) {
+                self.take_in_pod(&pod);
+            }
+        }
+    }
+
+    fn attachment_changed(&self, change: &Change<VolumeAttachment>) {
+        let attachment = change.object();
+        self.waiters.ring(&attachment.metadata.name);
+        let settled = match change {
+            Change::Applied { new, .. } => new.status.attached && !new.metadata.deleting(),
+            Change::Deleted { .. } => true,
+        };
+        let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
+        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
+        let Some(spec) = volume.and_then(|volume| spec_of_volume(&volume).ok()) else { return };
+        if settled {
+            // What an earlier failure waited for has come: no need to sit out the pause.
+            let volume = spec.unique_name();
+            self.world.change(|world| {
+                world.slots.end_pauses(&volume);
+                world.mark(&volume);
+            });
+        }
+    }
+
+    /// Repairs wishes that events cannot repair; with `all`, also takes in every pod anew.
+    pub(super) fn populate(&self, all: bool) {
+        let wishing = self.world.lock().desired.pods();
+        for pod in wishing {
+            let seen = self.caches.pods.get(&ObjectKey::new(&pod.namespace, &pod.name));
+            let wants = seen.is_some_and(|seen| seen.metadata.uid == pod.uid && !terminated(&seen));
+            if !wants {
+                self.forget_pod(&pod.uid);
+            }
+        }
+        let needless: Vec<UniqueName> = {
+            let world = self.world.lock();
+            let specs = world.desired.all().map(|(_, volume, wanted)| (volume, &wanted.spec));
+            specs
+                .filter(|(_, spec)| !self.must_attach(&spec.driver))
+                .map(|(volume, _)| volume.clone())
+                .collect()
+        };
+        self.world.change(|world| {
+            for volume in needless {
+                world.desired.remove_volume(&volume);
+                world.mark(&volume);
+            }
+        });
+        if all {
+            for pod in self.caches.pods.list() {
+                self.take_in_pod(&pod);
+            }
+        }
+    }
+}
+
+fn in_use(node: &Node) -> BTreeSet<UniqueName> {
+    node.status.volumes_in_use.iter().map(|name| UniqueName::reported(name)).collect()
+}
+
+/// Health, taints and use of a node matter for every volume on it.
+fn mark_node(world: &mut super::world::Inner, node: &str) {
+    for volume in world.actual.volumes_on(node) {
+        world.mark(&volume);
+    }
+}

@@ -1,0 +1,225 @@
+//! One attach or detach, from the first request to the verdict.
+
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
+
+use futures::FutureExt;
+use longshore_cluster::{ApiError, DeleteParams, EventType};
+use longshore_core::{
+    attach::{
+        AttachSpec, NameError, OnNode, PodId, Shown, SlotKey, UniqueName, Verdict, attach_verdict,
+        attachment_name, detach_verdict, timeout_message,
+    },
+    model::{
+        Kind, ObjectKey, ObjectRef,
+        kinds::{Node, Pod, VolumeAttachment},
+    },
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::Controller;
+
+/// Why an attach or a detach did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum OperationError {
+    #[error("{0}")]
+    Api(#[from] ApiError),
+    #[error("detacher.Detach failed to delete VolumeAttachment [{name}]: {source}")]
+    Delete { name: String, source: ApiError },
+    #[error("{0}")]
+    Name(#[from] NameError),
+    #[error("volume is still in use by node, according to Node status")]
+    StillInUse,
+    /// The attacher's own words, or that there were none.
+    #[error("{0}")]
+    Verdict(String),
+    #[error("the operation panicked")]
+    Panicked,
+}
+
+impl Controller {
+    /// Attaches a volume and tells the pods that wait for it.
+    pub(super) async fn attach(self: Arc<Self>, key: SlotKey, node: String, spec: AttachSpec) {
+        let volume = spec.unique_name();
+        let result = guarded(self.attach_once(&node, &spec)).await;
+        let now = self.world.now();
+        let pods = self.world.change(|world| {
+            match &result {
+                Ok(()) => {
+                    world.actual.mark_attached(&volume, Some(spec.clone()), &node, "");
+                    world.slots.succeed(&key);
+                }
+                Err(_) => {
+                    // It may have happened all the same.
+                    world.actual.mark_uncertain(&volume, Some(spec.clone()), &node);
+                    let until = world.slots.fail(&key, now);
+                    world.wake_at(until, &volume);
+                }
+            }
+            world.mark(&volume);
+            let wanted = world.desired.get(&volume, &node);
+            wanted.map(|wanted| wanted.pods.values().cloned().collect::<Vec<_>>())
+        });
+        let name = &spec.name;
+        for pod in pods.unwrap_or_default() {
+            match &result {
+                Ok(()) => {
+                    // The space at the end is part of the recorded text.
+                    let text = format!("AttachVolume.Attach succeeded for volume \"{name}\" ");
+                    let pod = pod_ref(&pod);
+                    self.recorder.event(&pod, EventType::Normal, "SuccessfulAttachVolume", text);
+                }
+                Err(error) => {
+                    let text =
+                        format!("AttachVolume.Attach failed for volume \"{name}\" : {error}");
+                    self.warn_pod(&pod, text);
+                }
+            }
+        }
+        if let Err(error) = result {
+            tracing::warn!(volume = %name, node, %error, "attach failed");
+        }
+    }
+
+    async fn attach_once(&self, node: &str, spec: &AttachSpec) -> Result<(), OperationError> {
+        let name = attachment_name(&spec.handle, &spec.driver, node);
+        let key = ObjectKey::cluster(&name);
+        if self.caches.attachments.get(&key).is_none() {
+            let object = json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "attacher": spec.driver,
+                    "nodeName": node,
+                    "source": {"persistentVolumeName": spec.name},
+                },
+            });
+            match self.api.create::<VolumeAttachment>(&object).await {
+                Ok(made) => self.caches.attachments.assume(&made),
+                Err(error) if error.is_already_exists() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let late = || timeout_message(Some(&spec.driver), "attach", &spec.handle);
+        self.wait(&key, attach_verdict, late).await
+    }
+
+    /// Takes a volume off the node's report, then off the node.
+    pub(super) async fn detach(self: Arc<Self>, key: SlotKey, entry: OnNode, verify_safe: bool) {
+        let (volume, node) = (&entry.volume, entry.node.as_str());
+        if let Err(error) = self.report(node).await {
+            // The node may still rely on it: nothing has begun.
+            tracing::warn!(%volume, node, %error, "detach put off: the node's report failed");
+            return self.world.change(|world| {
+                world.actual.add_to_report(volume, node);
+                let until = world.slots.fail(&key, self.world.now());
+                world.wake_at(until, volume);
+            });
+        }
+        let result = guarded(self.detach_once(volume, node, verify_safe)).await;
+        let now = self.world.now();
+        self.world.change(|world| {
+            match &result {
+                Ok(()) => {
+                    world.actual.mark_detached(volume, node);
+                    world.slots.succeed(&key);
+                }
+                Err(_) => {
+                    world.actual.mark_uncertain(volume, entry.spec.clone(), node);
+                    let until = world.slots.fail(&key, now);
+                    world.wake_at(until, volume);
+                }
+            }
+            world.mark(volume);
+        });
+        if let Err(error) = result {
+            tracing::warn!(%volume, node, %error, "detach failed");
+        }
+    }
+
+    async fn detach_once(
+        &self,
+        volume: &UniqueName,
+        node: &str,
+        verify_safe: bool,
+    ) -> Result<(), OperationError> {
+        if verify_safe {
+            self.check_unused(volume, node).await?;
+        }
+        let (driver, handle) = volume.driver_and_handle()?;
+        let name = attachment_name(handle, driver, node);
+        let key = ObjectKey::cluster(&name);
+        match self.api.delete::<VolumeAttachment>(&key, &DeleteParams::default()).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(source) => return Err(OperationError::Delete { name, source }),
+        }
+        self.wait(&key, detach_verdict, || timeout_message(None, "detach", handle)).await
+    }
+
+    /// The node's word in the API itself; the cache may be behind.
+    async fn check_unused(&self, volume: &UniqueName, node: &str) -> Result<(), OperationError> {
+        let Some(node) = self.api.get::<Node>(&ObjectKey::cluster(node)).await? else {
+            return Ok(());
+        };
+        if node.status.volumes_in_use.iter().any(|name| name == volume.as_str()) {
+            return Err(OperationError::StillInUse);
+        }
+        Ok(())
+    }
+
+    /// Waits until the attachment gives a verdict.
+    async fn wait(
+        &self,
+        key: &ObjectKey,
+        verdict: fn(Option<Shown<'_>>) -> Verdict,
+        late: impl FnOnce() -> String,
+    ) -> Result<(), OperationError> {
+        let bell = self.waiters.bell(&key.name);
+        let settled = async {
+            loop {
+                let seen = self.caches.attachments.get(key);
+                match verdict(seen.as_deref().map(shown)) {
+                    Verdict::Done => return Ok(()),
+                    Verdict::Failed(why) => return Err(OperationError::Verdict(why)),
+                    Verdict::Waiting => bell.notified().await,
+                }
+            }
+        };
+        let limit = timeout(self.config.operation_timeout, settled).await;
+        limit.unwrap_or_else(|_| Err(OperationError::Verdict(late())))
+    }
+
+    /// Tells a pod that its volume does not come.
+    pub(super) fn warn_pod(&self, pod: &PodId, message: String) {
+        self.recorder.event(&pod_ref(pod), EventType::Warning, "FailedAttachVolume", message);
+    }
+}
+
+/// A panic counts as a failure: the slot must not stay taken.
+async fn guarded(
+    operation: impl Future<Output = Result<(), OperationError>>,
+) -> Result<(), OperationError> {
+    let result = AssertUnwindSafe(operation).catch_unwind().await;
+    result.unwrap_or(Err(OperationError::Panicked))
+}
+
+fn shown(attachment: &VolumeAttachment) -> Shown<'_> {
+    let status = &attachment.status;
+    Shown {
+        deleting: attachment.metadata.deleting(),
+        attached: status.attached,
+        attach_error: status.attach_error.as_ref().map(|error| error.message.as_str()),
+        detach_error: status.detach_error.as_ref().map(|error| error.message.as_str()),
+    }
+}
+
+fn pod_ref(pod: &PodId) -> ObjectRef {
+    ObjectRef {
+        api_version: Pod::api_version(),
+        kind: Pod::KIND.to_owned(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        ..ObjectRef::default()
+    }
+}

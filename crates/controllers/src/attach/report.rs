@@ -1,0 +1,79 @@
+//! What a node may rely on: `status.volumesAttached`.
+
+use longshore_cluster::{ApiError, Metrics, Outcome, Patch};
+use longshore_core::{
+    attach::{Forced, Reported},
+    model::{ObjectKey, kinds::Node},
+};
+use prometheus_client::metrics::{counter::Counter, family::Family};
+use serde_json::{Value, json};
+
+use super::Controller;
+
+impl Controller {
+    /// One turn of the report queue.
+    pub(super) async fn write_report(&self, node: &str) -> Outcome {
+        match self.report(node).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::retry(error),
+        }
+    }
+
+    /// Writes a node's report if it has to be written. On failure it has to be written again.
+    pub(super) async fn report(&self, node: &str) -> Result<(), ApiError> {
+        // Two writers of one node would overtake each other.
+        let lock = self.world.report_lock(node);
+        let _held = lock.lock().await;
+        let Some(list) = self.world.lock().actual.take_report(node) else { return Ok(()) };
+        let key = ObjectKey::cluster(node);
+        if self.caches.nodes.get(&key).is_none() {
+            return Ok(());
+        }
+        let patch = report_patch(&list);
+        match self.api.patch_status::<Node>(&key, Patch::Strategic(&patch)).await {
+            Ok(written) => self.caches.nodes.assume(&written),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                self.world.change(|world| world.actual.rewrite_report(node));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The whole list is replaced; an empty one is taken off the object.
+fn report_patch(list: &[Reported]) -> Value {
+    let entry =
+        |volume: &Reported| json!({"name": volume.name.as_str(), "devicePath": volume.device_path});
+    let list: Vec<Value> = list.iter().map(entry).collect();
+    let list = if list.is_empty() { Value::Null } else { Value::Array(list) };
+    json!({"status": {"volumesAttached": list}})
+}
+
+/// Counts detaches that did not wait for the node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ForcedDetaches {
+    family: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+impl ForcedDetaches {
+    pub(super) fn register(&self, metrics: &Metrics) {
+        metrics.with_registry(|registry| {
+            registry.register(
+                "attach_detach_controller_attachdetach_controller_forced_detaches",
+                "Number of times the A/D Controller performed a forced detach",
+                self.family.clone(),
+            );
+        });
+    }
+
+    pub(super) fn count(&self, forced: Forced) {
+        self.family.get_or_create(&[("reason", forced.reason())]).inc();
+    }
+
+    #[cfg(test)]
+    pub(super) fn get(&self, forced: Forced) -> u64 {
+        self.family.get_or_create(&[("reason", forced.reason())]).get()
+    }
+}
