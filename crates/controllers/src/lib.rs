@@ -1,4 +1,7 @@
 //! Cluster loops and sidecars: bind, provision, attach, schedule.
 
 pub mod attach;
+pub mod attacher;
 mod index;
+pub mod protect;
+pub mod schedule;

@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use crate::model::kinds::{AttachmentSource, CsiSource, VolumeAttachment};
+use crate::model::kinds::{AttachmentSource, CsiSource, VolumeAttachment, VolumeSpec};
 
 /// The finalizer of one driver's attacher, on attachments and volumes alike.
 #[must_use]
@@ -80,7 +80,7 @@ pub enum Source<'a> {
     /// A volume with an object of its own.
     Volume(&'a str),
     /// A volume described in the attachment itself.
-    Inline(&'a CsiSource, &'a [String]),
+    Inline(&'a CsiSource, &'a VolumeSpec),
 }
 
 /// An attachment that does not say what to attach.
@@ -105,7 +105,7 @@ pub fn source(source: &AttachmentSource) -> Result<Source<'_>, SourceError> {
         (Some(name), None) => Ok(Source::Volume(name)),
         (None, Some(spec)) => {
             let csi = spec.csi.as_ref().ok_or(SourceError::NotCsi)?;
-            Ok(Source::Inline(csi, &spec.access_modes))
+            Ok(Source::Inline(csi, spec))
         }
     }
 }

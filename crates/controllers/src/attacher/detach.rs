@@ -1,0 +1,56 @@
+//! Taking a volume from a node.
+
+use longshore_cluster::{ApiError, Patch};
+use longshore_core::model::kinds::VolumeAttachment;
+use longshore_csi::v1::ControllerUnpublishVolumeRequest;
+use serde_json::{Value, json};
+
+use super::{Sidecar, error::SyncError};
+
+impl Sidecar {
+    /// Detaches, and notes a failure in the status.
+    pub(super) async fn detach(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
+        let result = self.detach_once(attachment).await;
+        if let Err(error) = &result {
+            self.note_error(attachment, "detachError", error).await;
+        }
+        result
+    }
+
+    async fn detach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
+        let attached = self.look_up(attachment)?;
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: attached.csi.volume_handle.clone(),
+            node_id: self.last_node_id(attachment)?,
+            secrets: self.secrets(&attached.csi).await?,
+        };
+        self.driver.controller_unpublish_volume(request).await?;
+        self.let_go(attachment).await.map_err(SyncError::MarkDetached)
+    }
+
+    /// Drops the finalizer, then says "detached". The other order would let a crash in between
+    /// cause a second unpublish.
+    async fn let_go(&self, attachment: &VolumeAttachment) -> Result<(), ApiError> {
+        let meta = &attachment.metadata;
+        let others: Vec<&String> =
+            meta.finalizers.iter().filter(|one| **one != self.finalizer).collect();
+        if meta.has_finalizer(&self.finalizer) {
+            let list = if others.is_empty() { Value::Null } else { json!(others) };
+            let patch = json!({"metadata": {"finalizers": list}});
+            let key = meta.key();
+            match self.api.patch::<VolumeAttachment>(&key, Patch::Merge(&patch)).await {
+                // Ours was the last finalizer: the object is gone, and its status with it.
+                Ok(_) if others.is_empty() && meta.deleting() => return Ok(()),
+                Ok(written) => self.caches.attachments.assume(&written),
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        let patch = json!({"status":
+            {"attached": false, "attachmentMetadata": null, "detachError": null}});
+        match self.patch_status(attachment, &patch).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+}

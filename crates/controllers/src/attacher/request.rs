@@ -1,0 +1,146 @@
+//! What the driver is told.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use longshore_core::{
+    attach::sidecar::{Source, source},
+    model::{
+        ObjectKey,
+        keys::annotations,
+        kinds::{CsiSource, Secret, Volume, VolumeAttachment, VolumeSpec},
+    },
+};
+use longshore_csi::{
+    access_mode,
+    capabilities::ControllerCapability,
+    v1::{
+        ControllerPublishVolumeRequest, VolumeCapability,
+        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
+    },
+};
+
+use super::{Sidecar, error::SyncError};
+
+/// The volume behind an attachment.
+pub(super) struct Attached {
+    pub(super) csi: CsiSource,
+    pub(super) access_modes: Vec<String>,
+    pub(super) block: bool,
+    pub(super) mount_options: Vec<String>,
+    /// The volume's object, unless the attachment describes the volume itself.
+    pub(super) volume: Option<Arc<Volume>>,
+}
+
+impl Attached {
+    fn new(csi: &CsiSource, spec: &VolumeSpec, volume: Option<Arc<Volume>>) -> Self {
+        Self {
+            csi: csi.clone(),
+            access_modes: spec.access_modes.clone(),
+            block: spec.volume_mode.as_deref() == Some("Block"),
+            mount_options: spec.mount_options.clone(),
+            volume,
+        }
+    }
+}
+
+impl Sidecar {
+    /// Finds out what an attachment is about.
+    pub(super) fn look_up(&self, attachment: &VolumeAttachment) -> Result<Attached, SyncError> {
+        match source(&attachment.spec.source)? {
+            Source::Inline(csi, spec) => Ok(Attached::new(csi, spec, None)),
+            Source::Volume(name) => {
+                let volume = self
+                    .caches
+                    .volumes
+                    .get(&ObjectKey::cluster(name))
+                    .ok_or_else(|| SyncError::NoVolume(name.to_owned()))?;
+                let csi = volume.spec.csi.as_ref().ok_or(SyncError::NotCsi)?;
+                Ok(Attached::new(csi, &volume.spec, Some(volume.clone())))
+            }
+        }
+    }
+
+    pub(super) async fn publish_request(
+        &self,
+        node: &str,
+        attached: &Attached,
+    ) -> Result<ControllerPublishVolumeRequest, SyncError> {
+        let csi = &attached.csi;
+        Ok(ControllerPublishVolumeRequest {
+            volume_id: csi.volume_handle.clone(),
+            volume_capability: Some(self.capability(attached)?),
+            readonly: csi.read_only && self.capabilities.has(ControllerCapability::PublishReadonly),
+            volume_context: csi.volume_attributes.clone(),
+            secrets: self.secrets(csi).await?,
+            node_id: self.node_id(node)?,
+        })
+    }
+
+    fn capability(&self, attached: &Attached) -> Result<VolumeCapability, SyncError> {
+        let multi_writer = self.capabilities.has(ControllerCapability::SingleNodeMultiWriter);
+        let mode = access_mode::map(&attached.access_modes, multi_writer)?;
+        let access_type = if attached.block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            let own = &attached.csi.fs_type;
+            let fs_type = if own.is_empty() { &self.config.default_fstype } else { own };
+            AccessType::Mount(MountVolume {
+                fs_type: fs_type.clone(),
+                mount_flags: attached.mount_options.clone(),
+                ..MountVolume::default()
+            })
+        };
+        Ok(VolumeCapability {
+            access_mode: Some(AccessMode { mode: mode.into() }),
+            access_type: Some(access_type),
+        })
+    }
+
+    /// Read anew each time: a rotated secret counts from the next call on.
+    pub(super) async fn secrets(
+        &self,
+        csi: &CsiSource,
+    ) -> Result<BTreeMap<String, String>, SyncError> {
+        let Some(reference) = &csi.controller_publish_secret_ref else {
+            return Ok(BTreeMap::new());
+        };
+        let key = ObjectKey::new(&reference.namespace, &reference.name);
+        let failed = |why: String| SyncError::Secret { secret: key.to_string(), why };
+        let secret =
+            self.api.get::<Secret>(&key).await.map_err(|error| failed(error.to_string()))?;
+        let secret =
+            secret.ok_or_else(|| failed(format!("secrets \"{}\" not found", reference.name)))?;
+        let mut values = BTreeMap::new();
+        for (name, value) in secret.data {
+            // The value itself must not get into the message.
+            let bytes = STANDARD
+                .decode(value)
+                .map_err(|_| failed(format!("the value of {name:?} is not base64")))?;
+            values.insert(name, String::from_utf8_lossy(&bytes).into_owned());
+        }
+        Ok(values)
+    }
+
+    /// The driver's id of a node, as the node's agent registered it.
+    pub(super) fn node_id(&self, node: &str) -> Result<String, SyncError> {
+        let csi_node = self
+            .caches
+            .csi_nodes
+            .get(&ObjectKey::cluster(node))
+            .ok_or_else(|| SyncError::NoCsiNode(node.to_owned()))?;
+        let driver = csi_node.driver(&self.name).ok_or_else(|| SyncError::NoDriver {
+            node: node.to_owned(),
+            driver: self.name.clone(),
+        })?;
+        Ok(driver.node_id.clone())
+    }
+
+    /// For a detach the id of the attach will do: the node may be gone by now.
+    pub(super) fn last_node_id(&self, attachment: &VolumeAttachment) -> Result<String, SyncError> {
+        self.node_id(&attachment.spec.node_name).or_else(|error| {
+            let noted = attachment.metadata.annotation(annotations::ATTACH_NODE_ID);
+            noted.map(str::to_owned).ok_or(error)
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! Protection: claims and volumes stay while someone uses them; and the claims of ephemeral
+//! volumes are made for the pods that own them.
+//!
+//! [`longshore_core::protect`] decides. Three loops carry out: [`ClaimProtection`],
+//! [`VolumeProtection`] and [`EphemeralClaims`].
+
+mod claims;
+mod ephemeral;
+mod live;
+mod volumes;
+
+use longshore_cluster::{Api, ApiError, Outcome, Patch};
+use longshore_core::{
+    attach::sidecar::{add_finalizer_patch, remove_finalizer_patch},
+    model::{Kind, Meta},
+    protect::Finalizer,
+};
+use serde_json::Value;
+
+pub use self::{
+    claims::{ClaimProtection, ClaimProtectionCaches},
+    ephemeral::EphemeralClaims,
+    volumes::VolumeProtection,
+};
+
+/// Carries a decision about a finalizer out; the written object, if something was written.
+async fn apply<T: Kind>(
+    api: &Api,
+    meta: &Meta,
+    finalizer: &str,
+    step: Finalizer,
+) -> Result<Option<Value>, ApiError> {
+    let patch = match step {
+        Finalizer::Leave => None,
+        Finalizer::Add => Some(add_finalizer_patch(&meta.finalizers, finalizer)),
+        Finalizer::Remove => remove_finalizer_patch(&meta.finalizers, finalizer),
+    };
+    let Some(patch) = patch else { return Ok(None) };
+    match api.patch::<T>(&meta.key(), Patch::Json(&patch)).await {
+        Ok(written) => Ok(Some(written)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn outcome(result: Result<(), ApiError>) -> Outcome {
+    result.map_or_else(Outcome::retry, |()| Outcome::Done)
+}

@@ -1,0 +1,248 @@
+//! The scheduler: finds a node for each pod, has its volumes bound there, then binds the pod.
+//!
+//! Decisions are made one at a time over the caches plus what this scheduler has promised and
+//! the API does not show yet. Writes and waiting happen outside: a pod whose volumes are being
+//! made holds no worker, the change of its claim brings it back. Nothing is kept that the API
+//! does not tell again, so the scheduler may be dropped at any await.
+//!
+//! Of the pod's wishes it honours node selector, required node affinity, taints and everything
+//! about volumes; it knows nothing of processors and memory.
+
+mod decide;
+mod place;
+mod state;
+mod view;
+mod wake;
+
+use std::{sync::Arc, time::Duration};
+
+use longshore_cluster::{
+    Api, Cache, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder, WorkQueue, clock,
+};
+use longshore_core::model::{
+    ObjectKey, ObjectRef,
+    kinds::{
+        Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, Volume,
+        VolumeAttachment,
+    },
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use self::state::State;
+use crate::index::{index_attachments, index_pods};
+
+/// The component that events of the scheduler come from, and the name that pods ask for it by.
+pub const COMPONENT: &str = "default-scheduler";
+
+/// A pod that fits nowhere is looked at again after this time even if nothing changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+
+/// How many pods are written or waited for at once.
+const WORKERS: usize = 16;
+
+/// Settings of the scheduler.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How long the volumes of a pod may take.
+    pub bind_timeout: Duration,
+    /// First and longest pause after a placement that failed.
+    pub backoff: (Duration, Duration),
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bind_timeout: Duration::from_secs(600),
+            backoff: (Duration::from_secs(1), Duration::from_secs(10)),
+        }
+    }
+}
+
+/// What the scheduler watches.
+#[derive(Clone)]
+pub struct Caches {
+    /// Pods of all namespaces.
+    pub pods: Cache<Pod>,
+    /// Nodes.
+    pub nodes: Cache<Node>,
+    /// Claims of all namespaces.
+    pub claims: Cache<Claim>,
+    /// Volumes.
+    pub volumes: Cache<Volume>,
+    /// Storage classes.
+    pub classes: Cache<StorageClass>,
+    /// Drivers.
+    pub drivers: Cache<CsiDriver>,
+    /// What nodes know of their drivers.
+    pub csi_nodes: Cache<CsiNode>,
+    /// Published capacities of all namespaces.
+    pub capacities: Cache<CsiStorageCapacity>,
+    /// Attachments.
+    pub attachments: Cache<VolumeAttachment>,
+}
+
+/// The scheduler. Build it from its parts and [`run`](Scheduler::run) it.
+pub struct Scheduler {
+    /// Where pods are bound.
+    pub api: Api,
+    /// What is watched.
+    pub caches: Caches,
+    /// Where pods are told about their placement.
+    pub recorder: Recorder,
+    /// Where the queue reports; `None` keeps it quiet.
+    pub metrics: Option<Metrics>,
+    /// Settings.
+    pub config: Config,
+}
+
+impl Scheduler {
+    /// Works until `shutdown` is cancelled; writes under way are finished then.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let (first, longest) = self.config.backoff;
+        let mut options = QueueOptions::backoff(first, longest);
+        options.metrics = self.metrics;
+        let worker = Arc::new(Worker {
+            api: self.api,
+            caches: self.caches,
+            recorder: self.recorder,
+            config: self.config,
+            queue: WorkQueue::new("scheduler", options),
+            state: State::default(),
+        });
+        tokio::select! {
+            () = worker.synced() => {}
+            () = shutdown.cancelled() => return,
+        }
+        worker.subscribe();
+        let (queue, turn) = (worker.queue.clone(), worker.clone());
+        queue
+            .run_until(WORKERS, &shutdown, move |key| {
+                let worker = turn.clone();
+                async move { worker.turn(&key).await }
+            })
+            .await;
+    }
+}
+
+/// The scheduler at work.
+struct Worker {
+    api: Api,
+    caches: Caches,
+    recorder: Recorder,
+    config: Config,
+    queue: WorkQueue<ObjectKey>,
+    state: State,
+}
+
+/// Why a placement did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum PlaceError {
+    #[error("binding volumes: {0}")]
+    Write(#[source] longshore_cluster::ApiError),
+    #[error("binding rejected: {0}")]
+    Bind(#[source] longshore_cluster::ApiError),
+    #[error("{0}")]
+    Volumes(String),
+    #[error("binding volumes: timed out waiting for the condition")]
+    TimedOut,
+}
+
+impl Worker {
+    async fn synced(&self) {
+        let caches = &self.caches;
+        index_pods(&caches.pods);
+        index_attachments(&caches.attachments);
+        tokio::join!(
+            caches.pods.synced(),
+            caches.nodes.synced(),
+            caches.claims.synced(),
+            caches.volumes.synced(),
+            caches.classes.synced(),
+            caches.drivers.synced(),
+            caches.csi_nodes.synced(),
+            caches.capacities.synced(),
+            caches.attachments.synced(),
+        );
+    }
+
+    /// One turn of one pod: find a node, or see how far the placement has come.
+    async fn turn(&self, key: &ObjectKey) -> Outcome {
+        let pod = self.caches.pods.get(key).filter(|pod| waits_for_us(pod));
+        let Some(pod) = pod else {
+            self.state.forget(key);
+            return Outcome::Done;
+        };
+        if self.state.is_bound(&pod) {
+            return Outcome::Done;
+        }
+        if let Some(left) = self.state.pause_left(key) {
+            return Outcome::After(left);
+        }
+        let placement = match self.state.placement(&pod) {
+            Some(placement) => placement,
+            None => match self.decide(&pod) {
+                Ok(placement) => placement,
+                Err(message) => return self.tell_unschedulable(&pod, message).await,
+            },
+        };
+        match self.place(&pod, placement).await {
+            Ok(outcome) => outcome,
+            Err(error) => self.give_back(&pod, error).await,
+        }
+    }
+
+    /// The placement failed: the pod is placed anew, after a pause that grows.
+    async fn give_back(&self, pod: &Pod, error: PlaceError) -> Outcome {
+        let key = pod.metadata.key();
+        self.state.forget(&key);
+        let (first, longest) = self.config.backoff;
+        self.state.pause(&key, first, longest);
+        let text = error.to_string();
+        let object = ObjectRef::of::<Pod>(&pod.metadata);
+        self.recorder.event(&object, EventType::Warning, "FailedScheduling", text.as_str());
+        self.set_condition(pod, "SchedulerError", &text).await;
+        match self.state.pause_left(&key) {
+            Some(left) => Outcome::After(left),
+            None => Outcome::Again,
+        }
+    }
+
+    async fn tell_unschedulable(&self, pod: &Pod, message: String) -> Outcome {
+        let object = ObjectRef::of::<Pod>(&pod.metadata);
+        self.recorder.event(&object, EventType::Warning, "FailedScheduling", message.as_str());
+        self.set_condition(pod, "Unschedulable", &message).await;
+        Outcome::After(LOOK_AGAIN)
+    }
+
+    /// Says in the pod's status why it waits. Only advice for people, so a failure is logged.
+    async fn set_condition(&self, pod: &Pod, reason: &str, message: &str) {
+        let old = pod.status.conditions.iter().find(|one| one.kind == "PodScheduled");
+        let same = |one: &&longshore_core::model::kinds::Condition| {
+            one.status == "False" && one.reason == reason && one.message == message
+        };
+        if old.filter(same).is_some() {
+            return;
+        }
+        let since =
+            old.filter(|one| one.status == "False").and_then(|one| one.last_transition_time);
+        let since = clock::seconds(since.unwrap_or_else(clock::now));
+        let patch = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": reason, "message": message, "lastTransitionTime": since}]}});
+        let key = pod.metadata.key();
+        match self.api.patch_status::<Pod>(&key, Patch::Strategic(&patch)).await {
+            Ok(written) => self.caches.pods.assume(&written),
+            Err(error) => tracing::debug!(pod = %key, %error, "the condition was not written"),
+        }
+    }
+}
+
+/// Whether a pod is to be placed, and by this scheduler.
+fn waits_for_us(pod: &Pod) -> bool {
+    let spec = &pod.spec;
+    spec.node_name.is_empty()
+        && matches!(spec.scheduler_name.as_str(), "" | COMPONENT)
+        && spec.scheduling_gates.is_empty()
+        && !pod.metadata.deleting()
+        && !pod.finished()
+}

@@ -1,0 +1,108 @@
+//! From caches to what decisions look at.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use longshore_core::{
+    model::{
+        ObjectKey,
+        kinds::{Claim, CsiDriver, Node, Pod, StorageClass, Volume},
+    },
+    schedule::{ClaimFacts, VolumeUse, volume_use},
+};
+
+use super::{Worker, state::Inner};
+use crate::index::{attachments_on_node, pods_on_node};
+
+/// One claim and what belongs to it, held for as long as a decision takes.
+pub(super) struct HeldClaim {
+    name: String,
+    claim: Arc<Claim>,
+    class: Option<Arc<StorageClass>>,
+    volume: Option<Arc<Volume>>,
+    driver: Option<Arc<CsiDriver>>,
+}
+
+impl HeldClaim {
+    pub(super) fn facts(&self) -> ClaimFacts<'_> {
+        ClaimFacts {
+            claim: &self.claim,
+            class: self.class.as_deref(),
+            volume: self.volume.as_deref(),
+            driver: self.driver.as_deref(),
+        }
+    }
+
+    pub(super) fn find<'a>(held: &'a [Self], name: &str) -> Option<ClaimFacts<'a>> {
+        held.iter().find(|one| one.name == name).map(Self::facts)
+    }
+}
+
+impl Worker {
+    /// The pod's claims that exist.
+    pub(super) fn claims_of(&self, pod: &Pod) -> Vec<HeldClaim> {
+        let hold = |(name, _): (String, _)| {
+            let claim = self.caches.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name))?;
+            let class = self.caches.classes.get(&ObjectKey::cluster(claim.class_name()));
+            let volume = self.caches.volumes.get(&ObjectKey::cluster(&claim.spec.volume_name));
+            let driver = class
+                .as_ref()
+                .and_then(|class| self.caches.drivers.get(&ObjectKey::cluster(&class.provisioner)));
+            Some(HeldClaim { name, claim, class, volume, driver })
+        };
+        pod.claim_names().filter_map(hold).collect()
+    }
+
+    /// Volumes that could still be given to a claim of one of these classes.
+    pub(super) fn free_volumes(&self, claims: &[ClaimFacts<'_>]) -> Vec<Arc<Volume>> {
+        if claims.is_empty() {
+            return Vec::new();
+        }
+        let mut volumes = self.caches.volumes.list();
+        volumes.retain(|volume| {
+            let kept = volume.spec.claim_ref.is_some();
+            let class = |facts: &ClaimFacts<'_>| facts.claim.class_name() == volume.class_name();
+            volume.status.phase != "Bound" && (kept || claims.iter().any(class))
+        });
+        volumes
+    }
+
+    /// What the pod's claims add to a node's count of volumes.
+    pub(super) fn uses_of(&self, pod: &Pod) -> BTreeSet<VolumeUse> {
+        self.claims_of(pod).iter().filter_map(|held| volume_use(&held.facts())).collect()
+    }
+
+    /// Volumes that count on a node already: of its pods, of pods on their way, of attachments.
+    pub(super) fn used_on(&self, node: &Node, state: &Inner) -> BTreeSet<VolumeUse> {
+        let name = node.metadata.name.as_str();
+        let mut used = BTreeSet::new();
+        for pod in pods_on_node(&self.caches.pods, name) {
+            if !pod.finished() {
+                used.extend(self.uses_of(&pod));
+            }
+        }
+        for key in state.heading_to(name) {
+            if let Some(pod) = self.caches.pods.get(&key) {
+                used.extend(self.uses_of(&pod));
+            }
+        }
+        for attachment in attachments_on_node(&self.caches.attachments, name) {
+            let volume = attachment.spec.source.persistent_volume_name.as_deref();
+            let volume = volume.and_then(|name| self.caches.volumes.get(&ObjectKey::cluster(name)));
+            if let Some(csi) = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref()) {
+                let driver = attachment.spec.attacher.clone();
+                used.insert(VolumeUse { driver, handle: csi.volume_handle.clone() });
+            }
+        }
+        used
+    }
+
+    /// How many pods are or will be on a node.
+    pub(super) fn pods_on(&self, node: &str, state: &Inner) -> usize {
+        let there = pods_on_node(&self.caches.pods, node);
+        let live = there.iter().filter(|pod| !pod.finished());
+        let coming = state.heading_to(node);
+        let coming =
+            coming.iter().filter(|key| there.iter().all(|pod| pod.metadata.key() != **key));
+        live.count() + coming.count()
+    }
+}
