@@ -22,7 +22,7 @@ mod world;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Api, Cache, Metrics, QueueOptions, Recorder, WorkQueue};
+use longshore_cluster::{Api, Cache, Metrics, QueueOptions, Recorder, SharedCaches, WorkQueue};
 use longshore_core::{
     attach::{
         Attach, AttachView, Detach, DetachView, Operation, Refused, SlotKey, UniqueName,
@@ -87,6 +87,21 @@ pub struct Caches {
     pub drivers: Cache<CsiDriver>,
     /// Attachments.
     pub attachments: Cache<VolumeAttachment>,
+}
+
+impl Caches {
+    /// The caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(caches: &SharedCaches) -> Self {
+        Self {
+            pods: caches.of(),
+            nodes: caches.of(),
+            claims: caches.of(),
+            volumes: caches.of(),
+            drivers: caches.of(),
+            attachments: caches.of(),
+        }
+    }
 }
 
 /// The controller. Build it from its parts and [`run`](AttachDetach::run) it.

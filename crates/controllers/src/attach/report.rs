@@ -71,9 +71,4 @@ impl ForcedDetaches {
     pub(super) fn count(&self, forced: Forced) {
         self.family.get_or_create(&[("reason", forced.reason())]).inc();
     }
-
-    #[cfg(test)]
-    pub(super) fn get(&self, forced: Forced) -> u64 {
-        self.family.get_or_create(&[("reason", forced.reason())]).get()
-    }
 }

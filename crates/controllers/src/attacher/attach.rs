@@ -102,8 +102,8 @@ impl Sidecar {
         error: &SyncError,
     ) {
         let mut message = error.to_string();
-        if message.len() > LONGEST_MESSAGE {
-            message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+        while message.len() > LONGEST_MESSAGE {
+            message.pop();
         }
         let mut note = json!({"message": message, "time": clock::seconds(clock::now())});
         if field == "attachError"

@@ -18,7 +18,9 @@ mod volumes;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use longshore_cluster::{Api, Cache, Change, Metrics, Outcome, Patch, QueueOptions, WorkQueue};
+use longshore_cluster::{
+    Api, Cache, Change, Metrics, Outcome, Patch, QueueOptions, SharedCaches, WorkQueue,
+};
 use longshore_core::{
     attach::sidecar::{AttachmentView, Handler, Step, finalizer_name, next_step, worth_a_look},
     model::{
@@ -85,6 +87,14 @@ pub struct Caches {
     pub volumes: Cache<Volume>,
     /// The driver's id of each node.
     pub csi_nodes: Cache<CsiNode>,
+}
+
+impl Caches {
+    /// The caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(caches: &SharedCaches) -> Self {
+        Self { attachments: caches.of(), volumes: caches.of(), csi_nodes: caches.of() }
+    }
 }
 
 /// The attacher of one driver. Build it from its parts and [`run`](Attacher::run) it.

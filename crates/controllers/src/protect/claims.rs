@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Metrics, Patch, QueueOptions, WorkQueue, clock,
+    Api, ApiError, Cache, Change, Metrics, Patch, QueueOptions, SharedCaches, WorkQueue, clock,
 };
 use longshore_core::{
     attach::resolve::terminated,
@@ -32,6 +32,14 @@ pub struct ClaimProtectionCaches {
     pub claims: Cache<Claim>,
     /// Pods of all namespaces.
     pub pods: Cache<Pod>,
+}
+
+impl ClaimProtectionCaches {
+    /// The caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(caches: &SharedCaches) -> Self {
+        Self { claims: caches.of(), pods: caches.of() }
+    }
 }
 
 /// Adds and removes the claims' protection finalizer, and keeps their `Unused` condition.

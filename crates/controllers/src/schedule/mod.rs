@@ -17,7 +17,8 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder, WorkQueue, clock,
+    Api, Cache, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder, SharedCaches,
+    WorkQueue, clock,
 };
 use longshore_core::model::{
     ObjectKey, ObjectRef,
@@ -80,6 +81,24 @@ pub struct Caches {
     pub capacities: Cache<CsiStorageCapacity>,
     /// Attachments.
     pub attachments: Cache<VolumeAttachment>,
+}
+
+impl Caches {
+    /// The caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(caches: &SharedCaches) -> Self {
+        Self {
+            pods: caches.of(),
+            nodes: caches.of(),
+            claims: caches.of(),
+            volumes: caches.of(),
+            classes: caches.of(),
+            drivers: caches.of(),
+            csi_nodes: caches.of(),
+            capacities: caches.of(),
+            attachments: caches.of(),
+        }
+    }
 }
 
 /// The scheduler. Build it from its parts and [`run`](Scheduler::run) it.
