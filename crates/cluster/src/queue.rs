@@ -268,10 +268,9 @@ impl<K: QueueKey> WorkQueue<K> {
                     self.inner.wake.notify_one();
                     return None;
                 }
-                if state.promote_due() > 0
-                    && let Some(m) = &self.inner.metrics
-                {
-                    m.adds.inc();
+                let promoted = state.promote_due();
+                if let Some(m) = &self.inner.metrics {
+                    m.adds.inc_by(promoted);
                 }
                 if let Some((key, waited)) = state.take() {
                     let more = !state.ready.is_empty();
@@ -393,7 +392,7 @@ impl<K: QueueKey> State<K> {
     }
 
     /// Moves keys whose time has come into the line; returns how many.
-    fn promote_due(&mut self) -> usize {
+    fn promote_due(&mut self) -> u64 {
         let now = Instant::now();
         let mut promoted = 0;
         while let Some(entry) = self.waiting.first_entry() {
@@ -402,7 +401,7 @@ impl<K: QueueKey> State<K> {
             }
             let key = entry.remove();
             self.waiting_keys.remove(&key);
-            promoted += usize::from(self.add(key));
+            promoted += u64::from(self.add(key));
         }
         promoted
     }

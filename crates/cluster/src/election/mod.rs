@@ -149,6 +149,9 @@ where
 {
     config.validate()?;
     config.status.configure(config.lease_duration);
+    if let Some(metrics) = &config.metrics {
+        metrics.leading(&config.name).set(0);
+    }
     let mut elector = Elector { lock: Lock::new(&config), config };
     loop {
         tokio::select! {
@@ -203,6 +206,8 @@ impl Elector {
             match self.lock.try_hold().await {
                 Ok(true) => return self.config.status.renewed(started),
                 Ok(false) => {}
+                // Another candidate was quicker.
+                Err(error) if error.is_conflict() || error.is_already_exists() => {}
                 Err(error) => tracing::warn!(lease = %self.lease(), %error, "cannot campaign"),
             }
             // At the latest after one retry period, so that a renewal is never observed later

@@ -47,11 +47,13 @@ pub fn default_namespace() -> String {
 mod tests {
     use super::*;
 
+    // case: csi-protocol/14.14
     #[test]
     fn lease_names_keep_letters_digits_and_dashes() {
         for (lock, name) in [
             ("hostpath.csi.k8s.io", "hostpath-csi-k8s-io"),
             ("external-attacher-leader-a/b", "external-attacher-leader-a-b"),
+            ("a.b/c", "a-b-c"),
             ("driver.", "driver-X"),
             ("Größe", "Gr--e"),
         ] {

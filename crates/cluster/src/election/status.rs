@@ -67,6 +67,7 @@ impl Status {
 mod tests {
     use super::*;
 
+    // case: csi-protocol/14.16
     #[tokio::test(start_paused = true)]
     async fn a_standby_is_healthy_and_a_stuck_leader_is_not() {
         let status = Status::default();

@@ -315,6 +315,7 @@ async fn expiry_is_judged_by_observation_not_by_timestamps() {
     assert_eq!(server.spec()["leaseTransitions"], 5);
 }
 
+// case: csi-protocol/14.15
 #[test]
 fn durations_must_fit_together() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
@@ -330,5 +331,6 @@ fn durations_must_fit_together() {
     assert!(check(15, 10, 5));
     assert!(!check(10, 10, 5));
     assert!(!check(15, 6, 5));
+    assert!(!check(15, 10, 9));
     assert!(!check(15, 10, 0));
 }
