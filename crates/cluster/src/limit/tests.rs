@@ -6,7 +6,7 @@ use super::*;
 use crate::api::Api;
 use crate::testing::{self, answer, failure};
 
-/// Answers after 10 ms; counts requests, and how many were under way at once.
+/// Answers after 50 ms; counts requests, and how many were under way at once.
 #[derive(Clone, Default)]
 struct Server {
     state: Arc<Mutex<Counts>>,
@@ -39,7 +39,7 @@ impl Server {
             counts.most_under_way = counts.most_under_way.max(counts.under_way);
             counts.refuse_until.is_some_and(|until| Instant::now() < until)
         };
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let mut counts = self.state.lock();
         counts.under_way -= 1;
         if !refuse {
@@ -122,7 +122,7 @@ async fn a_dropped_request_gives_its_place_back() {
     let server = Server::default();
     let api = server.api(Limit::Adaptive);
     for _ in 0..100 {
-        let _ = tokio::time::timeout(Duration::from_millis(5), get(&api)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(20), get(&api)).await;
     }
     let all = futures::future::join_all((0..50).map(|_| get(&api)));
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("places are free");
