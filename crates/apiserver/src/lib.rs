@@ -1,1 +1,243 @@
-//! The embedded Kubernetes API: store, watch, registry, http.
+//! The embedded Kubernetes API server.
+//!
+//! ```text
+//! http ──► ops ──► store ──► journal (memory or disk)
+//!  │        │        └──► history ──► watch ──► http
+//!  │        └── registry: kinds, codecs, strategies
+//!  └── auth
+//! ```
+//!
+//! [`ApiServer::open`] replays the store and starts the housekeeping tasks; [`ApiServer::client`]
+//! gives an in-process client that needs no socket, [`ApiServer::serve`] listens with TLS.
+//!
+//! Invariants: a write is answered after the journal has it; readers and watchers never see what
+//! the journal does not have; one increasing number orders all writes.
+//!
+//! Absent, and answered as such: server-side apply (415), roles (everybody but `system:masters`
+//! gets 403), custom resources (404), `managedFields` (dropped).
+
+pub mod auth;
+pub mod clock;
+pub mod error;
+pub mod http;
+mod logs;
+mod metrics;
+mod ops;
+mod patch;
+mod registry;
+mod selector;
+pub mod store;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use auth::{Identity, MASTERS};
+use clock::{Clock, Environment, SystemClock, TokioClock};
+use ops::{Core, Target, WriteOptions};
+use registry::Registry;
+use store::{DiskJournal, Journal, JournalError, MemoryJournal, Store};
+
+pub use logs::{LogError, LogRequest, LogSource};
+
+/// Namespaces that are always there.
+const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Bounds on what clients can use up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest request body.
+    pub body_bytes: usize,
+    /// Requests answered at the same time, watches apart.
+    pub in_flight: usize,
+    /// Watches open at the same time.
+    pub watches: usize,
+    /// Events kept per resource; a watcher that falls behind them is cut off.
+    pub history_events: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_bytes: 3 << 20, in_flight: 512, watches: 4096, history_events: 10_000 }
+    }
+}
+
+/// How to run a server.
+#[derive(Clone)]
+pub struct Config {
+    /// Where state and keys are kept; `None` keeps them in memory.
+    pub data_dir: Option<PathBuf>,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// Makes uids and generated names repeatable.
+    pub seed: Option<u64>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Config {
+    /// A server whose state lives and dies with the process.
+    pub fn memory() -> Self {
+        Self { data_dir: None, clock: Arc::new(SystemClock), seed: None, limits: Limits::default() }
+    }
+
+    /// A server that keeps its state in a directory.
+    pub fn at(data_dir: impl Into<PathBuf>) -> Self {
+        Self { data_dir: Some(data_dir.into()), ..Self::memory() }
+    }
+
+    /// A server in memory that is fully repeatable: time follows tokio's clock (which tests pause),
+    /// uids and names follow the seed. Call it inside the runtime.
+    pub fn deterministic(seed: u64) -> Self {
+        let start = jiff::Timestamp::new(1_767_225_600, 0).expect("a time in range");
+        Self { clock: Arc::new(TokioClock::starting_at(start)), seed: Some(seed), ..Self::memory() }
+    }
+}
+
+/// Why a server could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The data directory cannot be made.
+    #[error("making {}: {source}", path.display())]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] JournalError),
+    /// The objects that are always there could not be written.
+    #[error("writing the first objects: {0}")]
+    FirstObjects(#[source] error::Status),
+}
+
+/// Shared by all services of one server.
+pub(crate) struct Inner {
+    pub(crate) core: Arc<Core>,
+    pub(crate) limits: Limits,
+    pub(crate) in_flight: Semaphore,
+    pub(crate) watches: Arc<Semaphore>,
+    pub(crate) metrics: metrics::Metrics,
+    pub(crate) closing: CancellationToken,
+    logs: ArcSwapOption<Box<dyn LogSource>>,
+}
+
+impl Inner {
+    pub(crate) fn log_source(&self) -> Option<Arc<Box<dyn LogSource>>> {
+        self.logs.load_full()
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.core.store.is_writable()
+    }
+
+    pub(crate) fn identify_token(&self, _token: &str) -> Option<Identity> {
+        None
+    }
+
+    pub(crate) fn address(&self) -> String {
+        "127.0.0.1".into()
+    }
+}
+
+/// A running API server. Clones share it.
+#[derive(Clone)]
+pub struct ApiServer {
+    inner: Arc<Inner>,
+}
+
+impl ApiServer {
+    /// Replays the stored state and starts the housekeeping tasks.
+    ///
+    /// # Errors
+    /// When the data directory or the store cannot be used.
+    pub async fn open(config: Config) -> Result<Self, OpenError> {
+        let journal: Box<dyn Journal> = match &config.data_dir {
+            None => Box::new(MemoryJournal),
+            Some(dir) => {
+                std::fs::create_dir_all(dir)
+                    .map_err(|source| OpenError::DataDir { path: dir.clone(), source })?;
+                Box::new(DiskJournal::open(&dir.join("store.redb"))?)
+            }
+        };
+        let store = Store::open(journal, config.limits.history_events)?;
+        let env = Environment::new(config.clock, config.seed);
+        let core = Arc::new(Core { store, registry: Arc::new(Registry::builtin()), env });
+        let inner = Inner {
+            core,
+            limits: config.limits,
+            in_flight: Semaphore::new(config.limits.in_flight),
+            watches: Arc::new(Semaphore::new(config.limits.watches)),
+            metrics: metrics::Metrics::default(),
+            closing: CancellationToken::new(),
+            logs: ArcSwapOption::empty(),
+        };
+        let server = Self { inner: Arc::new(inner) };
+        server.write_first_objects().await.map_err(OpenError::FirstObjects)?;
+        Ok(server)
+    }
+
+    async fn write_first_objects(&self) -> error::ApiResult<()> {
+        let core = &self.inner.core;
+        let resource = Arc::clone(core.registry.core("namespaces"));
+        for name in NAMESPACES {
+            if core.store.get(&resource.key("", name)).is_some() {
+                continue;
+            }
+            let target = Target {
+                resource: Arc::clone(&resource),
+                namespace: String::new(),
+                name: String::new(),
+            };
+            let body = json!({"metadata": {"name": name}});
+            core.create(&target, body, &[], WriteOptions::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// A client of the administrator, without a socket.
+    pub fn client(&self) -> kube::Client {
+        self.client_as("system:admin", [MASTERS, "system:authenticated"])
+    }
+
+    /// A client of any user, without a socket.
+    pub fn client_as(
+        &self,
+        user: &str,
+        groups: impl IntoIterator<Item = impl Into<String>>,
+    ) -> kube::Client {
+        kube::Client::new(self.service_as(Identity::new(user, groups)), "default")
+    }
+
+    /// The server as a tower service for one user, e.g. to put layers around it.
+    pub fn service_as(&self, identity: Identity) -> http::Service {
+        http::Service::new(Arc::clone(&self.inner), Some(identity))
+    }
+
+    /// Sets where `pods/log` reads from.
+    pub fn set_log_source(&self, source: impl LogSource) {
+        self.inner.logs.store(Some(Arc::new(Box::new(source))));
+    }
+
+    /// Ends watches and housekeeping, and waits until every write under way is durable.
+    pub async fn shutdown(&self) {
+        self.inner.closing.cancel();
+        let store = self.inner.core.store.clone();
+        // Joining the writer blocks; in memory there is none and nothing blocks.
+        if store.has_writer() {
+            let closed = tokio::task::spawn_blocking(move || store.close()).await;
+            if let Err(error) = closed {
+                tracing::error!(%error, "closing the store");
+            }
+        } else {
+            store.close();
+        }
+    }
+}

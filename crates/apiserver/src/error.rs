@@ -1,0 +1,317 @@
+//! Errors as the API reports them: Kubernetes `Status` objects.
+
+use serde_json::{Map, Value, json};
+
+use crate::registry::Resource;
+
+/// One reason why a field was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// Machine-readable reason, e.g. `FieldValueInvalid`.
+    pub reason: &'static str,
+    /// Path of the field, e.g. `spec.accessModes`.
+    pub field: String,
+    /// Text for people.
+    pub message: String,
+}
+
+impl Cause {
+    fn new(reason: &'static str, field: impl Into<String>, message: String) -> Self {
+        Self { reason, field: field.into(), message }
+    }
+
+    /// A value is missing.
+    pub fn required(field: impl Into<String>, why: &str) -> Self {
+        let message =
+            if why.is_empty() { "Required value".into() } else { format!("Required value: {why}") };
+        Self::new("FieldValueRequired", field, message)
+    }
+
+    /// A value breaks a rule.
+    pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        Self::new("FieldValueInvalid", field, format!("Invalid value: {}: {why}", brief(value)))
+    }
+
+    /// A value is not one of the known ones.
+    pub fn not_supported(field: impl Into<String>, value: &str, known: &[&str]) -> Self {
+        let known = known.iter().map(|k| format!("{k:?}")).collect::<Vec<_>>().join(", ");
+        let message = format!("Unsupported value: {value:?}: supported values: {known}");
+        Self::new("FieldValueNotSupported", field, message)
+    }
+
+    /// A field may not be set or changed here.
+    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        Self::new("FieldValueForbidden", field, format!("Forbidden: {why}"))
+    }
+
+    /// A value that must be unique occurs twice.
+    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {}", brief(value)))
+    }
+
+    /// A reference inside the object leads nowhere.
+    pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
+        Self::new("FieldValueNotFound", field, format!("Not found: {}", brief(value)))
+    }
+
+    /// A value is longer than allowed.
+    pub fn too_long(field: impl Into<String>, max_bytes: usize) -> Self {
+        let message = format!("Too long: may not be more than {max_bytes} bytes");
+        Self::new("FieldValueTooLong", field, message)
+    }
+
+    /// A list or map has more entries than allowed.
+    pub fn too_many(field: impl Into<String>, count: usize, max: usize) -> Self {
+        let message = format!("Too many: {count}: must have at most {max} items");
+        Self::new("FieldValueTooMany", field, message)
+    }
+}
+
+/// A value as it stands in an error text: short, and strings quoted.
+fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    if text.len() <= 256 {
+        return text;
+    }
+    let cut = (0..=256).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    format!("{}…", &text[..cut])
+}
+
+/// A failed request, in the form that clients parse.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, e.g. `NotFound`.
+    pub reason: &'static str,
+    /// Text for people; scripts match some of them exactly.
+    pub message: String,
+    /// `details` of the Status object, absent for some errors.
+    pub details: Option<Value>,
+    /// `metadata.continue` of an expired list.
+    pub continue_token: Option<String>,
+}
+
+/// Result of an API operation.
+pub type ApiResult<T> = Result<T, Status>;
+
+impl Status {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None, continue_token: None }
+    }
+
+    fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// 400: the request itself is wrong.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    /// 401: no or wrong credentials.
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 for an object.
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        let subject = if name.is_empty() {
+            resource.qualified()
+        } else {
+            format!("{} {name:?}", resource.qualified())
+        };
+        Self::new(403, "Forbidden", format!("{subject} is forbidden: {why}"))
+            .with_details(object_details(&resource.group, &resource.plural, name))
+    }
+
+    /// 403 for a path that is no resource.
+    pub fn forbidden_path(user: &str, verb: &str, path: &str) -> Self {
+        let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");
+        Self::new(403, "Forbidden", message).with_details(json!({}))
+    }
+
+    /// 403: the namespace is being deleted.
+    pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> Self {
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        let mut status = Self::forbidden(resource, name, &why);
+        if let Some(details) = &mut status.details {
+            details["causes"] = json!([{
+                "reason": "NamespaceTerminating",
+                "message": format!("namespace {namespace} is being terminated"),
+                "field": "metadata.namespace",
+            }]);
+        }
+        status
+    }
+
+    /// 404 for an object.
+    pub fn not_found(resource: &Resource, name: &str) -> Self {
+        Self::not_found_named(&resource.group, &resource.plural, name)
+    }
+
+    /// 404 for an object of a resource given by name.
+    pub fn not_found_named(group: &str, plural: &str, name: &str) -> Self {
+        let qualified =
+            if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        Self::new(404, "NotFound", format!("{qualified} {name:?} not found"))
+            .with_details(object_details(group, plural, name))
+    }
+
+    /// 404 for a resource, version or subresource that is not served.
+    pub fn no_such_resource() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource")
+            .with_details(json!({}))
+    }
+
+    /// 405.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(405, "MethodNotAllowed", message).with_details(json!({}))
+    }
+
+    /// 406.
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json, \
+                       application/yaml, application/vnd.kubernetes.protobuf";
+        Self::new(406, "NotAcceptable", message)
+    }
+
+    /// 415 naming what would have been accepted.
+    pub fn unsupported_media_type(accepted: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 409: the name is taken.
+    pub fn already_exists(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", resource.qualified());
+        Self::new(409, "AlreadyExists", message).with_details(object_details(
+            &resource.group,
+            &resource.plural,
+            name,
+        ))
+    }
+
+    /// 409 with a reason.
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        Self::new(409, "Conflict", message).with_details(object_details(
+            &resource.group,
+            &resource.plural,
+            name,
+        ))
+    }
+
+    /// 409: the client's resourceVersion is stale.
+    pub fn modified(resource: &Resource, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(resource, name, why)
+    }
+
+    /// 410: the asked version is no longer kept.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    /// 413.
+    pub fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("Request entity too large: limit is {limit_bytes}");
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 422 for an object.
+    pub fn invalid(resource: &Resource, name: &str, causes: Vec<Cause>) -> Self {
+        Self::invalid_kind(&resource.group, &resource.kind, name, causes)
+    }
+
+    /// 422 for an object of a kind given by name, e.g. `ListOptions`.
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
+        let subject = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let texts: Vec<String> =
+            causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        let text = match texts.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut details = object_details(group, kind, name);
+        details["causes"] = causes
+            .into_iter()
+            .map(|c| json!({"reason": c.reason, "message": c.message, "field": c.field}))
+            .collect();
+        Self::new(422, "Invalid", format!("{subject} {name:?} is invalid: {text}"))
+            .with_details(details)
+    }
+
+    /// 422: a JSON patch that does not apply.
+    pub fn unprocessable(why: &str) -> Self {
+        tracing::debug!(why, "patch does not apply");
+        let message = "the server rejected our request due to an error in our request";
+        Self::new(422, "Invalid", message).with_details(json!({}))
+    }
+
+    /// 429.
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self::new(429, "TooManyRequests", message)
+            .with_details(json!({"retryAfterSeconds": retry_after_seconds}))
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "InternalError", message)
+    }
+
+    /// 503.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
+    /// 504: a version from the future did not come in time.
+    pub fn too_large_version(asked: u64, current: u64) -> Self {
+        let why = format!("Too large resource version: {asked}, current: {current}");
+        Self::new(504, "Timeout", format!("Timeout: {why}")).with_details(json!({
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        }))
+    }
+
+    /// Seconds for the `Retry-After` header.
+    pub fn retry_after(&self) -> Option<u64> {
+        self.details.as_ref()?.get("retryAfterSeconds")?.as_u64()
+    }
+
+    /// The `Status` object.
+    pub fn to_value(&self) -> Value {
+        let mut meta = Map::new();
+        if let Some(token) = &self.continue_token {
+            meta.insert("continue".into(), json!(token));
+        }
+        let mut object = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": meta, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            object["details"] = details.clone();
+        }
+        object
+    }
+}
+
+/// `details` naming an object; the group is left out for core, the name when there is none.
+pub(crate) fn object_details(group: &str, kind: &str, name: &str) -> Value {
+    let mut details = json!({"kind": kind});
+    if !name.is_empty() {
+        details["name"] = json!(name);
+    }
+    if !group.is_empty() {
+        details["group"] = json!(group);
+    }
+    details
+}

@@ -1,0 +1,235 @@
+//! Request and response bodies.
+
+use std::convert::Infallible;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use serde_json::{Map, Value};
+
+use super::negotiate::Encoding;
+use crate::error::{ApiResult, Status};
+
+/// Body of every answer.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// Every answer.
+pub type Answer = Response<Body>;
+
+/// An answer with a whole body.
+pub fn answer(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// A JSON answer.
+pub fn json(code: u16, body: &Value) -> Answer {
+    answer(code, "application/json", body.to_string())
+}
+
+/// An error.
+pub fn error(status: &Status) -> Answer {
+    let mut response = json(status.code, &status.to_value());
+    if let Some(seconds) = status.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// An answer that goes on until the stream ends.
+pub fn stream(
+    content_type: &'static str,
+    chunks: impl Stream<Item = Bytes> + Send + 'static,
+) -> Answer {
+    let frames = chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// Adds `Warning` headers.
+pub fn warn(response: &mut Answer, warnings: &[String]) {
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// Reads a body up to a limit.
+///
+/// # Errors
+/// 413 when it is larger, 400 when it breaks off.
+pub async fn read<B>(mut body: B, limit: usize) -> ApiResult<Bytes>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let mut out = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| Status::bad_request(format!("reading the body: {e}")))?;
+        if let Ok(data) = frame.into_data() {
+            if out.len() + data.len() > limit {
+                return Err(Status::too_large(limit));
+            }
+            out.extend_from_slice(&data);
+        }
+    }
+    Ok(out.freeze())
+}
+
+/// A parsed body, with the paths of fields that stood in it twice.
+#[derive(Debug)]
+pub struct Parsed {
+    /// The object.
+    pub value: Value,
+    /// Fields given twice; the last one counts.
+    pub doubles: Vec<String>,
+}
+
+/// Parses a body.
+///
+/// # Errors
+/// 400 when it cannot be parsed.
+pub fn parse(encoding: Encoding, body: &[u8]) -> ApiResult<Parsed> {
+    let bad = |why: String| {
+        Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+    };
+    match encoding {
+        Encoding::Json => {
+            let mut doubles = Vec::new();
+            let mut deserializer = serde_json::Deserializer::from_slice(body);
+            let seed = doubles::Tree { path: String::new(), doubles: &mut doubles };
+            let value = serde::de::DeserializeSeed::deserialize(seed, &mut deserializer)
+                .and_then(|value| deserializer.end().map(|()| value))
+                .map_err(|e| bad(e.to_string()))?;
+            Ok(Parsed { value, doubles })
+        }
+        Encoding::Yaml => {
+            let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
+            let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
+            Ok(Parsed { value, doubles: Vec::new() })
+        }
+        Encoding::Protobuf => {
+            let value = super::protobuf::decode(body)?;
+            Ok(Parsed { value, doubles: Vec::new() })
+        }
+    }
+}
+
+/// An empty object, for bodies that may be left out.
+pub fn empty() -> Value {
+    Value::Object(Map::new())
+}
+
+/// Reads JSON into a tree and remembers keys that occur twice.
+mod doubles {
+    use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+    use serde_json::{Map, Number, Value};
+
+    pub struct Tree<'a> {
+        pub path: String,
+        pub doubles: &'a mut Vec<String>,
+    }
+
+    impl<'de> DeserializeSeed<'de> for Tree<'_> {
+        type Value = Value;
+
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+            deserializer.deserialize_any(self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for Tree<'_> {
+        type Value = Value;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("any JSON value")
+        }
+
+        fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+            Ok(Value::Bool(v))
+        }
+
+        fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+            Ok(v.into())
+        }
+
+        fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+            Ok(v.into())
+        }
+
+        fn visit_f64<E: Error>(self, v: f64) -> Result<Value, E> {
+            Number::from_f64(v).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+        }
+
+        fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+            Ok(Value::String(v.to_owned()))
+        }
+
+        fn visit_string<E>(self, v: String) -> Result<Value, E> {
+            Ok(Value::String(v))
+        }
+
+        fn visit_unit<E>(self) -> Result<Value, E> {
+            Ok(Value::Null)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+            let mut items = Vec::new();
+            loop {
+                let path = format!("{}[{}]", self.path, items.len());
+                match seq.next_element_seed(Tree { path, doubles: &mut *self.doubles })? {
+                    Some(item) => items.push(item),
+                    None => return Ok(Value::Array(items)),
+                }
+            }
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+            let mut out = Map::new();
+            while let Some(key) = map.next_key::<String>()? {
+                let path = match self.path.as_str() {
+                    "" => key.clone(),
+                    path => format!("{path}.{key}"),
+                };
+                let value =
+                    map.next_value_seed(Tree { path: path.clone(), doubles: &mut *self.doubles })?;
+                if out.insert(key, value).is_some() {
+                    self.doubles.push(path);
+                }
+            }
+            Ok(Value::Object(out))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn doubles_are_found_and_the_last_counts() {
+        let parsed = parse(Encoding::Json, br#"{"a":{"k":1,"k":2},"l":[{"x":1,"x":2}]}"#).unwrap();
+        assert_eq!(parsed.value, json!({"a": {"k": 2}, "l": [{"x": 2}]}));
+        assert_eq!(parsed.doubles, ["a.k", "l[0].x"]);
+        assert!(parse(Encoding::Json, b"{} {}").is_err());
+    }
+
+    #[test]
+    fn yaml_is_read() {
+        let parsed = parse(Encoding::Yaml, b"a: 1\nb:\n- x\n").unwrap();
+        assert_eq!(parsed.value, json!({"a": 1, "b": ["x"]}));
+    }
+}

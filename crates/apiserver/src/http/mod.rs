@@ -1,0 +1,276 @@
+//! The HTTP face of the server: a tower service that needs no socket.
+
+pub mod body;
+mod discovery;
+pub mod negotiate;
+mod objects;
+mod protobuf;
+pub mod query;
+pub mod render;
+mod route;
+mod table;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, header};
+use serde_json::json;
+
+use crate::Inner;
+use crate::auth::Identity;
+use crate::error::{ApiResult, Status};
+use body::Answer;
+use query::Query;
+use route::Route;
+
+/// The version this server says it is: a semantic version that names its Kubernetes level.
+pub const GIT_VERSION: &str = "v1.37.0+longshore";
+const MAJOR: &str = "1";
+const MINOR: &str = "37";
+
+/// Answers requests; cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+    /// Who asks; `None` until a token says so.
+    identity: Option<Identity>,
+}
+
+impl Service {
+    pub(crate) fn new(inner: Arc<Inner>, identity: Option<Identity>) -> Self {
+        Self { inner, identity }
+    }
+
+    /// Answers one request.
+    pub async fn handle<B>(&self, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let head = request.method() == Method::HEAD;
+        let answer = match self.dispatch(request).await {
+            Ok(answer) => answer,
+            Err(status) => body::error(&status),
+        };
+        self.inner.metrics.answered(answer.status().as_u16());
+        if head {
+            let mut answer = answer;
+            *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
+            return answer;
+        }
+        answer
+    }
+
+    async fn dispatch<B>(&self, request: Request<B>) -> ApiResult<Answer>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let query = Query::parse(parts.uri.query());
+        let route = route::parse(&path);
+        if let Route::Health(check) = route {
+            only_get(&parts.method)?;
+            return self.health(&path, check, &query);
+        }
+        let identity = self.authenticate(&parts)?;
+        if !identity.is_master() {
+            return Err(self.refuse(&identity, &parts.method, &path, &route));
+        }
+        if let Route::Object(object) = route {
+            return objects::handle(&self.inner, object, &parts, &query, body).await;
+        }
+        only_get(&parts.method)?;
+        self.document(route, &parts.headers)
+    }
+
+    /// Answers that do not depend on objects.
+    fn document(&self, route: Route<'_>, headers: &http::HeaderMap) -> ApiResult<Answer> {
+        let registry = &self.inner.core.registry;
+        match route {
+            Route::Version => Ok(body::json(200, &version())),
+            Route::Metrics => {
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                Ok(body::answer(200, kind, self.inner.metrics.text(&self.inner.core.store)))
+            }
+            Route::Root => Ok(body::json(200, &self.paths())),
+            Route::CoreVersions | Route::Groups => {
+                let core = route == Route::CoreVersions;
+                if negotiate::wants_aggregated(headers)? {
+                    return Ok(self.aggregated(core, headers));
+                }
+                let plain = if core {
+                    discovery::core_versions(&self.inner.address())
+                } else {
+                    discovery::groups(registry)
+                };
+                Ok(body::json(200, &plain))
+            }
+            Route::Group(name) => {
+                let group = discovery::group(registry, name);
+                group.map(|g| body::json(200, &g)).ok_or_else(|| unknown_path(name))
+            }
+            Route::Resources(group, version) => {
+                let list = discovery::resources(registry, group, version);
+                list.map(|l| body::json(200, &l)).ok_or_else(Status::no_such_resource)
+            }
+            Route::OpenApiIndex | Route::OpenApi(_) | Route::Unknown | Route::Health(_) => {
+                Err(Status::no_such_resource())
+            }
+            Route::Object(_) => unreachable!("objects are answered elsewhere"),
+        }
+    }
+
+    fn aggregated(&self, core: bool, headers: &http::HeaderMap) -> Answer {
+        let text = discovery::aggregated(&self.inner.core.registry, core).to_string();
+        let etag = quoted_hash(text.as_bytes());
+        let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let known = headers.get(header::IF_NONE_MATCH).is_some_and(|v| v == etag.as_str());
+        let mut answer = match known {
+            true => body::answer(304, kind, Bytes::new()),
+            false => body::answer(200, kind, text),
+        };
+        let headers = answer.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+        if let Ok(value) = HeaderValue::from_str(&etag) {
+            headers.insert(header::ETAG, value);
+        }
+        answer
+    }
+
+    fn paths(&self) -> serde_json::Value {
+        let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into()];
+        for (group, version) in self.inner.core.registry.group_versions() {
+            if !group.is_empty() {
+                paths.push(format!("/apis/{group}"));
+                paths.push(format!("/apis/{group}/{version}"));
+            }
+        }
+        let rest = ["/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
+        paths.extend(rest.map(str::to_owned));
+        json!({"paths": paths})
+    }
+
+    fn health(&self, path: &str, check: Option<&str>, query: &Query) -> ApiResult<Answer> {
+        const TEXT: &str = "text/plain; charset=utf-8";
+        const CHECKS: &[&str] = &["ping", "store"];
+        let kind = path.split('/').nth(1).unwrap_or("healthz");
+        let healthy = self.inner.is_healthy();
+        match check {
+            Some(check) if !CHECKS.contains(&check) => return Err(Status::no_such_resource()),
+            Some("store") if !healthy => return Ok(body::answer(500, TEXT, "store failed\n")),
+            Some(_) => return Ok(body::answer(200, TEXT, "ok")),
+            None => {}
+        }
+        let code = if healthy { 200 } else { 500 };
+        if healthy && !query.flag("verbose") {
+            return Ok(body::answer(200, TEXT, "ok"));
+        }
+        let store =
+            if healthy { "[+]store ok" } else { "[-]store failed: it takes no more writes" };
+        let end = if healthy { "passed" } else { "failed" };
+        Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
+    }
+
+    fn authenticate(&self, parts: &http::request::Parts) -> ApiResult<Identity> {
+        let token = parts
+            .headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "));
+        match (&self.identity, token) {
+            (Some(identity), _) => Ok(identity.clone()),
+            (None, Some(token)) => {
+                self.inner.identify_token(token).ok_or_else(Status::unauthorized)
+            }
+            (None, None) => Err(Status::unauthorized()),
+        }
+    }
+
+    /// Without role-based rules only the admin group may do anything.
+    fn refuse(&self, who: &Identity, method: &Method, path: &str, route: &Route<'_>) -> Status {
+        let Route::Object(object) = route else {
+            return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
+        };
+        let Some(resource) =
+            self.inner.core.registry.find(object.group, object.version, object.plural)
+        else {
+            return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
+        };
+        let sub = match object.subresource {
+            "" => String::new(),
+            sub => format!("/{sub}"),
+        };
+        let scope = match &object.namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".into(),
+        };
+        let why = format!(
+            "User {:?} cannot {} resource \"{}{sub}\" in API group {:?} {scope}",
+            who.user,
+            objects::verb(method, &object.name, false),
+            object.plural,
+            object.group,
+        );
+        Status::forbidden(resource, &object.name, &why)
+    }
+}
+
+fn unknown_path(_name: &str) -> Status {
+    Status::no_such_resource()
+}
+
+fn only_get(method: &Method) -> ApiResult<()> {
+    if method == Method::GET { Ok(()) } else { Err(Status::method_not_allowed()) }
+}
+
+/// A hash as entity tags hold it.
+fn quoted_hash(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    format!("\"{}\"", hex::encode_upper(sha2::Sha256::digest(bytes)))
+}
+
+fn version() -> serde_json::Value {
+    json!({
+        "major": MAJOR, "minor": MINOR, "gitVersion": GIT_VERSION,
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, arch()),
+        "emulationMajor": MAJOR, "emulationMinor": MINOR,
+        "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "36",
+    })
+}
+
+/// The processor's name as Kubernetes spells it.
+fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+impl<B> tower::Service<Request<B>> for Service
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: std::fmt::Display,
+{
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.handle(request).await) })
+    }
+}

@@ -1,0 +1,360 @@
+//! Requests for objects and collections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::Method;
+use http::request::Parts;
+use serde_json::{Value, json};
+
+use super::body::{self, Answer};
+use super::negotiate::{self, Shape};
+use super::query::Query;
+use super::render::Renderer;
+use super::route::Object;
+use crate::Inner;
+use crate::error::{ApiResult, Cause, Status, object_details};
+use crate::logs::{LogError, LogRequest};
+use crate::ops::{
+    DeleteOptions, Deleted, Outcome, Part, Propagation, Source, Target, WriteOptions, Written,
+};
+use crate::patch::Patch;
+use crate::watch;
+
+/// A watch without a timeout of its own ends somewhere in the second half of this.
+const MAX_WATCH: Duration = Duration::from_secs(3600);
+
+/// The verb of a request, as authorization names it.
+pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
+    match *method {
+        Method::GET if watch => "watch",
+        Method::GET if name.is_empty() => "list",
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if name.is_empty() => "deletecollection",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// One request for objects.
+struct Call<'a> {
+    inner: &'a Arc<Inner>,
+    target: Target,
+    parts: &'a Parts,
+    query: &'a Query,
+    body: Bytes,
+}
+
+/// Answers a request for an object or a collection.
+pub async fn handle<B>(
+    inner: &Arc<Inner>,
+    object: Object<'_>,
+    parts: &Parts,
+    query: &Query,
+    request_body: B,
+) -> ApiResult<Answer>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let target = find_target(inner, &object)?;
+    let resource = &target.resource;
+    let named_watch = object.watch && !object.name.is_empty();
+    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
+    let verb = verb(&parts.method, &object.name, watching);
+    let verbs = match object.subresource {
+        "" => resource.verbs.as_slice(),
+        name => resource.subresource(name).ok_or_else(Status::no_such_resource)?.verbs,
+    };
+    if !verbs.contains(&verb) || (named_watch && verb != "watch") {
+        return Err(Status::method_not_allowed());
+    }
+    if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
+        return Err(Status::method_not_allowed());
+    }
+    let body = body::read(request_body, inner.limits.body_bytes).await?;
+    let call = Call { inner, target, parts, query, body };
+    // Watches last long and are counted apart; everything else shares a bound.
+    if verb == "watch" {
+        return call.watch(named_watch);
+    }
+    let _permit = inner.in_flight.try_acquire().map_err(|_| {
+        Status::too_many_requests("too many requests are being answered, try again", 1)
+    })?;
+    call.answer(verb, object.subresource).await
+}
+
+fn find_target(inner: &Arc<Inner>, object: &Object<'_>) -> ApiResult<Target> {
+    let registry = &inner.core.registry;
+    let resource = registry
+        .find(object.group, object.version, object.plural)
+        .ok_or_else(Status::no_such_resource)?;
+    if !resource.namespaced && object.namespace.is_some() {
+        return Err(Status::no_such_resource());
+    }
+    Ok(Target {
+        resource: Arc::clone(resource),
+        namespace: object.namespace.clone().unwrap_or_default(),
+        name: object.name.clone(),
+    })
+}
+
+impl Call<'_> {
+    async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {
+        let part = match subresource {
+            "status" => Part::Status,
+            "finalize" => Part::Finalize,
+            "binding" => return self.bind().await,
+            "log" => return self.log().await,
+            _ => Part::Main,
+        };
+        match verb {
+            "get" => self.get().await,
+            "list" => self.list().await,
+            "create" => self.create().await,
+            "update" => self.update(part).await,
+            "patch" => self.patch(part).await,
+            "delete" => self.delete().await,
+            "deletecollection" => self.delete_collection().await,
+            _ => Err(Status::method_not_allowed()),
+        }
+    }
+
+    fn renderer(&self, shape: Shape) -> ApiResult<Renderer> {
+        let form = negotiate::form(&self.parts.headers, self.query.include()?, shape)?;
+        Ok(Renderer::new(&self.target.resource, form, &self.inner.core.env))
+    }
+
+    async fn get(&self) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let stored = self.inner.core.get(&self.target, self.query.version()?).await?;
+        Ok(body::answer(200, "application/json", renderer.object(&Written::Stored(stored))))
+    }
+
+    async fn list(&self) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::List)?;
+        let options = self.query.list_options(&self.target.resource)?;
+        let listed = self.inner.core.list(&self.target, &options).await?;
+        Ok(body::answer(200, "application/json", renderer.list(&listed)))
+    }
+
+    fn watch(&self, named: bool) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let env = &self.inner.core.env;
+        let half = MAX_WATCH.as_secs() / 2;
+        let default = Duration::from_secs(half + env.below(half));
+        let mut query = Query::default();
+        let query = if named {
+            query.restrict(self.query, &self.target.name);
+            &query
+        } else {
+            self.query
+        };
+        let options = query.watch_options(&self.target.resource, default)?;
+        let namespace = Some(self.target.namespace.as_str()).filter(|ns| !ns.is_empty());
+        let store = &self.inner.core.store;
+        let permit = Arc::clone(&self.inner.watches)
+            .try_acquire_owned()
+            .map_err(|_| Status::too_many_requests("too many watches are open, try again", 1))?;
+        let chunks = watch::open(store, &self.target.resource, namespace, options, renderer);
+        let closed = self.inner.closing.clone();
+        let chunks = chunks.take_until(async move { closed.cancelled().await }).map(move |chunk| {
+            // The permit lives as long as the stream.
+            let _ = &permit;
+            chunk
+        });
+        Ok(body::stream("application/json", chunks))
+    }
+
+    fn parse_body(&self) -> ApiResult<body::Parsed> {
+        let encoding = negotiate::encoding(&self.parts.headers)?;
+        body::parse(encoding, &self.body)
+    }
+
+    async fn create(&self) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let options = self.query.write_options("CreateOptions")?;
+        let parsed = self.parse_body()?;
+        let outcome =
+            self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
+        Ok(written(201, &renderer, &outcome))
+    }
+
+    async fn update(&self, part: Part) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let options = self.query.write_options("UpdateOptions")?;
+        let parsed = self.parse_body()?;
+        let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
+        let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
+        Ok(written(200, &renderer, &outcome))
+    }
+
+    async fn patch(&self, part: Part) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let options: WriteOptions = self.query.write_options("PatchOptions")?;
+        if self.query.get("force").is_some() {
+            let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
+            return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
+        }
+        let patch = Patch::parse(negotiate::content_type(&self.parts.headers), &self.body)?;
+        let source = Source::Patch(patch);
+        let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
+        Ok(written(200, &renderer, &outcome))
+    }
+
+    async fn delete(&self) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::Single)?;
+        let options = self.delete_options()?;
+        let resource = &self.target.resource;
+        let whole = resource.traits().returns_deleted;
+        match self.inner.core.delete(&self.target, &options).await? {
+            Deleted::Removed(object) if !whole => {
+                let mut details =
+                    object_details(&resource.group, &resource.plural, &self.target.name);
+                details["uid"] = object.value()["metadata"]["uid"].clone();
+                Ok(body::json(200, &success(details, None)))
+            }
+            Deleted::Removed(object) | Deleted::Marked(object) => {
+                Ok(body::answer(200, "application/json", renderer.object(&object)))
+            }
+        }
+    }
+
+    async fn delete_collection(&self) -> ApiResult<Answer> {
+        let renderer = self.renderer(Shape::List)?;
+        let options = self.delete_options()?;
+        let select = self.query.list_options(&self.target.resource)?;
+        let listed = self.inner.core.list(&self.target, &select).await?;
+        for object in &listed.objects {
+            let one = Target {
+                resource: Arc::clone(&self.target.resource),
+                namespace: object.namespace.clone(),
+                name: object.name.clone(),
+            };
+            match self.inner.core.delete(&one, &options).await {
+                Ok(_) => {}
+                // Somebody else was faster.
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(body::answer(200, "application/json", renderer.list(&listed)))
+    }
+
+    /// Options may stand in the body or in the query; the body wins.
+    fn delete_options(&self) -> ApiResult<DeleteOptions> {
+        let sent = if self.body.is_empty() { body::empty() } else { self.parse_body()?.value };
+        let kind = sent["kind"].as_str().unwrap_or("DeleteOptions");
+        if kind != "DeleteOptions" {
+            return Err(Status::bad_request(format!("expected DeleteOptions, got {kind}")));
+        }
+        let mut causes = Vec::new();
+        let text = |name: &str| {
+            sent[name]
+                .as_str()
+                .map(str::to_owned)
+                .or_else(|| self.query.get(name).map(str::to_owned))
+        };
+        let propagation = match text("propagationPolicy").as_deref() {
+            None => None,
+            Some("Background") => Some(Propagation::Background),
+            Some("Foreground") => Some(Propagation::Foreground),
+            Some("Orphan") => Some(Propagation::Orphan),
+            Some(other) => {
+                let known = ["Foreground", "Background", "Orphan", "nil"];
+                causes.push(Cause::not_supported("propagationPolicy", other, &known));
+                None
+            }
+        };
+        let orphan = sent["orphanDependents"]
+            .as_bool()
+            .or_else(|| self.query.get("orphanDependents").map(|value| value == "true"));
+        if orphan.is_some() && text("propagationPolicy").is_some() {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            causes.push(Cause::invalid("propagationPolicy", &json!(""), why));
+        }
+        let dry: Vec<String> = match sent["dryRun"].as_array() {
+            Some(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
+            None => self.query.all("dryRun").map(str::to_owned).collect(),
+        };
+        for value in dry.iter().filter(|v| *v != "All") {
+            causes.push(Cause::not_supported("dryRun", value, &["All"]));
+        }
+        if !causes.is_empty() {
+            return Err(Status::invalid_kind("meta.k8s.io", "DeleteOptions", "", causes));
+        }
+        let precondition = |field: &str| sent["preconditions"][field].as_str().map(str::to_owned);
+        Ok(DeleteOptions {
+            dry_run: !dry.is_empty(),
+            uid: precondition("uid"),
+            resource_version: precondition("resourceVersion"),
+            grace_period_seconds: match sent["gracePeriodSeconds"].as_i64() {
+                Some(seconds) => Some(seconds),
+                None => self.query.number("gracePeriodSeconds")?,
+            },
+            propagation: propagation
+                .or(orphan.map(|o| if o { Propagation::Orphan } else { Propagation::Background })),
+        })
+    }
+
+    async fn bind(&self) -> ApiResult<Answer> {
+        let options = self.query.write_options("CreateOptions")?;
+        let binding = self.parse_body()?.value;
+        self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
+        Ok(body::json(201, &success(Value::Null, Some(201))))
+    }
+
+    async fn log(&self) -> ApiResult<Answer> {
+        let pod = self.inner.core.get(&self.target, None).await?.value();
+        if pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty() {
+            return Ok(body::answer(204, "text/plain", Bytes::new()));
+        }
+        let request = LogRequest {
+            namespace: self.target.namespace.clone(),
+            pod: self.target.name.clone(),
+            container: self.query.get("container").map(str::to_owned),
+            follow: self.query.flag("follow"),
+            previous: self.query.flag("previous"),
+            timestamps: self.query.flag("timestamps"),
+            tail_lines: self.query.number("tailLines")?,
+            since_seconds: self.query.number("sinceSeconds")?,
+            since_time: self.query.get("sinceTime").map(str::to_owned),
+            limit_bytes: self.query.number("limitBytes")?,
+        };
+        let Some(source) = self.inner.log_source() else {
+            return Err(Status::unavailable("no node of this server serves container logs"));
+        };
+        match source.open(request).await {
+            Ok(chunks) => {
+                let closed = self.inner.closing.clone();
+                let chunks = chunks.take_until(async move { closed.cancelled().await });
+                Ok(body::stream("text/plain", chunks))
+            }
+            Err(LogError::BadRequest(why)) => Err(Status::bad_request(why)),
+            Err(LogError::Failed(why)) => Err(Status::internal(why)),
+        }
+    }
+}
+
+fn written(code: u16, renderer: &Renderer, outcome: &Outcome) -> Answer {
+    let mut answer = body::answer(code, "application/json", renderer.object(&outcome.written));
+    body::warn(&mut answer, &outcome.warnings);
+    answer
+}
+
+fn success(details: Value, code: Option<u16>) -> Value {
+    let mut status =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if !details.is_null() {
+        status["details"] = details;
+    }
+    if let Some(code) = code {
+        status["code"] = json!(code);
+    }
+    status
+}

@@ -1,0 +1,214 @@
+//! From stored objects to bytes, in the form the client asked for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::negotiate::{Form, Include};
+use super::table;
+use crate::clock::Environment;
+use crate::error::Status;
+use crate::ops::{Listed, Written};
+use crate::registry::Resource;
+use crate::store::Stored;
+use crate::watch::bookmark_object;
+
+/// Writes objects of one kind in one form.
+pub struct Renderer {
+    resource: Arc<Resource>,
+    form: Form,
+    env: Environment,
+    /// `"kind":…,"apiVersion":…,` ready to be put in front of a stored body.
+    prefix: String,
+    /// Table columns are sent with the first event of a watch only.
+    columns_sent: bool,
+}
+
+impl Renderer {
+    /// A renderer for the kind.
+    pub fn new(resource: &Arc<Resource>, form: Form, env: &Environment) -> Self {
+        let prefix = format!(
+            "{{\"kind\":{},\"apiVersion\":{},",
+            json!(resource.kind),
+            json!(resource.api_version())
+        );
+        Self { resource: Arc::clone(resource), form, env: env.clone(), prefix, columns_sent: false }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.env.now()
+    }
+
+    /// One object as an answer.
+    pub fn object(&self, written: &Written) -> Bytes {
+        match written {
+            Written::Stored(stored) => self.stored(stored),
+            Written::Dry(value) => self.tree(self.resource.show(value.clone())),
+        }
+    }
+
+    fn stored(&self, stored: &Stored) -> Bytes {
+        match self.form {
+            Form::Object => self.whole(stored).into(),
+            _ => self.tree(self.resource.show(stored.value())),
+        }
+    }
+
+    /// The object with its kind in front.
+    fn whole(&self, stored: &Stored) -> Vec<u8> {
+        let shown;
+        let body: &[u8] = if self.resource.view.is_some() {
+            shown = self.resource.show(stored.value()).to_string();
+            shown.as_bytes()
+        } else {
+            &stored.body
+        };
+        let mut out = Vec::with_capacity(self.prefix.len() + body.len());
+        out.extend_from_slice(self.prefix.as_bytes());
+        out.extend_from_slice(&body[1..]);
+        out
+    }
+
+    fn tree(&self, object: Value) -> Bytes {
+        let answer = match self.form {
+            Form::Object => typed(&self.resource, object),
+            Form::Partial => partial(&object),
+            Form::Table(include) => {
+                let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let row = self.row(object, include);
+                table::table(table::columns(&self.resource), vec![row], meta)
+            }
+        };
+        answer.to_string().into()
+    }
+
+    fn row(&self, object: Value, include: Include) -> Value {
+        let cells = table::cells(&self.resource, &object, self.now());
+        let mut row = json!({"cells": cells});
+        match include {
+            Include::None => {}
+            Include::Metadata => row["object"] = partial(&object),
+            Include::Object => row["object"] = typed(&self.resource, object),
+        }
+        row
+    }
+
+    /// A list as an answer.
+    pub fn list(&self, listed: &Listed) -> Bytes {
+        let mut meta = json!({"resourceVersion": listed.revision.to_string()});
+        if let Some(token) = &listed.continue_token {
+            meta["continue"] = json!(token);
+        }
+        if let Some(remaining) = listed.remaining {
+            meta["remainingItemCount"] = json!(remaining);
+        }
+        let show = |o: &Arc<Stored>| self.resource.show(o.value());
+        match self.form {
+            Form::Object => self.plain_list(listed, &meta),
+            Form::Partial => {
+                let items: Vec<Value> = listed.objects.iter().map(|o| partial(&show(o))).collect();
+                let list = json!({
+                    "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": meta, "items": items,
+                });
+                list.to_string().into()
+            }
+            Form::Table(include) => {
+                let rows = listed.objects.iter().map(|o| self.row(show(o), include)).collect();
+                table::table(table::columns(&self.resource), rows, meta).to_string().into()
+            }
+        }
+    }
+
+    fn plain_list(&self, listed: &Listed, meta: &Value) -> Bytes {
+        let size: usize = listed.objects.iter().map(|o| o.body.len() + 1).sum();
+        let mut out = Vec::with_capacity(size + 256);
+        let head = format!(
+            "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{meta},\"items\":[",
+            json!(format!("{}List", self.resource.kind)),
+            json!(self.resource.api_version()),
+        );
+        out.extend_from_slice(head.as_bytes());
+        for (i, object) in listed.objects.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
+            }
+            if self.resource.view.is_some() {
+                let shown = self.resource.show(object.value()).to_string();
+                out.extend_from_slice(shown.as_bytes());
+            } else {
+                out.extend_from_slice(&object.body);
+            }
+        }
+        out.extend_from_slice(b"]}");
+        out.into()
+    }
+
+    /// One event of a watch, with its line end.
+    pub fn event(&mut self, kind: &str, stored: &Stored) -> Vec<u8> {
+        let object = match self.form {
+            Form::Object => self.whole(stored),
+            Form::Partial => partial(&self.resource.show(stored.value())).to_string().into_bytes(),
+            Form::Table(include) => self.table_event(stored, include),
+        };
+        line(kind, &object)
+    }
+
+    fn table_event(&mut self, stored: &Stored, include: Include) -> Vec<u8> {
+        let object = self.resource.show(stored.value());
+        let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+        let row = self.row(object, include);
+        let columns = if self.columns_sent { Value::Null } else { table::columns(&self.resource) };
+        self.columns_sent = true;
+        table::table(columns, vec![row], meta).to_string().into_bytes()
+    }
+
+    /// A bookmark; the one after the initial objects is annotated.
+    pub fn bookmark(&self, revision: u64, initial_end: bool) -> Bytes {
+        let mut object = bookmark_object(&self.resource, revision, initial_end);
+        match self.form {
+            Form::Object => {}
+            Form::Partial => {
+                object["kind"] = json!("PartialObjectMetadata");
+                object["apiVersion"] = json!("meta.k8s.io/v1");
+            }
+            Form::Table(_) => {
+                let meta = json!({"resourceVersion": revision.to_string()});
+                let row = json!({"cells": [], "object": partial(&object)});
+                object = table::table(Value::Null, vec![row], meta);
+            }
+        }
+        line("BOOKMARK", object.to_string().as_bytes()).into()
+    }
+
+    /// An error inside a watch.
+    pub fn error_event(&self, status: &Status) -> Bytes {
+        line("ERROR", status.to_value().to_string().as_bytes()).into()
+    }
+}
+
+fn line(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(object.len() + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out
+}
+
+/// The object with kind and apiVersion.
+pub fn typed(resource: &Resource, mut object: Value) -> Value {
+    object["kind"] = json!(resource.kind);
+    object["apiVersion"] = json!(resource.api_version());
+    object
+}
+
+fn partial(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+        "metadata": object["metadata"],
+    })
+}

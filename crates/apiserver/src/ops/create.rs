@@ -1,0 +1,131 @@
+//! Creation.
+
+use serde_json::Value;
+
+use super::{
+    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
+};
+use crate::error::{ApiResult, Status};
+use crate::registry::{Resource, is_terminating, meta};
+use crate::store::{Expect, Key, Write, WriteError};
+
+/// How many generated names are tried.
+const MAX_NAMES: usize = 8;
+
+impl Core {
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn create(
+        &self,
+        target: &Target,
+        body: Value,
+        doubles: &[String],
+        options: WriteOptions,
+    ) -> ApiResult<Outcome> {
+        let resource = &target.resource;
+        let (decoded, mut warnings) = decode(resource, body, doubles, options)?;
+        check_place(target, &decoded)?;
+        let mut names_tried = 0;
+        for _ in 0..MAX_ATTEMPTS {
+            let (object, guard) = self.prepare(target, decoded.clone())?;
+            warnings.extend(resource.strategy.warnings(&object));
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let key = resource.key(&target.namespace, &name);
+            if options.dry_run {
+                if self.store.head(&key).is_some() {
+                    return Err(Status::already_exists(resource, &name));
+                }
+                return Ok(Outcome { written: Written::Dry(resource.unshow(object)), warnings });
+            }
+            let write = Write {
+                key: key.clone(),
+                expect: Expect::Absent,
+                object: resource.unshow(object),
+                delete: false,
+                guards: guard.into_iter().collect(),
+            };
+            match self.store.write(write).await {
+                Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
+                Err(WriteError::Conflict(changed)) if changed == key => {
+                    names_tried += 1;
+                    if !is_generated(&decoded) || names_tried == MAX_NAMES {
+                        return Err(Status::already_exists(resource, &name));
+                    }
+                }
+                // The namespace changed meanwhile: look at it again.
+                Err(WriteError::Conflict(_)) => {}
+                Err(failed) => return Err(write_failed(&failed)),
+            }
+        }
+        Err(Status::too_many_requests("the namespace keeps changing, try again", 1))
+    }
+
+    /// Everything between decoding and storing.
+    fn prepare(
+        &self,
+        target: &Target,
+        mut object: Value,
+    ) -> ApiResult<(Value, Option<(Key, u64)>)> {
+        let resource = &target.resource;
+        let cx = self.context();
+        meta::prepare_create(&mut object, resource, &target.namespace, &self.env);
+        if resource.traits().status
+            && !resource.traits().status_at_creation
+            && let Some(map) = object.as_object_mut()
+        {
+            map.remove("status");
+        }
+        resource.strategy.prepare_create(&mut object, &cx);
+        let guard = self.admit_namespace(resource, &target.namespace, &object)?;
+        resource.strategy.admit_create(&mut object, &cx)?;
+        let mut causes = meta::validate_create(&object, resource);
+        causes.extend(resource.strategy.validate_create(&object));
+        judge(resource, &object, causes)?;
+        Ok((object, guard))
+    }
+
+    /// The namespace must be there, and must still be so when the object is written.
+    fn admit_namespace(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        object: &Value,
+    ) -> ApiResult<Option<(Key, u64)>> {
+        if !resource.namespaced {
+            return Ok(None);
+        }
+        let key = self.registry.core("namespaces").key("", namespace);
+        let found = self
+            .store
+            .head(&key)
+            .ok_or_else(|| Status::not_found_named("", "namespaces", namespace))?;
+        if is_terminating(&found.value()) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            return Err(Status::namespace_terminating(resource, name, namespace));
+        }
+        Ok(Some((key, found.revision)))
+    }
+}
+
+fn is_generated(object: &Value) -> bool {
+    object["metadata"]["name"].as_str().unwrap_or_default().is_empty()
+}
+
+/// The body may repeat the path, but not contradict it.
+fn check_place(target: &Target, object: &Value) -> ApiResult<()> {
+    let meta = &object["metadata"];
+    let namespace = meta["namespace"].as_str().unwrap_or_default();
+    if !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    if meta["resourceVersion"].as_str().is_some_and(|v| !v.is_empty()) {
+        return Err(Status::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    Ok(())
+}

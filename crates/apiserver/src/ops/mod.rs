@@ -1,0 +1,179 @@
+//! The verbs: what happens to the store when a request comes in.
+
+mod binding;
+mod create;
+mod delete;
+mod list;
+mod update;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::clock::Environment;
+use crate::error::{ApiResult, Cause, Status};
+use crate::registry::codec;
+use crate::registry::strategy::Context;
+use crate::registry::{Registry, Resource};
+use crate::store::{Key, Store, Stored, WriteError};
+
+pub use delete::{DeleteOptions, Deleted, Propagation};
+pub(crate) use list::invalid_options;
+pub use list::{ListOptions, Listed, VersionMatch};
+pub use update::{Part, Source};
+
+/// How often a write is tried again when others write the same object.
+const MAX_ATTEMPTS: usize = 64;
+
+/// What all verbs work on.
+pub struct Core {
+    /// Objects.
+    pub store: Store,
+    /// Kinds.
+    pub registry: Arc<Registry>,
+    /// Time and randomness.
+    pub env: Environment,
+}
+
+impl Core {
+    fn context(&self) -> Context<'_> {
+        Context { store: &self.store, registry: &self.registry, env: &self.env }
+    }
+}
+
+/// An object, or the place for one.
+#[derive(Clone)]
+pub struct Target {
+    /// Its kind.
+    pub resource: Arc<Resource>,
+    /// Its namespace, empty for cluster-scoped kinds.
+    pub namespace: String,
+    /// Its name, empty for collections.
+    pub name: String,
+}
+
+impl Target {
+    fn key(&self) -> Key {
+        self.resource.key(&self.namespace, &self.name)
+    }
+
+    fn not_found(&self) -> Status {
+        Status::not_found(&self.resource, &self.name)
+    }
+}
+
+/// What to do about unknown fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and warn.
+    #[default]
+    Warn,
+    /// Refuse the request.
+    Strict,
+}
+
+/// Options of all writes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    /// Do everything but store.
+    pub dry_run: bool,
+    /// What to do about unknown fields.
+    pub validation: FieldValidation,
+}
+
+/// The object a write leads to.
+pub enum Written {
+    /// It is stored.
+    Stored(Arc<Stored>),
+    /// It would have been stored, were it not a dry run; in the stored form.
+    Dry(Value),
+}
+
+impl Written {
+    /// The object as a tree, in the stored form.
+    pub fn value(&self) -> Value {
+        match self {
+            Self::Stored(stored) => stored.value(),
+            Self::Dry(value) => value.clone(),
+        }
+    }
+}
+
+/// A successful write.
+pub struct Outcome {
+    /// The object.
+    pub written: Written,
+    /// Texts for the `Warning` header.
+    pub warnings: Vec<String>,
+}
+
+/// Checks the kind a body claims to be; the path decides when it says nothing.
+fn check_kind(resource: &Resource, body: &Value) -> ApiResult<()> {
+    let kind = body["kind"].as_str().unwrap_or_default();
+    let version = body["apiVersion"].as_str().unwrap_or_default();
+    let fits = (kind.is_empty() || kind == resource.kind)
+        && (version.is_empty() || version == resource.api_version());
+    if fits {
+        return Ok(());
+    }
+    let why = format!("no kind {kind:?} is registered for version {version:?}");
+    Err(cannot_handle(resource, if kind.is_empty() { &resource.kind } else { kind }, &why))
+}
+
+fn cannot_handle(resource: &Resource, kind: &str, why: &str) -> Status {
+    Status::bad_request(format!(
+        "{kind} in version {:?} cannot be handled as a {}: {why}",
+        resource.version, resource.kind
+    ))
+}
+
+/// Turns a client's object into one of the kind, with defaults, and judges unknown fields.
+fn decode(
+    resource: &Resource,
+    body: Value,
+    doubles: &[String],
+    options: WriteOptions,
+) -> ApiResult<(Value, Vec<String>)> {
+    if !body.is_object() {
+        return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
+    }
+    check_kind(resource, &body)?;
+    let decoded = codec::decode(resource.codec, resource.quantities, body)
+        .map_err(|why| cannot_handle(resource, &resource.kind, &why))?;
+    let found: Vec<String> = decoded
+        .unknown
+        .iter()
+        .map(|path| format!("unknown field {path:?}"))
+        .chain(doubles.iter().map(|path| format!("duplicate field {path:?}")))
+        .collect();
+    let mut object = decoded.object;
+    resource.strategy.default(&mut object);
+    match options.validation {
+        FieldValidation::Ignore => Ok((object, Vec::new())),
+        FieldValidation::Strict if !found.is_empty() => {
+            let why = format!("strict decoding error: {}", found.join(", "));
+            Err(cannot_handle(resource, &resource.kind, &why))
+        }
+        FieldValidation::Strict | FieldValidation::Warn => Ok((object, found)),
+    }
+}
+
+fn judge(resource: &Resource, object: &Value, causes: Vec<Cause>) -> ApiResult<()> {
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    Err(Status::invalid(resource, name, causes))
+}
+
+/// The store failed, or writers starved each other: neither is the client's fault.
+fn write_failed(error: &WriteError) -> Status {
+    match error {
+        WriteError::Conflict(key) => {
+            Status::too_many_requests(format!("too many writers of {key}, try again"), 1)
+        }
+        WriteError::Failed(why) => Status::internal(why.clone()),
+    }
+}

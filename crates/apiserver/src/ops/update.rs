@@ -1,0 +1,250 @@
+//! Updates and patches: both replace an object by one made from it.
+
+use serde_json::Value;
+
+use super::{
+    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
+};
+use crate::error::{ApiResult, Cause, Status};
+use crate::patch::Patch;
+use crate::registry::{Resource, meta};
+use crate::store::{Expect, Stored, Write, WriteError};
+
+/// Which part of the object a request may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but the status.
+    Main,
+    /// The status.
+    Status,
+    /// A namespace's `spec.finalizers`.
+    Finalize,
+}
+
+/// Where the new object comes from.
+pub enum Source {
+    /// The client sent all of it.
+    Whole {
+        /// The object.
+        body: Value,
+        /// Fields that stood in it twice.
+        doubles: Vec<String>,
+    },
+    /// The client sent changes.
+    Patch(Patch),
+}
+
+impl Core {
+    /// Replaces an object, or one part of it.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn update(
+        &self,
+        target: &Target,
+        part: Part,
+        source: &Source,
+        options: WriteOptions,
+    ) -> ApiResult<Outcome> {
+        let resource = &target.resource;
+        for _ in 0..MAX_ATTEMPTS {
+            let stored = self.store.head(&target.key()).ok_or_else(|| target.not_found())?;
+            let old = resource.show(stored.value());
+            let (sent, mut warnings) = make(resource, &old, source, options)?;
+            check_identity(target, &sent, &old, source)?;
+            check_version(target, &sent, &stored, resource.traits().unconditional_update)?;
+            let new = self.merge(resource, part, sent, &old)?;
+            warnings.extend(resource.strategy.warnings(&new));
+            let new = resource.unshow(new);
+            if new == stored.value() {
+                return Ok(Outcome { written: Written::Stored(stored), warnings });
+            }
+            if options.dry_run {
+                return Ok(Outcome { written: Written::Dry(new), warnings });
+            }
+            let write = Write {
+                key: target.key(),
+                expect: Expect::Revision(stored.revision),
+                delete: is_finished(&new),
+                object: new,
+                guards: Vec::new(),
+            };
+            match self.store.write(write).await {
+                Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
+                // Look again: a stale version given by the client is found there.
+                Err(WriteError::Conflict(_)) => {}
+                Err(failed) => return Err(write_failed(&failed)),
+            }
+        }
+        Err(write_failed(&WriteError::Conflict(target.key())))
+    }
+
+    /// Brings what was sent and what was there together, and judges the result.
+    fn merge(&self, resource: &Resource, part: Part, sent: Value, old: &Value) -> ApiResult<Value> {
+        let cx = self.context();
+        let strategy = &resource.strategy;
+        match part {
+            Part::Main => {
+                let mut new = sent;
+                meta::restore(&mut new, old);
+                if resource.traits().status {
+                    copy_field(&mut new, old, "status");
+                }
+                strategy.prepare_update(&mut new, old, &cx);
+                meta::count_generation(&mut new, old, resource);
+                strategy.admit_update(&new, old, &cx)?;
+                let mut causes = meta::validate_update(&new, old);
+                causes.extend(strategy.validate_update(&new, old));
+                judge(resource, &new, causes)?;
+                Ok(new)
+            }
+            Part::Status => {
+                let mut new = old.clone();
+                copy_field(&mut new, &sent, "status");
+                if resource.traits().status_metadata {
+                    for field in ["labels", "annotations", "finalizers"] {
+                        copy_field(&mut new["metadata"], &sent["metadata"], field);
+                    }
+                }
+                strategy.prepare_status(&mut new, old, &cx);
+                let mut causes = meta::validate_update(&new, old);
+                causes.extend(strategy.validate_status(&new, old));
+                judge(resource, &new, causes)?;
+                Ok(new)
+            }
+            Part::Finalize => {
+                let mut new = old.clone();
+                copy_field(&mut new["spec"], &sent["spec"], "finalizers");
+                Ok(new)
+            }
+        }
+    }
+}
+
+fn copy_field(to: &mut Value, from: &Value, field: &str) {
+    match from.get(field).filter(|value| !value.is_null()) {
+        Some(value) => to[field] = value.clone(),
+        None => {
+            if let Some(map) = to.as_object_mut() {
+                map.remove(field);
+            }
+        }
+    }
+}
+
+/// The object as the client wants it.
+fn make(
+    resource: &Resource,
+    old: &Value,
+    source: &Source,
+    options: WriteOptions,
+) -> ApiResult<(Value, Vec<String>)> {
+    match source {
+        Source::Whole { body, doubles } => decode(resource, body.clone(), doubles, options),
+        Source::Patch(patch) => {
+            let mut typed = old.clone();
+            typed["kind"] = resource.kind.clone().into();
+            typed["apiVersion"] = resource.api_version().into();
+            let patched = patch.apply(typed)?;
+            decode(resource, patched, &[], options)
+                .map_err(|status| as_patch_error(status, options))
+        }
+    }
+}
+
+/// A patch that leads to unknown fields is reported as invalid, not as undecodable.
+fn as_patch_error(status: Status, options: WriteOptions) -> Status {
+    let strict = options.validation == super::FieldValidation::Strict;
+    match status.message.split_once("strict decoding error: ") {
+        Some((_, why)) if strict => {
+            let why = format!("strict decoding error: {why}");
+            Status::invalid_kind("", "", "", vec![Cause::invalid("patch", &Value::Null, &why)])
+        }
+        _ => status,
+    }
+}
+
+/// Name, namespace and uid must be those of the object.
+fn check_identity(target: &Target, sent: &Value, old: &Value, source: &Source) -> ApiResult<()> {
+    let text = |field: &str| sent["metadata"][field].as_str().unwrap_or_default();
+    let name = text("name");
+    if name != target.name && !(name.is_empty() && matches!(source, Source::Whole { .. })) {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    if name.is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    let namespace = text("namespace");
+    if !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let is = old["metadata"]["uid"].as_str().unwrap_or_default();
+    let uid = text("uid");
+    if !uid.is_empty() && uid != is {
+        return Err(match source {
+            Source::Whole { .. } => Status::conflict(
+                &target.resource,
+                &target.name,
+                &format!(
+                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {is}"
+                ),
+            ),
+            Source::Patch(_) => immutable(target, "metadata.uid", &uid.into()),
+        });
+    }
+    let deleted = &sent["metadata"]["deletionTimestamp"];
+    if !deleted.is_null() && *deleted != old["metadata"]["deletionTimestamp"] {
+        return Err(immutable(target, "metadata.deletionTimestamp", deleted));
+    }
+    Ok(())
+}
+
+fn immutable(target: &Target, field: &str, value: &Value) -> Status {
+    let causes = vec![Cause::invalid(field, value, "field is immutable")];
+    Status::invalid(&target.resource, &target.name, causes)
+}
+
+fn check_version(
+    target: &Target,
+    sent: &Value,
+    stored: &Stored,
+    unconditional: bool,
+) -> ApiResult<()> {
+    let field = "metadata.resourceVersion";
+    let version = sent["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    if version.is_empty() {
+        if unconditional {
+            return Ok(());
+        }
+        let cause = Cause::invalid(field, &0.into(), "must be specified for an update");
+        return Err(Status::invalid(&target.resource, &target.name, vec![cause]));
+    }
+    match version.parse::<u64>() {
+        Err(_) => {
+            let cause = Cause::invalid(field, &version.into(), "must be a number");
+            Err(Status::invalid(&target.resource, &target.name, vec![cause]))
+        }
+        Ok(version) if version != stored.revision => {
+            Err(Status::modified(&target.resource, &target.name))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Whether nothing holds a deleted object back any more.
+pub(super) fn is_finished(object: &Value) -> bool {
+    let meta = &object["metadata"];
+    let empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    !meta["deletionTimestamp"].is_null()
+        && empty(&meta["finalizers"])
+        && empty(&object["spec"]["finalizers"])
+        && meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+}

@@ -1,0 +1,298 @@
+//! The table of built-in kinds.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::api::{core::v1 as core, events::v1 as events};
+
+use super::codec::{Codec, typed};
+use super::kinds::{
+    attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, namespace,
+    node, pod, volume,
+};
+use super::strategy::{Plain, Strategy, Traits};
+use super::{Resource, Subresource, View};
+
+const ALL: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const NO_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+const CLAIM_QUANTITIES: &[&str] =
+    &["spec.resources.*.*", "status.capacity.*", "status.allocatedResources.*"];
+const VOLUME_QUANTITIES: &[&str] = &["spec.capacity.*"];
+const POD_QUANTITIES: &[&str] = &[
+    "spec.containers.*.resources.*.*",
+    "spec.initContainers.*.resources.*.*",
+    "spec.volumes.*.emptyDir.sizeLimit",
+    "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.*.*",
+    "spec.overhead.*",
+];
+const NODE_QUANTITIES: &[&str] = &["status.capacity.*", "status.allocatable.*"];
+const CAPACITY_QUANTITIES: &[&str] = &["capacity", "maximumVolumeSize"];
+
+const POD_FIELDS: &[&str] = &[
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.podIPs",
+    "status.nominatedNodeName",
+];
+const CORE_EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+];
+const EVENT_FIELDS: &[&str] = &[
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "type",
+];
+
+fn resource(
+    group_version: (&str, &str),
+    kind: &str,
+    plural: &str,
+    namespaced: bool,
+    codec: Codec,
+    strategy: impl Strategy,
+) -> Resource {
+    let (group, version) = group_version;
+    let storage = if group.is_empty() { plural.to_owned() } else { format!("{group}/{plural}") };
+    let mut resource = Resource {
+        group: group.into(),
+        version: version.into(),
+        kind: kind.into(),
+        plural: plural.into(),
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        namespaced,
+        verbs: ALL.to_vec(),
+        subresources: Vec::new(),
+        fields: &[],
+        quantities: &[],
+        storage: Arc::from(storage),
+        codec,
+        strategy: Arc::new(strategy),
+        view: None,
+    };
+    if resource.traits().status {
+        resource.subresources.push(Subresource {
+            name: "status",
+            kind: (String::new(), String::new(), kind.into()),
+            verbs: STATUS_VERBS,
+        });
+    }
+    resource
+}
+
+impl Resource {
+    fn short(mut self, names: &[&str]) -> Self {
+        self.short_names = names.iter().map(|n| (*n).to_owned()).collect();
+        self
+    }
+
+    fn category(mut self, name: &str) -> Self {
+        self.categories.push(name.into());
+        self
+    }
+
+    fn fields(mut self, fields: &'static [&'static str]) -> Self {
+        self.fields = fields;
+        self
+    }
+
+    fn quantities(mut self, patterns: &'static [&'static str]) -> Self {
+        self.quantities = patterns;
+        self
+    }
+
+    fn verbs(mut self, verbs: &[&'static str]) -> Self {
+        self.verbs = verbs.to_vec();
+        self
+    }
+
+    fn sub(mut self, name: &'static str, kind: &str, verbs: &'static [&'static str]) -> Self {
+        let kind = (String::new(), String::new(), kind.to_owned());
+        self.subresources.push(Subresource { name, kind, verbs });
+        self.subresources.sort_by_key(|s| s.name);
+        self
+    }
+}
+
+const CORE: (&str, &str) = ("", "v1");
+const STORAGE: (&str, &str) = ("storage.k8s.io", "v1");
+
+fn core_kinds() -> Vec<Resource> {
+    vec![
+        resource(
+            CORE,
+            "ConfigMap",
+            "configmaps",
+            true,
+            typed::<core::ConfigMap>,
+            config::ConfigMap,
+        )
+        .short(&["cm"]),
+        resource(CORE, "Event", "events", true, typed::<core::Event>, event::CoreEvent)
+            .short(&["ev"])
+            .fields(CORE_EVENT_FIELDS),
+        resource(
+            CORE,
+            "Namespace",
+            "namespaces",
+            false,
+            typed::<core::Namespace>,
+            namespace::Namespace,
+        )
+        .short(&["ns"])
+        .verbs(NO_COLLECTION)
+        .fields(&["status.phase"])
+        .sub("finalize", "Namespace", &["update"]),
+        resource(CORE, "Node", "nodes", false, typed::<core::Node>, node::Node)
+            .short(&["no"])
+            .fields(&["spec.unschedulable"])
+            .quantities(NODE_QUANTITIES),
+        resource(
+            CORE,
+            "PersistentVolumeClaim",
+            "persistentvolumeclaims",
+            true,
+            typed::<core::PersistentVolumeClaim>,
+            claim::Claim,
+        )
+        .short(&["pvc"])
+        .quantities(CLAIM_QUANTITIES),
+        resource(
+            CORE,
+            "PersistentVolume",
+            "persistentvolumes",
+            false,
+            typed::<core::PersistentVolume>,
+            volume::Volume,
+        )
+        .short(&["pv"])
+        .quantities(VOLUME_QUANTITIES),
+        resource(CORE, "Pod", "pods", true, typed::<core::Pod>, pod::Pod)
+            .short(&["po"])
+            .category("all")
+            .fields(POD_FIELDS)
+            .quantities(POD_QUANTITIES)
+            .sub("binding", "Binding", &["create"])
+            .sub("log", "Pod", &["get"]),
+        resource(CORE, "Secret", "secrets", true, typed::<core::Secret>, config::Secret)
+            .fields(&["type"]),
+        resource(
+            CORE,
+            "ServiceAccount",
+            "serviceaccounts",
+            true,
+            typed::<core::ServiceAccount>,
+            Plain(Traits { returns_deleted: true, ..Traits::PLAIN }),
+        )
+        .short(&["sa"]),
+    ]
+}
+
+fn storage_kinds() -> Vec<Resource> {
+    vec![
+        resource(
+            STORAGE,
+            "CSIDriver",
+            "csidrivers",
+            false,
+            typed::<storage::CSIDriver>,
+            csi_driver::CsiDriver,
+        ),
+        resource(
+            STORAGE,
+            "CSINode",
+            "csinodes",
+            false,
+            typed::<storage::CSINode>,
+            csi_node::CsiNode,
+        ),
+        resource(
+            STORAGE,
+            "CSIStorageCapacity",
+            "csistoragecapacities",
+            true,
+            typed::<storage::CSIStorageCapacity>,
+            capacity::StorageCapacity,
+        )
+        .quantities(CAPACITY_QUANTITIES),
+        resource(
+            STORAGE,
+            "StorageClass",
+            "storageclasses",
+            false,
+            typed::<storage::StorageClass>,
+            class::StorageClass,
+        )
+        .short(&["sc"]),
+        resource(
+            STORAGE,
+            "VolumeAttachment",
+            "volumeattachments",
+            false,
+            typed::<storage::VolumeAttachment>,
+            attachment::Attachment,
+        ),
+        resource(
+            STORAGE,
+            "VolumeAttributesClass",
+            "volumeattributesclasses",
+            false,
+            typed::<storage::VolumeAttributesClass>,
+            class::AttributesClass,
+        )
+        .short(&["vac"]),
+    ]
+}
+
+/// Every built-in kind, in the order of discovery.
+pub(super) fn resources() -> Vec<Resource> {
+    let mut all = core_kinds();
+    all.push(resource(
+        ("coordination.k8s.io", "v1"),
+        "Lease",
+        "leases",
+        true,
+        lease::codec,
+        lease::Lease,
+    ));
+    let mut shown = resource(
+        ("events.k8s.io", "v1"),
+        "Event",
+        "events",
+        true,
+        typed::<events::Event>,
+        event::Event,
+    )
+    .short(&["ev"])
+    .fields(EVENT_FIELDS);
+    shown.storage = Arc::from("events");
+    shown.view = Some(View { show: event::show, store: event::store });
+    all.push(shown);
+    all.extend(storage_kinds());
+    all
+}

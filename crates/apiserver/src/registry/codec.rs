@@ -1,0 +1,135 @@
+//! From a client's JSON to the stored form.
+//!
+//! Built-in kinds pass through their Rust types: that checks every field's type, drops fields the
+//! kind does not have, and shows which were dropped by comparing what went in with what came out.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use longshore_core::model::Quantity;
+
+/// Checks and cleans an object; the error is a text for people.
+pub type Codec = fn(Value) -> Result<Value, String>;
+
+/// The codec of a built-in kind.
+pub fn typed<T: Serialize + DeserializeOwned>(object: Value) -> Result<Value, String> {
+    let object: T = serde_json::from_value(object).map_err(|e| e.to_string())?;
+    serde_json::to_value(object).map_err(|e| e.to_string())
+}
+
+/// A decoded object and the fields that were dropped.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The object, without kind and apiVersion.
+    pub object: Value,
+    /// Paths of unknown fields.
+    pub unknown: Vec<String>,
+}
+
+/// Runs the codec over an object.
+///
+/// # Errors
+/// A text for people when a field has the wrong type.
+pub fn decode(codec: Codec, quantities: &[&str], mut input: Value) -> Result<Decoded, String> {
+    if let Some(map) = input.as_object_mut() {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+    for pattern in quantities {
+        let parts: Vec<&str> = pattern.split('.').collect();
+        canonical(&mut input, &parts)?;
+    }
+    let mut object = codec(input.clone())?;
+    if let Some(map) = object.as_object_mut() {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+    let mut unknown = Vec::new();
+    dropped(&input, &object, "", &mut unknown);
+    Ok(Decoded { object, unknown })
+}
+
+/// Rewrites the quantities at a pattern such as `spec.containers.*.resources.*.*`.
+fn canonical(value: &mut Value, parts: &[&str]) -> Result<(), String> {
+    let Some((first, rest)) = parts.split_first() else {
+        return canonical_quantity(value);
+    };
+    match value {
+        Value::Object(map) if *first == "*" => {
+            map.values_mut().try_for_each(|v| canonical(v, rest))
+        }
+        Value::Array(items) if *first == "*" => {
+            items.iter_mut().try_for_each(|v| canonical(v, rest))
+        }
+        Value::Object(map) => map.get_mut(*first).map_or(Ok(()), |v| canonical(v, rest)),
+        _ => Ok(()),
+    }
+}
+
+fn canonical_quantity(value: &mut Value) -> Result<(), String> {
+    let text = match value {
+        Value::String(text) => text.trim().to_owned(),
+        Value::Number(number) => number.to_string(),
+        _ => return Ok(()),
+    };
+    let quantity: Quantity = text.parse().map_err(|_| {
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            .to_owned()
+    })?;
+    *value = Value::String(quantity.to_string());
+    Ok(())
+}
+
+/// Collects what the codec dropped. Nulls mean "not set" and may go silently.
+fn dropped(input: &Value, output: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (input, output) {
+        (Value::Object(input), Value::Object(output)) => {
+            for (key, value) in input {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match output.get(key) {
+                    Some(kept) => dropped(value, kept, &path, unknown),
+                    None if value.is_null() => {}
+                    None => unknown.push(path),
+                }
+            }
+        }
+        (Value::Array(input), Value::Array(output)) => {
+            for (index, (value, kept)) in input.iter().zip(output).enumerate() {
+                dropped(value, kept, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use serde_json::json;
+
+    #[test]
+    fn unknown_fields_are_found_at_any_depth() {
+        let claim = json!({
+            "kind": "PersistentVolumeClaim", "apiVersion": "v1",
+            "metadata": {"name": "a", "nope": 1, "labels": null},
+            "spec": {"resources": {"requests": {"storage": 1_073_741_824}, "claims2": 1}},
+        });
+        let decoded =
+            decode(typed::<PersistentVolumeClaim>, &["spec.resources.*.*"], claim).unwrap();
+        assert_eq!(decoded.unknown, ["metadata.nope", "spec.resources.claims2"]);
+        assert_eq!(decoded.object["spec"]["resources"]["requests"]["storage"], "1073741824");
+        assert!(decoded.object.get("kind").is_none());
+    }
+
+    #[test]
+    fn wrong_types_and_quantities_are_refused() {
+        let quantities = &["spec.resources.*.*"];
+        let run = |spec| decode(typed::<PersistentVolumeClaim>, quantities, json!({"spec": spec}));
+        assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
+        let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err();
+        assert!(why.starts_with("quantities must match"), "{why}");
+        let rewritten = run(json!({"resources": {"requests": {"storage": "1024Mi"}}})).unwrap();
+        assert_eq!(rewritten.object["spec"]["resources"]["requests"]["storage"], "1Gi");
+    }
+}

@@ -1,0 +1,41 @@
+//! `CSIStorageCapacity`.
+
+use serde_json::Value;
+
+use crate::error::Cause;
+use crate::registry::names;
+use crate::registry::rules::{immutable, label_selector, quantity, text};
+use crate::registry::strategy::{Strategy, Traits};
+
+/// The rules of capacity reports.
+pub struct StorageCapacity;
+
+impl Strategy for StorageCapacity {
+    fn traits(&self) -> Traits {
+        Traits { unconditional_update: false, ..Traits::PLAIN }
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let class = text(object, "/storageClassName");
+        if !names::is_dns_subdomain(class) {
+            causes.push(Cause::invalid("storageClassName", &class.into(), names::SUBDOMAIN));
+        }
+        for field in ["capacity", "maximumVolumeSize"] {
+            if quantity(object, &format!("/{field}")).is_some_and(|q| q.is_negative()) {
+                let why = "must be greater than or equal to 0";
+                causes.push(Cause::invalid(field, &object[field], why));
+            }
+        }
+        if !object["nodeTopology"].is_null() {
+            label_selector(&mut causes, "nodeTopology", &object["nodeTopology"]);
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = self.validate_create(new);
+        immutable(&mut causes, new, old, &["nodeTopology", "storageClassName"]);
+        causes
+    }
+}

@@ -1,0 +1,111 @@
+//! `CSIDriver`.
+
+use serde_json::{Value, json};
+
+use crate::error::Cause;
+use crate::registry::rules::{items, one_of, same, set_default, text};
+use crate::registry::strategy::{Generation, Strategy, Traits};
+
+/// The rules of driver records.
+pub struct CsiDriver;
+
+const MIN_TOKEN_SECONDS: i64 = 600;
+const MAX_TOKEN_SECONDS: i64 = 1 << 32;
+const MIN_UPDATE_SECONDS: i64 = 10;
+
+impl Strategy for CsiDriver {
+    fn traits(&self) -> Traits {
+        Traits {
+            unconditional_update: false,
+            returns_deleted: true,
+            generation: Generation::FromFirstChange,
+            ..Traits::PLAIN
+        }
+    }
+
+    fn default(&self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        set_default(spec, "attachRequired", true);
+        for flag in [
+            "podInfoOnMount",
+            "storageCapacity",
+            "requiresRepublish",
+            "seLinuxMount",
+            "preventPodSchedulingIfMissing",
+        ] {
+            set_default(spec, flag, false);
+        }
+        set_default(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+        if items(spec, "/volumeLifecycleModes").is_empty() {
+            spec["volumeLifecycleModes"] = json!(["Persistent"]);
+        }
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let spec = &object["spec"];
+        let policies = ["ReadWriteOnceWithFSType", "File", "None"];
+        one_of(&mut causes, "spec.fsGroupPolicy", text(spec, "/fsGroupPolicy"), &policies);
+        validate_tokens(&mut causes, spec);
+        for mode in items(spec, "/volumeLifecycleModes") {
+            let mode = mode.as_str().unwrap_or_default();
+            one_of(&mut causes, "spec.volumeLifecycleModes", mode, &["Ephemeral", "Persistent"]);
+        }
+        let period = &spec["nodeAllocatableUpdatePeriodSeconds"];
+        if period.as_i64().is_some_and(|seconds| seconds < MIN_UPDATE_SECONDS) {
+            let field = "spec.nodeAllocatableUpdatePeriodSeconds";
+            let why = "must be greater than or equal to 10 seconds";
+            causes.push(Cause::invalid(field, period, why));
+        }
+        let in_secrets = &spec["serviceAccountTokenInSecrets"];
+        if !in_secrets.is_null() && items(spec, "/tokenRequests").is_empty() {
+            let why = "must be unset if spec.tokenRequests is empty";
+            causes.push(Cause::invalid("spec.serviceAccountTokenInSecrets", in_secrets, why));
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = self.validate_create(new);
+        let (new, old) = (&new["spec"], &old["spec"]);
+        // `attachedRequired` is upstream's spelling of the field in this one error.
+        for (field, reported) in [
+            ("attachRequired", "spec.attachedRequired"),
+            ("volumeLifecycleModes", "spec.volumeLifecycleModes"),
+        ] {
+            if !same(&new[field], &old[field]) {
+                causes.push(Cause::invalid(reported, &new[field], "field is immutable"));
+            }
+        }
+        causes
+    }
+
+    fn warnings(&self, object: &Value) -> Vec<String> {
+        let spec = &object["spec"];
+        let exposed = !items(spec, "/tokenRequests").is_empty()
+            && spec["serviceAccountTokenInSecrets"].is_null();
+        let warning = "spec.serviceAccountTokenInSecrets: unset, so tokens travel in the volume context, where they may be logged";
+        exposed.then(|| warning.to_owned()).into_iter().collect()
+    }
+}
+
+fn validate_tokens(causes: &mut Vec<Cause>, spec: &Value) {
+    let requests = items(spec, "/tokenRequests");
+    for (i, request) in requests.iter().enumerate() {
+        if requests[..i].iter().any(|other| other["audience"] == request["audience"]) {
+            let field = format!("spec.tokenRequests[{i}].audience");
+            causes.push(Cause::duplicate(field, &request["audience"]));
+        }
+        let why = match request["expirationSeconds"].as_i64() {
+            Some(seconds) if seconds < MIN_TOKEN_SECONDS => {
+                "may not specify a duration less than 10 minutes"
+            }
+            Some(seconds) if seconds > MAX_TOKEN_SECONDS => {
+                "may not specify a duration larger than 2^32 seconds"
+            }
+            _ => continue,
+        };
+        let field = format!("spec.tokenRequests[{i}].expirationSeconds");
+        causes.push(Cause::invalid(field, &request["expirationSeconds"], why));
+    }
+}

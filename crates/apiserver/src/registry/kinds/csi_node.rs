@@ -1,0 +1,75 @@
+//! `CSINode`.
+
+use serde_json::{Value, json};
+
+use crate::error::Cause;
+use crate::registry::names;
+use crate::registry::rules::{driver_name, items, same, text};
+use crate::registry::strategy::{Strategy, Traits};
+
+/// The rules of a node's driver list.
+pub struct CsiNode;
+
+const MAX_NODE_ID_BYTES: usize = 256;
+
+impl Strategy for CsiNode {
+    fn traits(&self) -> Traits {
+        Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS }
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let drivers = items(object, "/spec/drivers");
+        for (i, driver) in drivers.iter().enumerate() {
+            validate_driver(&mut causes, &format!("spec.drivers[{i}]"), driver);
+            if drivers[..i].iter().any(|other| other["name"] == driver["name"]) {
+                causes.push(Cause::duplicate(format!("spec.drivers[{i}].name"), &driver["name"]));
+            }
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = self.validate_create(new);
+        for was in items(old, "/spec/drivers") {
+            let is = items(new, "/spec/drivers").iter().find(|d| d["name"] == was["name"]);
+            let changed = is.is_some_and(|is| {
+                ["nodeID", "topologyKeys"].iter().any(|field| !same(&is[*field], &was[*field]))
+            });
+            if changed {
+                causes.push(Cause::invalid("spec.drivers", &json!(is), "field is immutable"));
+            }
+        }
+        causes
+    }
+}
+
+fn validate_driver(causes: &mut Vec<Cause>, field: &str, driver: &Value) {
+    driver_name(causes, &format!("{field}.name"), text(driver, "/name"));
+    match text(driver, "/nodeID") {
+        "" => causes.push(Cause::required(format!("{field}.nodeID"), "")),
+        id if id.len() > MAX_NODE_ID_BYTES => {
+            let why = format!("must be {MAX_NODE_ID_BYTES} characters or less");
+            causes.push(Cause::invalid(format!("{field}.nodeID"), &id.into(), &why));
+        }
+        _ => {}
+    }
+    let count = &driver["allocatable"]["count"];
+    if count.as_i64().is_some_and(|count| count < 0) {
+        let field = format!("{field}.allocatable.count");
+        causes.push(Cause::invalid(field, count, "must be greater than or equal to 0"));
+    }
+    let keys = items(driver, "/topologyKeys");
+    for (i, key) in keys.iter().enumerate() {
+        match key.as_str().unwrap_or_default() {
+            "" => causes.push(Cause::required(field, "")),
+            name if !names::is_qualified_name(name) => {
+                causes.push(Cause::invalid(field, key, names::QUALIFIED));
+            }
+            _ => {}
+        }
+        if keys[..i].contains(key) {
+            causes.push(Cause::duplicate(field, key));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `Event`: one store, shown as core/v1 and as events.k8s.io/v1.
+
+use serde_json::{Map, Value};
+
+use crate::error::Cause;
+use crate::registry::rules::{one_of, same, text};
+use crate::registry::strategy::Strategy;
+
+const MAX_NOTE_BYTES: usize = 1024;
+
+/// Field names of the stored (core) form and of the newer one.
+const RENAMED: &[(&str, &str)] = &[
+    ("message", "note"),
+    ("involvedObject", "regarding"),
+    ("source", "deprecatedSource"),
+    ("count", "deprecatedCount"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("reportingComponent", "reportingController"),
+];
+
+fn rename(object: Value, name: impl Fn(&str) -> Option<&'static str>) -> Value {
+    match object {
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, value)| (name(&key).map_or(key, str::to_owned), value))
+            .collect::<Map<_, _>>()
+            .into(),
+        other => other,
+    }
+}
+
+/// From the stored form to events.k8s.io.
+pub fn show(object: Value) -> Value {
+    rename(object, |key| RENAMED.iter().find(|(core, _)| *core == key).map(|(_, new)| *new))
+}
+
+/// From events.k8s.io to the stored form.
+pub fn store(object: Value) -> Value {
+    rename(object, |key| RENAMED.iter().find(|(_, new)| *new == key).map(|(core, _)| *core))
+}
+
+/// Objects of the cluster report in `default`, others in their own namespace.
+fn validate_namespace(causes: &mut Vec<Cause>, event: &Value, field: &str) {
+    let namespace = text(event, "/metadata/namespace");
+    let about = text(&event[field], "/namespace");
+    let fits = if about.is_empty() { namespace == "default" } else { about == namespace };
+    if !fits {
+        let path = format!("{field}.namespace");
+        causes.push(Cause::invalid(path, &about.into(), "does not match event.namespace"));
+    }
+}
+
+/// The rules of core events: lax, as they always were.
+pub struct CoreEvent;
+
+impl Strategy for CoreEvent {
+    fn default(&self, object: &mut Value) {
+        // Both are always present in upstream's answers.
+        for field in ["reportingComponent", "reportingInstance"] {
+            if object[field].is_null() {
+                object[field] = "".into();
+            }
+        }
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        validate_namespace(&mut causes, object, "involvedObject");
+        causes
+    }
+}
+
+/// The rules of events.k8s.io events.
+pub struct Event;
+
+impl Strategy for Event {
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        validate_namespace(&mut causes, object, "regarding");
+        if object["eventTime"].is_null() {
+            causes.push(Cause::required("eventTime", ""));
+        }
+        for field in ["reportingController", "reportingInstance", "action", "reason"] {
+            if text(object, &format!("/{field}")).is_empty() {
+                causes.push(Cause::required(field, ""));
+            }
+        }
+        one_of(&mut causes, "type", text(object, "/type"), &["Normal", "Warning"]);
+        if text(object, "/note").len() > MAX_NOTE_BYTES {
+            causes.push(Cause::too_long("note", MAX_NOTE_BYTES));
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let fields: Vec<&String> =
+            [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
+        for field in fields {
+            let free = matches!(field.as_str(), "metadata" | "series");
+            if !free
+                && !same(&new[field], &old[field])
+                && !causes.iter().any(|c: &Cause| c.field == *field)
+            {
+                causes.push(Cause::invalid(field, &new[field], "field is immutable"));
+            }
+        }
+        causes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn both_views_hold_the_same() {
+        let core =
+            json!({"message": "m", "involvedObject": {"name": "a"}, "count": 2, "reason": "r"});
+        let shown = show(core.clone());
+        assert_eq!(
+            shown,
+            json!({"note": "m", "regarding": {"name": "a"}, "deprecatedCount": 2, "reason": "r"})
+        );
+        assert_eq!(store(shown), core);
+    }
+}

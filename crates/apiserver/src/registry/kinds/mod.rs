@@ -1,0 +1,15 @@
+//! The rules of each built-in kind, one module each.
+
+pub mod attachment;
+pub mod capacity;
+pub mod claim;
+pub mod class;
+pub mod config;
+pub mod csi_driver;
+pub mod csi_node;
+pub mod event;
+pub mod lease;
+pub mod namespace;
+pub mod node;
+pub mod pod;
+pub mod volume;

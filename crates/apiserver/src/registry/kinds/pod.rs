@@ -1,0 +1,283 @@
+//! `Pod`.
+
+use serde_json::{Value, json};
+
+use crate::error::{ApiResult, Cause};
+use crate::registry::names;
+use crate::registry::rules::{items, one_of, same, set_default, text, unset};
+use crate::registry::strategy::{Context, Generation, Strategy, Traits};
+
+/// The rules of pods.
+pub struct Pod;
+
+/// Every way a pod's volume can be backed, in the order in which they are checked.
+const SOURCES: &[&str] = &[
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "persistentVolumeClaim",
+    "rbd",
+    "flexVolume",
+    "cinder",
+    "cephfs",
+    "flocker",
+    "downwardAPI",
+    "fc",
+    "azureFile",
+    "configMap",
+    "vsphereVolume",
+    "quobyte",
+    "azureDisk",
+    "photonPersistentDisk",
+    "projected",
+    "portworxVolume",
+    "scaleIO",
+    "storageos",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
+/// Pods leave a node that is gone after this long, unless they say otherwise.
+const EVICTION_SECONDS: i64 = 300;
+
+impl Strategy for Pod {
+    fn traits(&self) -> Traits {
+        Traits { generation: Generation::FromOne, ..Traits::WITH_STATUS }
+    }
+
+    fn default(&self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        set_default(spec, "restartPolicy", "Always");
+        set_default(spec, "terminationGracePeriodSeconds", 30);
+        set_default(spec, "dnsPolicy", "ClusterFirst");
+        set_default(spec, "securityContext", json!({}));
+        set_default(spec, "schedulerName", "default-scheduler");
+        set_default(spec, "enableServiceLinks", true);
+        for list in ["containers", "initContainers"] {
+            for container in spec[list].as_array_mut().into_iter().flatten() {
+                default_container(container);
+            }
+        }
+        for volume in spec["volumes"].as_array_mut().into_iter().flatten() {
+            default_volume(volume);
+        }
+        if let Some(map) = spec.as_object_mut() {
+            map.retain(|_, value| !value.is_null());
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
+        object["status"] = json!({"phase": "Pending", "qosClass": qos_class(&object["spec"])});
+    }
+
+    fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
+        let spec = &mut object["spec"];
+        set_default(spec, "serviceAccountName", "default");
+        spec["serviceAccount"] = spec["serviceAccountName"].clone();
+        set_default(spec, "priority", 0);
+        set_default(spec, "preemptionPolicy", "PreemptLowerPriority");
+        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+            let tolerated = items(spec, "/tolerations").iter().any(|t| {
+                matches!(text(t, "/key"), k if k == key || k.is_empty())
+                    && matches!(text(t, "/effect"), "" | "NoExecute")
+            });
+            if tolerated {
+                continue;
+            }
+            let toleration = json!({
+                "key": key, "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": EVICTION_SECONDS,
+            });
+            match spec["tolerations"].as_array_mut() {
+                Some(list) => list.push(toleration),
+                None => spec["tolerations"] = json!([toleration]),
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let spec = &object["spec"];
+        validate_volumes(&mut causes, spec);
+        if items(spec, "/containers").is_empty() {
+            causes.push(Cause::required("spec.containers", ""));
+        }
+        let mut seen = Vec::new();
+        for list in ["containers", "initContainers"] {
+            for (i, container) in items(spec, &format!("/{list}")).iter().enumerate() {
+                let field = format!("spec.{list}[{i}]");
+                validate_container(&mut causes, &field, container, spec);
+                if seen.contains(&&container["name"]) {
+                    causes.push(Cause::duplicate(format!("{field}.name"), &container["name"]));
+                }
+                seen.push(&container["name"]);
+            }
+        }
+        let policies = ["Always", "OnFailure", "Never"];
+        one_of(&mut causes, "spec.restartPolicy", text(spec, "/restartPolicy"), &policies);
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = self.validate_create(new);
+        let mut allowed = new["spec"].clone();
+        let old_spec = &old["spec"];
+        for list in ["containers", "initContainers"] {
+            let was = items(old_spec, &format!("/{list}"));
+            let is = allowed[list].as_array_mut();
+            for (is, was) in is.into_iter().flatten().zip(was) {
+                is["image"] = was["image"].clone();
+            }
+        }
+        allowed["activeDeadlineSeconds"] = old_spec["activeDeadlineSeconds"].clone();
+        let kept = items(old_spec, "/tolerations").iter();
+        if kept.clone().all(|t| items(&allowed, "/tolerations").contains(t)) {
+            allowed["tolerations"] = old_spec["tolerations"].clone();
+        }
+        let was_negative =
+            old_spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|grace| grace < 0);
+        if was_negative && allowed["terminationGracePeriodSeconds"] == 1 {
+            allowed["terminationGracePeriodSeconds"] =
+                old_spec["terminationGracePeriodSeconds"].clone();
+        }
+        if !same(&allowed, old_spec) {
+            causes.push(Cause::forbidden(
+                "spec",
+                "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+            ));
+        }
+        causes
+    }
+}
+
+fn default_container(container: &mut Value) {
+    set_default(container, "resources", json!({}));
+    set_default(container, "terminationMessagePath", "/dev/termination-log");
+    set_default(container, "terminationMessagePolicy", "File");
+    let image = text(container, "/image");
+    let tag = image.rsplit('/').next().and_then(|last| last.split_once(':')).map(|(_, tag)| tag);
+    let latest = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
+    let policy = if latest { "Always" } else { "IfNotPresent" };
+    set_default(container, "imagePullPolicy", policy);
+    // Limits stand in for missing requests.
+    let limits = container["resources"]["limits"].clone();
+    for (name, limit) in limits.as_object().into_iter().flatten() {
+        set_default(&mut container["resources"]["requests"], name, limit.clone());
+    }
+    for port in container["ports"].as_array_mut().into_iter().flatten() {
+        set_default(port, "protocol", "TCP");
+    }
+    if let Some(map) = container.as_object_mut() {
+        map.retain(|_, value| !value.is_null());
+    }
+}
+
+fn default_volume(volume: &mut Value) {
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if volume[source].is_object() {
+            set_default(&mut volume[source], "defaultMode", 0o644);
+        }
+    }
+    if volume["hostPath"].is_object() {
+        set_default(&mut volume["hostPath"], "type", "");
+    }
+    if volume["ephemeral"]["volumeClaimTemplate"].is_object() {
+        let spec = &mut volume["ephemeral"]["volumeClaimTemplate"]["spec"];
+        set_default(spec, "volumeMode", "Filesystem");
+    }
+    let has_source = SOURCES.iter().any(|source| volume[*source].is_object());
+    if !has_source {
+        volume["emptyDir"] = json!({});
+    }
+    if let Some(map) = volume.as_object_mut() {
+        map.retain(|_, value| !value.is_null());
+    }
+}
+
+/// How the kubelet would rank the pod when memory runs out.
+fn qos_class(spec: &Value) -> &'static str {
+    let containers = items(spec, "/containers");
+    let set = |c: &Value| {
+        ["requests", "limits"]
+            .iter()
+            .any(|kind| ["cpu", "memory"].iter().any(|r| !c["resources"][*kind][*r].is_null()))
+    };
+    let full = |c: &Value| {
+        ["cpu", "memory"].iter().all(|r| {
+            let limit = &c["resources"]["limits"][*r];
+            !limit.is_null() && *limit == c["resources"]["requests"][*r]
+        })
+    };
+    if !containers.iter().any(set) {
+        "BestEffort"
+    } else if containers.iter().all(full) {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
+    let volumes = items(spec, "/volumes");
+    for (i, volume) in volumes.iter().enumerate() {
+        let field = format!("spec.volumes[{i}]");
+        match text(volume, "/name") {
+            "" => causes.push(Cause::required(format!("{field}.name"), "")),
+            name if !names::is_dns_label(name) => {
+                causes.push(Cause::invalid(format!("{field}.name"), &name.into(), names::LABEL));
+            }
+            _ if volumes[..i].iter().any(|other| other["name"] == volume["name"]) => {
+                causes.push(Cause::duplicate(format!("{field}.name"), &volume["name"]));
+            }
+            _ => {}
+        }
+        for source in SOURCES.iter().filter(|s| !unset(volume, &format!("/{s}"))).skip(1) {
+            let why = "may not specify more than 1 volume type";
+            causes.push(Cause::forbidden(format!("{field}.{source}"), why));
+        }
+        let claim = &volume["persistentVolumeClaim"];
+        if claim.is_object() && text(claim, "/claimName").is_empty() {
+            let field = format!("{field}.persistentVolumeClaim.claimName");
+            causes.push(Cause::required(field, ""));
+        }
+    }
+}
+
+fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Value, spec: &Value) {
+    match text(container, "/name") {
+        "" => causes.push(Cause::required(format!("{field}.name"), "")),
+        name if !names::is_dns_label(name) => {
+            causes.push(Cause::invalid(format!("{field}.name"), &name.into(), names::LABEL));
+        }
+        _ => {}
+    }
+    if text(container, "/image").is_empty() {
+        causes.push(Cause::required(format!("{field}.image"), ""));
+    }
+    let known = |name: &Value| items(spec, "/volumes").iter().any(|v| v["name"] == *name);
+    for (list, path) in [("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")] {
+        let mounts = items(container, &format!("/{list}"));
+        for (i, mount) in mounts.iter().enumerate() {
+            let field = format!("{field}.{list}[{i}]");
+            if text(mount, "/name").is_empty() {
+                causes.push(Cause::required(format!("{field}.name"), ""));
+            } else if !known(&mount["name"]) {
+                causes.push(Cause::not_found(format!("{field}.name"), &mount["name"]));
+            }
+            if text(mount, &format!("/{path}")).is_empty() {
+                causes.push(Cause::required(format!("{field}.{path}"), ""));
+            } else if mounts[..i].iter().any(|other| other[path] == mount[path]) {
+                let field = format!("{field}.{path}");
+                causes.push(Cause::invalid(field, &mount[path], "must be unique"));
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `PersistentVolume`.
+
+use serde_json::{Value, json};
+
+use longshore_core::model::keys::finalizers::PV_PROTECTION;
+
+use crate::error::{ApiResult, Cause};
+use crate::registry::names;
+use crate::registry::rules::{
+    access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
+    text, unset,
+};
+use crate::registry::strategy::{Context, Strategy, Traits};
+
+/// The rules of volumes.
+pub struct Volume;
+
+/// Every way a volume can be backed, in the order in which they are checked.
+pub const SOURCES: &[&str] = &[
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+/// Adds a finalizer unless it is there.
+pub fn add_finalizer(object: &mut Value, name: &str) {
+    let finalizers = &mut object["metadata"]["finalizers"];
+    if !finalizers.is_array() {
+        *finalizers = json!([]);
+    }
+    if let Some(list) = finalizers.as_array_mut()
+        && !list.iter().any(|f| f == name)
+    {
+        list.push(json!(name));
+    }
+}
+
+impl Strategy for Volume {
+    fn traits(&self) -> Traits {
+        Traits::WITH_STATUS
+    }
+
+    fn default(&self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        set_default(spec, "persistentVolumeReclaimPolicy", "Retain");
+        set_default(spec, "volumeMode", "Filesystem");
+        if let Some(host) = spec.get_mut("hostPath").filter(|h| h.is_object()) {
+            set_default(host, "type", "");
+        }
+        if !object["status"].is_null() {
+            set_default(&mut object["status"], "phase", "Pending");
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value, cx: &Context<'_>) {
+        object["status"] =
+            json!({"phase": "Pending", "lastPhaseTransitionTime": cx.env.now_text()});
+    }
+
+    fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
+        add_finalizer(object, PV_PROTECTION);
+        Ok(())
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        validate(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = validate(new);
+        let (new, old) = (&new["spec"], &old["spec"]);
+        if !same_source(new, old) {
+            let why = "spec.persistentvolumesource is immutable after creation";
+            causes.push(Cause::forbidden("spec.persistentvolumesource", why));
+        }
+        if !same(&new["volumeMode"], &old["volumeMode"]) {
+            causes.push(Cause::invalid("volumeMode", &new["volumeMode"], "field is immutable"));
+        }
+        if !unset(old, "/nodeAffinity") && !same(&new["nodeAffinity"], &old["nodeAffinity"]) {
+            let why = "field is immutable, except for updating from beta label to GA";
+            causes.push(Cause::invalid("nodeAffinity", &new["nodeAffinity"], why));
+        }
+        if !unset(old, "/volumeAttributesClassName") && unset(new, "/volumeAttributesClassName") {
+            let why = "update from non-nil value to nil is forbidden";
+            causes.push(Cause::forbidden("spec.volumeAttributesClassName", why));
+        }
+        causes
+    }
+
+    fn prepare_status(&self, new: &mut Value, old: &Value, cx: &Context<'_>) {
+        let was = &old["status"];
+        let status = &mut new["status"];
+        let phase_changed = !same(&status["phase"], &was["phase"]);
+        let given = &status["lastPhaseTransitionTime"];
+        if !phase_changed && given.is_null() {
+            status["lastPhaseTransitionTime"] = was["lastPhaseTransitionTime"].clone();
+        } else if phase_changed && (given.is_null() || *given == was["lastPhaseTransitionTime"]) {
+            status["lastPhaseTransitionTime"] = json!(cx.env.now_text());
+        }
+        if status["lastPhaseTransitionTime"].is_null()
+            && let Some(map) = status.as_object_mut()
+        {
+            map.remove("lastPhaseTransitionTime");
+        }
+    }
+}
+
+/// The source may not change, but the secret for expansion may be added once.
+fn same_source(new: &Value, old: &Value) -> bool {
+    SOURCES.iter().all(|source| {
+        let (new, mut old) = (new[source].clone(), old[source].clone());
+        if *source == "csi" && unset(&old, "/controllerExpandSecretRef") && old.is_object() {
+            old["controllerExpandSecretRef"] = at(&new, "/controllerExpandSecretRef").clone();
+        }
+        same(&new, &old)
+    })
+}
+
+fn validate(object: &Value) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut causes = Vec::new();
+    access_modes(&mut causes, spec);
+    validate_capacity(&mut causes, spec);
+    validate_sources(&mut causes, spec);
+    let policy = text(spec, "/persistentVolumeReclaimPolicy");
+    let field = "spec.persistentVolumeReclaimPolicy";
+    one_of(&mut causes, field, policy, &["Delete", "Recycle", "Retain"]);
+    if policy == "Recycle" && text(spec, "/hostPath/path") == "/" {
+        causes.push(Cause::forbidden(field, "may not be 'recycle' for a hostPath mount of '/'"));
+    }
+    let class = text(spec, "/storageClassName");
+    if !class.is_empty() {
+        subdomain(&mut causes, "spec.storageClassName", class);
+    }
+    one_of(&mut causes, "spec.volumeMode", text(spec, "/volumeMode"), &["Block", "Filesystem"]);
+    validate_affinity(&mut causes, spec);
+    validate_attributes_class(&mut causes, spec);
+    causes
+}
+
+fn validate_capacity(causes: &mut Vec<Cause>, spec: &Value) {
+    let capacity = spec["capacity"].as_object();
+    if capacity.is_none_or(serde_json::Map::is_empty) {
+        causes.push(Cause::required("spec.capacity", ""));
+    }
+    let only_storage = capacity.is_some_and(|map| map.len() == 1 && map.contains_key("storage"));
+    if !only_storage {
+        let value = at(spec, "/capacity").to_string();
+        causes.push(Cause::not_supported("spec.capacity", &value, &["storage"]));
+    }
+    let Some(size) = quantity(spec, "/capacity/storage") else { return };
+    let (field, value) = ("spec.capacity[storage]", &spec["capacity"]["storage"]);
+    if size.is_negative() {
+        causes.push(Cause::invalid(field, value, "must be greater than or equal to 0"));
+    }
+    if size.is_negative() || size.is_zero() {
+        causes.push(Cause::invalid(field, value, "must be greater than zero"));
+    }
+}
+
+fn validate_sources(causes: &mut Vec<Cause>, spec: &Value) {
+    let mut found = 0;
+    for source in SOURCES.iter().filter(|s| !unset(spec, &format!("/{s}"))) {
+        found += 1;
+        if found > 1 {
+            let why = "may not specify more than 1 volume type";
+            causes.push(Cause::forbidden(format!("spec.{source}"), why));
+            continue;
+        }
+        match *source {
+            "csi" => validate_csi(causes, "spec.csi", &spec["csi"]),
+            "hostPath" | "local" => {
+                let field = format!("spec.{source}.path");
+                validate_path(causes, &field, text(&spec[source], "/path"));
+            }
+            "nfs" => {
+                for part in ["server", "path"] {
+                    if text(&spec["nfs"], &format!("/{part}")).is_empty() {
+                        causes.push(Cause::required(format!("spec.nfs.{part}"), ""));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if found == 0 {
+        causes.push(Cause::required("spec", "must specify a volume type"));
+    }
+}
+
+fn validate_path(causes: &mut Vec<Cause>, field: &str, path: &str) {
+    if path.is_empty() {
+        causes.push(Cause::required(field, ""));
+    } else if path.split('/').any(|part| part == "..") {
+        causes.push(Cause::invalid(field, &path.into(), "must not contain '..'"));
+    }
+}
+
+/// The CSI source of a volume, here or inline in an attachment.
+pub fn validate_csi(causes: &mut Vec<Cause>, field: &str, csi: &Value) {
+    driver_name(causes, &format!("{field}.driver"), text(csi, "/driver"));
+    if text(csi, "/volumeHandle").is_empty() {
+        causes.push(Cause::required(format!("{field}.volumeHandle"), ""));
+    }
+    // The stage secret is not checked: upstream never did, so objects without a namespace exist.
+    for secret in [
+        "controllerPublishSecretRef",
+        "controllerExpandSecretRef",
+        "nodePublishSecretRef",
+        "nodeExpandSecretRef",
+    ] {
+        let reference = &csi[secret];
+        if reference.is_null() {
+            continue;
+        }
+        let (name, namespace) = (text(reference, "/name"), text(reference, "/namespace"));
+        if name.is_empty() {
+            causes.push(Cause::required(format!("{field}.{secret}.name"), ""));
+        } else {
+            subdomain(causes, &format!("{field}.{secret}.name"), name);
+        }
+        let field = format!("{field}.{secret}.namespace");
+        if namespace.is_empty() {
+            causes.push(Cause::required(field, ""));
+        } else if !names::is_dns_label(namespace) {
+            causes.push(Cause::invalid(field, &namespace.into(), names::LABEL));
+        }
+    }
+}
+
+fn validate_affinity(causes: &mut Vec<Cause>, spec: &Value) {
+    let affinity = &spec["nodeAffinity"];
+    if affinity.is_null() {
+        if !unset(spec, "/local") {
+            let why = "Local volume requires node affinity";
+            causes.push(Cause::required("spec.nodeAffinity", why));
+        }
+    } else if unset(affinity, "/required") {
+        let why = "must specify required node constraints";
+        causes.push(Cause::required("spec.nodeAffinity.required", why));
+    } else {
+        node_selector(causes, "spec.nodeAffinity.required", &affinity["required"]);
+    }
+}
+
+fn validate_attributes_class(causes: &mut Vec<Cause>, spec: &Value) {
+    let Some(class) = spec["volumeAttributesClassName"].as_str() else { return };
+    let field = "spec.volumeAttributesClassName";
+    if class.is_empty() {
+        causes.push(Cause::required(field, "an empty string is disallowed"));
+        return;
+    }
+    subdomain(causes, field, class);
+    if unset(spec, "/csi") {
+        let why = "has to be specified when using volumeAttributesClassName";
+        causes.push(Cause::required("spec.csi", why));
+    }
+}

@@ -1,0 +1,162 @@
+//! `metadata`: what the server sets, what clients may change, and what is valid.
+
+use serde_json::{Value, json};
+
+use super::rules::{same, text};
+use super::{Resource, names, strategy::Generation};
+use crate::clock::Environment;
+use crate::error::Cause;
+
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+
+/// Fields that belong to the server; whatever a client sends in them is dropped.
+const SERVER_FIELDS: &[&str] = &[
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "resourceVersion",
+    "generation",
+    "selfLink",
+    "managedFields",
+];
+
+/// Readies the metadata of a new object; the name is made up if asked for.
+pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, env: &Environment) {
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    let meta = &mut object["metadata"];
+    if let Some(map) = meta.as_object_mut() {
+        SERVER_FIELDS.iter().for_each(|field| drop(map.remove(*field)));
+    }
+    if text(meta, "/name").is_empty() && !text(meta, "/generateName").is_empty() {
+        meta["name"] = json!(env.name(text(meta, "/generateName")));
+    }
+    meta["uid"] = json!(env.uid());
+    meta["creationTimestamp"] = json!(env.now_text());
+    if resource.namespaced {
+        meta["namespace"] = json!(namespace);
+    }
+    if resource.traits().generation == Generation::FromOne {
+        meta["generation"] = json!(1);
+    }
+}
+
+/// Puts back what the server owns after a client sent a whole object.
+pub fn restore(new: &mut Value, old: &Value) {
+    let (old, new) = (&old["metadata"], &mut new["metadata"]);
+    for field in SERVER_FIELDS.iter().copied().chain(["name", "namespace"]) {
+        match old.get(field) {
+            Some(value) => new[field] = value.clone(),
+            None => {
+                if let Some(map) = new.as_object_mut() {
+                    map.remove(field);
+                }
+            }
+        }
+    }
+}
+
+/// Counts a new generation when the counted part changed.
+pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
+    let strategy = &resource.strategy;
+    if strategy.traits().generation == Generation::Absent
+        || same(strategy.generation_part(new), strategy.generation_part(old))
+    {
+        return;
+    }
+    let next = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+    new["metadata"]["generation"] = json!(next);
+}
+
+/// Judges the metadata of a new object.
+pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
+    let meta = &object["metadata"];
+    let mut causes = Vec::new();
+    let name = text(meta, "/name");
+    let (valid, rule) = if resource.traits().label_names {
+        (names::is_dns_label(name), names::LABEL)
+    } else {
+        (names::is_dns_subdomain(name), names::SUBDOMAIN)
+    };
+    if name.is_empty() {
+        causes.push(Cause::required("metadata.name", "name or generateName is required"));
+    } else if !valid {
+        causes.push(Cause::invalid("metadata.name", &meta["name"], rule));
+    }
+    validate_common(meta, &mut causes);
+    causes
+}
+
+/// Judges the metadata of a changed object.
+pub fn validate_update(new: &Value, old: &Value) -> Vec<Cause> {
+    let (new, old) = (&new["metadata"], &old["metadata"]);
+    let mut causes = Vec::new();
+    if !old["deletionTimestamp"].is_null() {
+        let had = old["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
+        let has = new["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
+        let added: Vec<&Value> = has.iter().filter(|f| !had.contains(f)).collect();
+        if !added.is_empty() {
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            );
+            causes.push(Cause::forbidden("metadata.finalizers", &why));
+        }
+    }
+    validate_common(new, &mut causes);
+    causes
+}
+
+fn validate_common(meta: &Value, causes: &mut Vec<Cause>) {
+    for (key, value) in meta["labels"].as_object().into_iter().flatten() {
+        if !names::is_qualified_name(key) {
+            causes.push(Cause::invalid("metadata.labels", &json!(key), names::QUALIFIED));
+        }
+        if !names::is_label_value(value.as_str().unwrap_or_default()) {
+            causes.push(Cause::invalid("metadata.labels", value, names::QUALIFIED));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in meta["annotations"].as_object().into_iter().flatten() {
+        if !names::is_qualified_name(&key.to_lowercase()) {
+            causes.push(Cause::invalid("metadata.annotations", &json!(key), names::QUALIFIED));
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > MAX_ANNOTATION_BYTES {
+        causes.push(Cause::too_long("metadata.annotations", MAX_ANNOTATION_BYTES));
+    }
+    for (i, finalizer) in meta["finalizers"].as_array().into_iter().flatten().enumerate() {
+        validate_finalizer(i, finalizer, causes);
+    }
+    validate_owners(meta, causes);
+}
+
+fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) {
+    const SHORT: &[&str] = &["orphan", "foregroundDeletion", "kubernetes"];
+    let name = finalizer.as_str().unwrap_or_default();
+    let field = format!("metadata.finalizers[{index}]");
+    if !names::is_qualified_name(name) {
+        causes.push(Cause::invalid(field, finalizer, names::QUALIFIED));
+    } else if !name.contains('/') && !SHORT.contains(&name) {
+        let why = "name is neither a standard finalizer name nor is it fully qualified";
+        causes.push(Cause::invalid(field, finalizer, why));
+    }
+}
+
+fn validate_owners(meta: &Value, causes: &mut Vec<Cause>) {
+    let owners = meta["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+    for (i, owner) in owners.iter().enumerate() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if text(owner, &format!("/{field}")).is_empty() {
+                let path = format!("metadata.ownerReferences[{i}].{field}");
+                causes.push(Cause::invalid(path, &owner[field], "must not be empty"));
+            }
+        }
+    }
+    if owners.iter().filter(|o| o["controller"] == true).count() > 1 {
+        let why = "Only one reference can have Controller set to true";
+        causes.push(Cause::invalid("metadata.ownerReferences", &json!(owners), why));
+    }
+}

@@ -1,0 +1,192 @@
+//! Which kinds are served, and their rules.
+
+mod builtin;
+pub mod codec;
+mod kinds;
+pub mod meta;
+pub mod names;
+mod rules;
+pub mod strategy;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use codec::Codec;
+use strategy::{Strategy, Traits};
+
+use crate::store::Key;
+
+pub use kinds::namespace::is_terminating;
+
+/// A path below an object, e.g. `status`.
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    /// Last part of the path.
+    pub name: &'static str,
+    /// Group, version and kind of the body; empty group and version mean "as the resource".
+    pub kind: (String, String, String),
+    /// Verbs it takes.
+    pub verbs: &'static [&'static str],
+}
+
+/// Translates between how a kind is stored and how one of its versions shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    /// From the stored form.
+    pub show: fn(Value) -> Value,
+    /// To the stored form.
+    pub store: fn(Value) -> Value,
+}
+
+/// One served kind.
+pub struct Resource {
+    /// API group, empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Kind, e.g. `PersistentVolumeClaim`.
+    pub kind: String,
+    /// Name in paths, e.g. `persistentvolumeclaims`.
+    pub plural: String,
+    /// Names that kubectl accepts instead.
+    pub short_names: Vec<String>,
+    /// Groups of resources that kubectl knows, e.g. `all`.
+    pub categories: Vec<String>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Verbs, sorted.
+    pub verbs: Vec<&'static str>,
+    /// Paths below an object.
+    pub subresources: Vec<Subresource>,
+    /// Labels of field selectors beside name and namespace.
+    pub fields: &'static [&'static str],
+    /// Where quantities stand in objects.
+    pub quantities: &'static [&'static str],
+    /// Where objects are stored; two versions of one kind share it.
+    pub storage: Arc<str>,
+    /// Checks types and drops unknown fields.
+    pub codec: Codec,
+    /// Rules.
+    pub strategy: Arc<dyn Strategy>,
+    /// How the stored form is shown, when it differs.
+    pub view: Option<View>,
+}
+
+impl Resource {
+    /// `v1` or `group/version`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// The name used in messages: `plural` or `plural.group`.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.clone()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// Lower-case kind.
+    pub fn singular(&self) -> String {
+        self.kind.to_lowercase()
+    }
+
+    /// Where an object is stored.
+    pub fn key(&self, namespace: &str, name: &str) -> Key {
+        Key { resource: Arc::clone(&self.storage), namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Facts about the kind.
+    pub fn traits(&self) -> Traits {
+        self.strategy.traits()
+    }
+
+    /// The subresource of that name.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// The object as this version shows it.
+    pub fn show(&self, object: Value) -> Value {
+        match &self.view {
+            Some(view) => (view.show)(object),
+            None => object,
+        }
+    }
+
+    /// The object as it is stored.
+    pub fn unshow(&self, object: Value) -> Value {
+        match &self.view {
+            Some(view) => (view.store)(object),
+            None => object,
+        }
+    }
+}
+
+/// All served kinds.
+pub struct Registry {
+    resources: Vec<Arc<Resource>>,
+    by_path: HashMap<(String, String, String), Arc<Resource>>,
+}
+
+impl Registry {
+    /// The kinds that are part of the program.
+    pub fn builtin() -> Self {
+        let resources: Vec<Arc<Resource>> =
+            builtin::resources().into_iter().map(Arc::new).collect();
+        let by_path = resources
+            .iter()
+            .map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), Arc::clone(r)))
+            .collect();
+        Self { resources, by_path }
+    }
+
+    /// All kinds, in the order of discovery.
+    pub fn resources(&self) -> &[Arc<Resource>] {
+        &self.resources
+    }
+
+    /// The kind at a path.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The kind by name, as in owner references.
+    pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+    }
+
+    /// Whether any kind of the group is served.
+    pub fn has_group(&self, group: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group)
+    }
+
+    /// A core kind; all of them are always there.
+    pub fn core(&self, plural: &str) -> &Arc<Resource> {
+        self.find("", "v1", plural).expect("core kinds are built in")
+    }
+
+    /// Groups and versions, in the order of discovery.
+    pub fn group_versions(&self) -> Vec<(&str, &str)> {
+        let mut seen = Vec::new();
+        for resource in &self.resources {
+            let pair = (resource.group.as_str(), resource.version.as_str());
+            if !seen.contains(&pair) {
+                seen.push(pair);
+            }
+        }
+        seen
+    }
+
+    /// One kind per stored resource: the views of one store are not repeated.
+    pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter().filter(|r| r.view.is_none())
+    }
+}

@@ -1,0 +1,258 @@
+//! Checks that several kinds share.
+
+use serde_json::Value;
+
+use longshore_core::model::Quantity;
+
+use super::names;
+use crate::error::Cause;
+
+/// A string field, empty when absent.
+pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a field is absent or null.
+pub fn unset(value: &Value, pointer: &str) -> bool {
+    value.pointer(pointer).is_none_or(Value::is_null)
+}
+
+/// The elements of a list field.
+pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Sets a field unless the client did.
+pub fn set_default(object: &mut Value, field: &str, value: impl Into<Value>) {
+    if object.get(field).is_none_or(Value::is_null) {
+        object[field] = value.into();
+    }
+}
+
+/// Equal, where absent, null, `{}` and `[]` are the same.
+pub fn same(a: &Value, b: &Value) -> bool {
+    fn empty(v: &Value) -> bool {
+        match v {
+            Value::Null => true,
+            Value::Object(map) => map.values().all(empty),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        }
+    }
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            x.iter().all(|(k, v)| y.get(k).map_or_else(|| empty(v), |w| same(v, w)))
+                && y.iter().all(|(k, w)| x.contains_key(k) || empty(w))
+        }
+        (Value::Array(x), Value::Array(y)) => {
+            x.len() == y.len() && x.iter().zip(y).all(|(v, w)| same(v, w))
+        }
+        (x, y) => x == y || (empty(x) && empty(y)),
+    }
+}
+
+/// The value of a field, null when absent.
+pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    static NULL: Value = Value::Null;
+    value.pointer(pointer).unwrap_or(&NULL)
+}
+
+/// A quantity field.
+pub fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
+    value.pointer(pointer)?.as_str()?.parse().ok()
+}
+
+/// A value must be one of a few; empty counts as missing unless allowed.
+pub fn one_of(causes: &mut Vec<Cause>, field: &str, value: &str, known: &[&str]) {
+    if !known.contains(&value) {
+        causes.push(Cause::not_supported(field, value, known));
+    }
+}
+
+/// An optional name must be a DNS subdomain.
+pub fn subdomain(causes: &mut Vec<Cause>, field: &str, value: &str) {
+    if !names::is_dns_subdomain(value) {
+        causes.push(Cause::invalid(field, &value.into(), names::SUBDOMAIN));
+    }
+}
+
+/// A CSI driver's name.
+pub fn driver_name(causes: &mut Vec<Cause>, field: &str, value: &str) {
+    if value.is_empty() {
+        causes.push(Cause::required(field, ""));
+        return;
+    }
+    if value.len() > 63 {
+        causes.push(Cause::too_long(field, 63));
+    }
+    if !names::is_dns_subdomain(&value.to_lowercase()) {
+        causes.push(Cause::invalid(field, &value.into(), names::SUBDOMAIN));
+    }
+}
+
+/// A provisioner's name: qualified, and compared without case.
+pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
+    if value.is_empty() {
+        causes.push(Cause::required(field, ""));
+    } else if !names::is_qualified_name(&value.to_lowercase()) {
+        causes.push(Cause::invalid(field, &value.into(), names::QUALIFIED));
+    }
+}
+
+const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+
+/// Access modes of volumes and claims.
+pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value) {
+    let modes = items(spec, "/accessModes");
+    if modes.is_empty() {
+        causes.push(Cause::required("spec.accessModes", "at least 1 access mode is required"));
+    }
+    let modes: Vec<&str> = modes.iter().filter_map(Value::as_str).collect();
+    for mode in &modes {
+        one_of(causes, "spec.accessModes", mode, MODES);
+    }
+    if modes.len() > 1 && modes.contains(&"ReadWriteOncePod") {
+        let why = "may not use ReadWriteOncePod with other access modes";
+        causes.push(Cause::forbidden("spec.accessModes", why));
+    }
+}
+
+/// A label selector object.
+pub fn label_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
+    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
+        if !names::is_qualified_name(key) {
+            causes.push(Cause::invalid(
+                format!("{field}.matchLabels"),
+                &key.as_str().into(),
+                names::QUALIFIED,
+            ));
+        }
+        if !names::is_label_value(value.as_str().unwrap_or_default()) {
+            causes.push(Cause::invalid(format!("{field}.matchLabels"), value, names::QUALIFIED));
+        }
+    }
+    for (i, term) in items(selector, "/matchExpressions").iter().enumerate() {
+        let field = format!("{field}.matchExpressions[{i}]");
+        let count = items(term, "/values").len();
+        match text(term, "/operator") {
+            "In" | "NotIn" if count == 0 => {
+                causes.push(Cause::required(
+                    format!("{field}.values"),
+                    "must be specified when `operator` is 'In' or 'NotIn'",
+                ));
+            }
+            "Exists" | "DoesNotExist" if count > 0 => {
+                causes.push(Cause::forbidden(
+                    format!("{field}.values"),
+                    "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+                ));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                causes.push(Cause::invalid(
+                    format!("{field}.operator"),
+                    &other.into(),
+                    "not a valid selector operator",
+                ));
+            }
+        }
+        if !names::is_qualified_name(text(term, "/key")) {
+            causes.push(Cause::invalid(format!("{field}.key"), &term["key"], names::QUALIFIED));
+        }
+    }
+}
+
+/// A node selector: terms with expressions over node labels.
+pub fn node_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
+    let terms = items(selector, "/nodeSelectorTerms");
+    if terms.is_empty() {
+        causes.push(Cause::required(
+            format!("{field}.nodeSelectorTerms"),
+            "must have at least one node selector term",
+        ));
+    }
+    for (t, term) in terms.iter().enumerate() {
+        for (e, expression) in items(term, "/matchExpressions").iter().enumerate() {
+            let field = format!("{field}.nodeSelectorTerms[{t}].matchExpressions[{e}]");
+            node_expression(causes, &field, expression);
+        }
+    }
+}
+
+fn node_expression(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
+    let count = items(expression, "/values").len();
+    let values = format!("{field}.values");
+    match text(expression, "/operator") {
+        "In" | "NotIn" if count == 0 => {
+            causes.push(Cause::required(
+                values,
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            ));
+        }
+        "Exists" | "DoesNotExist" if count > 0 => {
+            causes.push(Cause::forbidden(
+                values,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            ));
+        }
+        "Gt" | "Lt" if count != 1 => {
+            causes.push(Cause::required(
+                values,
+                "must be specified single value when `operator` is 'Lt' or 'Gt'",
+            ));
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        other => {
+            causes.push(Cause::invalid(
+                format!("{field}.operator"),
+                &other.into(),
+                "not a valid selector operator",
+            ));
+        }
+    }
+    if !names::is_qualified_name(text(expression, "/key")) {
+        causes.push(Cause::invalid(format!("{field}.key"), &expression["key"], names::QUALIFIED));
+    }
+}
+
+/// Parameters of classes: few, small, and with names.
+pub fn parameters(causes: &mut Vec<Cause>, parameters: &Value) {
+    const MAX_ENTRIES: usize = 512;
+    const MAX_BYTES: usize = 256 * 1024;
+    let Some(map) = parameters.as_object() else { return };
+    if map.len() > MAX_ENTRIES {
+        causes.push(Cause::too_long("parameters", MAX_ENTRIES));
+        return;
+    }
+    if map.contains_key("") {
+        causes.push(Cause::invalid("parameters", &"".into(), "field must not be empty."));
+    }
+    let size: usize = map.iter().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+    if size > MAX_BYTES {
+        causes.push(Cause::too_long("parameters", MAX_BYTES));
+    }
+}
+
+/// One cause per field that changed although it may not.
+pub fn immutable(causes: &mut Vec<Cause>, new: &Value, old: &Value, fields: &[&str]) {
+    for field in fields {
+        let pointer = format!("/{}", field.replace('.', "/"));
+        if !same(at(new, &pointer), at(old, &pointer)) {
+            causes.push(Cause::invalid(*field, at(new, &pointer), "field is immutable"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn empties_are_the_same_as_absent() {
+        assert!(same(&json!({"a": null, "b": []}), &json!({})));
+        assert!(same(&json!({"a": {"b": {}}}), &json!({})));
+        assert!(!same(&json!({"a": ""}), &json!({})));
+        assert!(!same(&json!([1]), &json!([2])));
+    }
+}

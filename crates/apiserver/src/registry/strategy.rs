@@ -1,0 +1,138 @@
+//! What a kind adds to the common handling of objects.
+
+use serde_json::Value;
+
+use super::Registry;
+use crate::clock::Environment;
+use crate::error::{ApiResult, Cause};
+use crate::store::Store;
+
+/// How `metadata.generation` is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// Not at all.
+    Absent,
+    /// From 1, plus one for each change of the spec.
+    FromOne,
+    /// Absent at first, plus one for each change of the spec.
+    FromFirstChange,
+}
+
+/// Facts about a kind that the common code needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Traits {
+    /// Whether names must be DNS labels instead of subdomains.
+    pub label_names: bool,
+    /// Whether the kind has a `/status` subresource.
+    pub status: bool,
+    /// Whether a status sent at creation is kept.
+    pub status_at_creation: bool,
+    /// Whether labels, annotations and finalizers can be changed through `/status`.
+    pub status_metadata: bool,
+    /// Whether an update may come without a resourceVersion.
+    pub unconditional_update: bool,
+    /// Whether deletion answers the object instead of a Status.
+    pub returns_deleted: bool,
+    /// How generations are counted.
+    pub generation: Generation,
+}
+
+impl Traits {
+    /// Plain core kinds: subdomain names, no status, unconditional update, Status on deletion.
+    pub const PLAIN: Self = Self {
+        label_names: false,
+        status: false,
+        status_at_creation: false,
+        status_metadata: false,
+        unconditional_update: true,
+        returns_deleted: false,
+        generation: Generation::Absent,
+    };
+    /// Core kinds with a status.
+    pub const WITH_STATUS: Self =
+        Self { status: true, status_metadata: true, returns_deleted: true, ..Self::PLAIN };
+}
+
+/// What rules may look at beside the object.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Other objects.
+    pub store: &'a Store,
+    /// Where they are stored.
+    pub registry: &'a Registry,
+    /// Time and randomness.
+    pub env: &'a Environment,
+}
+
+/// The rules of one kind. Objects have passed the kind's codec, so types can be relied on.
+///
+/// `default` runs on every object a client sends; the `prepare` steps bring client input and
+/// stored state together; `admit` steps may look at other objects; `validate` steps only judge.
+pub trait Strategy: Send + Sync + 'static {
+    /// Facts about the kind.
+    fn traits(&self) -> Traits {
+        Traits::PLAIN
+    }
+
+    /// Fills in defaults.
+    fn default(&self, _object: &mut Value) {}
+
+    /// Readies a new object.
+    fn prepare_create(&self, _object: &mut Value, _cx: &Context<'_>) {}
+
+    /// Looks at other objects before a creation.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn admit_create(&self, _object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// Judges a new object.
+    fn validate_create(&self, _object: &Value) -> Vec<Cause> {
+        Vec::new()
+    }
+
+    /// Readies a changed object; the status has been restored already.
+    fn prepare_update(&self, _new: &mut Value, _old: &Value, _cx: &Context<'_>) {}
+
+    /// Looks at other objects before a change.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn admit_update(&self, _new: &Value, _old: &Value, _cx: &Context<'_>) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// Judges a changed object.
+    fn validate_update(&self, new: &Value, _old: &Value) -> Vec<Cause> {
+        self.validate_create(new)
+    }
+
+    /// Readies a status change; everything else has been restored already.
+    fn prepare_status(&self, _new: &mut Value, _old: &Value, _cx: &Context<'_>) {}
+
+    /// Judges a status change.
+    fn validate_status(&self, _new: &Value, _old: &Value) -> Vec<Cause> {
+        Vec::new()
+    }
+
+    /// Texts for the `Warning` header.
+    fn warnings(&self, _object: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The part of the object whose changes count as a new generation.
+    fn generation_part<'a>(&self, object: &'a Value) -> &'a Value {
+        &object["spec"]
+    }
+}
+
+/// A kind with traits but no rules of its own.
+pub struct Plain(pub Traits);
+
+impl Strategy for Plain {
+    fn traits(&self) -> Traits {
+        self.0
+    }
+}

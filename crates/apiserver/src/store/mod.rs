@@ -1,0 +1,363 @@
+//! The store: current state and recent history in memory, every write in a journal first.
+//!
+//! Readers and watchers see only what the journal has accepted. Writers see the *head*: the
+//! accepted state plus writes that are on their way to disk, so that two writers of one object
+//! conflict at once instead of one overwriting the other. A write is answered after its batch is
+//! durable; batches form by themselves while the previous one is being written.
+
+mod disk;
+mod journal;
+mod state;
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+
+use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
+use tokio::sync::{oneshot, watch};
+
+pub use disk::DiskJournal;
+pub use journal::{Entry, Journal, JournalError, Loaded, MemoryJournal};
+use state::State;
+pub use state::{Change, Event, Key, Page, Stored, Trimmed};
+
+/// How many entries one transaction may carry.
+const MAX_BATCH: usize = 512;
+
+/// What a writer expects to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// No object under this key.
+    Absent,
+    /// The object at exactly this revision.
+    Revision(u64),
+}
+
+/// One write.
+#[derive(Debug)]
+pub struct Write {
+    /// The object.
+    pub key: Key,
+    /// What must be true for the write to happen.
+    pub expect: Expect,
+    /// The object to store, without kind and apiVersion; on deletion its last state.
+    pub object: Value,
+    /// Whether the object goes away.
+    pub delete: bool,
+    /// Other objects that must still be at these revisions, e.g. the namespace.
+    pub guards: Vec<(Key, u64)>,
+}
+
+/// Why a write did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Something else was found than expected.
+    #[error("{0} has changed")]
+    Conflict(Key),
+    /// The journal refused a batch; nothing is written any more.
+    #[error("the store has failed and takes no more writes: {0}")]
+    Failed(String),
+}
+
+type Answer = oneshot::Sender<Result<Arc<Stored>, WriteError>>;
+
+struct Pending {
+    event: Event,
+    answer: Answer,
+}
+
+/// State as writers see it.
+struct Head {
+    revision: u64,
+    /// Writes on their way to disk: the newest per key, `None` for a deletion.
+    overlay: HashMap<Key, (u64, Option<Arc<Stored>>)>,
+    /// Set once the journal has failed; memory and disk may differ from then on.
+    failed: Option<String>,
+    lane: Lane,
+}
+
+/// Where writes go.
+enum Lane {
+    /// Straight into the journal, on the caller's thread (nothing blocks in memory).
+    Inline(Box<dyn Journal>),
+    /// To the writer thread; `None` after shutdown.
+    Thread(Option<mpsc::Sender<Pending>>),
+}
+
+struct Shared {
+    head: Mutex<Head>,
+    state: RwLock<State>,
+}
+
+/// A cheap handle to the store.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    writer: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+}
+
+impl Store {
+    /// Replays the journal and starts the writer.
+    ///
+    /// `history` bounds how many events are kept per resource for watches and consistent pages.
+    ///
+    /// # Errors
+    /// When the journal cannot be read or holds damaged data.
+    pub fn open(mut journal: Box<dyn Journal>, history: usize) -> Result<Self, JournalError> {
+        let loaded = journal.load()?;
+        let revision = loaded.revision;
+        let state = State::restore(loaded, history)?;
+        let inline = !journal.blocks();
+        let (sender, receiver) = mpsc::channel();
+        let (lane, thread_journal) = if inline {
+            (Lane::Inline(journal), None)
+        } else {
+            (Lane::Thread(Some(sender)), Some(journal))
+        };
+        let head = Head { revision, overlay: HashMap::new(), failed: None, lane };
+        let shared = Arc::new(Shared { head: Mutex::new(head), state: RwLock::new(state) });
+        let writer = match thread_journal {
+            None => None,
+            Some(journal) => {
+                let shared = Arc::clone(&shared);
+                let thread = std::thread::Builder::new()
+                    .name("store-writer".into())
+                    .spawn(move || write_batches(&shared, journal, &receiver))
+                    .map_err(|source| JournalError::Thread { source })?;
+                Some(thread)
+            }
+        };
+        Ok(Self { shared, writer: Arc::new(Mutex::new(writer)) })
+    }
+
+    /// The newest revision that readers see.
+    pub fn revision(&self) -> u64 {
+        self.shared.state.read().revision()
+    }
+
+    /// The object as readers see it.
+    pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
+        self.shared.state.read().get(key)
+    }
+
+    /// The object as writers see it: the basis for a change.
+    pub fn head(&self, key: &Key) -> Option<Arc<Stored>> {
+        let head = self.shared.head.lock();
+        self.peek(&head, key)
+    }
+
+    fn peek(&self, head: &Head, key: &Key) -> Option<Arc<Stored>> {
+        match head.overlay.get(key) {
+            Some((_, object)) => object.clone(),
+            None => self.shared.state.read().get(key),
+        }
+    }
+
+    /// All objects of a resource, or of one namespace in it, in order, with the revision they are from.
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> Page {
+        self.shared.state.read().list(resource, namespace)
+    }
+
+    /// The objects as they were at an earlier revision.
+    ///
+    /// # Errors
+    /// When history no longer reaches back that far.
+    pub fn list_at(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        revision: u64,
+    ) -> Result<Page, Trimmed> {
+        self.shared.state.read().list_at(resource, namespace, revision)
+    }
+
+    /// Events of a resource after a revision, at most `max`, and the revision they reach to.
+    ///
+    /// # Errors
+    /// When history no longer reaches back that far.
+    pub fn events_after(
+        &self,
+        resource: &str,
+        revision: u64,
+        max: usize,
+    ) -> Result<(Vec<Arc<Event>>, u64), Trimmed> {
+        self.shared.state.read().events_after(resource, revision, max)
+    }
+
+    /// Wakes at each change of the resource; the value is the revision of the change.
+    pub fn subscribe(&self, resource: &str) -> watch::Receiver<u64> {
+        if let Some(receiver) = self.shared.state.read().subscribe(resource) {
+            return receiver;
+        }
+        self.shared.state.write().subscribe_new(resource)
+    }
+
+    /// Number of objects per resource, for metrics.
+    pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
+        self.shared.state.read().counts()
+    }
+
+    /// Writes one object and waits until it is durable.
+    ///
+    /// # Errors
+    /// [`WriteError::Conflict`] when the expectation or a guard does not hold.
+    pub async fn write(&self, write: Write) -> Result<Arc<Stored>, WriteError> {
+        let answer = self.submit(write)?;
+        answer.await.unwrap_or_else(|_| Err(WriteError::Failed("the store is closed".into())))
+    }
+
+    /// Checks the write against the head and hands it to the journal, all in one step.
+    fn submit(
+        &self,
+        write: Write,
+    ) -> Result<oneshot::Receiver<Result<Arc<Stored>, WriteError>>, WriteError> {
+        let mut guard = self.shared.head.lock();
+        let head = &mut *guard;
+        if let Some(why) = &head.failed {
+            return Err(WriteError::Failed(why.clone()));
+        }
+        let previous = self.check(head, &write)?;
+        let revision = head.revision + 1;
+        let object = Arc::new(Stored::new(&write.key, revision, write.object));
+        let change = if write.delete { Change::Delete } else { Change::Put };
+        let event = Event { revision, key: write.key, change, object, previous };
+        let (answer, receiver) = oneshot::channel();
+        match &mut head.lane {
+            Lane::Inline(journal) => {
+                if let Err(error) = journal.commit(&[Entry::of(&event)]) {
+                    head.failed = Some(error.to_string());
+                    return Err(WriteError::Failed(error.to_string()));
+                }
+                let object = Arc::clone(&event.object);
+                self.shared.state.write().apply(event);
+                // The receiver is still in our hands, so this cannot fail.
+                let _ = answer.send(Ok(object));
+            }
+            Lane::Thread(sender) => {
+                let after = (change == Change::Put).then(|| Arc::clone(&event.object));
+                let key = event.key.clone();
+                let sent =
+                    sender.as_ref().is_some_and(|s| s.send(Pending { event, answer }).is_ok());
+                if !sent {
+                    return Err(WriteError::Failed("the store is closed".into()));
+                }
+                head.overlay.insert(key, (revision, after));
+            }
+        }
+        head.revision = revision;
+        Ok(receiver)
+    }
+
+    fn check(&self, head: &Head, write: &Write) -> Result<Option<Arc<Stored>>, WriteError> {
+        let current = self.peek(head, &write.key);
+        let as_expected = match write.expect {
+            Expect::Absent => current.is_none(),
+            Expect::Revision(revision) => {
+                current.as_ref().is_some_and(|object| object.revision == revision)
+            }
+        };
+        if !as_expected {
+            return Err(WriteError::Conflict(write.key.clone()));
+        }
+        for (key, revision) in &write.guards {
+            if self.peek(head, key).is_none_or(|object| object.revision != *revision) {
+                return Err(WriteError::Conflict(key.clone()));
+            }
+        }
+        Ok(current)
+    }
+
+    /// Whether writes still work.
+    pub fn is_writable(&self) -> bool {
+        self.shared.head.lock().failed.is_none()
+    }
+
+    /// Whether a thread does the writing.
+    pub fn has_writer(&self) -> bool {
+        self.writer.lock().is_some()
+    }
+
+    /// Stops taking writes and waits until those under way are durable.
+    pub fn close(&self) {
+        match &mut self.shared.head.lock().lane {
+            Lane::Inline(_) => {}
+            Lane::Thread(sender) => drop(sender.take()),
+        }
+        let thread = self.writer.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's writer thread panicked");
+        }
+    }
+}
+
+/// The writer thread: takes what has gathered, makes it durable, shows it, answers.
+fn write_batches(shared: &Shared, mut journal: Box<dyn Journal>, queue: &mpsc::Receiver<Pending>) {
+    while let Ok(first) = queue.recv() {
+        let mut batch = vec![first];
+        while batch.len() < MAX_BATCH
+            && let Ok(next) = queue.try_recv()
+        {
+            batch.push(next);
+        }
+        let entries: Vec<Entry<'_>> = batch.iter().map(|p| Entry::of(&p.event)).collect();
+        let result = journal.commit(&entries);
+        drop(entries);
+        match result {
+            Ok(()) => publish(shared, batch),
+            Err(error) => {
+                refuse(shared, batch, queue, &error);
+                return;
+            }
+        }
+    }
+}
+
+fn publish(shared: &Shared, batch: Vec<Pending>) {
+    let mut done = Vec::with_capacity(batch.len());
+    let mut written = Vec::with_capacity(batch.len());
+    {
+        let mut state = shared.state.write();
+        for pending in batch {
+            written.push((pending.event.key.clone(), pending.event.revision));
+            done.push((pending.answer, Arc::clone(&pending.event.object)));
+            state.apply(pending.event);
+        }
+    }
+    {
+        let mut head = shared.head.lock();
+        for (key, revision) in written {
+            if head.overlay.get(&key).is_some_and(|(newest, _)| *newest == revision) {
+                head.overlay.remove(&key);
+            }
+        }
+    }
+    for (answer, object) in done {
+        // A client that went away does not need its answer; the write stands.
+        let _ = answer.send(Ok(object));
+    }
+}
+
+/// After a failed commit nobody knows what is on disk, so nothing more may be written.
+fn refuse(
+    shared: &Shared,
+    batch: Vec<Pending>,
+    queue: &mpsc::Receiver<Pending>,
+    why: &JournalError,
+) {
+    tracing::error!(error = %why, "the journal refused a batch; the store takes no more writes");
+    let why = why.to_string();
+    {
+        let mut head = shared.head.lock();
+        head.failed = Some(why.clone());
+        head.lane = Lane::Thread(None);
+        head.overlay.clear();
+    }
+    for pending in batch.into_iter().chain(queue.try_iter()) {
+        let _ = pending.answer.send(Err(WriteError::Failed(why.clone())));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! The server through its in-process client, as the controllers and the simulator use it.
+
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod,
+};
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use kube::api::{
+    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent,
+    WatchParams,
+};
+use longshore_apiserver::{ApiServer, Config};
+use serde_json::{Value, json};
+
+async fn server() -> ApiServer {
+    ApiServer::open(Config::deterministic(1)).await.unwrap()
+}
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn claim(name: &str) -> PersistentVolumeClaim {
+    object(json!({
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}},
+    }))
+}
+
+fn code(error: kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        other => panic!("not an answer of the server: {other}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_live_and_die() {
+    let server = server().await;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(server.client(), "default");
+    let made = claims.create(&PostParams::default(), &claim("a")).await.unwrap();
+    let spec = made.spec.clone().unwrap();
+    assert_eq!(spec.resources.unwrap().requests.unwrap()["storage"].0, "1Gi");
+    assert_eq!(made.status.unwrap().phase.as_deref(), Some("Pending"));
+    assert_eq!(made.metadata.finalizers.unwrap(), ["kubernetes.io/pvc-protection"]);
+    assert_eq!(code(claims.create(&PostParams::default(), &claim("a")).await.unwrap_err()), 409);
+
+    let patch = json!({"metadata": {"labels": {"app": "web"}}});
+    claims.patch("a", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    let found = claims.list(&ListParams::default().labels("app=web")).await.unwrap();
+    assert_eq!(found.items.len(), 1);
+    let status = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    let bound =
+        claims.patch_status("a", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    assert_eq!(bound.status.unwrap().phase.as_deref(), Some("Bound"));
+
+    claims.delete("a", &DeleteParams::default()).await.unwrap();
+    let held = claims.get("a").await.unwrap();
+    assert!(held.metadata.deletion_timestamp.is_some(), "the finalizer holds it");
+    let free = json!({"metadata": {"finalizers": null}});
+    claims.patch("a", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
+    assert!(claims.get_opt("a").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_writers_lose() {
+    let server = server().await;
+    let maps: Api<ConfigMap> = Api::namespaced(server.client(), "default");
+    let map: ConfigMap = object(json!({"metadata": {"name": "m"}, "data": {"k": "1"}}));
+    let first = maps.create(&PostParams::default(), &map).await.unwrap();
+    let mut second = first.clone();
+    second.data.as_mut().unwrap().insert("k".into(), "2".into());
+    maps.replace("m", &PostParams::default(), &second).await.unwrap();
+    let error = maps.replace("m", &PostParams::default(), &second).await.unwrap_err();
+    assert_eq!(code(error), 409);
+    let preconditions =
+        Preconditions { uid: None, resource_version: first.metadata.resource_version };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    assert_eq!(code(maps.delete("m", &params).await.unwrap_err()), 409);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_see_every_change_in_order() {
+    let server = server().await;
+    let maps: Api<ConfigMap> = Api::namespaced(server.client(), "default");
+    let params = WatchParams::default().labels("keep=yes");
+    let mut stream = maps.watch(&params, "0").await.unwrap().boxed();
+    let make = |name: &str, keep: &str| -> ConfigMap {
+        object(json!({"metadata": {"name": name, "labels": {"keep": keep}}}))
+    };
+    maps.create(&PostParams::default(), &make("a", "yes")).await.unwrap();
+    maps.create(&PostParams::default(), &make("b", "no")).await.unwrap();
+    let label = |keep: &str| Patch::Merge(json!({"metadata": {"labels": {"keep": keep}}}));
+    maps.patch("b", &PatchParams::default(), &label("yes")).await.unwrap();
+    maps.patch("a", &PatchParams::default(), &label("no")).await.unwrap();
+    maps.delete("b", &DeleteParams::default()).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        match stream.try_next().await.unwrap().unwrap() {
+            WatchEvent::Added(o) => seen.push(format!("added {}", o.metadata.name.unwrap())),
+            WatchEvent::Modified(o) => seen.push(format!("modified {}", o.metadata.name.unwrap())),
+            WatchEvent::Deleted(o) => seen.push(format!("deleted {}", o.metadata.name.unwrap())),
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(e) => panic!("{e:?}"),
+        }
+    }
+    assert_eq!(seen, ["added a", "added b", "deleted a", "deleted b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_watches_send_bookmarks_and_end() {
+    let server = server().await;
+    let maps: Api<ConfigMap> = Api::all(server.client());
+    let params = WatchParams::default().timeout(150);
+    let events: Vec<_> = maps.watch(&params, "1").await.unwrap().collect().await;
+    let bookmarks = events.iter().filter(|e| matches!(e, Ok(WatchEvent::Bookmark(_)))).count();
+    assert_eq!(bookmarks, 3, "two on the minute and one before the end");
+    assert_eq!(events.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_class_is_filled_in_and_volumes_are_checked() {
+    let server = server().await;
+    let classes: Api<StorageClass> = Api::all(server.client());
+    let class: StorageClass = object(json!({
+        "metadata": {"name": "std", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "d.example.com",
+    }));
+    classes.create(&PostParams::default(), &class).await.unwrap();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(server.client(), "default");
+    let made = claims.create(&PostParams::default(), &claim("a")).await.unwrap();
+    assert_eq!(made.spec.unwrap().storage_class_name.as_deref(), Some("std"));
+
+    let volumes: Api<PersistentVolume> = Api::all(server.client());
+    let volume: PersistentVolume = object(json!({
+        "metadata": {"name": "v"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
+    }));
+    assert_eq!(code(volumes.create(&PostParams::default(), &volume).await.unwrap_err()), 422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scheduled_pods_get_time_to_stop() {
+    let server = server().await;
+    let pods: Api<Pod> = Api::namespaced(server.client(), "default");
+    let pod: Pod = object(json!({
+        "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }));
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    let params = PostParams::default();
+    let bind = || pods.create_subresource::<Value, Value>("binding", "p", &params, &binding);
+    bind().await.unwrap();
+    assert_eq!(code(bind().await.unwrap_err()), 409);
+    let bound = pods.get("p").await.unwrap();
+    assert_eq!(bound.spec.unwrap().node_name.as_deref(), Some("n"));
+    pods.delete("p", &DeleteParams::default()).await.unwrap();
+    let marked = pods.get("p").await.unwrap();
+    assert_eq!(marked.metadata.deletion_grace_period_seconds, Some(30));
+    pods.delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+    assert!(pods.get_opt("p").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_than_the_admin_are_refused() {
+    let server = server().await;
+    let client = server.client_as("bot", ["system:authenticated"]);
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    assert_eq!(code(volumes.list(&ListParams::default()).await.unwrap_err()), 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_come_in_consistent_pages() {
+    let server = server().await;
+    let maps: Api<ConfigMap> = Api::namespaced(server.client(), "kube-public");
+    for name in ["a", "b", "c", "d", "e"] {
+        let map: ConfigMap = object(json!({"metadata": {"name": name}}));
+        maps.create(&PostParams::default(), &map).await.unwrap();
+    }
+    let first = maps.list(&ListParams::default().limit(2)).await.unwrap();
+    assert_eq!(first.metadata.remaining_item_count, Some(3));
+    maps.delete("d", &DeleteParams::default()).await.unwrap();
+    let token = first.metadata.continue_.unwrap();
+    let rest = maps.list(&ListParams::default().continue_token(&token)).await.unwrap();
+    let names: Vec<_> = rest.items.iter().map(|m| m.metadata.name.clone().unwrap()).collect();
+    assert_eq!(names, ["c", "d", "e"], "the second page is from the time of the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attachments_need_a_version_and_keep_their_spec() {
+    let server = server().await;
+    let attachments: Api<VolumeAttachment> = Api::all(server.client());
+    let made: VolumeAttachment = object(json!({
+        "metadata": {"name": "va"},
+        "spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+    }));
+    let stored = attachments.create(&PostParams::default(), &made).await.unwrap();
+    assert!(!stored.status.unwrap().attached);
+    let error = attachments.replace("va", &PostParams::default(), &made).await.unwrap_err();
+    assert_eq!(code(error), 422);
+    let moved = Patch::Merge(json!({"spec": {"nodeName": "m"}}));
+    let error = attachments.patch("va", &PatchParams::default(), &moved).await.unwrap_err();
+    assert_eq!(code(error), 422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seed_repeats_a_whole_run() {
+    async fn run() -> String {
+        let server = server().await;
+        let namespaces: Api<Namespace> = Api::all(server.client());
+        let made: Namespace = object(json!({"metadata": {"generateName": "n-"}}));
+        let made = namespaces.create(&PostParams::default(), &made).await.unwrap();
+        serde_json::to_string(&made).unwrap()
+    }
+    let first = run().await;
+    assert_eq!(first, run().await);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
