@@ -1,5 +1,7 @@
 //! The server through its in-process client, as the controllers and the simulator use it.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
