@@ -226,3 +226,17 @@ fn a_server_that_is_away_gets_one_sentence() {
     );
     assert!(ran.err.contains("refused") && ran.err.lines().count() == 1, "{}", ran.err);
 }
+
+#[test]
+fn flags_of_the_go_runtime_get_one_log_line() {
+    // The socket's directory does not exist and no cluster is configured, so the program ends by itself.
+    let args = [
+        "attacher",
+        "--automaxprocs",
+        "--kubeconfig=/nonexistent/kubeconfig",
+        "--csi-address=/nonexistent/csi.sock",
+    ];
+    let ran = run(LONGSHORE, &args);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("--automaxprocs has no effect").count(), 1, "{}", ran.err);
+}

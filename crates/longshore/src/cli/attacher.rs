@@ -138,8 +138,7 @@ impl TryFrom<Flags> for Config {
                 what: "objects are looked at when they change or a retry is due",
             });
         }
-        let mut logging = Logging::try_from(common)?;
-        logging.notes = klog.check()?;
+        let logging = Logging::try_from(common)?.with(klog)?;
         Ok(Self {
             logging,
             socket: csi_address,

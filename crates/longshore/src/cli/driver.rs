@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use longshore_driver::FsType;
+
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
 use super::pool::{self, Pool};
@@ -90,8 +92,8 @@ pub struct Config {
     pub mode: Mode,
     /// Volumes per node; none is no limit.
     pub max_volumes: Option<u32>,
-    /// File system when nothing else names one: `ext4` in this version.
-    pub default_fstype: String,
+    /// File system when nothing else names one.
+    pub default_fstype: FsType,
     /// Promise per byte of pool, at least 1.
     pub overcommit: f64,
 }
@@ -137,24 +139,45 @@ impl TryFrom<Flags> for Config {
             pools: pool::distinct(pools)?,
             mode,
             max_volumes: Some(max_volumes).filter(|count| *count > 0),
-            default_fstype: file_system(default_fstype)?,
+            default_fstype: file_system(&default_fstype)?,
             overcommit,
         })
     }
 }
 
-/// A file system that the driver can make.
-fn file_system(name: String) -> Result<String, UsageError> {
-    match name.as_str() {
-        "ext4" => Ok(name),
-        "xfs" | "btrfs" => Err(UsageError::FlagNotYet {
-            flag: format!("--default-fstype={name}"),
-            what: "volumes are formatted with ext4",
-        }),
-        _ => {
-            Err(UsageError::bad_value("--default-fstype", name, "volumes are formatted with ext4"))
+impl From<Config> for longshore_driver::DriverConfig {
+    fn from(config: Config) -> Self {
+        let kind = match config.kind {
+            Kind::Local => longshore_driver::DriverKind::Local,
+            Kind::Shared => longshore_driver::DriverKind::Shared,
+        };
+        let pool = |pool: Pool| longshore_driver::PoolConfig::new(pool.name, pool.dir);
+        Self {
+            kind,
+            driver_name: config.driver_name,
+            node_id: config.node_id,
+            pools: config.pools.into_iter().map(pool).collect(),
+            mode: match config.mode {
+                Mode::All => longshore_driver::Mode::All,
+                Mode::Controller => longshore_driver::Mode::Controller,
+                Mode::Node => longshore_driver::Mode::Node,
+            },
+            max_volumes: config.max_volumes.unwrap_or(0),
+            default_fstype: config.default_fstype,
+            overcommit: config.overcommit,
         }
     }
+}
+
+/// A file system that the driver can make.
+fn file_system(name: &str) -> Result<FsType, UsageError> {
+    name.parse().map_err(|why: String| match name {
+        "xfs" | "btrfs" => UsageError::FlagNotYet {
+            flag: format!("--default-fstype={name}"),
+            what: "volumes are formatted with ext4",
+        },
+        _ => UsageError::bad_value("--default-fstype", name, why),
+    })
 }
 
 /// CSI's rule for driver names: up to 63 characters in domain-name notation.
@@ -187,7 +210,8 @@ mod tests {
         assert_eq!(plain.driver_name, "local.csi.longshore.dev");
         assert_eq!(plain.pools, [Pool { name: "default".into(), dir: "/p".into() }]);
         assert_eq!((plain.max_volumes, plain.mode), (Some(128), Mode::All));
-        assert_eq!(plain.default_fstype, "ext4");
+        assert_eq!(plain.default_fstype, FsType::Ext4);
+        assert!(longshore_driver::DriverConfig::from(plain).validate().is_ok());
         let shared = config(
             "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5",
         )
@@ -207,7 +231,7 @@ mod tests {
                 "--endpoint /s --node-id n --pool /p --kind remote",
                 "--kind cannot be `remote`: it is one of local, shared",
             ),
-            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "formatted with ext4"),
+            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "supported: ext4"),
             (
                 "--endpoint /s --node-id n --pool /p --default-fstype xfs",
                 "--default-fstype=xfs is not part of this version yet",

@@ -302,8 +302,7 @@ impl TryFrom<Flags> for Config {
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
         later.check()?;
-        let mut logging = Logging::try_from(common)?;
-        logging.notes = klog.check()?;
+        let logging = Logging::try_from(common)?.with(klog)?;
         Ok(Self {
             logging,
             socket: csi_address,
@@ -426,7 +425,8 @@ mod tests {
             ("--http-endpoint=:1 --metrics-address=:2", "cannot be used together"),
             ("--leader-election --leader-election-retry-period=9s", "1.2 times"),
             ("--leader-election-labels=a:b:c", "malformed item in list of labels: a:b:c"),
-            ("--vmodule=x=5", "--vmodule is not part of this version yet"),
+            ("--vmodule=x", "--vmodule cannot be `x`"),
+            ("--log-text-split-stream", "all log lines go to stderr"),
         ] {
             let sentence = config(line).expect_err(line);
             assert!(sentence.contains(part), "{line}: {sentence}");

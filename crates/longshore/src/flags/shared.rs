@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longshore_cluster::telemetry::LogOptions;
+
 use super::{UsageError, values};
 
 /// Flags of every program.
@@ -30,13 +32,18 @@ pub enum LogFormat {
     Json,
 }
 
+/// Log levels of source files: a pattern for the file's name, and the level.
+pub type ModuleLevels = Vec<(String, u8)>;
+
 /// How to log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logging {
     /// klog's `-v`.
-    pub verbosity: i32,
+    pub verbosity: u8,
     /// Text or JSON.
     pub format: LogFormat,
+    /// klog's `--vmodule`: levels of source files whose names match.
+    pub modules: ModuleLevels,
     /// Lines to log once at start: flags that were accepted without having an effect here.
     pub notes: Vec<String>,
 }
@@ -47,9 +54,22 @@ impl TryFrom<CommonFlags> for Logging {
     fn try_from(flags: CommonFlags) -> Result<Self, UsageError> {
         // `--version` is answered by the dispatcher.
         let CommonFlags { v, logging_format, version: _ } = flags;
-        let verbosity = i32::try_from(v)
+        let level = i32::try_from(v)
             .map_err(|_| UsageError::bad_value("-v", v, "the level is too large"))?;
-        Ok(Self { verbosity, format: logging_format, notes: Vec::new() })
+        // Nothing logs above the largest level or below zero, so the ends stand for what is beyond.
+        let verbosity = u8::try_from(level.clamp(0, 255)).unwrap_or(u8::MAX);
+        Ok(Self { verbosity, format: logging_format, ..Self::default() })
+    }
+}
+
+impl Logging {
+    /// The same with klog's flags taken into account.
+    ///
+    /// # Errors
+    /// On flags that would have to change what is logged and cannot.
+    pub fn with(self, klog: KlogFlags) -> Result<Self, UsageError> {
+        let (modules, notes) = klog.check()?;
+        Ok(Self { modules, notes, ..self })
     }
 }
 
@@ -57,8 +77,8 @@ impl TryFrom<CommonFlags> for Logging {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Logging and runtime flags of the Go programs")]
 pub struct KlogFlags {
-    /// Per-file log levels (not part of this version).
-    #[arg(long, default_value = "", hide_default_value = true)]
+    /// Log levels of source files: pattern=N,pattern=N.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "LEVELS")]
     pub vmodule: String,
     /// Accepted: log lines are never held back here.
     #[arg(long, default_value = "5s", value_parser = values::duration)]
@@ -81,11 +101,8 @@ pub struct KlogFlags {
 }
 
 impl KlogFlags {
-    /// Notes for flags that are accepted without an effect.
-    ///
-    /// # Errors
-    /// On flags that would have to change what is logged.
-    pub fn check(self) -> Result<Vec<String>, UsageError> {
+    /// Levels of source files, and notes for flags that are accepted without an effect.
+    fn check(self) -> Result<(ModuleLevels, Vec<String>), UsageError> {
         let Self {
             vmodule,
             log_flush_frequency,
@@ -96,9 +113,8 @@ impl KlogFlags {
             automaxprocs,
         } = self;
         let not_yet = |flag: &str, what| Err(UsageError::FlagNotYet { flag: flag.into(), what });
-        if !vmodule.is_empty() {
-            return not_yet("--vmodule", "there is one log level for the whole program, -v");
-        }
+        let modules = LogOptions::parse_modules(&vmodule)
+            .map_err(|why| UsageError::bad_value("--vmodule", &vmodule, why))?;
         let one_stream = "all log lines go to stderr";
         if log_text_split_stream {
             return not_yet("--log-text-split-stream", one_stream);
@@ -117,7 +133,7 @@ impl KlogFlags {
         note(log_text_info_buffer_size != "0", "--log-text-info-buffer-size", unbuffered);
         note(log_json_info_buffer_size != "0", "--log-json-info-buffer-size", unbuffered);
         note(automaxprocs, "--automaxprocs", "it tunes the Go runtime");
-        Ok(notes)
+        Ok((modules, notes))
     }
 }
 
@@ -428,11 +444,12 @@ mod tests {
             log_json_info_buffer_size: "0".into(),
             automaxprocs: false,
         };
-        assert_eq!(plain.clone().check(), Ok(vec![]));
-        let notes = KlogFlags { automaxprocs: true, ..plain.clone() }.check().unwrap();
+        assert_eq!(plain.clone().check(), Ok((vec![], vec![])));
+        let (_, notes) = KlogFlags { automaxprocs: true, ..plain.clone() }.check().unwrap();
         assert_eq!(notes, ["--automaxprocs has no effect: it tunes the Go runtime"]);
-        let refused = KlogFlags { vmodule: "a=5".into(), ..plain.clone() }.check();
-        assert!(refused.unwrap_err().to_string().contains("-v"));
+        let (modules, _) = KlogFlags { vmodule: "que*=5".into(), ..plain.clone() }.check().unwrap();
+        assert_eq!(modules, [("que*".to_owned(), 5)]);
+        assert!(KlogFlags { vmodule: "queue".into(), ..plain.clone() }.check().is_err());
         assert!(KlogFlags { log_json_split_stream: true, ..plain }.check().is_err());
     }
 
