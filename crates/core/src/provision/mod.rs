@@ -1,6 +1,21 @@
 //! What to create for a claim, where, and under which name; and when to delete it again.
+//!
+//! [`choose`] says whether a claim is this provisioner's to answer, [`plan`] what a CSI driver is
+//! asked for, and [`Plan::volume`] what the PersistentVolume looks like once the driver has
+//! answered. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
+//! volume's life. The loops are in `longshore_provisioner` and `longshore_controllers::provision`.
 
+mod choose;
 pub mod migration;
 pub mod name;
 pub mod params;
+mod plan;
+mod reclaim;
 pub mod topology;
+
+pub use choose::{Choice, ChoiceView, choose};
+pub use plan::{
+    Access, Capability, ClaimId, Created, DriverCapabilities, NotPlanned, Plan, PlanSettings,
+    PlanView, SecretRefs, plan,
+};
+pub use reclaim::{DeletionSecret, deletion_secret, finalizers_after, is_ours, wants_deletion};
