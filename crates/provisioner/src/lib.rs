@@ -1,1 +1,74 @@
 //! Write a dynamic provisioner for Kubernetes by implementing two methods.
+//!
+//! [`Provisioner`] is the contract: make storage for a claim, remove it again. The
+//! [`ProvisionController`] does the rest: it watches claims and volumes, asks at the right time,
+//! repeats until there is a final answer, saves PersistentVolumes, guards them with a finalizer,
+//! tells about it in events, and counts.
+//!
+//! A whole provisioner:
+//!
+//! ```no_run
+//! use longshore_provisioner::{
+//!     Api, Config, Made, NotDeleted, NotMade, Parts, ProvisionController, Provisioner, Request, Volume,
+//! };
+//! use tokio_util::sync::CancellationToken;
+//!
+//! struct Directories;
+//!
+//! impl Provisioner for Directories {
+//!     async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+//!         let path = format!("/srv/volumes/{}", request.volume);
+//!         std::fs::create_dir_all(&path).map_err(|error| NotMade::Final(error.into()))?;
+//!         let made = Made::new(request, serde_json::json!({"hostPath": {"path": path}}));
+//!         Ok(made.pinned("kubernetes.io/hostname", "this-machine"))
+//!     }
+//!
+//!     async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+//!         let path = format!("/srv/volumes/{}", volume.metadata.name);
+//!         match std::fs::remove_dir_all(path) {
+//!             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+//!                 Err(NotDeleted::Failed(error.into()))
+//!             }
+//!             _ => Ok(()),
+//!         }
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), kube::Error> {
+//!     let shutdown = CancellationToken::new();
+//!     let client = kube::Client::try_default().await.expect("a kubeconfig or a service account");
+//!     let parts = Parts::start(&Api::new(client), "example.com/directories", &shutdown);
+//!     let config = Config::new("example.com/directories");
+//!     ProvisionController::new(config, parts, Directories).run(shutdown).await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Guarantees
+//! * One claim is worked on by one task at a time, and so is one volume.
+//! * A request whose answer was lost ([`NotMade::InBackground`]) is repeated until there is a
+//!   verdict, also when the claim is deleted meanwhile; the volume is then saved all the same and
+//!   goes the way of every released volume.
+//! * A volume is deleted only when a fresh read says that it is released and its policy says so.
+//!
+//! # What is absent on purpose
+//! Leader election: run it around [`ProvisionController::run`] with `longshore_cluster`. And a
+//! record on disk of what was begun: memory dies with the process, so a provisioner that must not
+//! lose storage in a crash writes its own record and drops it in [`Provisioner::saved`].
+
+mod claims;
+mod config;
+mod contract;
+mod controller;
+mod memory;
+mod metrics;
+mod save;
+mod volumes;
+
+pub use config::{Config, Retry, Save};
+pub use contract::{Cause, Made, NotDeleted, NotMade, Provisioner, Request};
+pub use controller::{Parts, ProvisionController};
+pub use longshore_cluster::Api;
+pub use longshore_core::model::kinds::{Claim, StorageClass, Volume};
+pub use metrics::ProvisionMetrics;

@@ -1,0 +1,131 @@
+//! Saving the PersistentVolume of storage that was made.
+
+use std::time::Duration;
+
+use longshore_cluster::{ApiError, EventType, Outcome};
+use longshore_core::model::{
+    ObjectRef,
+    keys::{annotations, finalizers},
+    kinds::{Claim, Volume},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    Cause, Made, NotDeleted, Provisioner, Request, Save, controller::Inner, memory::Unsaved,
+};
+
+impl<P: Provisioner> Inner<P> {
+    /// Completes and saves a volume. An error means that the storage is gone again, or that
+    /// nobody could find out.
+    pub(crate) async fn save(&self, request: &Request, made: Made) -> Result<(), Option<Cause>> {
+        let volume = self.completed(request, made.volume);
+        match self.config.save {
+            Save::Always => {
+                if let Err(error) = self.create(request, &volume).await {
+                    let name = request.volume.clone();
+                    tracing::warn!(volume = name, %error, "the volume is not saved yet");
+                    let unsaved = Unsaved { volume, request: request.clone() };
+                    self.memory.keep_unsaved(&name, unsaved);
+                    self.unsaved.add_rate_limited(name);
+                }
+                Ok(())
+            }
+            Save::Attempts { count, interval } => {
+                self.save_or_remove(request, &volume, count, interval).await
+            }
+        }
+    }
+
+    /// What the library writes onto every volume.
+    fn completed(&self, request: &Request, mut volume: Value) -> Value {
+        let claim = &request.claim;
+        volume["spec"]["claimRef"] = json!(ObjectRef::of::<Claim>(&claim.metadata));
+        volume["spec"]["storageClassName"] = json!(claim.class_name());
+        volume["metadata"]["annotations"][annotations::PROVISIONED_BY] =
+            json!(request.class.provisioner);
+        if self.config.add_finalizer {
+            let ours = json!(finalizers::EXTERNAL_PROVISIONER);
+            match volume["metadata"]["finalizers"].as_array_mut() {
+                Some(all) if all.contains(&ours) => {}
+                Some(all) => all.push(ours),
+                None => volume["metadata"]["finalizers"] = json!([ours]),
+            }
+        }
+        volume
+    }
+
+    /// One attempt. A volume that is there already is the one we wanted: its name says so.
+    async fn create(&self, request: &Request, volume: &Value) -> Result<(), ApiError> {
+        match self.parts.api.create::<Volume>(volume).await {
+            Ok(written) => self.parts.volumes.assume(&written),
+            Err(error) if error.is_already_exists() => {}
+            Err(error) => return Err(error),
+        }
+        self.provisioner.saved(request).await;
+        let text = format!("Successfully provisioned volume {}", request.volume);
+        self.tell(&request.claim, EventType::Normal, "ProvisioningSucceeded", text);
+        Ok(())
+    }
+
+    /// A later attempt, for a volume that could not be saved at once.
+    pub(crate) async fn save_again(&self, name: &str) -> Outcome {
+        let Some(unsaved) = self.memory.unsaved(name) else { return Outcome::Done };
+        match self.create(&unsaved.request, &unsaved.volume).await {
+            Ok(()) => {
+                self.memory.drop_unsaved(name);
+                Outcome::Done
+            }
+            Err(error) => Outcome::retry(error),
+        }
+    }
+
+    async fn save_or_remove(
+        &self,
+        request: &Request,
+        volume: &Value,
+        count: u32,
+        interval: Duration,
+    ) -> Result<(), Option<Cause>> {
+        let mut last: Cause = "no attempt to save the volume is configured".into();
+        for attempt in 0..count {
+            if attempt > 0 {
+                tokio::time::sleep(interval).await;
+            }
+            match self.create(request, volume).await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error.into(),
+            }
+        }
+        let key = request.claim.metadata.key();
+        let text = format!(
+            "Error creating provisioned PV object for claim {key}: {last}. Deleting the volume."
+        );
+        self.tell(&request.claim, EventType::Warning, "ProvisioningFailed", text);
+        if let Err(error) = self.remove(volume, count, interval).await {
+            let text = format!(
+                "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
+            );
+            self.tell(&request.claim, EventType::Warning, "ProvisioningCleanupFailed", text);
+        }
+        Err(Some(last))
+    }
+
+    async fn remove(&self, volume: &Value, count: u32, interval: Duration) -> Result<(), Cause> {
+        let record = Volume::deserialize(volume)?;
+        let mut last: Cause = "no attempt to delete the volume is configured".into();
+        for attempt in 0..count {
+            if attempt > 0 {
+                tokio::time::sleep(interval).await;
+            }
+            match self.provisioner.delete(&record).await {
+                Ok(()) => return Ok(()),
+                Err(NotDeleted::Ignored(reason)) => {
+                    last = format!("ignored because {reason}").into()
+                }
+                Err(NotDeleted::Failed(cause)) => last = cause,
+            }
+        }
+        Err(last)
+    }
+}

@@ -1,0 +1,148 @@
+//! One look at a volume.
+
+use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch};
+use longshore_core::{
+    model::{ObjectKey, ObjectRef, keys::finalizers, kinds::Volume},
+    provision::{finalizers_after, is_ours, wants_deletion},
+};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{Cause, NotDeleted, Provisioner, controller::Inner};
+
+/// How often our finalizer is taken off against the writes of others.
+const TRIES: u32 = 8;
+
+impl<P: Provisioner> Inner<P> {
+    pub(crate) async fn sync_volume(&self, name: &str) -> Outcome {
+        match self.look_at_volume(name).await {
+            Ok(()) => {
+                self.memory.volume_done(name);
+                Outcome::Done
+            }
+            Err(error) => {
+                if self.memory.volume_failed(name, self.config.failed_delete_threshold) {
+                    tracing::error!(volume = name, %error, "giving the volume up after too many failures");
+                    return Outcome::Done;
+                }
+                Outcome::Retry(error)
+            }
+        }
+    }
+
+    async fn look_at_volume(&self, name: &str) -> Result<(), Cause> {
+        let Some(cached) = self.parts.volumes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
+        if !is_ours(&cached, &self.names) {
+            return Ok(());
+        }
+        let mut volume = (*cached).clone();
+        if let Some(wanted) = finalizers_after(&volume, self.config.add_finalizer) {
+            volume = self.patch_finalizers(&volume, &wanted).await.map_err(|error| {
+                format!("failed to modify finalizers to {wanted:?} on volume {name} err: {error}")
+            })?;
+        }
+        if !self.provisioner.should_delete(&volume).await
+            || !wants_deletion(&volume, self.config.add_finalizer)
+        {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let result = self.delete(&volume).await;
+        match &result {
+            Ok(()) => self.parts.metrics.deleted(&volume, started.elapsed().as_secs_f64()),
+            Err(_) => self.parts.metrics.delete_failed(&volume),
+        }
+        result
+    }
+
+    async fn delete(&self, volume: &Volume) -> Result<(), Cause> {
+        let key = ObjectKey::cluster(&volume.metadata.name);
+        let uid = &volume.metadata.uid;
+        if !self.memory.is_emptied(uid) {
+            // The cache may be late, and what follows cannot be undone: ask the API itself.
+            let live = self.parts.api.get::<Volume>(&key).await?;
+            let Some(live) = live.filter(|live| {
+                live.metadata.uid == *uid && wants_deletion(live, self.config.add_finalizer)
+            }) else {
+                return Ok(());
+            };
+            if !self.empty(&live).await? {
+                return Ok(());
+            }
+            self.memory.mark_emptied(uid);
+        }
+        match self.parts.api.delete::<Volume>(&key, &DeleteParams::uid(uid.clone())).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        self.drop_finalizer(&key, uid).await
+    }
+
+    /// Removes the storage; false when it is not ours to remove.
+    async fn empty(&self, volume: &Volume) -> Result<bool, Cause> {
+        let call = self.provisioner.delete(volume);
+        let result = match self.config.deletion_timeout {
+            None => call.await,
+            Some(limit) => tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+                Err(NotDeleted::Failed("timed out waiting for the provisioner".into()))
+            }),
+        };
+        match result {
+            Ok(()) => Ok(true),
+            Err(NotDeleted::Ignored(reason)) => {
+                tracing::info!(volume = volume.metadata.name, reason, "deletion is ignored");
+                Ok(false)
+            }
+            Err(NotDeleted::Failed(cause)) => {
+                let object = ObjectRef::of::<Volume>(&volume.metadata);
+                let text = cause.to_string();
+                self.parts.recorder.event(&object, EventType::Warning, "VolumeFailedDelete", text);
+                Err(cause)
+            }
+        }
+    }
+
+    async fn drop_finalizer(&self, key: &ObjectKey, uid: &str) -> Result<(), Cause> {
+        if !self.config.add_finalizer {
+            return Ok(());
+        }
+        let mut tries = 0;
+        loop {
+            let live = self.parts.api.get::<Volume>(key).await?;
+            let Some(live) = live.filter(|live| live.metadata.uid == uid) else { return Ok(()) };
+            if !live.metadata.has_finalizer(finalizers::EXTERNAL_PROVISIONER) {
+                return Ok(());
+            }
+            let all = live.metadata.finalizers.iter();
+            let kept: Vec<String> =
+                all.filter(|one| *one != finalizers::EXTERNAL_PROVISIONER).cloned().collect();
+            tries += 1;
+            match self.patch_finalizers(&live, &kept).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(()),
+                // Others take their finalizers off at the same moment.
+                Err(error) if error.is_conflict() && tries < TRIES => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sets the finalizers, provided that the volume is still as we saw it.
+    async fn patch_finalizers(
+        &self,
+        volume: &Volume,
+        wanted: &[String],
+    ) -> Result<Volume, ApiError> {
+        let key = ObjectKey::cluster(&volume.metadata.name);
+        let patch = json!({"metadata": {
+            "finalizers": wanted,
+            "resourceVersion": volume.metadata.resource_version,
+            "uid": volume.metadata.uid,
+        }});
+        let written = self.parts.api.patch::<Volume>(&key, Patch::Merge(&patch)).await?;
+        self.parts.volumes.assume(&written);
+        Ok(Volume::deserialize(&written).unwrap_or_else(|_| volume.clone()))
+    }
+}
