@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod attacher;
+pub mod bind;
 mod index;
 pub mod protect;
 pub mod schedule;

@@ -1,0 +1,148 @@
+//! The hands of the binder: steps to writes.
+
+use longshore_cluster::{ApiError, Cache};
+use longshore_core::{
+    bind::{Action, edit},
+    model::{
+        HasMeta, Kind, Meta,
+        kinds::{Claim, Volume},
+    },
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Parts;
+
+/// Why a turn ended early.
+#[derive(Debug)]
+pub(super) enum Undone {
+    /// What was decided on is not what is there any more.
+    Stale,
+    /// A write failed.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<ApiError> for Undone {
+    fn from(error: ApiError) -> Self {
+        if error.is_conflict() || error.is_not_found() {
+            return Self::Stale;
+        }
+        Self::Failed(error.into())
+    }
+}
+
+/// Carries out the steps of one decision.
+///
+/// The first write to an object starts from a live read, which must be the version that the
+/// decision saw; the following ones start from the answer to the one before.
+pub(super) struct Hands<'a> {
+    parts: &'a Parts,
+    claim: Option<&'a Claim>,
+    volume: Option<&'a Volume>,
+    claim_json: Option<Value>,
+    volume_json: Option<Value>,
+}
+
+impl<'a> Hands<'a> {
+    pub(super) fn new(
+        parts: &'a Parts,
+        claim: Option<&'a Claim>,
+        volume: Option<&'a Volume>,
+    ) -> Self {
+        Self { parts, claim, volume, claim_json: None, volume_json: None }
+    }
+
+    pub(super) async fn carry_out(&mut self, action: Action) -> Result<(), Undone> {
+        match action {
+            Action::PointVolume { chosen_by_us, .. } => {
+                let claim = self.claim.ok_or(Undone::Stale)?.metadata.clone();
+                self.write_volume(false, |json| edit::point_volume(json, &claim, chosen_by_us))
+                    .await
+            }
+            Action::SetVolumePhase { phase, message, .. } => {
+                self.write_volume(true, |json| edit::set_volume_phase(json, phase, &message)).await
+            }
+            Action::Unbind { .. } => self.write_volume(false, edit::unbind_volume).await,
+            Action::AnnealVolume { migrated_to, finalizers } => {
+                self.write_volume(false, |json| {
+                    let noted = edit::note_migration(json, migrated_to.as_deref());
+                    edit::set_finalizers(json, &finalizers) || noted
+                })
+                .await
+            }
+            Action::PointClaim { volume } => {
+                self.write_claim(false, |json| edit::point_claim(json, &volume)).await
+            }
+            Action::SetClaimBound { .. } => {
+                let volume = self.volume.ok_or(Undone::Stale)?;
+                self.write_claim(true, |json| edit::set_claim_bound(json, volume)).await
+            }
+            Action::SetClaimPhase(phase) => {
+                self.write_claim(true, |json| edit::set_claim_phase(json, phase)).await
+            }
+            Action::SetClass(class) => {
+                self.write_claim(false, |json| edit::set_class(json, &class)).await
+            }
+            Action::AskProvisioner { provisioner, migrated_to } => {
+                let migrated_to = migrated_to.as_deref();
+                self.write_claim(false, |json| {
+                    edit::ask_provisioner(json, &provisioner, migrated_to)
+                })
+                .await
+            }
+            Action::AnnealClaim { migrated_to } => {
+                self.write_claim(false, |json| edit::note_migration(json, migrated_to.as_deref()))
+                    .await
+            }
+            Action::LookAtClaim | Action::Tell(_) | Action::Fail(_) => Ok(()),
+        }
+    }
+
+    async fn write_volume(
+        &mut self,
+        status: bool,
+        change: impl FnOnce(&mut Value) -> bool,
+    ) -> Result<(), Undone> {
+        let seen = &self.volume.ok_or(Undone::Stale)?.metadata;
+        write(&self.parts.api, &self.parts.volumes, &mut self.volume_json, seen, status, change)
+            .await
+    }
+
+    async fn write_claim(
+        &mut self,
+        status: bool,
+        change: impl FnOnce(&mut Value) -> bool,
+    ) -> Result<(), Undone> {
+        let seen = &self.claim.ok_or(Undone::Stale)?.metadata;
+        write(&self.parts.api, &self.parts.claims, &mut self.claim_json, seen, status, change).await
+    }
+}
+
+async fn write<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static>(
+    api: &longshore_cluster::Api,
+    cache: &Cache<T>,
+    json: &mut Option<Value>,
+    seen: &Meta,
+    status: bool,
+    change: impl FnOnce(&mut Value) -> bool,
+) -> Result<(), Undone> {
+    let mut object = match json.take() {
+        Some(object) => object,
+        None => {
+            let live = api.get_raw::<T>(&seen.key()).await?.ok_or(Undone::Stale)?;
+            if live["metadata"]["resourceVersion"] != seen.resource_version.as_str() {
+                return Err(Undone::Stale);
+            }
+            live
+        }
+    };
+    if change(&mut object) {
+        object = match status {
+            true => api.update_status::<T>(&object).await?,
+            false => api.update::<T>(&object).await?,
+        };
+        cache.assume(&object);
+    }
+    *json = Some(object);
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! Binds claims to volumes and reclaims volumes whose claim is gone.
+//!
+//! One queue holds claims and volumes. A turn looks at one object in the caches, asks
+//! [`longshore_core::bind`] what to do, and does it. Decisions are made one at a time, so that two
+//! claims can never choose one volume; the writes that follow run side by side. While the writes of
+//! a bind are under way the volume is held: other claims do not see it, and its own turn waits.
+//!
+//! Everything is kept in the API: a binder that stops anywhere and starts anew completes what was
+//! begun. The volume is written before the claim (see [`longshore_core::bind`]).
+
+mod act;
+mod hold;
+mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use longshore_cluster::{
+    Api, Cache, Change, EventType, Metrics, Outcome, QueueOptions, Recorder, WorkQueue,
+};
+use longshore_core::{
+    bind::{About, Action, ClaimView, Note, Options, VolumeView, decide_claim, decide_volume},
+    claim::default_class,
+    model::{
+        ObjectKey, ObjectRef,
+        keys::annotations,
+        kinds::{Claim, Pod, StorageClass, Volume},
+    },
+};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use act::{Hands, Undone};
+use hold::{Hold, Holds};
+
+/// What the binder works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// The API.
+    pub api: Api,
+    /// All claims.
+    pub claims: Cache<Claim>,
+    /// All volumes.
+    pub volumes: Cache<Volume>,
+    /// All classes.
+    pub classes: Cache<StorageClass>,
+    /// All pods.
+    pub pods: Cache<Pod>,
+    /// Where events go; upstream's component is `persistentvolume-controller`.
+    pub recorder: Recorder,
+    /// Where the queue reports.
+    pub metrics: Metrics,
+}
+
+/// How the binder behaves.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What is switched on.
+    pub options: Options,
+    /// How many turns run side by side.
+    pub workers: usize,
+    /// How often everything is looked at again, whether it changed or not.
+    pub resync: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { options: Options::default(), workers: 16, resync: Duration::from_secs(15 * 60) }
+    }
+}
+
+/// What a turn is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Claim(ObjectKey),
+    Volume(String),
+}
+
+/// What to do about a claim, and with which volume.
+struct Decided {
+    actions: Vec<Action>,
+    volume: Option<Arc<Volume>>,
+    _hold: Option<Hold>,
+}
+
+/// The binder.
+pub struct Binder {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    parts: Parts,
+    config: Config,
+    queue: WorkQueue<Key>,
+    holds: Arc<Holds>,
+    /// Held over a decision and the hold that follows from it: decisions are serial.
+    deciding: Mutex<()>,
+}
+
+impl Binder {
+    /// A binder that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(parts: Parts, config: Config) -> Self {
+        let options = QueueOptions::controller().with_metrics(&parts.metrics);
+        let queue = WorkQueue::new("persistentvolume-binder", options);
+        let holds = Arc::new(Holds::new(queue.clone()));
+        Self { inner: Arc::new(Inner { parts, config, queue, holds, deciding: Mutex::new(()) }) }
+    }
+
+    /// Works until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let inner = self.inner;
+        let _closing = Closing(inner.queue.clone());
+        view::index(&inner.parts);
+        inner.parts.volumes.synced().await;
+        inner.parts.claims.synced().await;
+        inner.parts.classes.synced().await;
+        inner.parts.pods.synced().await;
+        subscribe(&inner);
+        let work = inner.clone();
+        let turns = inner.queue.run_until(inner.config.workers, &shutdown, move |key| {
+            let inner = work.clone();
+            async move { inner.turn(key).await }
+        });
+        tokio::join!(turns, resync(&inner, &shutdown));
+    }
+}
+
+/// The caches keep their subscribers; they must not fill the queue of a binder that is gone.
+struct Closing(WorkQueue<Key>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+async fn resync(inner: &Inner, shutdown: &CancellationToken) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(inner.config.resync) => {}
+        }
+        for claim in inner.parts.claims.list() {
+            inner.queue.add(Key::Claim(claim.metadata.key()));
+        }
+        for volume in inner.parts.volumes.list() {
+            inner.queue.add(Key::Volume(volume.metadata.name.clone()));
+        }
+    }
+}
+
+/// Feeds the queue: not only with what changed, but also with what waits for the change.
+fn subscribe(inner: &Arc<Inner>) {
+    let (queue, volumes) = (inner.queue.clone(), inner.parts.volumes.clone());
+    inner.parts.claims.subscribe(move |change| {
+        let claim = change.object();
+        let key = claim.metadata.key();
+        let bound_now = match change {
+            Change::Applied { old, new } => {
+                old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
+            }
+            Change::Deleted { .. } => true,
+        };
+        if bound_now {
+            for volume in view::volumes_for(&volumes, &key) {
+                queue.add(Key::Volume(volume.metadata.name.clone()));
+            }
+            if !claim.spec.volume_name.is_empty() {
+                queue.add(Key::Volume(claim.spec.volume_name.clone()));
+            }
+        }
+        queue.add(Key::Claim(key));
+    });
+    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
+    inner.parts.volumes.subscribe(move |change| {
+        let volume = change.object();
+        queue.add(Key::Volume(volume.metadata.name.clone()));
+        for claim in
+            view::claims_waiting_for(&claims, volume, matches!(change, Change::Deleted { .. }))
+        {
+            queue.add(Key::Claim(claim));
+        }
+    });
+    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
+    inner.parts.classes.subscribe(move |change| {
+        let name = &change.object().metadata.name;
+        for claim in
+            view::open_claims(&claims, name).into_iter().chain(view::open_claims(&claims, ""))
+        {
+            queue.add(Key::Claim(claim.metadata.key()));
+        }
+    });
+    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
+    inner.parts.pods.subscribe(move |change| {
+        let pod = change.object();
+        for (name, _) in pod.claim_names() {
+            let key = ObjectKey::new(pod.metadata.namespace.clone(), name);
+            let open = |claim: Arc<Claim>| {
+                claim.metadata.annotation(annotations::BIND_COMPLETED).is_none()
+            };
+            if claims.get(&key).is_some_and(open) {
+                queue.add(Key::Claim(key));
+            }
+        }
+    });
+}
+
+impl Inner {
+    async fn turn(&self, key: Key) -> Outcome {
+        let result = match &key {
+            Key::Claim(claim) => self.claim_turn(claim).await,
+            Key::Volume(volume) => self.volume_turn(volume).await,
+        };
+        match result {
+            Ok(()) => Outcome::Done,
+            // The cache is behind, or somebody wrote in between: look again in a moment.
+            Err(Undone::Stale) => Outcome::After(Duration::from_millis(5)),
+            Err(Undone::Failed(error)) => Outcome::Retry(error),
+        }
+    }
+
+    async fn claim_turn(&self, key: &ObjectKey) -> Result<(), Undone> {
+        let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
+        let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
+        self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await
+    }
+
+    /// One decision, and the hold that follows from it. `None` when the volume's own turn is
+    /// writing: the claim is woken when that is done.
+    fn decide_claim(&self, claim: &Claim) -> Option<Decided> {
+        let _serial = self.deciding.lock();
+        let parts = &self.parts;
+        let key = claim.metadata.key();
+        let mut volumes = view::candidates(&parts.volumes, &key);
+        let named = self.volume(&claim.spec.volume_name);
+        let class = parts.classes.get(&ObjectKey::cluster(claim.class_name()));
+        let classes = parts.classes.list();
+        let default = default_class(classes.iter().map(Arc::as_ref));
+        let actions = decide_claim(&ClaimView {
+            claim,
+            named: named.as_deref(),
+            candidates: &volumes.iter().map(Arc::as_ref).collect::<Vec<_>>(),
+            reserved: &self.holds.promised_to_others(&key),
+            class: class.as_deref(),
+            default_class: default.map(|class| class.metadata.name.as_str()),
+            waiting_pods: &view::waiting_pods(&parts.pods, &key),
+            options: self.config.options,
+        });
+        let Some(name) = touched(&actions) else {
+            return Some(Decided { actions, volume: None, _hold: None });
+        };
+        let hold = self.holds.promise(name, &key)?;
+        // The very record that was decided on: writes compare its version with the live one.
+        volumes.extend(named);
+        let volume = volumes.into_iter().find(|volume| volume.metadata.name == name);
+        Some(Decided { volume, _hold: Some(hold), actions })
+    }
+
+    async fn volume_turn(&self, name: &str) -> Result<(), Undone> {
+        let Some(_hold) = self.holds.take(name) else { return Ok(()) };
+        let Some(volume) = self.volume(name) else { return Ok(()) };
+        let claim = view::claim_of(&self.parts, &volume).await?;
+        let reference = volume.spec.claim_ref.clone().unwrap_or_default();
+        let key = ObjectKey::new(reference.namespace, reference.name);
+        let actions = decide_volume(&VolumeView {
+            volume: &volume,
+            claim: claim.as_deref(),
+            name_taken: self.parts.claims.get(&key).is_some(),
+            users: &view::users(&self.parts.pods, &key),
+        });
+        self.act(claim.as_deref(), Some(&volume), actions).await
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<Volume>> {
+        self.parts.volumes.get(&ObjectKey::cluster(name))
+    }
+
+    async fn act(
+        &self,
+        claim: Option<&Claim>,
+        volume: Option<&Volume>,
+        actions: Vec<Action>,
+    ) -> Result<(), Undone> {
+        let mut hands = Hands::new(&self.parts, claim, volume);
+        for action in actions {
+            match action {
+                Action::Tell(note) => self.tell(claim, volume, &note),
+                Action::LookAtClaim => {
+                    if let Some(claim) = claim {
+                        self.queue.add(Key::Claim(claim.metadata.key()));
+                    }
+                }
+                Action::Fail(text) => return Err(Undone::Failed(text.into())),
+                other => hands.carry_out(other).await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, claim: Option<&Claim>, volume: Option<&Volume>, note: &Note) {
+        let object = match note.about {
+            About::Claim => claim.map(|claim| ObjectRef::of::<Claim>(&claim.metadata)),
+            About::Volume => volume.map(|volume| ObjectRef::of::<Volume>(&volume.metadata)),
+        };
+        let kind = if note.warning { EventType::Warning } else { EventType::Normal };
+        if let Some(object) = object {
+            self.parts.recorder.event(&object, kind, note.reason, note.message.clone());
+        }
+    }
+}
+
+/// The volume that a claim's steps bind, if they bind one.
+fn touched(actions: &[Action]) -> Option<&str> {
+    actions.iter().find_map(|action| match action {
+        Action::PointVolume { volume, .. }
+        | Action::SetVolumePhase { volume, .. }
+        | Action::PointClaim { volume }
+        | Action::SetClaimBound { volume } => Some(volume.as_str()),
+        _ => None,
+    })
+}

@@ -1,0 +1,111 @@
+//! From caches to what a decision sees.
+
+use std::sync::Arc;
+
+use longshore_cluster::{ApiError, Cache};
+use longshore_core::model::{
+    ObjectKey,
+    keys::annotations,
+    kinds::{Claim, Pod, Volume},
+};
+
+use super::Parts;
+
+/// Volumes by the claim they point at; under the empty string those that point at none.
+const BY_CLAIM: &str = "bind-volumes-by-claim";
+/// Claims that are not bound yet, by class.
+const OPEN: &str = "bind-open-claims-by-class";
+/// Claims by the volume they name.
+const BY_VOLUME: &str = "bind-claims-by-volume";
+/// Pods by the claims they name.
+const PODS: &str = "bind-pods-by-claim";
+
+pub(super) fn index(parts: &Parts) {
+    parts.volumes.index(BY_CLAIM, |volume| {
+        let key = |reference: &longshore_core::model::ObjectRef| {
+            format!("{}/{}", reference.namespace, reference.name)
+        };
+        vec![volume.spec.claim_ref.as_ref().map(key).unwrap_or_default()]
+    });
+    parts.claims.index(OPEN, |claim| {
+        let bound = claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
+        if bound { vec![] } else { vec![claim.class_name().to_string()] }
+    });
+    parts.claims.index(BY_VOLUME, |claim| {
+        let name = &claim.spec.volume_name;
+        if name.is_empty() { vec![] } else { vec![name.clone()] }
+    });
+    parts.pods.index(PODS, |pod| {
+        let namespace = &pod.metadata.namespace;
+        pod.claim_names().map(|(name, _)| format!("{namespace}/{name}")).collect()
+    });
+}
+
+/// Volumes that point at this claim.
+pub(super) fn volumes_for(volumes: &Cache<Volume>, claim: &ObjectKey) -> Vec<Arc<Volume>> {
+    volumes.by_index(BY_CLAIM, &claim.to_string())
+}
+
+/// Volumes that may answer this claim.
+pub(super) fn candidates(volumes: &Cache<Volume>, claim: &ObjectKey) -> Vec<Arc<Volume>> {
+    let mut found = volumes_for(volumes, claim);
+    found.extend(volumes.by_index(BY_CLAIM, ""));
+    found
+}
+
+/// Claims of this class that are not bound yet.
+pub(super) fn open_claims(claims: &Cache<Claim>, class: &str) -> Vec<Arc<Claim>> {
+    claims.by_index(OPEN, class)
+}
+
+/// Claims that a change of this volume concerns.
+pub(super) fn claims_waiting_for(
+    claims: &Cache<Claim>,
+    volume: &Volume,
+    gone: bool,
+) -> Vec<ObjectKey> {
+    let name = &volume.metadata.name;
+    let mut keys: Vec<ObjectKey> =
+        claims.by_index(BY_VOLUME, name).iter().map(|claim| claim.metadata.key()).collect();
+    if let Some(reference) = &volume.spec.claim_ref {
+        keys.push(ObjectKey::new(reference.namespace.clone(), reference.name.clone()));
+    } else if !gone && volume.status.phase == "Available" {
+        let open = open_claims(claims, volume.class_name());
+        let any = open.iter().filter(|claim| claim.spec.volume_name.is_empty());
+        keys.extend(any.map(|claim| claim.metadata.key()));
+    }
+    keys
+}
+
+/// Names of pods that use the claim, are not finished, and have no node yet.
+pub(super) fn waiting_pods(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<String> {
+    let using = pods.by_index(PODS, &claim.to_string());
+    let waiting = using.iter().filter(|pod| !pod.finished() && pod.spec.node_name.is_empty());
+    waiting.map(|pod| pod.metadata.name.clone()).collect()
+}
+
+/// Pods that use a claim of this name and are not finished, as `namespace/name`.
+pub(super) fn users(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<String> {
+    let using = pods.by_index(PODS, &claim.to_string());
+    using.iter().filter(|pod| !pod.finished()).map(|pod| pod.metadata.key().to_string()).collect()
+}
+
+/// The claim that a volume points at, with the same UID.
+///
+/// A cache can be late. Before a volume is released for want of a claim, the API itself is asked.
+pub(super) async fn claim_of(
+    parts: &Parts,
+    volume: &Volume,
+) -> Result<Option<Arc<Claim>>, ApiError> {
+    let Some(reference) = volume.spec.claim_ref.as_ref().filter(|one| !one.uid.is_empty()) else {
+        return Ok(None);
+    };
+    let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
+    let settled = matches!(volume.status.phase.as_str(), "Released" | "Failed");
+    let found = match parts.claims.get(&key) {
+        None if settled => None,
+        Some(claim) if claim.metadata.uid == reference.uid => Some(claim),
+        None | Some(_) => parts.api.get::<Claim>(&key).await?.map(Arc::new),
+    };
+    Ok(found.filter(|claim| claim.metadata.uid == reference.uid))
+}
