@@ -5,4 +5,5 @@ pub mod attacher;
 pub mod bind;
 mod index;
 pub mod protect;
+pub mod provision;
 pub mod schedule;

@@ -103,6 +103,12 @@ impl<P: Provisioner> ProvisionController<P> {
         Self { inner: Arc::new(inner) }
     }
 
+    /// A handle that gives claims and volumes another look from outside.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker { volumes: self.inner.volumes.clone() }
+    }
+
     /// Works until `shutdown`; then finishes what is under way and returns. Aborting it at any
     /// point is safe as far as the provisioner's own calls are.
     pub async fn run(self, shutdown: CancellationToken) {
@@ -130,6 +136,19 @@ impl<P: Provisioner> ProvisionController<P> {
             }),
             resync(&inner, &shutdown),
         );
+    }
+}
+
+/// Wakes a controller for what its own caches do not show.
+#[derive(Clone)]
+pub struct Waker {
+    volumes: WorkQueue<String>,
+}
+
+impl Waker {
+    /// Looks at a volume now, without waiting for its backoff.
+    pub fn look_at_volume(&self, name: &str) {
+        self.volumes.add(name.to_string());
     }
 }
 

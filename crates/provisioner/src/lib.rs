@@ -68,7 +68,7 @@ mod volumes;
 
 pub use config::{Config, Retry, Save};
 pub use contract::{Cause, Made, NotDeleted, NotMade, Provisioner, Request};
-pub use controller::{Parts, ProvisionController};
+pub use controller::{Parts, ProvisionController, Waker};
 pub use longshore_cluster::Api;
 pub use longshore_core::model::kinds::{Claim, StorageClass, Volume};
 pub use metrics::ProvisionMetrics;

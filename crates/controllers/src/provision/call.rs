@@ -1,0 +1,86 @@
+//! Plans to requests, answers to facts, secrets to their content.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use longshore_cluster::Api;
+use longshore_core::{
+    model::{
+        ObjectKey,
+        kinds::{Secret, SecretRef},
+    },
+    provision::{Access, Created, Plan, topology::Term},
+};
+use longshore_csi::v1::{
+    CapacityRange, CreateVolumeRequest, Topology, TopologyRequirement, Volume, VolumeCapability,
+    volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
+};
+
+/// The content of a secret.
+pub(super) type Content = BTreeMap<String, String>;
+
+/// The CreateVolume call that a plan describes.
+pub(super) fn create_request(plan: &Plan, secrets: Content) -> CreateVolumeRequest {
+    let topologies = |terms: &[Term]| {
+        terms.iter().map(|term| Topology { segments: term.clone() }).collect::<Vec<_>>()
+    };
+    CreateVolumeRequest {
+        name: plan.volume.clone(),
+        capacity_range: Some(CapacityRange { required_bytes: plan.bytes, limit_bytes: 0 }),
+        volume_capabilities: plan.capabilities.iter().map(capability).collect(),
+        parameters: plan.parameters.clone(),
+        secrets,
+        accessibility_requirements: plan.topology.as_ref().map(|wanted| TopologyRequirement {
+            requisite: topologies(&wanted.requisite),
+            preferred: topologies(&wanted.preferred),
+        }),
+        ..CreateVolumeRequest::default()
+    }
+}
+
+fn capability(wanted: &longshore_core::provision::Capability) -> VolumeCapability {
+    let mode = Mode::from_str_name(&wanted.mode).unwrap_or(Mode::Unknown);
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(match &wanted.access {
+            Access::Block => AccessType::Block(BlockVolume {}),
+            Access::Mount { fs_type, flags } => AccessType::Mount(MountVolume {
+                fs_type: fs_type.clone(),
+                mount_flags: flags.clone(),
+                ..MountVolume::default()
+            }),
+        }),
+    }
+}
+
+/// What the driver's answer says.
+pub(super) fn created(volume: Volume) -> Created {
+    Created {
+        handle: volume.volume_id,
+        bytes: volume.capacity_bytes,
+        context: volume.volume_context,
+        places: volume.accessible_topology.into_iter().map(|one| one.segments).collect(),
+    }
+}
+
+/// Reads a secret from the API; nothing of it is kept.
+pub(super) async fn read_secret(api: &Api, reference: &SecretRef) -> Result<Content, String> {
+    let SecretRef { name, namespace } = reference;
+    let failed =
+        |why: String| format!("error getting secret {name} in namespace {namespace}: {why}");
+    let key = ObjectKey::new(namespace.clone(), name.clone());
+    let secret = match api.get::<Secret>(&key).await {
+        Ok(Some(secret)) => secret,
+        Ok(None) => return Err(failed(format!("secrets \"{name}\" not found"))),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    let decoded = secret.data.into_iter().map(|(key, value)| {
+        // The message names the key only: what is in it must not reach a log.
+        let unreadable = || failed(format!("the value of {key:?} is not text"));
+        let bytes =
+            base64::engine::general_purpose::STANDARD.decode(&value).map_err(|_| unreadable())?;
+        let text = String::from_utf8(bytes).map_err(|_| unreadable())?;
+        Ok((key, text))
+    });
+    decoded.collect()
+}

@@ -1,0 +1,363 @@
+//! The CSI provisioner: one claim to one CreateVolume, one volume to one DeleteVolume.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use longshore_cluster::{EventType, clock};
+use longshore_core::{
+    claim::storage_provisioner,
+    model::{
+        ObjectKey, ObjectRef,
+        keys::annotations,
+        kinds::{Claim, CsiNode, Node, SecretRef, StorageClass, Volume},
+    },
+    provision::{
+        Created, DeletionSecret, NotPlanned, Plan, PlanView, deletion_secret,
+        name::volume_name,
+        plan,
+        topology::{self, Requirement, SelectedNode, TopologyError},
+    },
+};
+use longshore_csi::{CsiError, Verdict, code_name, v1};
+use longshore_provisioner::{Made, NotDeleted, NotMade, Provisioner, Request};
+use parking_lot::Mutex;
+
+use super::{
+    Config, Driver, Parts,
+    call::{Content, create_request, created, read_secret},
+    guard::{Begun, Intents},
+};
+
+/// How often a volume that is of no use is deleted before that is left to the next attempt.
+const CLEANUP_TRIES: u32 = 5;
+
+pub(super) struct CsiProvisioner {
+    pub(super) config: Config,
+    pub(super) parts: Parts,
+    pub(super) driver: Driver,
+    pub(super) intents: Option<Intents>,
+    /// Calls without a verdict, by claim UID: repeated as they were, also when nodes or the class
+    /// have changed meanwhile.
+    unsettled: Mutex<HashMap<String, Plan>>,
+    identity: String,
+}
+
+/// What became of one CreateVolume.
+pub(super) enum Answer {
+    Made(Created),
+    /// The driver said no: nothing exists, nothing will.
+    No(CsiError),
+    /// Nobody knows.
+    NoVerdict(CsiError),
+    /// It answered without a volume.
+    Nonsense,
+}
+
+impl CsiProvisioner {
+    pub(super) fn new(
+        config: Config,
+        mut parts: Parts,
+        driver: Driver,
+        intents: Option<Intents>,
+    ) -> Self {
+        parts.csi = parts.csi.with_timeout(Some(config.timeout));
+        let millis = clock::now().as_millisecond();
+        let identity = format!("{millis}-{}-{}", fastrand::u32(0..10_000), driver.name);
+        Self { config, parts, driver, intents, unsettled: Mutex::default(), identity }
+    }
+
+    pub(super) async fn wait_for_caches(&self) {
+        if let Some((nodes, csi_nodes)) = &self.parts.nodes {
+            nodes.synced().await;
+            csi_nodes.synced().await;
+        }
+        if let Some(attachments) = &self.parts.attachments {
+            attachments.synced().await;
+        }
+        if let Some(intents) = &self.intents {
+            intents.records().synced().await;
+        }
+    }
+
+    /// Calls CreateVolume exactly as planned.
+    pub(super) async fn create(&self, plan: &Plan, secrets: Content) -> Answer {
+        match self.parts.csi.create_volume(create_request(plan, secrets)).await {
+            Ok(answer) => answer.volume.map_or(Answer::Nonsense, |v| Answer::Made(created(v))),
+            Err(error) if error.is_final() => Answer::No(error),
+            Err(error) => Answer::NoVerdict(error),
+        }
+    }
+
+    pub(super) async fn delete_handle(
+        &self,
+        handle: &str,
+        secrets: Content,
+    ) -> Result<(), CsiError> {
+        let request = v1::DeleteVolumeRequest { volume_id: handle.into(), secrets };
+        self.parts.csi.delete_volume(request).await.map(|_| ())
+    }
+
+    pub(super) async fn content(&self, reference: Option<&SecretRef>) -> Result<Content, String> {
+        match reference {
+            Some(reference) => read_secret(&self.parts.api, reference).await,
+            None => Ok(Content::new()),
+        }
+    }
+
+    /// The outcome is known: neither memory nor record is needed.
+    async fn settle(&self, uid: &str) {
+        self.unsettled.lock().remove(uid);
+        let Some(intents) = &self.intents else { return };
+        if let Err(error) = intents.end(uid).await {
+            // The resolver drops it later: the watch still shows the record.
+            tracing::warn!(claim_uid = uid, %error, "an intent outlives its outcome");
+        }
+        intents.set_owned(uid, false);
+    }
+
+    fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
+        let node = request.node.as_deref();
+        let topology = self.topology_in_use().then(|| self.requirement(request));
+        let result = plan(&PlanView {
+            claim: &request.claim,
+            class: &request.class,
+            driver: &self.driver.name,
+            capabilities: self.driver.capabilities,
+            settings: &self.config.plan,
+            selected_node: node,
+            topology,
+        });
+        result.map_err(|why| match why {
+            NotPlanned::Final(text) => NotMade::Final(text.into()),
+            NotPlanned::Unchanged(text) => NotMade::Unchanged(text.into()),
+            NotPlanned::Elsewhere(text) => NotMade::Elsewhere(text.into()),
+            NotPlanned::Populator => self.leave_to_populator(&request.claim),
+        })
+    }
+
+    fn leave_to_populator(&self, claim: &Claim) -> NotMade {
+        let object = ObjectRef::of::<Claim>(&claim.metadata);
+        let text = "Assuming an external populator will provision the volume";
+        self.parts.recorder.event(&object, EventType::Normal, "Provisioning", text);
+        NotMade::Ignored("the data source is filled by an external populator".into())
+    }
+
+    fn topology_in_use(&self) -> bool {
+        self.config.topology && self.driver.capabilities.topology && self.parts.nodes.is_some()
+    }
+
+    fn requirement(&self, request: &Request) -> Result<Option<Requirement>, TopologyError> {
+        let Some((nodes, csi_nodes)) = &self.parts.nodes else { return Ok(None) };
+        let driver = self.driver.name.as_str();
+        let keys_on = |node: &CsiNode| node.driver(driver).map(|one| one.topology_keys.clone());
+        let all: Vec<Arc<Node>> = nodes.list();
+        let labels: Vec<&BTreeMap<String, String>> =
+            all.iter().map(|node| &node.metadata.labels).collect();
+        let name = request.node.as_deref();
+        let key = ObjectKey::cluster(name.unwrap_or_default());
+        let node = nodes.get(&key);
+        let node_keys = csi_nodes.get(&key).map(|node| keys_on(&node).unwrap_or_default());
+        let known = |node: &Arc<CsiNode>| keys_on(node).filter(|keys| !keys.is_empty());
+        let cluster_keys = csi_nodes.list().iter().find_map(known);
+        topology::requirement(&topology::View {
+            claim: &request.claim.metadata.name,
+            selected: name.map(|name| SelectedNode {
+                name,
+                keys: node_keys.as_deref(),
+                labels: node.as_ref().map(|node| &node.metadata.labels),
+            }),
+            strict: self.config.strict_topology,
+            immediate: self.config.immediate_topology,
+            allowed: &allowed(&request.class),
+            cluster_keys: cluster_keys.as_deref(),
+            nodes: &labels,
+        })
+    }
+
+    /// Finds what to ask for: an earlier call without an outcome, or a new one, written down.
+    async fn begin(&self, request: &Request) -> Result<Plan, NotMade> {
+        let uid = &request.claim.metadata.uid;
+        let mut earlier = self.unsettled.lock().get(uid).cloned();
+        loop {
+            if let Some(plan) = earlier {
+                if plan.selected_node == request.node {
+                    return Ok(plan);
+                }
+                // The scheduler has chosen anew. What was begun elsewhere comes to its end first,
+                // or it would be left there.
+                if let Err(error) = self.abandon(&plan).await {
+                    self.unsettled.lock().insert(uid.clone(), plan);
+                    return Err(NotMade::InBackground(error.into()));
+                }
+                self.unsettled.lock().remove(uid);
+            }
+            let plan = self.plan_afresh(request)?;
+            let Some(intents) = &self.intents else { return Ok(plan) };
+            match intents.begin(&plan).await {
+                Ok(Begun::New) => return Ok(plan),
+                Ok(Begun::Earlier(found)) => earlier = Some(*found),
+                Err(error) => return Err(NotMade::Unchanged(error.into())),
+            }
+        }
+    }
+
+    async fn provision_planned(&self, request: &Request, plan: Plan) -> Result<Made, NotMade> {
+        let uid = &request.claim.metadata.uid;
+        let secrets = self
+            .content(plan.secrets.provisioner.as_ref())
+            .await
+            .map_err(|error| NotMade::Unchanged(error.into()))?;
+        match self.create(&plan, secrets.clone()).await {
+            Answer::Made(created) => match plan.too_small(&created) {
+                None => Ok(Made { volume: plan.volume(&created, &self.identity) }),
+                Some(problem) => Err(self.clean_up(plan, &created, secrets, problem).await),
+            },
+            Answer::NoVerdict(error) if self.config.leaks_on_purpose() => {
+                Err(NotMade::Final(error.into()))
+            }
+            Answer::NoVerdict(error) => {
+                self.unsettled.lock().insert(uid.clone(), plan);
+                Err(NotMade::InBackground(error.into()))
+            }
+            Answer::Nonsense => {
+                self.settle(uid).await;
+                Err(NotMade::Final("the driver answered CreateVolume without a volume".into()))
+            }
+            Answer::No(error) => {
+                self.settle(uid).await;
+                let exhausted = code_name(error.code()) == "ResourceExhausted";
+                let movable = plan.topology_in_use && plan.selected_node.is_some();
+                Err(match error.verdict() {
+                    Verdict::Infeasible => NotMade::Infeasible(error.into()),
+                    _ if exhausted && movable => NotMade::Elsewhere(error.into()),
+                    _ => NotMade::Final(error.into()),
+                })
+            }
+        }
+    }
+
+    /// Deletes a volume that is smaller than asked for. The same call is repeated later, so the
+    /// record stays as long as the volume may.
+    async fn clean_up(
+        &self,
+        plan: Plan,
+        created: &Created,
+        secrets: Content,
+        problem: String,
+    ) -> NotMade {
+        let mut last = None;
+        for _ in 0..CLEANUP_TRIES {
+            match self.delete_handle(&created.handle, secrets.clone()).await {
+                Ok(()) => {
+                    self.settle(&plan.claim.uid).await;
+                    return NotMade::InBackground(problem.into());
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let error = last.map(|error| error.to_string()).unwrap_or_default();
+        let name = plan.volume.clone();
+        self.unsettled.lock().insert(plan.claim.uid.clone(), plan);
+        let text =
+            format!("{problem}. Cleanup of volume {name} failed, volume is orphaned: {error}");
+        NotMade::InBackground(text.into())
+    }
+
+    /// The secret for DeleteVolume; one that cannot be read is left out, as the volume must go.
+    async fn deletion_content(&self, volume: &Volume) -> Result<Content, NotDeleted> {
+        let class = self.parts.classes.get(&ObjectKey::cluster(volume.class_name()));
+        let name = &volume.metadata.name;
+        let found = deletion_secret(volume, class.as_deref()).map_err(|error| {
+            NotDeleted::Failed(
+                format!("failed to get secretreference for volume {name}: {error}").into(),
+            )
+        })?;
+        let DeletionSecret::From(reference) = found else { return Ok(Content::new()) };
+        Ok(read_secret(&self.parts.api, &reference).await.unwrap_or_else(|error| {
+            tracing::warn!(volume = name, error, "deleting the volume without its secret");
+            Content::new()
+        }))
+    }
+
+    fn attached_to(&self, volume: &str) -> Option<String> {
+        let attachments = self.parts.attachments.as_ref()?.list();
+        let holds = |source: &Option<String>| source.as_deref() == Some(volume);
+        let found =
+            attachments.iter().find(|one| holds(&one.spec.source.persistent_volume_name))?;
+        Some(found.spec.node_name.clone())
+    }
+}
+
+fn allowed(class: &StorageClass) -> Vec<topology::Allowed> {
+    let terms = class.allowed_topologies.iter();
+    terms
+        .map(|term| {
+            let all = term.match_label_expressions.iter();
+            all.map(|one| (one.key.clone(), one.values.clone())).collect()
+        })
+        .collect()
+}
+
+impl Provisioner for CsiProvisioner {
+    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+        let uid = &request.claim.metadata.uid;
+        let _taken = match &self.intents {
+            Some(intents) => Some(intents.take(uid).await),
+            None => None,
+        };
+        let result = match self.begin(request).await {
+            Ok(plan) => self.provision_planned(request, plan).await,
+            Err(error) => Err(error),
+        };
+        if let Some(intents) = &self.intents {
+            // What is made stays ours until it is saved; what may be, until there is a verdict.
+            let open = result.is_ok() || self.unsettled.lock().contains_key(uid);
+            intents.set_owned(uid, open);
+        }
+        result
+    }
+
+    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+        let failed = |text: String| NotDeleted::Failed(text.into());
+        let Some(source) = &volume.spec.csi else { return Err(failed("invalid CSI PV".into())) };
+        if source.driver != self.driver.name {
+            return Err(NotDeleted::Ignored(format!("the volume is of driver {}", source.driver)));
+        }
+        if let Some(missing) = self.driver.capabilities.missing() {
+            return Err(failed(missing.into()));
+        }
+        let secrets = self.deletion_content(volume).await?;
+        let name = &volume.metadata.name;
+        if let Some(node) = self.attached_to(name) {
+            return Err(failed(format!(
+                "persistentvolume {name} is still attached to node {node}"
+            )));
+        }
+        let deleted = self.delete_handle(&source.volume_handle, secrets).await;
+        deleted.map_err(|error| NotDeleted::Failed(error.into()))
+    }
+
+    async fn should_provision(&self, claim: &Claim) -> bool {
+        let ours = Some(self.driver.name.as_str());
+        storage_provisioner(claim) == ours
+            || claim.metadata.annotation(annotations::MIGRATED_TO) == ours
+    }
+
+    fn supports_block(&self) -> bool {
+        true
+    }
+
+    fn volume_name(&self, claim: &Claim) -> String {
+        let settings = &self.config.plan;
+        let name =
+            volume_name(&settings.name_prefix, &claim.metadata.uid, settings.name_uuid_length);
+        // A name that cannot be made is reported when the volume is planned.
+        name.unwrap_or_default()
+    }
+
+    async fn saved(&self, request: &Request) {
+        self.settle(&request.claim.metadata.uid).await;
+    }
+}

@@ -1,0 +1,213 @@
+//! Provisions and deletes volumes through a CSI driver.
+//!
+//! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module speaks to
+//! the driver. What makes it more than that is the leak guard: before CreateVolume goes out, the
+//! whole call is written down as an *intent* (a ConfigMap, with secrets by reference only), and
+//! the intent is dropped when the volume is saved or the driver has said a final "no". Whatever
+//! happens in between, the intent is there: a later attempt repeats the very same call, and an
+//! intent whose claim has gone is repeated to a verdict and the volume deleted.
+
+mod call;
+mod driver;
+mod guard;
+mod make;
+mod resolve;
+
+use std::{sync::Arc, time::Duration};
+
+use longshore_cluster::{Api, Cache, Change, Metrics, Recorder, Scope, queue::backoff};
+use longshore_core::{
+    model::kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
+    provision::PlanSettings,
+};
+use longshore_csi::Client;
+use longshore_provisioner::{
+    Config as LibraryConfig, Parts as LibraryParts, ProvisionController, ProvisionMetrics, Retry,
+    Save,
+};
+use tokio_util::sync::CancellationToken;
+
+pub use driver::{Driver, StartError, describe};
+use guard::Intents;
+pub use guard::{INTENT_KIND, intent_name};
+use make::CsiProvisioner;
+
+/// What the provisioner works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// The API.
+    pub api: Api,
+    /// The driver.
+    pub csi: Client,
+    /// All claims.
+    pub claims: Cache<Claim>,
+    /// All volumes.
+    pub volumes: Cache<Volume>,
+    /// All classes.
+    pub classes: Cache<StorageClass>,
+    /// Nodes and what they know of drivers; needed only for drivers with topology.
+    pub nodes: Option<(Cache<Node>, Cache<CsiNode>)>,
+    /// Attachments; needed only for drivers that attach.
+    pub attachments: Option<Cache<VolumeAttachment>>,
+    /// Where events go.
+    pub recorder: Recorder,
+    /// Counters, shared by all provisioners of the process.
+    pub metrics: ProvisionMetrics,
+    /// Where queues report.
+    pub registry: Metrics,
+}
+
+/// How the provisioner behaves; the defaults are the official program's.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Names, filesystem type, metadata.
+    pub plan: PlanSettings,
+    /// Deadline of one call to the driver.
+    pub timeout: Duration,
+    /// First pause between attempts.
+    pub retry_interval_start: Duration,
+    /// Longest pause between attempts.
+    pub retry_interval_max: Duration,
+    /// Claims, and volumes, worked on at a time.
+    pub worker_threads: usize,
+    /// Feature gate `Topology`.
+    pub topology: bool,
+    /// Late binding: ask for the selected node's place only.
+    pub strict_topology: bool,
+    /// Immediate binding: ask for all places of the cluster.
+    pub immediate_topology: bool,
+    /// Where intents are kept; `None` switches the leak guard off.
+    pub leak_guard: Option<String>,
+    /// A bug on purpose: no intents, and calls without a verdict are forgotten.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub plant_leak: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            plan: PlanSettings::default(),
+            timeout: Duration::from_secs(10),
+            retry_interval_start: Duration::from_secs(1),
+            retry_interval_max: Duration::from_secs(300),
+            worker_threads: 100,
+            topology: true,
+            strict_topology: false,
+            immediate_topology: true,
+            leak_guard: None,
+            #[cfg(any(test, feature = "planted-bugs"))]
+            plant_leak: false,
+        }
+    }
+}
+
+impl Config {
+    fn leaks_on_purpose(&self) -> bool {
+        #[cfg(any(test, feature = "planted-bugs"))]
+        return self.plant_leak;
+        #[cfg(not(any(test, feature = "planted-bugs")))]
+        false
+    }
+}
+
+/// Waits for the driver, asks it who it is, and provisions until `shutdown`.
+///
+/// A driver that cannot be asked is asked again, with growing pauses. Aborting this anywhere is
+/// safe with the leak guard on.
+pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) {
+    let mut failures = 0;
+    let driver = loop {
+        match describe(&parts.csi, config.timeout).await {
+            Ok(driver) => break driver,
+            Err(error) => {
+                let pause = backoff(config.retry_interval_start, Duration::from_secs(10), failures);
+                tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
+                failures += 1;
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+    };
+    CsiController::new(config, parts, driver).run(shutdown).await;
+}
+
+/// The provisioner for one driver, whose name and capabilities are known.
+pub struct CsiController {
+    config: Config,
+    parts: Parts,
+    driver: Driver,
+}
+
+impl CsiController {
+    /// A provisioner that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(config: Config, parts: Parts, driver: Driver) -> Self {
+        Self { config, parts, driver }
+    }
+
+    /// Provisions until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self { config, parts, driver } = self;
+        // Ends the watch of the intents in whatever way this future ends.
+        let stop = shutdown.child_token();
+        let _stopped = stop.clone().drop_guard();
+        let guarded = config.leak_guard.as_ref().filter(|_| !config.leaks_on_purpose());
+        let intents = guarded.map(|namespace| {
+            let scope = Scope {
+                namespace: Some(namespace.clone()),
+                label_selector: Some(guard::selector(&driver.name)),
+                field_selector: None,
+            };
+            let (records, _) = Cache::<ConfigMap>::start(&parts.api, scope, &stop);
+            Intents::new(parts.api.clone(), records, namespace, &driver.name)
+        });
+        let library = library_config(&config, &driver);
+        let library_parts = LibraryParts {
+            api: parts.api.clone(),
+            claims: parts.claims.clone(),
+            volumes: parts.volumes.clone(),
+            classes: parts.classes.clone(),
+            recorder: parts.recorder.clone(),
+            metrics: parts.metrics.clone(),
+            registry: parts.registry.clone(),
+        };
+        let attachments = parts.attachments.clone();
+        let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents));
+        provisioner.wait_for_caches().await;
+        let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
+        if let Some(attachments) = attachments {
+            // A volume that was still attached can go as soon as its last attachment has.
+            let waker = controller.waker();
+            attachments.subscribe(move |change| {
+                if let Change::Deleted { old } = change
+                    && let Some(volume) = &old.spec.source.persistent_volume_name
+                {
+                    waker.look_at_volume(volume);
+                }
+            });
+        }
+        tokio::join!(controller.run(shutdown.clone()), resolve::run(provisioner, shutdown));
+    }
+}
+
+fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
+    LibraryConfig {
+        threads: config.worker_threads,
+        retry: Retry {
+            start: config.retry_interval_start,
+            max: config.retry_interval_max,
+            bucket: None,
+        },
+        failed_provision_threshold: 0,
+        failed_delete_threshold: 0,
+        add_finalizer: true,
+        save: Save::Always,
+        infeasible_pause: config.retry_interval_max,
+        ..LibraryConfig::new(driver.name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;
