@@ -15,7 +15,8 @@ mod view;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, EventType, Metrics, Outcome, QueueOptions, Recorder, WorkQueue,
+    Api, Cache, Change, EventType, Metrics, Outcome, QueueOptions, Recorder, SharedCaches,
+    WorkQueue,
 };
 use longshore_core::{
     bind::{About, Action, ClaimView, Note, Options, VolumeView, decide_claim, decide_volume},
@@ -49,6 +50,22 @@ pub struct Parts {
     pub recorder: Recorder,
     /// Where the queue reports.
     pub metrics: Metrics,
+}
+
+impl Parts {
+    /// Over the caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(api: &Api, caches: &SharedCaches, recorder: Recorder, metrics: Metrics) -> Self {
+        Self {
+            api: api.clone(),
+            claims: caches.of(),
+            volumes: caches.of(),
+            classes: caches.of(),
+            pods: caches.of(),
+            recorder,
+            metrics,
+        }
+    }
 }
 
 /// How the binder behaves.

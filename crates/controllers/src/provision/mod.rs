@@ -15,7 +15,9 @@ mod resolve;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Api, Cache, Change, Metrics, Recorder, Scope, queue::backoff};
+use longshore_cluster::{
+    Api, Cache, Change, Metrics, Recorder, Scope, SharedCaches, queue::backoff,
+};
 use longshore_core::{
     model::kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
     provision::PlanSettings,
@@ -55,6 +57,32 @@ pub struct Parts {
     pub metrics: ProvisionMetrics,
     /// Where queues report.
     pub registry: Metrics,
+}
+
+impl Parts {
+    /// Over the caches that all loops of the process share.
+    #[must_use]
+    pub fn shared(
+        api: &Api,
+        csi: Client,
+        caches: &SharedCaches,
+        recorder: Recorder,
+        metrics: ProvisionMetrics,
+        registry: Metrics,
+    ) -> Self {
+        Self {
+            api: api.clone(),
+            csi,
+            claims: caches.of(),
+            volumes: caches.of(),
+            classes: caches.of(),
+            nodes: Some((caches.of(), caches.of())),
+            attachments: Some(caches.of()),
+            recorder,
+            metrics,
+            registry,
+        }
+    }
 }
 
 /// How the provisioner behaves; the defaults are the official program's.
