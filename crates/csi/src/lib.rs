@@ -37,6 +37,8 @@ pub mod metrics;
 pub mod names;
 pub mod redact;
 pub mod server;
+#[cfg(test)]
+mod wire_tests;
 
 pub use call::Call;
 pub use client::{Client, ConnectError, ConnectOptions, Options};

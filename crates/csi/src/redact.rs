@@ -18,7 +18,7 @@ pub const STRIPPED: &str = "***stripped***";
 
 static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(DESCRIPTORS).expect("the embedded descriptors are made by the build")
 });
 

@@ -28,7 +28,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-type OnLost = Arc<dyn Fn() + Send + Sync>;
+/// Called when a connection is lost.
+pub type OnLost = Arc<dyn Fn() + Send + Sync>;
 
 /// Where the driver is and how to treat it.
 #[derive(Clone)]
@@ -109,6 +110,16 @@ impl Client {
     }
 }
 
+/// One connection to a socket for any generated client, for example that of the registration service.
+///
+/// Fails at once when nobody answers; the authority is `localhost`.
+pub async fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
+    let path = path.to_owned();
+    let losses = Arc::new(watch::Sender::new(0));
+    let connector = Connector::new(move || UnixStream::connect(path.clone()), &losses, None);
+    endpoint().connect_with_connector(connector).await
+}
+
 /// The authority every CSI client sends on a unix socket.
 fn endpoint() -> Endpoint {
     Endpoint::from_static("http://localhost")
@@ -131,10 +142,11 @@ where
             Ok(channel) => return Ok(channel),
             Err(error) => error,
         };
-        if options.timeout.is_some_and(|timeout| start.elapsed() + pause > timeout) {
+        let left = options.timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Err(ConnectError::Timeout {
                 address: options.address.clone(),
-                waited: options.timeout.unwrap_or_default(),
+                waited: start.elapsed(),
                 last: causes(&error),
             });
         }
@@ -142,7 +154,7 @@ where
             tracing::warn!(address = options.address, "Still connecting to CSI driver");
             report += REPORT_EVERY;
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(left.map_or(pause, |left| left.min(pause))).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
@@ -157,8 +169,20 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What most sidecars do when their driver goes away: leave a message, exit with code 1 and be restarted.
+pub fn exit_on_loss(termination_log: &Path) -> OnLost {
+    let path = termination_log.to_owned();
+    Arc::new(move || {
+        tracing::error!("{LOST_CONNECTION}");
+        if let Err(error) = write_termination_log(&path) {
+            tracing::error!(path = %path.display(), %error, "cannot write the termination log");
+        }
+        std::process::exit(1);
+    })
+}
+
 /// Writes the last words of a sidecar that exits because its driver went away.
-pub fn write_termination_log(path: &Path) -> io::Result<()> {
+fn write_termination_log(path: &Path) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();

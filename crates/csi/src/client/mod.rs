@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::{Call, CsiError, redact};
 
 pub use connect::{
-    ConnectError, ConnectOptions, LOST_CONNECTION, TERMINATION_LOG, write_termination_log,
+    ConnectError, ConnectOptions, LOST_CONNECTION, OnLost, TERMINATION_LOG, channel, exit_on_loss,
 };
 pub use identity::{DriverNameError, ProbeFailed};
 

@@ -2,6 +2,9 @@
 //!
 //! [`Listener::bind`] takes the socket path, [`serve`] answers on it until shutdown, [`serve_streams`] does the
 //! same for streams that are already connected, for example in memory.
+//!
+//! A handler is dropped at its next await point when its caller's deadline passes or its connection ends. Work
+//! that must not stop halfway belongs into a task of its own.
 
 pub mod authority;
 mod listener;
