@@ -85,6 +85,12 @@ impl Access {
         matches!(self.mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
     }
 
+    /// The mount flags say read-only.
+    #[must_use]
+    pub fn mounts_read_only(&self) -> bool {
+        matches!(&self.kind, AccessKind::Mount { options, .. } if options.read_only)
+    }
+
     /// Several nodes may have the volume at once.
     #[must_use]
     pub fn many_nodes(&self) -> bool {

@@ -79,7 +79,7 @@ impl Driver {
         if inner.config.mode.node() {
             inner.settle_node().map_err(DriverError::Settle)?;
         }
-        if inner.config.mode.controller() {
+        if inner.config.mode.controller() && inner.config.kind == DriverKind::Shared {
             inner.count_attachments().map_err(DriverError::Settle)?;
         }
         Ok(Self { inner: Arc::new(inner) })

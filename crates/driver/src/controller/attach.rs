@@ -113,20 +113,16 @@ impl Inner {
         let Some(id) = VolumeId::parse(given) else { return done };
         let Some((pool, _)) = self.find(&id)? else { return done };
         let concerns = |node: &str| request.node_id.is_empty() || request.node_id == node;
-        let mut freed = Vec::new();
+        let mut freed: Vec<String> = Vec::new();
         pool.update(&id, |record| {
-            if let Some(staged) = record.staged.iter().find(|staged| concerns(&staged.node)) {
-                return Err(Refusal::Precondition(format!(
-                    "volume {id} is still staged on node {}",
-                    staged.node
-                )));
+            freed = record.attachments.iter().map(|one| one.node.clone()).collect();
+            freed.retain(|node| concerns(node));
+            for node in &freed {
+                if pool.is_staged(&id, node)? {
+                    let text = format!("volume {id} is still staged on node {node}");
+                    return Err(Refusal::Precondition(text));
+                }
             }
-            freed = record
-                .attachments
-                .iter()
-                .map(|one| one.node.clone())
-                .filter(|n| concerns(n))
-                .collect();
             record.attachments.retain(|one| !concerns(&one.node));
             Ok(())
         })?;

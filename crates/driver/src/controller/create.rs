@@ -58,7 +58,6 @@ impl Inner {
             parameters: request.parameters.clone(),
             content: Content::Blank,
             attachments: vec![],
-            staged: vec![],
             created: Timestamp::now(),
         };
         wanted.pool.create(&record)?;

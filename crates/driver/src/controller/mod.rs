@@ -31,10 +31,10 @@ impl Inner {
         };
         for pool in &self.pools {
             if let Some(record) = pool.read(&id)? {
-                check_unused(&record)?;
+                self.check_unused(pool, &record)?;
                 self.release_device(pool, &id)?;
             }
-            pool.delete(&id, check_unused)?;
+            pool.delete(&id, |record| self.check_unused(pool, record))?;
         }
         Ok(DeleteVolumeResponse {})
     }
@@ -94,24 +94,19 @@ impl Inner {
             message: String::new(),
         })
     }
-}
 
-/// A volume that is attached or staged anywhere is left untouched.
-fn check_unused(record: &Record) -> Result<(), Refusal> {
-    let nodes = |names: Vec<&str>| names.join(", ");
-    if !record.staged.is_empty() {
-        let nodes = nodes(record.staged.iter().map(|staged| staged.node.as_str()).collect());
-        return Err(Refusal::Precondition(format!(
-            "volume {} is staged on node {nodes}",
-            record.id
-        )));
+    /// A volume that is attached or staged anywhere is left untouched. Staging needs an
+    /// attachment where there are other nodes, so only this node's note has to be looked for.
+    fn check_unused(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
+        let (id, node) = (&record.id, &self.config.node_id);
+        if pool.is_staged(id, node)? {
+            return Err(Refusal::Precondition(format!("volume {id} is staged on node {node}")));
+        }
+        if !record.attachments.is_empty() {
+            let nodes: Vec<_> = record.attachments.iter().map(|one| one.node.as_str()).collect();
+            let text = format!("volume {id} is attached to node {}", nodes.join(", "));
+            return Err(Refusal::Precondition(text));
+        }
+        Ok(())
     }
-    if !record.attachments.is_empty() {
-        let nodes = nodes(record.attachments.iter().map(|one| one.node.as_str()).collect());
-        return Err(Refusal::Precondition(format!(
-            "volume {} is attached to node {nodes}",
-            record.id
-        )));
-    }
-    Ok(())
 }

@@ -17,8 +17,6 @@ pub struct Entry {
     pub path: PathBuf,
     /// The mount itself refuses writes.
     pub read_only: bool,
-    /// The filesystem refuses writes, through whichever mount.
-    pub filesystem_read_only: bool,
     /// Type of the filesystem.
     pub fstype: String,
 }
@@ -83,14 +81,13 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let options = fields.next()?;
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
-    let super_options = fields.nth(1)?;
+    fields.nth(1)?;
     let read_only = |options: &[u8]| options.split(|&b| b == b',').any(|option| option == b"ro");
     Some(Entry {
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
         root,
         path,
         read_only: read_only(options),
-        filesystem_read_only: read_only(super_options),
         fstype,
     })
 }
@@ -133,10 +130,7 @@ mod tests {
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.entries.len(), 4);
         let staged = table.at(Path::new("/var/a b")).unwrap();
-        assert_eq!(
-            (staged.device, staged.read_only, staged.filesystem_read_only),
-            ((7, 3), false, true)
-        );
+        assert_eq!((staged.device, staged.read_only), ((7, 3), false));
         let paths: Vec<_> = table.of_device((7, 3)).map(|entry| &entry.path).collect();
         assert_eq!(paths, [Path::new("/var/a b"), Path::new("/var/c")]);
         let sub = table.at(Path::new("/var/c")).unwrap();

@@ -16,6 +16,7 @@ use crate::loopdev::{self, Backing, LoopDevice, MAJOR, Tag};
 use crate::mount::place::Place;
 use crate::mount::table::{Entry, MountTable, is_within};
 use crate::pool::Pool;
+use crate::pool::record::Staged;
 use crate::refusal::{Refusal, required, required_short};
 
 /// A volume as the kernel sees it on this node.
@@ -25,6 +26,8 @@ pub(crate) struct Look {
     pub tag: Tag,
     pub device: Option<LoopDevice>,
     pub table: MountTable,
+    /// This node's note that it has the volume staged, or is about to.
+    pub staged: Option<Staged>,
 }
 
 impl Look {
@@ -68,8 +71,9 @@ impl Inner {
         let backing = Backing::from(pool.image_id(id)?);
         let tag = Tag::new(id, &self.config.node_id);
         let device = loopdev::find(id, backing, &tag)?;
+        let staged = pool.staged(id, &self.config.node_id)?;
         let table = MountTable::read().map_err(Refusal::MountTable)?;
-        Ok(Look { id: id.clone(), backing, tag, device, table })
+        Ok(Look { id: id.clone(), backing, tag, device, table, staged })
     }
 
     /// The id in a node request; unknown forms belong to no volume.

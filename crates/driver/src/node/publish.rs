@@ -37,9 +37,9 @@ impl Inner {
         // The look finds the device by the image's inode, so a device that came to show another
         // file is not published.
         let look = self.look(pool, &id)?;
-        let device =
-            self.need_staged(&look, &record, &staging, &access, &request.staging_target_path)?;
-        let read_only = request.readonly || access.reads_only();
+        let device = need_staged(&look, &staging, &access, &request.staging_target_path)?;
+        let staged_read_only = look.staged.as_ref().is_some_and(|staged| staged.read_only);
+        let read_only = request.readonly || access.reads_only() || staged_read_only;
         if already_published(&look, &target, read_only, access.is_block())? {
             return Ok(NodePublishVolumeResponse {});
         }
@@ -50,32 +50,6 @@ impl Inner {
             publish_directory(&staging, &target, read_only)?;
         }
         Ok(NodePublishVolumeResponse {})
-    }
-
-    fn need_staged(
-        &self,
-        look: &Look,
-        record: &Record,
-        staging: &Place,
-        access: &Access,
-        given: &str,
-    ) -> Result<LoopDevice, Refusal> {
-        let refuse = || {
-            let text = format!("volume {} is not staged at {given}", record.id);
-            Refusal::Precondition(text)
-        };
-        let device = look.device.ok_or_else(refuse)?;
-        let staged = record.staged_on(&self.config.node_id).ok_or_else(refuse)?;
-        if staged.block != access.is_block() {
-            let text = format!("volume {} is staged for another kind of access", record.id);
-            return Err(Refusal::Precondition(text));
-        }
-        let here = if staged.block {
-            same_text(&staged.path, given)
-        } else {
-            look.at(staging).is_some_and(|entry| look.is_filesystem(entry))
-        };
-        if here { Ok(device) } else { Err(refuse()) }
     }
 
     /// A read-only mount does not stop writes to a device node, so the device itself refuses
@@ -120,7 +94,7 @@ impl Inner {
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id)?;
         required("target_path", &request.target_path)?;
-        let (pool, record) = self.need(&id)?;
+        let (pool, _) = self.need(&id)?;
         let target = match self.node_place("target_path", &request.target_path) {
             Ok(target) => target,
             // Nothing can be mounted in a directory that is not there.
@@ -131,7 +105,8 @@ impl Inner {
         };
         let staged_at =
             |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
-        if record.staged_on(&self.config.node_id).is_some_and(|staged| staged_at(&staged.path)) {
+        let staged = pool.staged(&id, &self.config.node_id)?;
+        if staged.is_some_and(|staged| staged_at(&staged.path)) {
             return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
         }
         loop {
@@ -146,6 +121,30 @@ impl Inner {
         target.remove()?;
         Ok(NodeUnpublishVolumeResponse {})
     }
+}
+
+fn need_staged(
+    look: &Look,
+    staging: &Place,
+    access: &Access,
+    given: &str,
+) -> Result<LoopDevice, Refusal> {
+    let refuse = || {
+        let text = format!("volume {} is not staged at {given}", look.id);
+        Refusal::Precondition(text)
+    };
+    let device = look.device.ok_or_else(refuse)?;
+    let staged = look.staged.as_ref().ok_or_else(refuse)?;
+    if staged.block != access.is_block() {
+        let text = format!("volume {} is staged for another kind of access", look.id);
+        return Err(Refusal::Precondition(text));
+    }
+    let here = if staged.block {
+        same_text(&staged.path, given)
+    } else {
+        look.at(staging).is_some_and(|entry| look.is_filesystem(entry))
+    };
+    if here { Ok(device) } else { Err(refuse()) }
 }
 
 fn publish_directory(staging: &Place, target: &Place, read_only: bool) -> Result<(), Refusal> {
@@ -178,8 +177,7 @@ fn already_published(
         let text = format!("something else is mounted at {}", show(&entry.path));
         return Err(Refusal::Precondition(text));
     }
-    let same = look.is_filesystem(entry) != block
-        && (entry.read_only || entry.filesystem_read_only && !block) == read_only;
+    let same = look.is_filesystem(entry) != block && entry.read_only == read_only;
     if same {
         return Ok(true);
     }

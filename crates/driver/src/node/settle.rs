@@ -4,7 +4,6 @@ use crate::config::DriverKind;
 use crate::driver::Inner;
 use crate::id::VolumeId;
 use crate::loopdev;
-use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError};
 use crate::refusal::Refusal;
 
@@ -32,40 +31,37 @@ impl Inner {
             for id in pool.list()? {
                 // A volume that a call is busy with is no orphan.
                 let Ok(_guard) = self.lock(&id) else { continue };
-                let Ok(Some(record)) = pool.read(&id) else { continue };
                 if bound.contains(&id) {
-                    freed += usize::from(self.free_if_unused(pool, &record)?);
-                } else if record.staged_on(&self.config.node_id).is_some() {
+                    freed += usize::from(self.free_if_unused(pool, &id)?);
+                } else if pool.is_staged(&id, &self.config.node_id)? {
                     // No device, so not staged, whatever the note says.
-                    self.forget_staging(pool, &record)?;
+                    pool.forget_staging(&id, &self.config.node_id)?;
                 }
             }
         }
         Ok(freed)
     }
 
-    fn free_if_unused(&self, pool: &Pool, record: &Record) -> Result<bool, Refusal> {
-        let id: &VolumeId = &record.id;
+    fn free_if_unused(&self, pool: &Pool, id: &VolumeId) -> Result<bool, Refusal> {
         let look = match self.look(pool, id) {
             Ok(look) => look,
             Err(Refusal::Pool(PoolError::ImageMissing(_))) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let staged = record.staged_on(&self.config.node_id);
         let Some(device) = look.device else {
             // Bound by somebody else: none of our business, but we do not have it staged.
-            if staged.is_some() {
-                self.forget_staging(pool, record)?;
+            if look.staged.is_some() {
+                pool.forget_staging(id, &self.config.node_id)?;
             }
             return Ok(false);
         };
         // A raw volume may be staged and not yet published: nothing shows, and yet it is wanted.
-        let raw = staged.is_some_and(|staged| staged.block);
+        let raw = look.staged.as_ref().is_some_and(|staged| staged.block);
         if raw || !look.mounts().is_empty() || loopdev::is_claimed(device)? {
             return Ok(false);
         }
         loopdev::detach(id, look.backing, &look.tag)?;
-        self.forget_staging(pool, record)?;
+        pool.forget_staging(id, &self.config.node_id)?;
         Ok(true)
     }
 }

@@ -40,20 +40,21 @@ impl Inner {
             node: self.config.node_id.clone(),
             path: request.staging_target_path.clone(),
             block: access.is_block(),
-            read_only: access.reads_only(),
+            read_only: access.reads_only() || access.mounts_read_only(),
         };
         self.check_attached(&record, &mut wanted)?;
         let look = self.look(pool, &id)?;
-        if already_staged(&look, &place, &record, &wanted)? {
+        if already_staged(&look, &place, &wanted)? {
+            if look.staged.is_none() {
+                pool.note_staging(&id, &wanted)?;
+            }
             return Ok(NodeStageVolumeResponse {});
         }
         self.clear_leftover(&look, &record)?;
         let record = pool.update(&id, |record| {
             // Looked at again: the leave may have been taken back since.
             self.check_attached(record, &mut wanted)?;
-            record.staged.retain(|staged| staged.node != wanted.node);
-            record.staged.push(wanted.clone());
-            Ok::<_, Refusal>(())
+            Ok::<_, Refusal>(pool.note_staging(&id, &wanted)?)
         })?;
         let staged = match &access.kind {
             AccessKind::Block => self.stage_block(pool, &record, wanted.read_only),
@@ -65,7 +66,7 @@ impl Inner {
             }
         };
         if staged.is_err() {
-            self.forget_staging(pool, &record)?;
+            pool.forget_staging(&id, &self.config.node_id)?;
         }
         staged.map(|()| NodeStageVolumeResponse {})
     }
@@ -114,6 +115,7 @@ impl Inner {
             }
             Ok::<_, PoolError>(())
         })?;
+        pool.stretch(record)?;
         self.attach_device(pool, record, Binding { read_only, autoclear: false })?;
         Ok(())
     }
@@ -178,9 +180,11 @@ impl Inner {
                     return Err(error.into());
                 }
                 pool.adopt_scratch(id, &scratch)?;
+                return Ok(());
             }
         }
         if record.content != Content::Filesystem {
+            // Made by an earlier call that did not come to write it down, or brought along.
             pool.update(id, |record| {
                 record.content = Content::Filesystem;
                 Ok::<_, PoolError>(())
@@ -197,19 +201,18 @@ impl Inner {
         let done = Ok(NodeUnstageVolumeResponse {});
         let given = required("staging_target_path", &request.staging_target_path)?;
         let id = self.node_volume(&request.volume_id)?;
-        let (pool, record) = self.need(&id)?;
+        let (pool, _) = self.need(&id)?;
         let place = match Place::resolve(given) {
             Ok(place) => Some(place),
             Err(PlaceError::NoParent(_)) => None,
             Err(error) => return Err(error.into()),
         };
         let look = self.look(pool, &id)?;
-        let staged = record.staged_on(&self.config.node_id);
         let mounted = place
             .as_ref()
             .and_then(|place| look.at(place))
             .filter(|entry| look.is_filesystem(entry));
-        let noted_here = staged.is_some_and(|staged| same_text(&staged.path, given));
+        let noted_here = look.staged.as_ref().is_some_and(|staged| same_text(&staged.path, given));
         if mounted.is_none() && !noted_here {
             return done;
         }
@@ -225,7 +228,7 @@ impl Inner {
             unmount(&entry.path)?;
         }
         self.let_go(&look)?;
-        self.forget_staging(pool, &record)?;
+        pool.forget_staging(&id, &self.config.node_id)?;
         done
     }
 
@@ -239,30 +242,16 @@ impl Inner {
         }
         Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)
     }
-
-    /// Removes this node's note from the record.
-    pub(super) fn forget_staging(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
-        pool.update(&record.id, |record| {
-            record.staged.retain(|staged| staged.node != self.config.node_id);
-            Ok::<_, PoolError>(())
-        })?;
-        Ok(())
-    }
 }
 
 /// Whether the volume is staged as wanted; refuses when it is staged in another way.
-fn already_staged(
-    look: &Look,
-    place: &Place,
-    record: &Record,
-    wanted: &Staged,
-) -> Result<bool, Refusal> {
-    let differs = |how: &str| Err(Refusal::Exists(format!("volume {} is staged {how}", record.id)));
-    let noted = record.staged_on(&wanted.node).filter(|_| look.device.is_some());
+fn already_staged(look: &Look, place: &Place, wanted: &Staged) -> Result<bool, Refusal> {
+    let differs = |how: &str| Err(Refusal::Exists(format!("volume {} is staged {how}", look.id)));
+    let noted = look.staged.as_ref().filter(|_| look.device.is_some());
     if let Some(noted) = noted
         && noted.block
     {
-        return match (same_text(&noted.path, &wanted.path), noted.block == wanted.block) {
+        return match (same_text(&noted.path, &wanted.path), wanted.block) {
             (true, true) if noted.read_only == wanted.read_only => Ok(true),
             (true, _) => differs("in another way"),
             (false, _) => differs(&format!("at {}", noted.path)),
@@ -273,7 +262,8 @@ fn already_staged(
         let text = format!("something else is mounted at {}", show(&entry.path));
         return Err(Refusal::Precondition(text));
     }
-    if wanted.block || entry.filesystem_read_only != wanted.read_only {
+    // The mount and not the filesystem counts: the latter turns read-only after an I/O error.
+    if wanted.block || entry.read_only != wanted.read_only {
         return differs("in another way");
     }
     Ok(true)

@@ -75,9 +75,14 @@ impl Dir {
 
     /// Writes `bytes` to a fresh file `name` and flushes it; its name is not yet durable.
     pub fn write_new(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        self.write_unflushed(name, bytes)?.sync_all()
+    }
+
+    /// Writes `bytes` to a fresh file `name` and leaves it to the caller to flush it.
+    pub fn write_unflushed(&self, name: &str, bytes: &[u8]) -> std::io::Result<File> {
         let mut file = self.create_file(name)?;
         file.write_all(bytes)?;
-        file.sync_all()
+        Ok(file)
     }
 
     /// Renames within the directory; durable after [`Dir::sync`].

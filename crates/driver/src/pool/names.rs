@@ -8,6 +8,7 @@
 //! | `.del-<id>.json` | a deletion that has been committed; the image is still to go |
 //! | `.fmt-<id>.img` | a filesystem in the making, not yet the volume's image |
 //! | `.tmp-<id>.json` | a record being rewritten |
+//! | `.stg-<id>-<hash>.json` | the volume is staged on a node, or about to be |
 //! | `.node-<hash>.json` | a node that has this pool (`shared`) |
 //! | `.lock` | held by the one controller of the pool |
 
@@ -26,6 +27,7 @@ pub enum Entry {
     Deleting(VolumeId),
     Formatting(VolumeId),
     Temporary(VolumeId),
+    Staged(VolumeId),
     /// Not ours, or nothing that needs looking after.
     Other,
 }
@@ -72,12 +74,25 @@ pub fn temporary(id: &VolumeId) -> String {
     format!(".tmp-{id}.json")
 }
 
+/// Name of a node's note that it has the volume staged.
+#[must_use]
+pub fn staged(id: &VolumeId, node_id: &str) -> String {
+    format!(".stg-{id}-{}.json", hash(node_id))
+}
+
 /// Name of the file by which a node shows that it has the pool.
 #[must_use]
 pub fn node(node_id: &str) -> String {
-    use sha2::{Digest, Sha256};
-    format!(".node-{}.json", &hex::encode(Sha256::digest(node_id.as_bytes()))[..32])
+    format!(".node-{}.json", hash(node_id))
 }
+
+/// Node ids come from outside, so they never appear in a file name as they are.
+fn hash(text: &str) -> String {
+    use sha2::{Digest, Sha256};
+    hex::encode(Sha256::digest(text.as_bytes()))[..HASH_DIGITS].to_owned()
+}
+
+const HASH_DIGITS: usize = 32;
 
 /// Reads a name back.
 #[must_use]
@@ -92,6 +107,13 @@ pub fn parse(name: &str) -> Entry {
         (".fmt-", ".img", Entry::Formatting),
         (".tmp-", ".json", Entry::Temporary),
     ];
+    let note = name.strip_prefix(".stg-").and_then(|rest| rest.strip_suffix(".json"));
+    let note = note
+        .and_then(|rest| rest.len().checked_sub(HASH_DIGITS + 1))
+        .and_then(|end| name.get(5..5 + end));
+    if let Some(id) = note.and_then(VolumeId::parse) {
+        return Entry::Staged(id);
+    }
     for (prefix, suffix, make) in forms {
         let id = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
         if let Some(id) = id.and_then(VolumeId::parse) {
@@ -114,8 +136,18 @@ mod tests {
         assert_eq!(parse(&new_record(&id)), Entry::NewRecord(id.clone()));
         assert_eq!(parse(&deleting(&id)), Entry::Deleting(id.clone()));
         assert_eq!(parse(&formatting(&id)), Entry::Formatting(id.clone()));
-        assert_eq!(parse(&temporary(&id)), Entry::Temporary(id));
-        for name in [LOCK, "lost+found", "notes.json", "vol-1.img", ".new-x.img", &node("n")] {
+        assert_eq!(parse(&temporary(&id)), Entry::Temporary(id.clone()));
+        assert_eq!(parse(&staged(&id, "n")), Entry::Staged(id));
+        for name in [
+            LOCK,
+            ".stg-x.json",
+            ".stg-é.json",
+            "lost+found",
+            "notes.json",
+            "vol-1.img",
+            ".new-x.img",
+            &node("n"),
+        ] {
             assert_eq!(parse(name), Entry::Other, "{name}");
         }
     }

@@ -34,10 +34,6 @@ pub struct Record {
     /// Nodes that may use the volume (`shared` driver only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-    /// Nodes that have it staged or are about to: written before the first step and removed
-    /// after the last, so that it can only ever say too much.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub staged: Vec<Staged>,
     /// When it was created.
     pub created: Timestamp,
 }
@@ -68,7 +64,9 @@ pub struct Attachment {
     pub block: bool,
 }
 
-/// A volume staged on a node.
+/// A volume staged on a node, or about to be: written before the first step and removed after the
+/// last, so that it can only ever say too much. It is a file of its own, because on a local pool
+/// it may vanish in a power failure (after which nothing is staged) and the record may not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Staged {
@@ -87,11 +85,5 @@ impl Record {
     #[must_use]
     pub fn attachment(&self, node: &str) -> Option<&Attachment> {
         self.attachments.iter().find(|attachment| attachment.node == node)
-    }
-
-    /// How `node` has it staged.
-    #[must_use]
-    pub fn staged_on(&self, node: &str) -> Option<&Staged> {
-        self.staged.iter().find(|staged| staged.node == node)
     }
 }

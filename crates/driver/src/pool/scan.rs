@@ -1,9 +1,10 @@
 //! What a pool does first: finish or undo whatever a crash cut short.
 
-use rustix::fs::RenameFlags;
+use rustix::fs::{OFlags, RenameFlags};
 
 use super::names::{self, Entry};
 use super::{Pool, PoolError, Role};
+use crate::format::probe::{Found, probe};
 use crate::id::VolumeId;
 
 impl Pool {
@@ -17,6 +18,11 @@ impl Pool {
             match names::parse(name) {
                 Entry::Deleting(id) if role.controller => self.finish_delete(&id)?,
                 Entry::NewRecord(id) if role.controller => self.settle_create(&id)?,
+                Entry::Record(id) if role.controller => self.settle_empty(&id)?,
+                Entry::Staged(id) if role.alone && *name != names::staged(&id, role.node_id) => {
+                    // Left under an earlier name of this node.
+                    self.io("tidy", self.dir.remove(name))?;
+                }
                 Entry::Temporary(_) if role.alone => self.io("tidy", self.dir.remove(name))?,
                 Entry::Formatting(id) if self.may_drop_scratch(&id, role) => {
                     self.io("tidy", self.dir.remove(name))?;
@@ -48,6 +54,21 @@ impl Pool {
         self.io("tidy", self.dir.remove(&names::new_record(id)))
     }
 
+    /// An empty record was named but not flushed when the power failed: nobody was told of the
+    /// volume. Its image goes too, if it is as blank as it must be.
+    fn settle_empty(&self, id: &VolumeId) -> Result<(), PoolError> {
+        let stat = self.io("look at a record", self.dir.stat(&names::record(id)))?;
+        if stat.is_none_or(|stat| stat.st_size != 0) {
+            return Ok(());
+        }
+        if let Ok(image) = self.image(id, OFlags::RDONLY)
+            && probe(&image).is_ok_and(|found| found == Found::Nothing)
+        {
+            self.io("tidy", self.dir.remove(&names::image(id)))?;
+        }
+        self.io("tidy", self.dir.remove(&names::record(id)))
+    }
+
     fn new_record_is_whole(&self, id: &VolumeId) -> Result<bool, PoolError> {
         let read = self.dir.read(&names::new_record(id), super::RECORD_LIMIT_BYTES);
         let bytes = self.io("read a record", read)?;
@@ -57,9 +78,7 @@ impl Pool {
     /// A scratch file belongs to whoever stages the volume; on a shared pool that may be another
     /// node, at this very moment.
     fn may_drop_scratch(&self, id: &VolumeId, role: Role<'_>) -> bool {
-        let staged_here =
-            || self.read(id).ok().flatten().is_some_and(|r| r.staged_on(role.node_id).is_some());
-        role.alone || staged_here()
+        role.alone || self.is_staged(id, role.node_id).unwrap_or(false)
     }
 
     fn count(&self) -> Result<(), PoolError> {

@@ -16,7 +16,6 @@ fn record(name: &str, capacity_bytes: u64) -> Record {
         parameters: BTreeMap::new(),
         content: Content::Blank,
         attachments: vec![],
-        staged: vec![],
         created: jiff::Timestamp::UNIX_EPOCH,
     }
 }
@@ -121,6 +120,22 @@ fn crash_points_are_settled() {
         if !exists {
             pool.create(&record).expect(case);
         }
+    }
+}
+
+/// A power failure may leave a record that was named and never flushed.
+#[test]
+fn an_empty_record_is_no_volume() {
+    for (blank, left) in [(true, 0), (false, 1)] {
+        let tmp = tempfile::tempdir().unwrap();
+        let id = VolumeId::for_name("", "a");
+        std::fs::write(tmp.path().join(names::record(&id)), b"").unwrap();
+        let image = if blank { vec![0; 4096] } else { b"precious".to_vec() };
+        std::fs::write(tmp.path().join(names::image(&id)), image).unwrap();
+        let pool = open(tmp.path());
+        assert_eq!(pool.list().unwrap(), []);
+        assert_eq!(files(tmp.path()).len(), left, "blank: {blank}");
+        assert_eq!(pool.create(&record("a", 1 << 20)).is_ok(), blank);
     }
 }
 
