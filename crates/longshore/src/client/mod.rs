@@ -16,6 +16,8 @@ mod manifest;
 mod patch;
 mod session;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,0 +1,359 @@
+//! The commands for people against a real server in the same process.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_apiserver::{ApiServer, Config};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::session::{Ask, JSON};
+use super::{
+    Apply, ClientError, Delete, Describe, Get, Logs, Output, Request, Scope, Screen, Session,
+    Target, perform,
+};
+
+/// A writer that can be read while somebody else writes.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Paper {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+}
+
+struct World {
+    _server: ApiServer,
+    session: Arc<Session>,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = ApiServer::open(Config::memory()).await.unwrap();
+        let session = Arc::new(Session::new(server.client()));
+        Self { _server: server, session, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let path = self.dir.path().join("objects.yaml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Stdout and stderr of a request.
+    async fn run(&self, request: impl Into<Request>) -> Result<(String, String), ClientError> {
+        let (mut out, mut err) = (Paper::default(), Paper::default());
+        let mut screen = Screen { out: &mut out, err: &mut err };
+        perform(&self.session, request.into(), &mut screen).await?;
+        Ok((out.text(), err.text()))
+    }
+
+    async fn apply(&self, text: &str) -> Result<String, ClientError> {
+        let files = vec![self.file(text)];
+        self.run(Apply { files, namespace: None }).await.map(|(out, _)| out)
+    }
+
+    async fn get(
+        &self,
+        kinds: &str,
+        names: &[&str],
+        output: Output,
+    ) -> Result<String, ClientError> {
+        self.run(get(kinds, names, output)).await.map(|(out, _)| out)
+    }
+
+    async fn live(&self, path: &str) -> Value {
+        self.session.json(Ask::get("it", path.to_owned())).await.unwrap()
+    }
+
+    async fn send(
+        &self,
+        method: http::Method,
+        path: &str,
+        kind: &'static str,
+        body: Value,
+    ) -> Value {
+        let ask = Ask {
+            verb: "send",
+            object: "it",
+            method,
+            path: path.to_owned(),
+            accept: JSON,
+            body: Some((kind, body)),
+        };
+        self.session.json(ask).await.unwrap()
+    }
+}
+
+fn get(kinds: &str, names: &[&str], output: Output) -> Get {
+    Get {
+        kinds: kinds.split(',').map(str::to_owned).collect(),
+        names: names.iter().map(ToString::to_string).collect(),
+        scope: Scope::Current,
+        output,
+        selector: None,
+        watch: false,
+    }
+}
+
+fn delete(kind: &str, name: &str) -> Delete {
+    Delete {
+        target: Target::Named { kinds: vec![kind.into()], names: vec![name.into()] },
+        namespace: None,
+        wait: true,
+        timeout: None,
+        grace_period: None,
+        ignore_not_found: false,
+    }
+}
+
+const CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\n\
+                     provisioner: demo.example.com\nvolumeBindingMode: WaitForFirstConsumer\n";
+const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata:\n  name: data\n  labels: {app: web, tier: one}\n\
+                     spec:\n  accessModes: [ReadWriteOnce]\n  storageClassName: fast\n  resources: {requests: {storage: 1Gi}}\n";
+
+#[tokio::test]
+async fn apply_creates_changes_and_knows_when_nothing_is_to_do() {
+    let world = World::new().await;
+    let both = format!("{CLASS}---\n{CLAIM}");
+    assert_eq!(
+        world.apply(&both).await.unwrap(),
+        "storageclass.storage.k8s.io/fast created\npersistentvolumeclaim/data created\n"
+    );
+    assert_eq!(
+        world.apply(&both).await.unwrap(),
+        "storageclass.storage.k8s.io/fast unchanged\npersistentvolumeclaim/data unchanged\n"
+    );
+    let path = "/api/v1/namespaces/default/persistentvolumeclaims/data";
+    let by_others = json!({"metadata": {"labels": {"others": "kept"}}});
+    world.send(http::Method::PATCH, path, "application/merge-patch+json", by_others).await;
+
+    let less = CLAIM.replace(", tier: one", "");
+    assert_eq!(world.apply(&less).await.unwrap(), "persistentvolumeclaim/data configured\n");
+    let live = world.live(path).await;
+    assert_eq!(live["metadata"]["labels"], json!({"app": "web", "others": "kept"}));
+    let record =
+        live["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"]
+            .as_str()
+            .unwrap();
+    assert!(record.starts_with("{\"apiVersion\":\"v1\"") && record.ends_with("}\n"), "{record}");
+}
+
+#[tokio::test]
+async fn apply_of_a_pod_twice_changes_nothing() {
+    let world = World::new().await;
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: main\n    image: host\n\
+               \x20   command: [sleep, '1']\n";
+    assert_eq!(world.apply(pod).await.unwrap(), "pod/web created\n");
+    assert_eq!(world.apply(pod).await.unwrap(), "pod/web unchanged\n");
+}
+
+#[tokio::test]
+async fn apply_goes_on_after_a_failure() {
+    let world = World::new().await;
+    let broken = CLAIM.replace("name: data", "name: bad").replace("ReadWriteOnce", "Nope");
+    let files = vec![world.file(&format!("{broken}---\n{CLASS}"))];
+    let (mut out, mut err) = (Paper::default(), Paper::default());
+    let mut screen = Screen { out: &mut out, err: &mut err };
+    let request = Apply { files, namespace: None };
+    let error = perform(&world.session, request.into(), &mut screen).await.unwrap_err();
+    assert!(error.to_string().starts_with("cannot create persistentvolumeclaim/bad: "), "{error}");
+    assert_eq!(out.text(), "storageclass.storage.k8s.io/fast created\n");
+
+    let unknown = world.apply("apiVersion: v1\nkind: Nothing\nmetadata: {name: x}\n").await;
+    assert!(matches!(unknown, Err(ClientError::UnknownKind { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn get_prints_tables_like_kubectl() {
+    let world = World::new().await;
+    world.apply(&format!("{CLASS}---\n{CLAIM}")).await.unwrap();
+    let table = world.get("pvc", &[], Output::Table).await.unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(
+        lines[0],
+        "NAME   STATUS    VOLUME   CAPACITY   ACCESS MODES   STORAGECLASS   VOLUMEATTRIBUTESCLASS   AGE"
+    );
+    assert!(
+        lines[1].starts_with(
+            "data   Pending                                      fast           <unset>                 "
+        ),
+        "{table}"
+    );
+    let wide = world.get("persistentvolumeclaims", &["data"], Output::Wide).await.unwrap();
+    assert!(wide.lines().next().unwrap().ends_with("VOLUMEMODE"), "{wide}");
+    assert!(wide.lines().nth(1).unwrap().ends_with("Filesystem"), "{wide}");
+
+    let several = world.get("pvc,sc", &[], Output::Table).await.unwrap();
+    assert!(several.contains("persistentvolumeclaim/data"), "{several}");
+    assert!(several.contains("\n\nNAME"), "{several}");
+    assert!(several.contains("storageclass.storage.k8s.io/fast"), "{several}");
+
+    let all = Get { scope: Scope::All, ..get("pvc", &[], Output::Table) };
+    let (all, _) = world.run(all).await.unwrap();
+    assert!(all.starts_with("NAMESPACE   NAME") && all.contains("\ndefault     data"), "{all}");
+}
+
+#[tokio::test]
+async fn get_prints_objects() {
+    let world = World::new().await;
+    world.apply(CLAIM).await.unwrap();
+    assert_eq!(world.get("pvc", &[], Output::Name).await.unwrap(), "persistentvolumeclaim/data\n");
+    let json: Value =
+        serde_json::from_str(&world.get("pvc", &["data"], Output::Json).await.unwrap()).unwrap();
+    assert_eq!(json["kind"], "PersistentVolumeClaim");
+    assert_eq!(json["metadata"]["managedFields"], Value::Null);
+    let list: Value =
+        serde_json::from_str(&world.get("pvc", &[], Output::Json).await.unwrap()).unwrap();
+    assert_eq!((&list["kind"], &list["items"][0]["kind"]), (&json!("List"), &json["kind"]));
+    let yaml = world.get("pvc", &["data"], Output::Yaml).await.unwrap();
+    assert!(yaml.starts_with("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata:\n"), "{yaml}");
+    let back: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(back, json);
+}
+
+#[tokio::test]
+async fn get_says_what_is_not_there() {
+    let world = World::new().await;
+    let (out, err) = world.run(get("pvc", &[], Output::Table)).await.unwrap();
+    assert_eq!((out.as_str(), err.as_str()), ("", "No resources found in default namespace.\n"));
+    let (_, err) = world.run(get("pv", &[], Output::Table)).await.unwrap();
+    assert_eq!(err, "No resources found\n");
+    let missing = world.get("pvc", &["nope"], Output::Table).await.unwrap_err();
+    assert!(missing.is_not_found());
+    assert_eq!(
+        missing.to_string(),
+        "cannot get persistentvolumeclaim nope: persistentvolumeclaims \"nope\" not found"
+    );
+    let unknown = world.get("pvx", &[], Output::Table).await.unwrap_err();
+    assert!(unknown.to_string().starts_with("the server has no kind `pvx`"), "{unknown}");
+    let logs = Logs { pod: "nope".into(), container: None, follow: false, namespace: None };
+    assert!(world.run(logs).await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn get_watches() {
+    let world = World::new().await;
+    world.apply(CLAIM).await.unwrap();
+    let paper = Paper::default();
+    let watching = tokio::spawn({
+        let (mut out, session) = (paper.clone(), world.session.clone());
+        async move {
+            let mut err = Paper::default();
+            let mut screen = Screen { out: &mut out, err: &mut err };
+            let request = Get { watch: true, ..get("pvc", &[], Output::Table) };
+            perform(&session, request.into(), &mut screen).await
+        }
+    });
+    until(|| paper.text().contains("data ")).await;
+    world.apply(&CLAIM.replace("name: data", "name: second-claim")).await.unwrap();
+    until(|| paper.text().contains("\nsecond-claim")).await;
+    let text = paper.text();
+    assert_eq!(text.matches("STORAGECLASS").count(), 1, "one header only:\n{text}");
+    watching.abort();
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it happens in time");
+}
+
+#[tokio::test]
+async fn describe_shows_sections_users_and_events() {
+    let world = World::new().await;
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: main, image: host, \
+               volumeMounts: [{name: v, mountPath: /data}]}]\n  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]\n";
+    world.apply(&format!("{CLASS}---\n{CLAIM}---\n{pod}")).await.unwrap();
+    let uid = world.live("/api/v1/namespaces/default/persistentvolumeclaims/data").await["metadata"]["uid"].clone();
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "data.1"}, "type": "Warning",
+        "reason": "ProvisioningFailed", "message": "no space", "count": 3, "source": {"component": "tester"},
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
+        "involvedObject": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": uid},
+    });
+    world.send(http::Method::POST, "/api/v1/namespaces/default/events", JSON, event).await;
+
+    let describe = |kind: &str, name: &str| Describe {
+        kinds: vec![kind.into()],
+        names: vec![name.into()],
+        namespace: None,
+    };
+    let (text, _) = world.run(describe("pvc", "data")).await.unwrap();
+    for part in [
+        "Name:          data\n",
+        "StorageClass:  fast\n",
+        "Labels:        app=web\n               tier=one\n",
+        "Used By:       web\n",
+        "Events:\n  Type      Reason",
+        "ProvisioningFailed",
+        "(x3 over ",
+        "no space\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+    assert!(!text.contains("last-applied"), "{text}");
+    let (text, _) = world.run(describe("pod", "web")).await.unwrap();
+    assert!(text.contains("/data from v (rw)") && text.contains("Events:"), "{text}");
+    let (text, _) = world.run(describe("sc", "fast")).await.unwrap();
+    assert!(text.contains("demo.example.com") && text.contains("Events:"), "{text}");
+}
+
+#[tokio::test]
+async fn delete_waits_until_the_object_is_gone() {
+    let world = World::new().await;
+    let held =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n";
+    world.apply(held).await.unwrap();
+    let impatient = Delete { timeout: Some(Duration::from_millis(200)), ..delete("cm", "held") };
+    let error = world.run(impatient).await.unwrap_err();
+    assert!(error.to_string().contains("configmap held is still there"), "{error}");
+    assert!(error.to_string().contains("held by example.com/hold"), "{error}");
+
+    let paper = Paper::default();
+    let waiting = tokio::spawn({
+        let (mut out, session) = (paper.clone(), world.session.clone());
+        async move {
+            let mut err = Paper::default();
+            let mut screen = Screen { out: &mut out, err: &mut err };
+            perform(&session, delete("cm", "held").into(), &mut screen).await
+        }
+    });
+    until(|| paper.text() == "configmap \"held\" deleted\n").await;
+    assert!(!waiting.is_finished(), "it is still held");
+    let path = "/api/v1/namespaces/default/configmaps/held";
+    let release = json!({"metadata": {"finalizers": null}});
+    world.send(http::Method::PATCH, path, "application/merge-patch+json", release).await;
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap().unwrap();
+    assert!(world.get("cm", &["held"], Output::Name).await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn delete_by_file_and_of_what_is_not_there() {
+    let world = World::new().await;
+    world.apply(CLASS).await.unwrap();
+    let files = || Target::Files(vec![world.file(CLASS)]);
+    let (out, _) = world.run(Delete { target: files(), ..delete("", "") }).await.unwrap();
+    assert_eq!(out, "storageclass.storage.k8s.io \"fast\" deleted\n");
+    let missing = world.run(Delete { target: files(), ..delete("", "") }).await.unwrap_err();
+    assert!(missing.is_not_found());
+    let fine = Delete { ignore_not_found: true, ..delete("sc", "fast") };
+    assert_eq!(world.run(fine).await.unwrap().0, "");
+}
