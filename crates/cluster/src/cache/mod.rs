@@ -9,6 +9,7 @@ mod shared;
 mod store;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use longshore_core::model::{HasMeta, Kind, ObjectKey};
@@ -237,7 +238,11 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         let changes = act(&mut self.inner.store.write());
         for change in &changes {
             for subscriber in subscribers.iter_mut() {
-                subscriber(change);
+                // One loop's mistake must not stop the watch that all loops live on.
+                let told = AssertUnwindSafe(|| subscriber(change));
+                if std::panic::catch_unwind(told).is_err() {
+                    tracing::error!(kind = T::KIND, ?change, "a subscriber panicked");
+                }
             }
         }
     }

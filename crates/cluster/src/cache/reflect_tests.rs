@@ -277,3 +277,20 @@ async fn loops_of_one_process_share_one_watch() {
     caches.synced().await;
     assert_eq!((one.len(), two.len()), (1, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_panicking_subscriber_does_not_stop_the_watch() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, log) = server.start();
+    cache.subscribe(|_| panic!("boom"));
+    let told = Log::default();
+    let heard = told.clone();
+    cache.subscribe(move |change| heard.0.lock().push(format!("{change:?}")));
+    feed.send(event("ADDED", &object("a", 1))).expect("open");
+    feed.send(list_end(1)).expect("open");
+    cache.synced().await;
+    feed.send(event("MODIFIED", &object("a", 2))).expect("open");
+    eventually("the next change is told", || told.0.lock().len() == 2).await;
+    assert_eq!(log.take(), told.take());
+}
