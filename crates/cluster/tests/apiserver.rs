@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use longshore_apiserver::auth::{Identity, MASTERS};
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::election::{self, ElectionConfig};
 use longshore_cluster::limit::{Limit, limited};
 use longshore_cluster::{
-    Api, Cache, Change, DeleteParams, EventType, ListParams, ObjectKey, ObjectRef, Outcome, Patch,
-    QueueOptions, Recorder, Scope, WorkQueue,
+    Api, Cache, Change, ClientConfig, DeleteParams, EventType, ListParams, Metrics, ObjectKey,
+    ObjectRef, Outcome, Patch, QueueOptions, Recorder, Scope, WorkQueue,
 };
 use longshore_core::model::HasMeta;
 use longshore_core::model::kinds::{ConfigMap, Event, Lease};
@@ -256,4 +257,52 @@ async fn a_loop_works_every_object() {
     assert!(failures.load(Ordering::SeqCst) >= 200);
     stop.cancel();
     running.await.expect("ends");
+}
+
+/// From a kubeconfig over a real connection: configuration, limits, streamed list, watch.
+#[tokio::test]
+async fn a_kubeconfig_leads_to_a_working_cache() {
+    let (server, _) = server().await;
+    let admin = Identity::new("system:admin", [MASTERS]);
+    let router = axum::Router::new().fallback_service(server.service_as(admin));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("address");
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(file.path(), kubeconfig.to_string()).expect("written");
+    let metrics = Metrics::new();
+    let config = ClientConfig {
+        user_agent: Some("longshore-test/1".into()),
+        metrics: Some(metrics.clone()),
+        ..ClientConfig::from_kubeconfig(file.path())
+    };
+    let api = Api::new(config.client().await.expect("a client"));
+    let stop = CancellationToken::new();
+    let (cache, task) = Cache::<ConfigMap>::start(&api, Scope::namespace("default"), &stop);
+    cache.synced().await;
+    let makes = (0..100).map(|i| {
+        let api = api.clone();
+        async move { api.create::<ConfigMap>(&config_map(&format!("m{i}"), "")).await }
+    });
+    for made in futures::future::join_all(makes).await {
+        made.expect("made");
+    }
+    eventually("all are seen", || {
+        cache.list().iter().filter(|m| m.metadata.name.starts_with('m')).count() == 100
+    })
+    .await;
+    let text = metrics.render();
+    assert!(
+        text.contains("rest_client_requests_total{code=\"201\",method=\"POST\"} 100\n"),
+        "{text}"
+    );
+    stop.cancel();
+    task.await.expect("ends");
+    serving.abort();
 }
