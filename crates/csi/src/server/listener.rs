@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::Stream;
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -106,9 +107,9 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
         }
         Ok(_) => {}
     }
-    match net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+    match knock(path) {
+        Err(Errno::CONNREFUSED) => {}
+        Err(Errno::NOENT) => return Ok(()),
         // Any other answer, even an error, means that there may be a living process behind it.
         _ => return Err(BindError::InUse(path.to_owned())),
     }
@@ -118,6 +119,13 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Tries to connect without ever waiting: a busy process may let its queue fill up.
+fn knock(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 /// Binds with the final mode from the first moment on: Linux takes it from the unbound socket.

@@ -207,6 +207,24 @@ async fn a_stale_socket_is_replaced_but_nothing_else_is() {
     assert!(matches!(Listener::bind(long), Err(BindError::System { .. })));
 }
 
+#[tokio::test]
+async fn a_process_too_busy_to_accept_still_owns_its_socket() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    rustix::net::listen(&listener, 0).expect("a short queue");
+    let mut waiting = Vec::new();
+    // The queue is full as soon as a connection has to wait.
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(50), UnixStream::connect(&path)).await
+    {
+        waiting.push(stream);
+        assert!(waiting.len() < 10_000, "the queue never fills up");
+    }
+    assert!(matches!(Listener::bind(&path), Err(BindError::InUse(_))));
+    assert!(path.exists());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_ends_does_not_hold_up_the_end() {
     let driver = Driver::new("hang.test");
