@@ -210,6 +210,14 @@ impl Status {
         ))
     }
 
+    /// 409 that names the kind instead of the resource, as deletions do.
+    pub fn conflict_kind(resource: &Resource, name: &str, why: &str) -> Self {
+        let (group, kind) = (&resource.group, &resource.kind);
+        let subject = if group.is_empty() { kind.clone() } else { format!("{kind}.{group}") };
+        let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
+        Self::new(409, "Conflict", message).with_details(object_details(group, kind, name))
+    }
+
     /// 409: the client's resourceVersion is stale.
     pub fn modified(resource: &Resource, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
@@ -306,7 +314,10 @@ impl Status {
 
 /// `details` naming an object; the group is left out for core, the name when there is none.
 pub(crate) fn object_details(group: &str, kind: &str, name: &str) -> Value {
-    let mut details = json!({"kind": kind});
+    let mut details = json!({});
+    if !kind.is_empty() {
+        details["kind"] = json!(kind);
+    }
     if !name.is_empty() {
         details["name"] = json!(name);
     }

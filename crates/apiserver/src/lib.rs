@@ -19,6 +19,7 @@
 pub mod auth;
 pub mod clock;
 pub mod error;
+mod housekeeping;
 pub mod http;
 mod logs;
 mod metrics;
@@ -29,15 +30,17 @@ mod selector;
 pub mod store;
 mod watch;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use auth::{Identity, MASTERS};
+use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::{Core, Target, WriteOptions};
 use registry::Registry;
@@ -110,12 +113,29 @@ pub enum OpenError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Keys and certificates cannot be had.
+    #[error(transparent)]
+    Keys(#[from] PkiError),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] JournalError),
     /// The objects that are always there could not be written.
     #[error("writing the first objects: {0}")]
     FirstObjects(#[source] error::Status),
+}
+
+/// Why a server could not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The listener does not work.
+    #[error("listening: {source}")]
+    Listener {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The keys do not work.
+    #[error(transparent)]
+    Keys(#[from] PkiError),
 }
 
 /// Shared by all services of one server.
@@ -126,6 +146,8 @@ pub(crate) struct Inner {
     pub(crate) watches: Arc<Semaphore>,
     pub(crate) metrics: metrics::Metrics,
     pub(crate) closing: CancellationToken,
+    pki: Pki,
+    address: ArcSwapOption<SocketAddr>,
     logs: ArcSwapOption<Box<dyn LogSource>>,
 }
 
@@ -138,12 +160,13 @@ impl Inner {
         self.core.store.is_writable()
     }
 
-    pub(crate) fn identify_token(&self, _token: &str) -> Option<Identity> {
-        None
+    pub(crate) fn identify_token(&self, token: &str) -> Option<Identity> {
+        self.pki.identify_token(token)
     }
 
+    /// Where the server listens, for discovery; empty while it does not.
     pub(crate) fn address(&self) -> String {
-        "127.0.0.1".into()
+        self.address.load().as_ref().map(|address| address.to_string()).unwrap_or_default()
     }
 }
 
@@ -168,6 +191,7 @@ impl ApiServer {
             }
         };
         let store = Store::open(journal, config.limits.history_events)?;
+        let pki = Pki::open(config.data_dir.as_ref().map(|dir| dir.join("pki")).as_deref())?;
         let env = Environment::new(config.clock, config.seed);
         let core = Arc::new(Core { store, registry: Arc::new(Registry::builtin()), env });
         let inner = Inner {
@@ -177,10 +201,16 @@ impl ApiServer {
             watches: Arc::new(Semaphore::new(config.limits.watches)),
             metrics: metrics::Metrics::default(),
             closing: CancellationToken::new(),
+            pki,
+            address: ArcSwapOption::empty(),
             logs: ArcSwapOption::empty(),
         };
         let server = Self { inner: Arc::new(inner) };
         server.write_first_objects().await.map_err(OpenError::FirstObjects)?;
+        // A first start and a restart look the same to clients: history begins now.
+        server.inner.core.store.forget_history();
+        let (core, closing) = (Arc::clone(&server.inner.core), server.inner.closing.clone());
+        tokio::spawn(housekeeping::run(core, closing));
         Ok(server)
     }
 
@@ -224,6 +254,33 @@ impl ApiServer {
     /// Sets where `pods/log` reads from.
     pub fn set_log_source(&self, source: impl LogSource) {
         self.inner.logs.store(Some(Arc::new(Box::new(source))));
+    }
+
+    /// Answers connections on a listener, with TLS, until shutdown.
+    ///
+    /// # Errors
+    /// When the listener has no address or the keys are unusable.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
+        let local = listener.local_addr().map_err(|source| ServeError::Listener { source })?;
+        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        if !addresses.contains(&local.ip()) && !local.ip().is_unspecified() {
+            addresses.push(local.ip());
+        }
+        let tls = self.inner.pki.server_config(&addresses)?;
+        self.inner.address.store(Some(Arc::new(local)));
+        http::serve::run(Arc::clone(&self.inner), listener, tls, shutdown)
+            .await
+            .map_err(|source| ServeError::Listener { source })
+    }
+
+    /// The administrator's kubeconfig for a server at this address. It holds a private key: write
+    /// it with [`auth::write_private`].
+    pub fn kubeconfig(&self, address: SocketAddr) -> String {
+        auth::kubeconfig(&self.inner.pki, address)
     }
 
     /// Ends watches and housekeeping, and waits until every write under way is durable.

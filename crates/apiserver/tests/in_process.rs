@@ -115,8 +115,9 @@ async fn watches_see_every_change_in_order() {
 async fn idle_watches_send_bookmarks_and_end() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::all(server.client());
+    let now = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     let params = WatchParams::default().timeout(150);
-    let events: Vec<_> = maps.watch(&params, "1").await.unwrap().collect().await;
+    let events: Vec<_> = maps.watch(&params, &now).await.unwrap().collect().await;
     let bookmarks = events.iter().filter(|e| matches!(e, Ok(WatchEvent::Bookmark(_)))).count();
     assert_eq!(bookmarks, 3, "two on the minute and one before the end");
     assert_eq!(events.len(), 3);

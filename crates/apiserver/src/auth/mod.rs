@@ -1,5 +1,11 @@
 //! Who is asking, and may they.
 
+mod kubeconfig;
+mod pki;
+
+pub use kubeconfig::kubeconfig;
+pub use pki::{Pair, Pki, PkiError, identify_certificate, write_private};
+
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
 

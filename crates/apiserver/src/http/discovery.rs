@@ -61,9 +61,15 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
         .flat_map(|r| resource_entries(r))
         .collect();
     let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    (!found.is_empty()).then(|| {
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": found})
-    })
+    if found.is_empty() {
+        return None;
+    }
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": name, "resources": found});
+    if !group.is_empty() {
+        // The core list is older than versioned discovery and says none.
+        list["apiVersion"] = json!("v1");
+    }
+    Some(list)
 }
 
 fn resource_entries(resource: &Resource) -> Vec<Value> {

@@ -4,10 +4,12 @@ pub mod body;
 mod discovery;
 pub mod negotiate;
 mod objects;
+mod openapi;
 mod protobuf;
 pub mod query;
 pub mod render;
 mod route;
+pub(crate) mod serve;
 mod table;
 
 use std::convert::Infallible;
@@ -113,15 +115,28 @@ impl Service {
             }
             Route::Group(name) => {
                 let group = discovery::group(registry, name);
-                group.map(|g| body::json(200, &g)).ok_or_else(|| unknown_path(name))
+                group.map(|g| body::json(200, &g)).ok_or_else(Status::no_such_resource)
             }
             Route::Resources(group, version) => {
                 let list = discovery::resources(registry, group, version);
                 list.map(|l| body::json(200, &l)).ok_or_else(Status::no_such_resource)
             }
-            Route::OpenApiIndex | Route::OpenApi(_) | Route::Unknown | Route::Health(_) => {
-                Err(Status::no_such_resource())
+            Route::OpenApiIndex => {
+                let index = openapi::index(registry).to_string();
+                Ok(body::answer(200, "text/plain; charset=utf-8", index))
             }
+            Route::OpenApi(path) => {
+                let (text, hash) =
+                    openapi::document(registry, path).ok_or_else(Status::no_such_resource)?;
+                let mut answer = body::answer(200, "application/json", text);
+                if let Ok(value) = HeaderValue::from_str(&format!("\"{hash}\"")) {
+                    answer.headers_mut().insert(header::ETAG, value);
+                }
+                let forever = HeaderValue::from_static("public, immutable");
+                answer.headers_mut().insert(header::CACHE_CONTROL, forever);
+                Ok(answer)
+            }
+            Route::Unknown | Route::Health(_) => Err(Status::no_such_resource()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),
         }
     }
@@ -163,7 +178,9 @@ impl Service {
         let kind = path.split('/').nth(1).unwrap_or("healthz");
         let healthy = self.inner.is_healthy();
         match check {
-            Some(check) if !CHECKS.contains(&check) => return Err(Status::no_such_resource()),
+            Some(check) if !CHECKS.contains(&check) => {
+                return Ok(body::answer(404, TEXT, "404 page not found\n"));
+            }
             Some("store") if !healthy => return Ok(body::answer(500, TEXT, "store failed\n")),
             Some(_) => return Ok(body::answer(200, TEXT, "ok")),
             None => {}
@@ -220,10 +237,6 @@ impl Service {
         );
         Status::forbidden(resource, &object.name, &why)
     }
-}
-
-fn unknown_path(_name: &str) -> Status {
-    Status::no_such_resource()
 }
 
 fn only_get(method: &Method) -> ApiResult<()> {

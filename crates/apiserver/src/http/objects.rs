@@ -32,7 +32,7 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
         Method::GET if watch => "watch",
         Method::GET if name.is_empty() => "list",
         Method::GET => "get",
-        Method::POST => "create",
+        Method::POST if name.is_empty() => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
         Method::DELETE if name.is_empty() => "deletecollection",
@@ -66,12 +66,17 @@ where
     let resource = &target.resource;
     let named_watch = object.watch && !object.name.is_empty();
     let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    let verb = verb(&parts.method, &object.name, watching);
+    let verb = match verb(&parts.method, &object.name, watching) {
+        // Subresources are created below a name, objects are not.
+        "" if parts.method == Method::POST && !object.subresource.is_empty() => "create",
+        verb => verb,
+    };
+    let needs_name = matches!(verb, "update" | "patch") && object.name.is_empty();
     let verbs = match object.subresource {
         "" => resource.verbs.as_slice(),
         name => resource.subresource(name).ok_or_else(Status::no_such_resource)?.verbs,
     };
-    if !verbs.contains(&verb) || (named_watch && verb != "watch") {
+    if !verbs.contains(&verb) || needs_name || (object.watch && verb != "watch") {
         return Err(Status::method_not_allowed());
     }
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
@@ -110,6 +115,7 @@ impl Call<'_> {
             "status" => Part::Status,
             "finalize" => Part::Finalize,
             "binding" => return self.bind().await,
+            "eviction" => return self.evict().await,
             "log" => return self.log().await,
             _ => Part::Main,
         };
@@ -253,6 +259,10 @@ impl Call<'_> {
         if kind != "DeleteOptions" {
             return Err(Status::bad_request(format!("expected DeleteOptions, got {kind}")));
         }
+        self.read_delete_options(&sent)
+    }
+
+    fn read_delete_options(&self, sent: &Value) -> ApiResult<DeleteOptions> {
         let mut causes = Vec::new();
         let text = |name: &str| {
             sent[name]
@@ -306,6 +316,13 @@ impl Call<'_> {
         let options = self.query.write_options("CreateOptions")?;
         let binding = self.parse_body()?.value;
         self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
+        Ok(body::json(201, &success(Value::Null, Some(201))))
+    }
+
+    async fn evict(&self) -> ApiResult<Answer> {
+        let eviction = self.parse_body()?.value;
+        let options = self.read_delete_options(&eviction["deleteOptions"])?;
+        self.inner.core.evict(&self.target, &options).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))
     }
 

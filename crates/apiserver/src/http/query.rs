@@ -136,14 +136,18 @@ impl Query {
     pub fn list_options(&self, resource: &Resource) -> ApiResult<ListOptions> {
         self.number("timeoutSeconds")?;
         let options = self.selection(resource)?;
-        if self.get("sendInitialEvents").is_some() {
-            let why = "sendInitialEvents is forbidden for list";
-            return Err(invalid_options(vec![Cause::forbidden("sendInitialEvents", why)]));
-        }
         let field = "resourceVersionMatch";
+        let mut causes = Vec::new();
         if options.version_match.is_some() && self.get("resourceVersion").is_none() {
             let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            return Err(invalid_options(vec![Cause::forbidden(field, why)]));
+            causes.push(Cause::forbidden(field, why));
+        }
+        if self.get("sendInitialEvents").is_some() {
+            let why = "sendInitialEvents is forbidden for list";
+            causes.push(Cause::forbidden("sendInitialEvents", why));
+        }
+        if !causes.is_empty() {
+            return Err(invalid_options(causes));
         }
         if options.version_match.is_some() && options.continue_token.is_some() {
             let why = "resourceVersionMatch is forbidden when continue is provided";

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Core, MAX_ATTEMPTS, Target, write_failed};
+use super::{Core, DeleteOptions, MAX_ATTEMPTS, Part, Source, Target, WriteOptions, write_failed};
 use crate::error::{ApiResult, Cause, Status};
+use crate::patch::Patch;
 use crate::store::{Expect, Write, WriteError};
 
 impl Core {
@@ -45,6 +46,24 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Deletes a pod on behalf of somebody who empties its node.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn evict(&self, target: &Target, options: &DeleteOptions) -> ApiResult<()> {
+        let patch = json!({"status": {"conditions": [{
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting", "lastTransitionTime": self.env.now_text(),
+        }]}});
+        let source = Source::Patch(Patch::Strategic(patch));
+        let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
+        self.update(target, Part::Status, &source, write).await?;
+        self.delete(target, options).await?;
+        Ok(())
+    }
+}
+
 fn bound(
     target: &Target,
     mut pod: Value,
@@ -64,9 +83,9 @@ fn bound(
     let uid = binding["metadata"]["uid"].as_str().unwrap_or_default();
     let is = pod["metadata"]["uid"].as_str().unwrap_or_default();
     if !uid.is_empty() && uid != is {
-        return refuse(&format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {is}"
-        ));
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {is}");
+        return Err(Status::conflict(&target.resource, name, &why));
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         return refuse(&format!("pod {name} is being deleted, cannot be assigned to a host"));

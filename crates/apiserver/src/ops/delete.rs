@@ -71,7 +71,9 @@ impl Core {
                 return Ok(Deleted::Marked(Written::Stored(stored)));
             }
             let gone = is_finished(&new);
-            let object = if gone { old } else { new };
+            // A pod that is removed still shows that and when it was to end; others as they were.
+            let graceful = &*resource.storage == "pods";
+            let object = if gone && !graceful { old } else { new };
             let written = if options.dry_run {
                 Written::Dry(object)
             } else {
@@ -130,20 +132,17 @@ impl Core {
 
 fn check_preconditions(target: &Target, stored: &Stored, options: &DeleteOptions) -> ApiResult<()> {
     let version = stored.revision.to_string();
-    for (what, wanted, is) in [
-        ("UID", &options.uid, &stored.uid),
-        ("ResourceVersion", &options.resource_version, &version),
-    ] {
-        if let Some(wanted) = wanted
-            && wanted != is
-        {
-            let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}"
-            );
-            return Err(Status::conflict(&target.resource, &target.name, &why));
-        }
-    }
-    Ok(())
+    let why = match (&options.uid, &options.resource_version) {
+        (Some(uid), _) if *uid != stored.uid => format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            stored.uid
+        ),
+        (_, Some(wanted)) if *wanted != version => format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Status::conflict_kind(&target.resource, &target.name, &why))
 }
 
 fn set_propagation(object: &mut Value, propagation: Option<Propagation>) {

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
+    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, judge,
+    write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::patch::Patch;
@@ -47,6 +48,10 @@ impl Core {
         options: WriteOptions,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
+        if let Source::Whole { body, .. } = source {
+            check_kind(resource, body)?;
+            check_name(target, &body["metadata"])?;
+        }
         for _ in 0..MAX_ATTEMPTS {
             let stored = self.store.head(&target.key()).ok_or_else(|| target.not_found())?;
             let old = resource.show(stored.value());
@@ -62,14 +67,17 @@ impl Core {
             if options.dry_run {
                 return Ok(Outcome { written: Written::Dry(new), warnings });
             }
+            let delete = is_finished(&new);
             let write = Write {
                 key: target.key(),
                 expect: Expect::Revision(stored.revision),
-                delete: is_finished(&new),
-                object: new,
+                delete,
+                // Watchers see a removed object as it last was; the client sees what it made.
+                object: if delete { stored.value() } else { new.clone() },
                 guards: Vec::new(),
             };
             match self.store.write(write).await {
+                Ok(_) if delete => return Ok(Outcome { written: Written::Dry(new), warnings }),
                 Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
                 // Look again: a stale version given by the client is found there.
                 Err(WriteError::Conflict(_)) => {}
@@ -92,10 +100,10 @@ impl Core {
                 }
                 strategy.prepare_update(&mut new, old, &cx);
                 meta::count_generation(&mut new, old, resource);
-                strategy.admit_update(&new, old, &cx)?;
                 let mut causes = meta::validate_update(&new, old);
                 causes.extend(strategy.validate_update(&new, old));
                 judge(resource, &new, causes)?;
+                strategy.admit_update(&new, old, &cx)?;
                 Ok(new)
             }
             Part::Status => {
@@ -146,46 +154,26 @@ fn make(
             typed["kind"] = resource.kind.clone().into();
             typed["apiVersion"] = resource.api_version().into();
             let patched = patch.apply(typed)?;
-            decode(resource, patched, &[], options)
-                .map_err(|status| as_patch_error(status, options))
+            decode(resource, patched, &[], options).map_err(as_patch_error)
         }
     }
 }
 
-/// A patch that leads to unknown fields is reported as invalid, not as undecodable.
-fn as_patch_error(status: Status, options: WriteOptions) -> Status {
-    let strict = options.validation == super::FieldValidation::Strict;
-    match status.message.split_once("strict decoding error: ") {
-        Some((_, why)) if strict => {
-            let why = format!("strict decoding error: {why}");
-            Status::invalid_kind("", "", "", vec![Cause::invalid("patch", &Value::Null, &why)])
+/// A patch whose result is no object of the kind is invalid, not undecodable.
+fn as_patch_error(status: Status) -> Status {
+    match status.message.split_once(" cannot be handled as a ") {
+        Some((_, why)) => {
+            let cause = Cause::invalid("patch", &Value::Null, why);
+            Status::invalid_kind("", "", "", vec![cause])
         }
-        _ => status,
+        None => status,
     }
 }
 
 /// Name, namespace and uid must be those of the object.
 fn check_identity(target: &Target, sent: &Value, old: &Value, source: &Source) -> ApiResult<()> {
     let text = |field: &str| sent["metadata"][field].as_str().unwrap_or_default();
-    let name = text("name");
-    if name != target.name && !(name.is_empty() && matches!(source, Source::Whole { .. })) {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name
-        )));
-    }
-    if name.is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name
-        )));
-    }
-    let namespace = text("namespace");
-    if !namespace.is_empty() && namespace != target.namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    check_name(target, &sent["metadata"])?;
     let is = old["metadata"]["uid"].as_str().unwrap_or_default();
     let uid = text("uid");
     if !uid.is_empty() && uid != is {
@@ -203,6 +191,23 @@ fn check_identity(target: &Target, sent: &Value, old: &Value, source: &Source) -
     let deleted = &sent["metadata"]["deletionTimestamp"];
     if !deleted.is_null() && *deleted != old["metadata"]["deletionTimestamp"] {
         return Err(immutable(target, "metadata.deletionTimestamp", deleted));
+    }
+    Ok(())
+}
+
+fn check_name(target: &Target, meta: &Value) -> ApiResult<()> {
+    let name = meta["name"].as_str().unwrap_or_default();
+    if name != target.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    let namespace = meta["namespace"].as_str().unwrap_or_default();
+    if !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     Ok(())
 }

@@ -171,8 +171,8 @@ fn merge_list(old: Vec<Value>, patch: &[Value], kind: &str, path: &str) -> ApiRe
             .map(|item| item.as_object().map_or_else(|| item.clone(), plain))
             .collect()),
         ListRule::Set => {
-            let new = patch.iter().filter(|item| !old.contains(item)).cloned();
-            Ok(old.iter().cloned().chain(new).collect())
+            let rest = old.iter().filter(|item| !patch.contains(item)).cloned();
+            Ok(patch.iter().cloned().chain(rest).collect())
         }
         ListRule::Keyed(key) => merge_keyed(old, patch, key, kind, path),
     }
@@ -320,7 +320,7 @@ mod tests {
             "finalizers": ["c/x", "a/x"], "$deleteFromPrimitiveList/finalizers": ["b/x"],
         }});
         let merged = apply(object, &patch).unwrap();
-        assert_eq!(merged["metadata"]["finalizers"], json!(["a/x", "c/x"]));
+        assert_eq!(merged["metadata"]["finalizers"], json!(["c/x", "a/x"]));
     }
 
     #[test]

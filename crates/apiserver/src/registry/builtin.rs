@@ -131,8 +131,17 @@ impl Resource {
         self
     }
 
-    fn sub(mut self, name: &'static str, kind: &str, verbs: &'static [&'static str]) -> Self {
-        let kind = (String::new(), String::new(), kind.to_owned());
+    fn sub(self, name: &'static str, kind: &str, verbs: &'static [&'static str]) -> Self {
+        self.foreign_sub(name, ("", "", kind), verbs)
+    }
+
+    fn foreign_sub(
+        mut self,
+        name: &'static str,
+        kind: (&str, &str, &str),
+        verbs: &'static [&'static str],
+    ) -> Self {
+        let kind = (kind.0.to_owned(), kind.1.to_owned(), kind.2.to_owned());
         self.subresources.push(Subresource { name, kind, verbs });
         self.subresources.sort_by_key(|s| s.name);
         self
@@ -198,6 +207,7 @@ fn core_kinds() -> Vec<Resource> {
             .fields(POD_FIELDS)
             .quantities(POD_QUANTITIES)
             .sub("binding", "Binding", &["create"])
+            .foreign_sub("eviction", ("policy", "v1", "Eviction"), &["create"])
             .sub("log", "Pod", &["get"]),
         resource(CORE, "Secret", "secrets", true, typed::<core::Secret>, config::Secret)
             .fields(&["type"]),

@@ -27,6 +27,7 @@ pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, 
         object["metadata"] = json!({});
     }
     let meta = &mut object["metadata"];
+    let generation = meta.get("generation").filter(|g| !g.is_null()).cloned();
     if let Some(map) = meta.as_object_mut() {
         SERVER_FIELDS.iter().for_each(|field| drop(map.remove(*field)));
     }
@@ -38,8 +39,11 @@ pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, 
     if resource.namespaced {
         meta["namespace"] = json!(namespace);
     }
-    if resource.traits().generation == Generation::FromOne {
-        meta["generation"] = json!(1);
+    match (resource.traits().generation, generation) {
+        (Generation::FromOne, _) => meta["generation"] = json!(1),
+        // Where the server does not count, the number is the client's own business.
+        (_, Some(generation)) => meta["generation"] = generation,
+        (_, None) => {}
     }
 }
 

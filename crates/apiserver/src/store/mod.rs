@@ -192,6 +192,16 @@ impl Store {
         self.shared.state.write().subscribe_new(resource)
     }
 
+    /// Forgets how the current state came to be, as if it had just been replayed.
+    pub fn forget_history(&self) {
+        self.shared.state.write().forget_history();
+    }
+
+    /// Wakes at each change of anything.
+    pub fn subscribe_all(&self) -> watch::Receiver<u64> {
+        self.shared.state.read().subscribe_all()
+    }
+
     /// Number of objects per resource, for metrics.
     pub fn counts(&self) -> Vec<(Arc<str>, usize)> {
         self.shared.state.read().counts()

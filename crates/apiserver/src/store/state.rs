@@ -46,6 +46,8 @@ pub struct Stored {
     pub labels: Vec<(String, String)>,
     /// Uids of the owners.
     pub owners: Vec<String>,
+    /// Whether the object is marked for deletion.
+    pub deleting: bool,
     /// The object as JSON, without kind and apiVersion.
     pub body: Bytes,
 }
@@ -79,6 +81,7 @@ impl Stored {
             revision,
             labels,
             owners,
+            deleting: !meta["deletionTimestamp"].is_null(),
             body,
         }
     }
@@ -170,12 +173,15 @@ pub(super) struct State {
     start: u64,
     history: usize,
     tables: BTreeMap<Arc<str>, Table>,
+    changed: watch::Sender<u64>,
 }
 
 impl State {
     pub(super) fn restore(loaded: Loaded, history: usize) -> Result<Self, JournalError> {
         let start = loaded.revision;
-        let mut state = Self { revision: start, start, history, tables: BTreeMap::new() };
+        let changed = watch::Sender::new(start);
+        let tables = BTreeMap::new();
+        let mut state = Self { revision: start, start, history, tables, changed };
         for (key, revision, body) in loaded.objects {
             let object: Value = serde_json::from_slice(&body)
                 .map_err(|e| JournalError::Corrupt { key: key.to_string(), why: e.to_string() })?;
@@ -272,6 +278,18 @@ impl State {
         self.table(&Arc::from(resource)).changed.subscribe()
     }
 
+    pub(super) fn forget_history(&mut self) {
+        self.start = self.revision;
+        for table in self.tables.values_mut() {
+            table.history.clear();
+            table.trimmed = self.revision;
+        }
+    }
+
+    pub(super) fn subscribe_all(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
     pub(super) fn counts(&self) -> Vec<(Arc<str>, usize)> {
         self.tables.iter().map(|(name, table)| (Arc::clone(name), table.objects.len())).collect()
     }
@@ -293,5 +311,6 @@ impl State {
             }
         }
         table.changed.send_replace(revision);
+        self.changed.send_replace(revision);
     }
 }

@@ -32,7 +32,16 @@ fn rename(object: Value, name: impl Fn(&str) -> Option<&'static str>) -> Value {
 
 /// From the stored form to events.k8s.io.
 pub fn show(object: Value) -> Value {
-    rename(object, |key| RENAMED.iter().find(|(core, _)| *core == key).map(|(_, new)| *new))
+    let mut shown =
+        rename(object, |key| RENAMED.iter().find(|(core, _)| *core == key).map(|(_, new)| *new));
+    if let Some(map) = shown.as_object_mut() {
+        // Always present in the core form, left out when empty in this one.
+        let empty = |key: &str, value: &Value| {
+            matches!(key, "reportingController" | "reportingInstance") && *value == ""
+        };
+        map.retain(|key, value| !empty(key, value));
+    }
+    shown
 }
 
 /// From events.k8s.io to the stored form.
@@ -56,6 +65,9 @@ pub struct CoreEvent;
 
 impl Strategy for CoreEvent {
     fn default(&self, object: &mut Value) {
+        if let Some(map) = object.as_object_mut() {
+            map.retain(|key, value| !(matches!(key.as_str(), "reason" | "type") && *value == ""));
+        }
         // Both are always present in upstream's answers.
         for field in ["reportingComponent", "reportingInstance"] {
             if object[field].is_null() {

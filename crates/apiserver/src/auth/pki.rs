@@ -1,0 +1,359 @@
+//! Keys and certificates: a CA of our own, made at first start.
+//!
+//! On disk are the CA, the administrator's certificate and token (mode 0600). The serving
+//! certificate is made anew at each start and never stored. A file appears only when it is
+//! complete, keys before the certificates that name them, so a kill at any moment leaves a
+//! directory that the next start can finish.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use sha2::{Digest, Sha256};
+
+use super::{Identity, MASTERS};
+
+const CA_NAME: &str = "longshore-ca";
+const ADMIN_NAME: &str = "longshore-admin";
+/// Names under which the server is reached, beside its addresses.
+const SERVER_NAMES: &[&str] =
+    &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+const TOKEN_BYTES: usize = 32;
+
+/// Why keys cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{operation} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{} does not hold a usable {what}: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A certificate cannot be made.
+    #[error("making {what}: {why}")]
+    Make {
+        /// What was being made.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+fn make_error(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
+    move |error| PkiError::Make { what, why: error.to_string() }
+}
+
+/// A certificate and its key, as PEM.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
+}
+
+/// Everything a server and its administrator need.
+pub struct Pki {
+    /// The CA.
+    ca: Pair,
+    /// The administrator's client certificate.
+    admin: Pair,
+    /// SHA-256 of the administrator's token: comparing hashes leaks nothing about the token.
+    token_hash: [u8; 32],
+}
+
+impl Pki {
+    /// Reads keys from a directory and makes those that are missing; `None` keeps them in memory.
+    ///
+    /// # Errors
+    /// When files cannot be read or written, or hold something else.
+    pub fn open(dir: Option<&Path>) -> Result<Self, PkiError> {
+        let files = Files { dir };
+        files.make_dir()?;
+        let ca = match files.pair("ca")? {
+            Some(pair) => pair,
+            None => files.save_pair("ca", make_ca()?)?,
+        };
+        let admin = match files.pair("admin")? {
+            Some(pair) => pair,
+            None => files.save_pair("admin", make_admin(&ca)?)?,
+        };
+        let token = match files.read("admin.token")? {
+            Some(token) if !token.trim().is_empty() => token.trim().to_owned(),
+            _ => {
+                let token = make_token()?;
+                files.save("admin.token", &token)?;
+                token
+            }
+        };
+        Ok(Self { ca, admin, token_hash: Sha256::digest(token.as_bytes()).into() })
+    }
+
+    /// The CA's certificate.
+    pub fn ca_certificate(&self) -> &str {
+        &self.ca.certificate
+    }
+
+    /// The administrator's certificate and key.
+    pub fn admin(&self) -> &Pair {
+        &self.admin
+    }
+
+    /// Who a bearer token stands for.
+    pub fn identify_token(&self, token: &str) -> Option<Identity> {
+        let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let admin = || Identity::new(ADMIN_NAME, [MASTERS, "system:authenticated"]);
+        (hash == self.token_hash).then(admin)
+    }
+
+    /// TLS settings for a server at these addresses.
+    ///
+    /// # Errors
+    /// When the CA's key is unusable.
+    pub fn server_config(&self, addresses: &[IpAddr]) -> Result<Arc<ServerConfig>, PkiError> {
+        let fail = |why: String| PkiError::Make { what: "TLS settings", why };
+        let serving = make_serving(&self.ca, addresses)?;
+        let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(self.ca.certificate.as_bytes())
+            .map_err(|e| fail(e.to_string()))?;
+        roots.add(ca).map_err(|e| fail(e.to_string()))?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| fail(e.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| fail(e.to_string()))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![serving.0], serving.1)
+            .map_err(|e| fail(e.to_string()))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// Who a verified client certificate stands for: common name and organizations.
+pub fn identify_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let subject = parsed.subject();
+    let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let mut groups: Vec<String> = subject
+        .iter_organization()
+        .filter_map(|group| group.as_str().ok().map(str::to_owned))
+        .collect();
+    groups.push("system:authenticated".into());
+    Some(Identity { user, groups })
+}
+
+/// Certificates outlive any one machine's wrong clock, but not forever.
+const VALID_YEARS: i32 = 10;
+
+fn params(names: Vec<String>, what: &'static str) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::new(names).map_err(make_error(what))?;
+    let year = i32::from(jiff::Zoned::now().year());
+    params.not_before = rcgen::date_time_ymd(year - 1, 1, 1);
+    params.not_after = rcgen::date_time_ymd(year + VALID_YEARS, 1, 1);
+    params.distinguished_name.remove(DnType::CommonName);
+    Ok(params)
+}
+
+fn ca_params() -> Result<CertificateParams, PkiError> {
+    let mut params = params(Vec::new(), "the CA")?;
+    params.distinguished_name.push(DnType::CommonName, CA_NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+fn make_ca() -> Result<Pair, PkiError> {
+    let key = KeyPair::generate().map_err(make_error("the CA's key"))?;
+    let certificate = ca_params()?.self_signed(&key).map_err(make_error("the CA"))?;
+    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// The CA as a signer. Its certificate always has the same name, so the key is enough.
+fn issuer(ca: &Pair) -> Result<Issuer<'static, KeyPair>, PkiError> {
+    let key = KeyPair::from_pem(&ca.key).map_err(make_error("a signer from the CA's key"))?;
+    Ok(Issuer::new(ca_params()?, key))
+}
+
+fn make_admin(ca: &Pair) -> Result<Pair, PkiError> {
+    let what = "the administrator's certificate";
+    let key = KeyPair::generate().map_err(make_error(what))?;
+    let mut params = params(Vec::new(), what)?;
+    params.distinguished_name.push(DnType::OrganizationName, MASTERS);
+    params.distinguished_name.push(DnType::CommonName, ADMIN_NAME);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.signed_by(&key, &issuer(ca)?).map_err(make_error(what))?;
+    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn make_serving(
+    ca: &Pair,
+    addresses: &[IpAddr],
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), PkiError> {
+    let what = "the serving certificate";
+    let key = KeyPair::generate().map_err(make_error(what))?;
+    let names: Vec<String> = SERVER_NAMES.iter().map(|n| (*n).to_owned()).collect();
+    let mut params = params(names, what)?;
+    for address in addresses {
+        params.subject_alt_names.push(SanType::IpAddress(*address));
+    }
+    params.distinguished_name.push(DnType::CommonName, "longshore-apiserver");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let certificate = params.signed_by(&key, &issuer(ca)?).map_err(make_error(what))?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    Ok((certificate.der().clone(), key))
+}
+
+fn make_token() -> Result<String, PkiError> {
+    let mut bytes = [0; TOKEN_BYTES];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random
+        .fill(&mut bytes)
+        .map_err(|_| PkiError::Make { what: "a token", why: "no randomness".into() })?;
+    Ok(hex::encode(bytes))
+}
+
+/// The directory of keys, if there is one.
+struct Files<'a> {
+    dir: Option<&'a Path>,
+}
+
+impl Files<'_> {
+    fn make_dir(&self) -> Result<(), PkiError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        let fail = |source| PkiError::File { operation: "making", path: dir.into(), source };
+        fs::create_dir_all(dir).map_err(fail)?;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(fail)
+    }
+
+    fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
+        let Some(dir) = self.dir else { return Ok(None) };
+        let path = dir.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(PkiError::File { operation: "reading", path, source }),
+        }
+    }
+
+    fn save(&self, name: &str, text: &str) -> Result<(), PkiError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        let path = dir.join(name);
+        write_private(&path, text).map_err(|source| PkiError::File {
+            operation: "writing",
+            path,
+            source,
+        })
+    }
+
+    /// A pair is there when its certificate is: the key was written before.
+    fn pair(&self, name: &str) -> Result<Option<Pair>, PkiError> {
+        let Some(certificate) = self.read(&format!("{name}.crt"))? else { return Ok(None) };
+        let file = format!("{name}.key");
+        let unusable = |why: String| PkiError::Unusable {
+            path: self.dir.unwrap_or(Path::new("")).join(&file),
+            what: "private key",
+            why,
+        };
+        let key = self.read(&file)?.ok_or_else(|| unusable("it is missing".into()))?;
+        KeyPair::from_pem(&key).map_err(|e| unusable(e.to_string()))?;
+        Ok(Some(Pair { certificate, key }))
+    }
+
+    fn save_pair(&self, name: &str, pair: Pair) -> Result<Pair, PkiError> {
+        self.save(&format!("{name}.key"), &pair.key)?;
+        self.save(&format!("{name}.crt"), &pair.certificate)?;
+        Ok(pair)
+    }
+}
+
+/// Writes a file that only its owner may read; it appears complete or not at all.
+///
+/// # Errors
+/// What the system says.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_private_and_stay_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Pki::open(Some(dir.path())).unwrap();
+        let token = fs::read_to_string(dir.path().join("admin.token")).unwrap();
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        }
+        let second = Pki::open(Some(dir.path())).unwrap();
+        assert_eq!(first.ca_certificate(), second.ca_certificate());
+        assert!(second.identify_token(&token).unwrap().is_master());
+        assert!(second.identify_token("guess").is_none());
+    }
+
+    #[test]
+    fn a_half_made_directory_is_finished_and_a_broken_one_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("ca.key"), "left over by a kill").unwrap();
+        Pki::open(Some(dir.path())).unwrap();
+        fs::write(dir.path().join("ca.key"), "damaged").unwrap();
+        let error = Pki::open(Some(dir.path())).err().unwrap();
+        assert!(error.to_string().contains("ca.key"), "{error}");
+    }
+
+    #[test]
+    fn the_admin_certificate_names_the_master_group() {
+        let pki = Pki::open(None).unwrap();
+        let der = CertificateDer::from_pem_slice(pki.admin().certificate.as_bytes()).unwrap();
+        let identity = identify_certificate(&der).unwrap();
+        assert_eq!(identity.user, ADMIN_NAME);
+        assert!(identity.is_master());
+    }
+}

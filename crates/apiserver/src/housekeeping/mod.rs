@@ -1,0 +1,174 @@
+//! Tasks of the server itself: namespaces are emptied, dependents of gone owners deleted, and
+//! every namespace gets its default service account.
+//!
+//! One task reads all changes in order and keeps a small index; what it decides it then does
+//! through the same verbs that clients use. It looks at the store again before each deletion, so
+//! an index that lags behind can delay work but never delete too much.
+
+mod accounts;
+mod namespaces;
+mod owners;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::ops::{Core, Target};
+use crate::registry::Resource;
+use crate::store::{Change, Event, Key};
+
+/// Work that failed is tried again after this long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const MAX_EVENTS: usize = 1024;
+
+/// Runs until the server closes.
+pub(crate) async fn run(core: Arc<Core>, closing: CancellationToken) {
+    let mut changed = core.store.subscribe_all();
+    let mut keeper = Keeper::new(core);
+    loop {
+        keeper.follow();
+        let failed = tokio::select! {
+            () = closing.cancelled() => return,
+            failed = keeper.work() => failed,
+        };
+        let retry = async {
+            if failed {
+                tokio::time::sleep(RETRY_AFTER).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = closing.cancelled() => return,
+            result = changed.changed() => if result.is_err() { return },
+            () = retry => {}
+        }
+    }
+}
+
+/// What the task knows, and what it still has to look at.
+struct Keeper {
+    core: Arc<Core>,
+    /// How far each resource's changes have been read; `None` before the first look.
+    cursors: BTreeMap<Arc<str>, Option<u64>>,
+    owners: owners::Index,
+    /// Namespaces on their way out.
+    terminating: BTreeSet<String>,
+    /// Namespaces whose default account has to be checked.
+    accounts: BTreeSet<String>,
+    /// Objects whose owners or dependents have to be checked.
+    suspects: BTreeSet<Key>,
+}
+
+impl Keeper {
+    fn new(core: Arc<Core>) -> Self {
+        let cursors = core.registry.stored().map(|r| (Arc::clone(&r.storage), None)).collect();
+        Self {
+            core,
+            cursors,
+            owners: owners::Index::default(),
+            terminating: BTreeSet::new(),
+            accounts: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+        }
+    }
+
+    /// Reads all changes since the last time.
+    fn follow(&mut self) {
+        let resources: Vec<Arc<str>> = self.cursors.keys().cloned().collect();
+        for resource in resources {
+            loop {
+                let cursor = self.cursors.get(&resource).copied().flatten();
+                let read = cursor
+                    .and_then(|at| self.core.store.events_after(&resource, at, MAX_EVENTS).ok());
+                let Some((events, reached)) = read else {
+                    self.relist(&resource);
+                    break;
+                };
+                self.cursors.insert(Arc::clone(&resource), Some(reached));
+                for event in &events {
+                    self.observe(event);
+                }
+                if events.len() < MAX_EVENTS {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Starts a resource over: at first, or after falling behind the history.
+    fn relist(&mut self, resource: &Arc<str>) {
+        let page = self.core.store.list(resource, None);
+        self.owners.forget_resource(resource);
+        for object in page.objects {
+            let key = Key {
+                resource: Arc::clone(resource),
+                namespace: object.namespace.clone(),
+                name: object.name.clone(),
+            };
+            let revision = object.revision;
+            let change = Change::Put;
+            self.observe(&Event { revision, key, change, object, previous: None });
+        }
+        self.cursors.insert(Arc::clone(resource), Some(page.revision));
+    }
+
+    fn observe(&mut self, event: &Event) {
+        let gone = event.change == Change::Delete;
+        match &*event.key.resource {
+            "namespaces" => {
+                let name = event.key.name.clone();
+                if !gone && event.object.deleting {
+                    self.terminating.insert(name);
+                } else {
+                    self.terminating.remove(&name);
+                    if !gone {
+                        self.accounts.insert(name);
+                    }
+                }
+            }
+            "serviceaccounts" if gone => {
+                self.accounts.insert(event.key.namespace.clone());
+            }
+            _ => {}
+        }
+        self.suspects.extend(self.owners.observe(event));
+    }
+
+    /// Does what is to be done; true when something has to be tried again.
+    async fn work(&mut self) -> bool {
+        let mut failed = false;
+        for name in self.terminating.clone() {
+            failed |= namespaces::empty(&self.core, &name).await.is_err();
+        }
+        for name in std::mem::take(&mut self.accounts) {
+            if accounts::ensure(&self.core, &name).await.is_err() {
+                self.accounts.insert(name);
+                failed = true;
+            }
+        }
+        for key in std::mem::take(&mut self.suspects) {
+            if let Err(status) = owners::settle(&self.core, &self.owners, &key).await {
+                tracing::debug!(%key, %status, "owners are looked at again later");
+                self.suspects.insert(key);
+                failed = true;
+            }
+        }
+        failed
+    }
+}
+
+/// The kind that is stored under a name.
+fn stored_kind<'a>(core: &'a Core, storage: &str) -> Option<&'a Arc<Resource>> {
+    core.registry.stored().find(|r| &*r.storage == storage)
+}
+
+fn target(core: &Core, key: &Key) -> Option<Target> {
+    Some(Target {
+        resource: Arc::clone(stored_kind(core, &key.resource)?),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+    })
+}
