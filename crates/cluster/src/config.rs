@@ -143,8 +143,7 @@ fn bad_file(file: &Path, source: KubeconfigError) -> ConfigError {
     ConfigError::Kubeconfig { file: file.display().to_string(), source }
 }
 
-/// Like kubectl, an address without scheme means https... except for a bare host of a test server,
-/// which says http itself.
+/// An address without a scheme means https.
 fn parse_master(master: &str) -> Result<Uri, ConfigError> {
     let with_scheme =
         if master.contains("://") { master.to_owned() } else { format!("https://{master}") };

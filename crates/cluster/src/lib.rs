@@ -1,8 +1,9 @@
 //! The API's wire: everything between a loop and the Kubernetes API.
 //!
-//! [`Api`] sends requests; [`Cache`] keeps a local copy of one kind by a watch; [`WorkQueue`] runs
-//! work on keys; [`Recorder`] writes events. Time is tokio's throughout, so all of it runs under a
-//! paused clock.
+//! [`ClientConfig`] makes a client with [limits](limit) inside; [`Api`] sends requests; [`Cache`]
+//! keeps a local copy of one kind by a watch; [`WorkQueue`] runs work on keys; [`Recorder`] writes
+//! events; [`election`] decides who works; [`telemetry`] has metrics, health and logs. Time is
+//! tokio's throughout, so all of it runs under a paused clock.
 //!
 //! What is absent on purpose: typed objects for writing. A full update starts from the live object
 //! as raw JSON, so that fields unknown to this program survive.
