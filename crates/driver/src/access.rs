@@ -113,6 +113,9 @@ impl Access {
             (AccessKind::Mount { .. }, None) => {
                 Some(format!("volume {} was made for raw block access only", record.id))
             }
+            (AccessKind::Block, _) if !record.block => {
+                Some(format!("volume {} was made for a filesystem only", record.id))
+            }
             (AccessKind::Mount { .. }, Some(_)) | (AccessKind::Block, _) => None,
         }
     }

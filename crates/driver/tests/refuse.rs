@@ -314,6 +314,10 @@ async fn what_others_mounted_is_left_alone() {
     assert!(client.node_unpublish_volume(unpublish(&id, &full)).await.is_err());
     assert!(Path::new(&full).join("f").exists());
 
+    // A volume made for a filesystem is not handed out raw.
+    let raw = client.node_stage_volume(stage(&id, &staging, block(Mode::SingleNodeWriter))).await;
+    assert_eq!(refused(raw), Code::FailedPrecondition);
+
     // A second staging path, or another way of staging, contradicts the first.
     let other = world.dir("other");
     let second = client.node_stage_volume(stage(&id, &other, writer())).await;

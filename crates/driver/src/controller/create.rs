@@ -33,6 +33,7 @@ struct Wanted<'a> {
     pool: &'a Pool,
     range: Range,
     fstype: Option<FsType>,
+    block: bool,
 }
 
 impl Inner {
@@ -55,6 +56,7 @@ impl Inner {
             name: request.name.clone(),
             capacity_bytes: wanted.range.choose(minimum_bytes)?,
             fstype: wanted.fstype,
+            block: wanted.block,
             parameters: request.parameters.clone(),
             content: Content::Blank,
             attachments: vec![],
@@ -78,6 +80,7 @@ impl Inner {
         Ok(Wanted {
             pool,
             range: Range::parse(request.capacity_range.as_ref())?,
+            block: accesses.iter().any(Access::is_block),
             fstype: one_fstype(&accesses, from_class.unwrap_or(self.config.default_fstype))?,
         })
     }
@@ -188,7 +191,7 @@ fn check_same(
         "exists with another size"
     } else if pool.name() != wanted.pool.name() {
         "exists in another pool"
-    } else if record.fstype != wanted.fstype {
+    } else if (record.fstype, record.block) != (wanted.fstype, wanted.block) {
         "exists for another filesystem or kind of access"
     } else {
         return Ok(());

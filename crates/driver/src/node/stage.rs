@@ -1,6 +1,6 @@
 //! NodeStageVolume and NodeUnstageVolume.
 //!
-//! Staging is noted in the record before the first step and forgotten after the last, so that
+//! Staging is noted beside the record before the first step and forgotten after the last, so that
 //! whoever asks whether a node may have the volume never hears "no" too early.
 
 use longshore_csi::v1::{
@@ -65,8 +65,11 @@ impl Inner {
                 self.stage_filesystem(pool, &record, &place, fstype, &options, access.many_nodes())
             }
         };
-        if staged.is_err() {
-            pool.forget_staging(&id, &self.config.node_id)?;
+        if staged.is_err()
+            && let Err(error) = pool.forget_staging(&id, &self.config.node_id)
+        {
+            // The first failure is the answer; the caller unstages after it, which tries again.
+            tracing::warn!(volume = %id, %error, "a failed staging stays noted");
         }
         staged.map(|()| NodeStageVolumeResponse {})
     }

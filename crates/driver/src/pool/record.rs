@@ -26,6 +26,9 @@ pub struct Record {
     /// The filesystem asked for at creation; none when only raw block access was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fstype: Option<FsType>,
+    /// Raw block access was asked for at creation.
+    #[serde(default)]
+    pub block: bool,
     /// The class parameters, to tell a repeated request from another one.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,

@@ -13,6 +13,7 @@ fn record(name: &str, capacity_bytes: u64) -> Record {
         name: name.to_owned(),
         capacity_bytes,
         fstype: None,
+        block: true,
         parameters: BTreeMap::new(),
         content: Content::Blank,
         attachments: vec![],
