@@ -349,3 +349,58 @@ impl Node for Service {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+    use crate::config::{DriverConfig, PoolConfig};
+
+    fn service(dir: &std::path::Path) -> Service {
+        let mut config = DriverConfig::new(DriverKind::Shared, "n1");
+        config.pools.push(PoolConfig::new("default", dir));
+        Service { inner: Driver::open(config).expect("the driver opens").inner }
+    }
+
+    #[tokio::test]
+    async fn a_volume_has_one_call_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(dir.path());
+        let id = service.inner.id_for("a");
+        let guard = service.inner.lock(&id).unwrap();
+        let volume_id = id.to_string();
+        let create = csi::CreateVolumeRequest { name: "a".into(), ..Default::default() };
+        let stage =
+            csi::NodeStageVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
+        let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
+        let code = |status: Status| status.code();
+        let created = service.create_volume(Request::new(create.clone())).await;
+        assert_eq!(created.map(drop).map_err(code), Err(Code::Aborted));
+        let staged = service.node_stage_volume(Request::new(stage)).await;
+        assert_eq!(staged.map(drop).map_err(code), Err(Code::Aborted));
+        let deleted = service.delete_volume(Request::new(delete.clone())).await;
+        assert_eq!(deleted.map(drop).map_err(code), Err(Code::Aborted));
+        // Others are not disturbed, and the next caller is let in.
+        let other = csi::DeleteVolumeRequest {
+            volume_id: service.inner.id_for("b").to_string(),
+            ..Default::default()
+        };
+        service.delete_volume(Request::new(other)).await.expect("another volume");
+        drop(guard);
+        service.delete_volume(Request::new(delete)).await.expect("free again");
+        let created = service.create_volume(Request::new(create)).await;
+        assert_eq!(created.map(drop).map_err(code), Err(Code::InvalidArgument));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_frees_its_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(dir.path());
+        let id = service.inner.id_for("a");
+        let work = |_: &Inner| -> Result<(), Refusal> { panic!("a bug") };
+        let answer = service.call("Test", Some(id.clone()), work).await;
+        assert_eq!(answer.map(drop).map_err(|status| status.code()), Err(Code::Internal));
+        service.inner.lock(&id).expect("free again");
+    }
+}

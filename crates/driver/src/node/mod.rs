@@ -76,9 +76,17 @@ impl Inner {
         Ok(Look { id: id.clone(), backing, tag, device, table, staged })
     }
 
-    /// The id in a node request; unknown forms belong to no volume.
-    pub(crate) fn node_volume(&self, given: &str) -> Result<VolumeId, Refusal> {
+    /// The id in a node request; unknown forms belong to no volume. A missing field is a worse
+    /// mistake than an unknown volume, so callers name the fields that must not be empty.
+    pub(crate) fn node_volume(
+        &self,
+        given: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<VolumeId, Refusal> {
         required_short("volume_id", given)?;
+        for (field, value) in fields {
+            required(field, value)?;
+        }
         VolumeId::parse(given)
             .ok_or_else(|| Refusal::NotFound(format!("volume {given:?} does not exist")))
     }

@@ -14,7 +14,7 @@ use crate::loopdev::{self, LoopDevice};
 use crate::mount::place::{Place, PlaceError, same_text};
 use crate::mount::{self, unmount};
 use crate::pool::record::Record;
-use crate::refusal::{Refusal, required};
+use crate::refusal::Refusal;
 
 impl Inner {
     /// Shows a staged volume at a pod's path.
@@ -22,9 +22,8 @@ impl Inner {
         &self,
         request: &NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Refusal> {
-        let id = self.node_volume(&request.volume_id)?;
-        required("target_path", &request.target_path)?;
         let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
+        let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
         let (pool, record) = self.need(&id)?;
         let target = self.node_place("target_path", &request.target_path)?;
         if request.staging_target_path.is_empty() {
@@ -92,8 +91,7 @@ impl Inner {
         &self,
         request: &NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
-        let id = self.node_volume(&request.volume_id)?;
-        required("target_path", &request.target_path)?;
+        let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
         let (pool, _) = self.need(&id)?;
         let target = match self.node_place("target_path", &request.target_path) {
             Ok(target) => target,

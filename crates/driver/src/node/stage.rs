@@ -21,7 +21,7 @@ use crate::mount::place::{Place, PlaceError, same_text};
 use crate::mount::{mount_filesystem, unmount};
 use crate::pool::record::{Content, Record, Staged};
 use crate::pool::{Pool, PoolError};
-use crate::refusal::{Refusal, required};
+use crate::refusal::Refusal;
 
 impl Inner {
     /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
@@ -29,10 +29,11 @@ impl Inner {
         &self,
         request: &NodeStageVolumeRequest,
     ) -> Result<NodeStageVolumeResponse, Refusal> {
-        let id = self.node_volume(&request.volume_id)?;
-        let place = self.node_place("staging_target_path", &request.staging_target_path)?;
         let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
+        let fields = [("staging_target_path", request.staging_target_path.as_str())];
+        let id = self.node_volume(&request.volume_id, &fields)?;
         let (pool, record) = self.need(&id)?;
+        let place = self.node_place("staging_target_path", &request.staging_target_path)?;
         if let Some(conflict) = access.conflict_with(&record) {
             return Err(Refusal::Precondition(conflict));
         }
@@ -202,8 +203,8 @@ impl Inner {
         request: &NodeUnstageVolumeRequest,
     ) -> Result<NodeUnstageVolumeResponse, Refusal> {
         let done = Ok(NodeUnstageVolumeResponse {});
-        let given = required("staging_target_path", &request.staging_target_path)?;
-        let id = self.node_volume(&request.volume_id)?;
+        let given = request.staging_target_path.as_str();
+        let id = self.node_volume(&request.volume_id, &[("staging_target_path", given)])?;
         let (pool, _) = self.need(&id)?;
         let place = match Place::resolve(given) {
             Ok(place) => Some(place),

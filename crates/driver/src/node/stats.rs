@@ -6,7 +6,7 @@ use longshore_csi::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, V
 use crate::driver::Inner;
 use crate::loopdev;
 use crate::mount::place::{Place, PlaceError};
-use crate::refusal::{Refusal, required};
+use crate::refusal::Refusal;
 
 impl Inner {
     /// How full a volume is, asked at a path where it is staged or published.
@@ -14,13 +14,14 @@ impl Inner {
         &self,
         request: &NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Refusal> {
-        let given = required("volume_path", &request.volume_path)?;
-        let id = self.node_volume(&request.volume_id)?;
+        let given = request.volume_path.as_str();
+        let id = self.node_volume(&request.volume_id, &[("volume_path", given)])?;
         let (pool, _) = self.need(&id)?;
         let absent = || Refusal::NotFound(format!("volume {id} is not at {given}"));
         let place = match Place::resolve(given) {
             Ok(place) => place,
-            Err(PlaceError::NoParent(_)) => return Err(absent()),
+            // No volume is ever at a path that cannot be one.
+            Err(PlaceError::NoParent(_) | PlaceError::Bad { .. }) => return Err(absent()),
             Err(error) => return Err(error.into()),
         };
         let look = self.look(pool, &id)?;
