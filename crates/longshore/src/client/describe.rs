@@ -154,6 +154,18 @@ fn event_row(event: &Value, now: Timestamp) -> Vec<String> {
     vec![format!("  {}", text(&event["type"])), text(&event["reason"]), ago, from, message]
 }
 
+/// Fields whose keys were chosen by people, and are shown as they are.
+const FREE_KEYS: &[&str] = &[
+    "Annotations",
+    "Data",
+    "Labels",
+    "Match Labels",
+    "Node Selector",
+    "Parameters",
+    "Volume Attributes",
+    "volumeAttributes",
+];
+
 /// Lines of a description: labels with values, in levels. Values of one level and run line up.
 #[derive(Default)]
 pub(super) struct Lines {
@@ -196,8 +208,10 @@ impl Lines {
             Value::Object(fields) if fields.is_empty() => {}
             Value::Object(fields) => {
                 self.section(level, label);
+                let free_keys = FREE_KEYS.contains(&label);
                 for (key, value) in fields {
-                    self.tree(level + 1, &title(key), value);
+                    let label = if free_keys { key.clone() } else { title(key) };
+                    self.tree(level + 1, &label, value);
                 }
             }
             Value::Array(items)
@@ -307,6 +321,13 @@ mod tests {
             lines.text(),
             "Name:    va\nStatus:\nSpec:\n  Attacher:  x\n  Drivers:\n    Name:  d\n\n    Name:  e\n  List:       a\n              b\n  Node Name:  n\n"
         );
+    }
+
+    #[test]
+    fn keys_that_people_chose_stay() {
+        let mut lines = Lines::default();
+        lines.tree(0, "CSI", &json!({"volumeAttributes": {"aKey": "b"}}));
+        assert_eq!(lines.text(), "CSI:\n  Volume Attributes:\n    aKey:  b\n");
     }
 
     #[test]

@@ -317,6 +317,19 @@ async fn describe_shows_sections_users_and_events() {
 }
 
 #[tokio::test]
+async fn describe_keeps_secrets() {
+    let world = World::new().await;
+    let secret =
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n";
+    world.apply(secret).await.unwrap();
+    let request =
+        Describe { kinds: vec!["secret".into()], names: vec!["s".into()], namespace: None };
+    let (text, _) = world.run(request).await.unwrap();
+    assert!(text.contains("  password:  7 bytes\n"), "{text}");
+    assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"), "{text}");
+}
+
+#[tokio::test]
 async fn delete_waits_until_the_object_is_gone() {
     let world = World::new().await;
     let held =
