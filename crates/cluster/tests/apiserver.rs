@@ -1,10 +1,10 @@
 //! The wire against the embedded API server, in process and under paused time.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use longshore_apiserver::auth::{Identity, MASTERS};
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::election::{self, ElectionConfig};
 use longshore_cluster::limit::{Limit, limited};
@@ -259,23 +259,27 @@ async fn a_loop_works_every_object() {
     running.await.expect("ends");
 }
 
-/// From a kubeconfig over a real connection: configuration, limits, streamed list, watch.
-#[tokio::test]
-async fn a_kubeconfig_leads_to_a_working_cache() {
-    let (server, _) = server().await;
-    let admin = Identity::new("system:admin", [MASTERS]);
-    let router = axum::Router::new().fallback_service(server.service_as(admin));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+/// Serves on `address` until the token is cancelled.
+async fn serve(
+    server: &ApiServer,
+    address: &str,
+) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind(address).await.expect("bound");
     let address = listener.local_addr().expect("address");
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let (server, stop) = (server.clone(), CancellationToken::new());
+    let shutdown = stop.clone();
+    let task = tokio::spawn(async move { server.serve(listener, shutdown).await.expect("serves") });
+    (address, stop, task)
+}
+
+/// From a kubeconfig over TLS: configuration, limits, streamed list, watch, and a server that
+/// goes away and comes back.
+#[tokio::test]
+async fn a_kubeconfig_leads_to_a_cache_that_outlives_the_connection() {
+    let server = ApiServer::open(Config::memory()).await.expect("opens");
+    let (address, stop_serving, serving) = serve(&server, "127.0.0.1:0").await;
     let file = tempfile::NamedTempFile::new().expect("temporary file");
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    });
-    std::fs::write(file.path(), kubeconfig.to_string()).expect("written");
+    std::fs::write(file.path(), server.kubeconfig(address)).expect("written");
     let metrics = Metrics::new();
     let config = ClientConfig {
         user_agent: Some("longshore-test/1".into()),
@@ -293,16 +297,21 @@ async fn a_kubeconfig_leads_to_a_working_cache() {
     for made in futures::future::join_all(makes).await {
         made.expect("made");
     }
-    eventually("all are seen", || {
-        cache.list().iter().filter(|m| m.metadata.name.starts_with('m')).count() == 100
-    })
-    .await;
+    let seen = || cache.list().iter().filter(|m| m.metadata.name.starts_with('m')).count();
+    eventually("all are seen", || seen() == 100).await;
     let text = metrics.render();
-    assert!(
-        text.contains("rest_client_requests_total{code=\"201\",method=\"POST\"} 100\n"),
-        "{text}"
-    );
+    let counted = "rest_client_requests_total{code=\"201\",method=\"POST\"} 100\n";
+    assert!(text.contains(counted), "{text}");
+
+    stop_serving.cancel();
+    serving.await.expect("ends");
+    let inside = Api::new(server.client());
+    let key = ObjectKey::new("default", "m0");
+    inside.delete::<ConfigMap>(&key, &DeleteParams::default()).await.expect("deleted");
+    let (_, stop_serving, serving) = serve(&server, &address.to_string()).await;
+    eventually("the deletion is seen", || seen() == 99).await;
     stop.cancel();
     task.await.expect("ends");
-    serving.abort();
+    stop_serving.cancel();
+    serving.await.expect("ends");
 }
