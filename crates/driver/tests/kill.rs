@@ -1,0 +1,147 @@
+//! `kill -9` of a real driver process in the middle of every call: the next process finishes the
+//! job, the data is there, and nothing is left.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::*;
+use longshore_csi::{Client, CsiError};
+use longshore_driver::DriverKind;
+use longshore_driver::id::VolumeId;
+use tokio_util::sync::CancellationToken;
+
+const POOL: &str = "LONGSHORE_TEST_DRIVER_POOL";
+const SOCKET: &str = "LONGSHORE_TEST_DRIVER_SOCKET";
+
+/// Not a test by itself: the process that gets killed. It ends with its parent, whose end of
+/// standard input closes.
+#[test]
+fn driver_process() {
+    let (Ok(pool), Ok(socket)) = (std::env::var(POOL), std::env::var(SOCKET)) else { return };
+    let mut config = longshore_driver::DriverConfig::new(DriverKind::Local, "n1");
+    config.pools.push(longshore_driver::PoolConfig::new("default", pool));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    let served = runtime.block_on(longshore_driver::run(config, &socket, CancellationToken::new()));
+    served.expect("served");
+}
+
+struct Process {
+    child: Child,
+    client: Client,
+}
+
+/// Dropping it is `kill -9`.
+impl Process {
+    async fn start(world: &World) -> Self {
+        let socket = world.at("csi.sock");
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "driver_process", "--nocapture"])
+            .env(POOL, world.pool())
+            .env(SOCKET, format!("unix://{socket}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("started");
+        let client = Client::connect(socket.into()).await.expect("connected");
+        Self { child, client }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const STEPS: [&str; 6] = ["create", "stage", "publish", "unpublish", "unstage", "delete"];
+
+/// Where the volume is shown.
+#[derive(Clone)]
+struct Paths {
+    staging: String,
+    target: String,
+}
+
+/// Does one step; the id follows from the name, so it is known even when an answer is lost.
+async fn step(client: &Client, paths: &Paths, id: &str, step: &str) -> Result<(), CsiError> {
+    let Paths { staging, target } = paths;
+    match step {
+        "create" => client.create_volume(create("a", 4 * MIB, writer())).await.map(|_| ()),
+        "stage" => client.node_stage_volume(stage(id, staging, writer())).await.map(|_| ()),
+        "publish" => {
+            client.node_publish_volume(publish(id, staging, target, writer())).await.map(|_| ())
+        }
+        "unpublish" => client.node_unpublish_volume(unpublish(id, target)).await.map(|_| ()),
+        "unstage" => client.node_unstage_volume(unstage(id, staging)).await.map(|_| ()),
+        "delete" => client.delete_volume(delete(id)).await.map(|_| ()),
+        other => panic!("no step {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_in_every_call() {
+    if !able("killed_in_every_call") {
+        return;
+    }
+    let world = World::new();
+    let mut kills = 0;
+    for name in STEPS {
+        for delay_us in [0, 700, 2_500, 8_000] {
+            kill_in(&world, name, Duration::from_micros(delay_us)).await;
+            kills += 1;
+        }
+    }
+    assert_eq!(kills, 4 * STEPS.len());
+}
+
+async fn kill_in(world: &World, name: &'static str, delay: Duration) {
+    let case = format!("killed {delay:?} into {name}");
+    let id = VolumeId::for_name("n1", "a").to_string();
+    let paths = Paths { staging: world.dir("staging"), target: world.at("target") };
+    let data = Path::new(&paths.target).join("data");
+
+    let process = Process::start(world).await;
+    for done in STEPS.iter().take_while(|done| **done != name) {
+        step(&process.client, &paths, &id, done).await.expect(&case);
+        if *done == "publish" {
+            std::fs::write(&data, &case).expect("written");
+            std::fs::File::open(&data).expect("open").sync_all().expect("flushed");
+        }
+    }
+    let (client, to, volume) = (process.client.clone(), paths.clone(), id.clone());
+    let call = tokio::spawn(async move { step(&client, &to, &volume, name).await });
+    tokio::time::sleep(delay).await;
+    drop(process);
+    // Whether an answer made it out before the kill does not matter.
+    let _ = call.await.expect("the call ended");
+
+    // The next process does everything again, and finds the data of before.
+    let process = Process::start(world).await;
+    let again = |next: &'static str| {
+        let (client, paths, id, case) = (&process.client, &paths, &id, &case);
+        async move {
+            let done = step(client, paths, id, next).await;
+            done.unwrap_or_else(|error| panic!("{case}: {next}: {error}"));
+        }
+    };
+    for next in ["create", "stage", "publish"] {
+        again(next).await;
+    }
+    if ["unpublish", "unstage"].contains(&name) {
+        assert_eq!(std::fs::read_to_string(&data).expect(&case), case);
+    }
+    for next in ["unpublish", "unstage", "delete"] {
+        again(next).await;
+    }
+    world.assert_clean();
+    assert_eq!(world.files(), Vec::<String>::new(), "{case}");
+    assert!(!Path::new(&paths.target).exists(), "{case}");
+}
