@@ -27,7 +27,11 @@ pub const REMOVED: &[(&str, &str)] = &[
 
 const GATES: &[Gate] = &[
     Gate { name: "Topology", default: true, stage: Stage::Stable },
-    Gate { name: "VolumeAttributesClass", default: true, stage: Stage::Stable },
+    Gate {
+        name: "VolumeAttributesClass",
+        default: true,
+        stage: Stage::NotYet("claims that name a VolumeAttributesClass are refused either way"),
+    },
     Gate {
         name: "CrossNamespaceVolumeDataSource",
         default: false,
@@ -410,6 +414,10 @@ mod tests {
             ("--strict-topology=maybe", "--strict-topology cannot be `maybe`: it is true or false"),
             ("--feature-gates=Topolgy=true", "did you mean Topology?"),
             ("--feature-gates=CrossNamespaceVolumeDataSource=true", "not part of this version yet"),
+            (
+                "--feature-gates=VolumeAttributesClass=false",
+                "--feature-gates=VolumeAttributesClass=false is not part of this version yet",
+            ),
             ("--volume-name-prefix=", "volume name prefix cannot be of length 0"),
             ("--volume-name-uuid-length=33", "between 1 and 32"),
             ("--volume-name-uuid-length=0", "between 1 and 32"),
