@@ -1,0 +1,49 @@
+//! A server on a free port.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use longshore_apiserver::{ApiServer, Config, auth};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub struct Running {
+    pub server: ApiServer,
+    pub address: SocketAddr,
+    pub kubeconfig: PathBuf,
+    pub data_dir: PathBuf,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        let server = ApiServer::open(Config::at(&data_dir)).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let kubeconfig = dir.path().join("kubeconfig");
+        auth::write_private(&kubeconfig, &server.kubeconfig(address)).unwrap();
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn({
+            let (server, shutdown) = (server.clone(), shutdown.clone());
+            async move { server.serve(listener, shutdown).await.unwrap() }
+        });
+        Self { server, address, kubeconfig, data_dir, shutdown, task, _dir: dir }
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap();
+        self.server.shutdown().await;
+    }
+}
+
+pub async fn client_config(kubeconfig: &Path) -> kube::Config {
+    let file = Kubeconfig::read_from(kubeconfig).unwrap();
+    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
+}
