@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use common::*;
@@ -14,7 +15,8 @@ use tonic::Code;
 fn bind(world: &World, id: &str, node: &str) {
     let image =
         std::fs::OpenOptions::new().read(true).write(true).open(image(world, id)).expect("bound");
-    let tag = Tag::new(&VolumeId::parse(id).expect("bound"), node);
+    let pool = world.pool().metadata().expect("a pool");
+    let tag = Tag::new(&VolumeId::parse(id).expect("bound"), node, (pool.dev(), pool.ino()));
     loopdev::attach(&image, &tag, Binding { read_only: false, autoclear: false }).expect("bound");
 }
 
@@ -140,6 +142,32 @@ async fn an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept() {
     running.client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
     let bytes = std::fs::read(image(&world, &id)).unwrap();
     assert_eq!(&bytes[0x478..0x47c], b"kept", "it was formatted again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_without_its_image_comes_off_the_node() {
+    if !able("a_volume_without_its_image_comes_off_the_node") {
+        return;
+    }
+    let world = World::new();
+    let running = start(world.config(DriverKind::Local, "n1")).await;
+    let client = &running.client;
+    let (staging, target) = (world.dir("staging"), world.at("target"));
+    let id = make(client, "a", 4 * MIB, writer()).await;
+    client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    client.node_publish_volume(publish(&id, &staging, &target, writer())).await.unwrap();
+    std::fs::remove_file(image(&world, &id)).unwrap();
+    assert_eq!(refused(client.delete_volume(delete(&id)).await), Code::FailedPrecondition);
+    client.node_unpublish_volume(unpublish(&id, &target)).await.unwrap();
+    client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
+    world.assert_clean();
+    // What is gone is said, not papered over with a fresh image.
+    assert_eq!(
+        refused(client.node_stage_volume(stage(&id, &staging, writer())).await),
+        Code::DataLoss
+    );
+    client.delete_volume(delete(&id)).await.unwrap();
+    assert_eq!(world.files(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

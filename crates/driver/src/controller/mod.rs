@@ -46,7 +46,7 @@ impl Inner {
             Err(PoolError::ImageMissing(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let tag = loopdev::Tag::new(id, &self.config.node_id);
+        let tag = loopdev::Tag::new(id, &self.config.node_id, pool.file_id());
         if let Some(device) = loopdev::find(id, backing, &tag)?
             && !loopdev::is_claimed(device)?
         {

@@ -67,11 +67,13 @@ impl From<(u64, u64)> for Backing {
 pub struct Tag(String);
 
 impl Tag {
-    /// The tag of a volume on a node. Nodes that share a kernel get different tags.
+    /// The tag of a volume on a node. Nodes that share a kernel get different tags, and so do
+    /// volumes of one name in different pools (each known by device and inode).
     #[must_use]
-    pub fn new(id: &VolumeId, node_id: &str) -> Self {
-        let node = hex::encode(Sha256::digest(node_id.as_bytes()));
-        Self(format!("longshore:{id}:{}", &node[..12]))
+    pub fn new(id: &VolumeId, node_id: &str, pool: (u64, u64)) -> Self {
+        let owner = format!("{node_id}\0{}:{}", pool.0, pool.1);
+        let owner = hex::encode(Sha256::digest(owner.as_bytes()));
+        Self(format!("longshore:{id}:{}", &owner[..16]))
     }
 }
 
@@ -116,6 +118,20 @@ pub fn find(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<Option<LoopDev
         let Some(file) = open_existing(number)? else { continue };
         if let Some(device) = ours(&file, number, backing, tag)? {
             return Ok(Some(device));
+        }
+    }
+    Ok(None)
+}
+
+/// The device with this tag and what it is bound to, for a volume whose image has lost its name.
+pub fn find_tagged(id: &VolumeId, tag: &Tag) -> Result<Option<(LoopDevice, Backing)>, LoopError> {
+    for number in candidates(id)? {
+        let Some(file) = open_existing(number)? else { continue };
+        let info = ioctl::status(&file).map_err(|e| fail(number, "ask for its status", e))?;
+        let Some(info) = info else { continue };
+        let backing = Backing { dev: info.lo_device, ino: info.lo_inode };
+        if let Some(device) = ours(&file, number, backing, tag)? {
+            return Ok(Some((device, backing)));
         }
     }
     Ok(None)
@@ -386,7 +402,9 @@ mod tests {
     #[test]
     fn a_tag_fits_into_the_device() {
         let id = VolumeId::for_name("", "a");
-        assert!(Tag::new(&id, "n1").0.len() <= 63);
-        assert_ne!(Tag::new(&id, "n1"), Tag::new(&id, "n2"));
+        let tag = Tag::new(&id, "n1", (1, 2));
+        assert!(tag.0.len() <= 63);
+        assert_ne!(tag, Tag::new(&id, "n2", (1, 2)));
+        assert_ne!(tag, Tag::new(&id, "n1", (1, 3)));
     }
 }

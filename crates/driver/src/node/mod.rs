@@ -15,8 +15,8 @@ use crate::id::VolumeId;
 use crate::loopdev::{self, Backing, LoopDevice, MAJOR, Tag};
 use crate::mount::place::Place;
 use crate::mount::table::{Entry, MountTable, is_within};
-use crate::pool::Pool;
 use crate::pool::record::Staged;
+use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required, required_short};
 
 /// A volume as the kernel sees it on this node.
@@ -68,9 +68,16 @@ impl Look {
 impl Inner {
     /// Looks at a volume's image, loop device and mounts.
     pub(crate) fn look(&self, pool: &Pool, id: &VolumeId) -> Result<Look, Refusal> {
-        let backing = Backing::from(pool.image_id(id)?);
-        let tag = Tag::new(id, &self.config.node_id);
-        let device = loopdev::find(id, backing, &tag)?;
+        let tag = Tag::new(id, &self.config.node_id, pool.file_id());
+        let (device, backing) = match pool.image_id(id) {
+            Ok(backing) => (loopdev::find(id, backing.into(), &tag)?, backing.into()),
+            // Somebody removed the image of a staged volume: it must still come off the node.
+            Err(error @ PoolError::ImageMissing(_)) => {
+                let (device, backing) = loopdev::find_tagged(id, &tag)?.ok_or(error)?;
+                (Some(device), backing)
+            }
+            Err(error) => return Err(error.into()),
+        };
         let staged = pool.staged(id, &self.config.node_id)?;
         let table = MountTable::read().map_err(Refusal::MountTable)?;
         Ok(Look { id: id.clone(), backing, tag, device, table, staged })

@@ -157,7 +157,7 @@ impl Inner {
     ) -> Result<loopdev::Held, Refusal> {
         let access = if binding.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let image = pool.image(&record.id, access)?;
-        let tag = loopdev::Tag::new(&record.id, &self.config.node_id);
+        let tag = loopdev::Tag::new(&record.id, &self.config.node_id, pool.file_id());
         Ok(loopdev::attach(&image, &tag, binding)?)
     }
 

@@ -7,29 +7,28 @@
 //! One controller process owns a pool (`.lock`). Node processes of a `shared` pool rewrite
 //! records too; they and the controller take turns through a lock on the image file.
 
+mod accounts;
 pub mod capacity;
 pub mod dir;
 pub mod names;
+mod notes;
 pub mod record;
 mod scan;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, RenameFlags};
 
 use crate::config::PoolConfig;
 use crate::id::VolumeId;
+use accounts::Accounts;
 use dir::Dir;
-use record::{Content, Record, Staged};
+use record::{Content, Record};
 
 /// Records are small; a larger file is not ours to read.
 const RECORD_LIMIT_BYTES: u64 = 1 << 20;
-/// How long a sum of free space is believed while volumes are created in quick succession.
-const ESTIMATE_AGE: Duration = Duration::from_millis(100);
 
 /// Why a pool could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +98,7 @@ pub struct Role<'a> {
 pub struct Pool {
     name: String,
     path: PathBuf,
+    file_id: (u64, u64),
     dir: Dir,
     limit_bytes: Option<u64>,
     overcommit: f64,
@@ -107,14 +107,6 @@ pub struct Pool {
     accounts: Mutex<Accounts>,
     /// Keeps other controllers out for as long as the process lives.
     _lock: Option<File>,
-}
-
-/// Sizes of all volumes. Only the controller, being alone, needs and can keep them.
-#[derive(Debug, Default)]
-struct Accounts {
-    reserved: HashMap<VolumeId, u64>,
-    /// Room left when last summed up; wrong by what others did since.
-    estimate: Option<(Instant, u64)>,
 }
 
 impl Pool {
@@ -132,6 +124,7 @@ impl Pool {
         let pool = Self {
             name: config.name.clone(),
             path: path.canonicalize().map_err(|e| fail("resolve", e))?,
+            file_id: dir.file_id().map_err(|e| fail("look at", e))?,
             dir,
             limit_bytes: config.limit_bytes,
             overcommit: role.overcommit,
@@ -153,6 +146,12 @@ impl Pool {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// (device, inode) of the directory.
+    #[must_use]
+    pub fn file_id(&self) -> (u64, u64) {
+        self.file_id
     }
 
     /// The record of a volume; `None` when there is no such volume.
@@ -337,110 +336,6 @@ impl Pool {
     /// Throws a scratch file away.
     pub fn drop_scratch(&self, id: &VolumeId) -> Result<(), PoolError> {
         self.io("remove an image", self.dir.remove(&names::formatting(id)))
-    }
-
-    /// How a node has a volume staged, by its own note.
-    pub fn staged(&self, id: &VolumeId, node_id: &str) -> Result<Option<Staged>, PoolError> {
-        let name = names::staged(id, node_id);
-        let bytes = self.io("read a note", self.dir.read(&name, RECORD_LIMIT_BYTES))?;
-        let bad = |error: serde_json::Error| PoolError::BadRecord {
-            id: id.clone(),
-            why: format!("its note of staging: {error}"),
-        };
-        bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(bad)).transpose()
-    }
-
-    /// Whether there is a note that a node has a volume staged.
-    pub fn is_staged(&self, id: &VolumeId, node_id: &str) -> Result<bool, PoolError> {
-        self.io("look for a note", self.dir.has_file(&names::staged(id, node_id)))
-    }
-
-    /// Writes a node's note. On a pool that other machines see it is flushed, so that they see
-    /// it before anything happens; on a local one a power failure makes it untrue anyway.
-    pub fn note_staging(&self, id: &VolumeId, staged: &Staged) -> Result<(), PoolError> {
-        let bytes = serde_json::to_vec(staged).expect("a note holds only plain data");
-        let name = names::staged(id, &staged.node);
-        let written = self.io("write a note", self.dir.write_unflushed(&name, &bytes))?;
-        if self.alone {
-            return Ok(());
-        }
-        self.io("flush a note", written.sync_all())?;
-        self.io("flush it", self.dir.sync())
-    }
-
-    /// Removes a node's note.
-    pub fn forget_staging(&self, id: &VolumeId, node_id: &str) -> Result<(), PoolError> {
-        self.io("remove a note", self.dir.remove(&names::staged(id, node_id)))?;
-        if self.alone { Ok(()) } else { self.io("flush it", self.dir.sync()) }
-    }
-
-    /// Notes that `node_id` has this pool, so that volumes may be attached to it.
-    pub fn register_node(&self, node_id: &str) -> Result<(), PoolError> {
-        let name = names::node(node_id);
-        if !self.knows_node(node_id)? {
-            let text = serde_json::json!({ "nodeId": node_id }).to_string();
-            let temporary = format!("{name}.tmp");
-            self.io("note a node", self.dir.replace(&temporary, &name, text.as_bytes()))?;
-        }
-        Ok(())
-    }
-
-    /// Whether a driver of that node ever opened this pool.
-    pub fn knows_node(&self, node_id: &str) -> Result<bool, PoolError> {
-        self.io("look for a node", self.dir.has_file(&names::node(node_id)))
-    }
-
-    /// Bytes that new volumes may have, summed up now.
-    pub fn allocatable_bytes(&self) -> Result<u64, PoolError> {
-        let mut accounts = self.accounts.lock();
-        self.sum_up(&mut accounts)
-    }
-
-    fn sum_up(&self, accounts: &mut Accounts) -> Result<u64, PoolError> {
-        let mut allocated_bytes = 0;
-        for id in accounts.reserved.keys() {
-            let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
-            allocated_bytes += stat.map_or(0, |stat| stat.st_blocks.max(0).cast_unsigned() * 512);
-        }
-        let room = capacity::allocatable_bytes(&capacity::View {
-            space: self.io("measure it", self.dir.space())?,
-            limit_bytes: self.limit_bytes,
-            reserved_bytes: accounts.reserved.values().sum(),
-            allocated_bytes,
-            overcommit: self.overcommit,
-        });
-        accounts.estimate = Some((Instant::now(), room));
-        Ok(room)
-    }
-
-    /// Sets bytes aside for a volume, or confirms that they are.
-    fn reserve(&self, id: &VolumeId, bytes: u64) -> Result<(), PoolError> {
-        let mut accounts = self.accounts.lock();
-        if accounts.reserved.contains_key(id) {
-            return Ok(());
-        }
-        let fresh = |&(at, room): &(Instant, u64)| at.elapsed() < ESTIMATE_AGE && room >= bytes;
-        let room = match accounts.estimate.filter(fresh) {
-            Some((_, room)) => room,
-            None => self.sum_up(&mut accounts)?,
-        };
-        if room < bytes {
-            return Err(PoolError::Full {
-                pool: self.name.clone(),
-                allocatable_bytes: room,
-                wanted_bytes: bytes,
-            });
-        }
-        accounts.estimate = accounts.estimate.map(|(at, room)| (at, room - bytes));
-        accounts.reserved.insert(id.clone(), bytes);
-        Ok(())
-    }
-
-    fn release(&self, id: &VolumeId) {
-        let mut accounts = self.accounts.lock();
-        if accounts.reserved.remove(id).is_some() {
-            accounts.estimate = None;
-        }
     }
 
     fn io<T, E: Into<std::io::Error>>(
