@@ -7,3 +7,5 @@ mod index;
 pub mod protect;
 pub mod provision;
 pub mod schedule;
+#[cfg(test)]
+mod testing;

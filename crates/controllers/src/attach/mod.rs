@@ -17,6 +17,8 @@ mod intake;
 mod operate;
 mod recover;
 mod report;
+#[cfg(test)]
+mod tests;
 mod waiters;
 mod world;
 
