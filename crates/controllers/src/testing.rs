@@ -17,26 +17,18 @@ use tokio_util::sync::CancellationToken;
 /// The driver that test volumes belong to.
 pub(crate) const DRIVER: &str = "test.csi.example";
 
-/// The cluster. Dropping it ends everything.
+/// The cluster.
 pub(crate) struct Bench {
     pub(crate) api: Api,
-    pub(crate) caches: SharedCaches,
-    pub(crate) shutdown: CancellationToken,
+    shutdown: CancellationToken,
     server: ApiServer,
-    tasks: JoinSet<()>,
 }
 
 impl Bench {
     pub(crate) async fn start() -> Self {
         let server = ApiServer::open(Config::deterministic(1)).await.expect("a server in memory");
         let (api, shutdown) = (Api::new(server.client()), CancellationToken::new());
-        let caches = SharedCaches::new(&api, &shutdown);
-        Self { api, caches, shutdown, server, tasks: JoinSet::new() }
-    }
-
-    /// Runs a loop for as long as the bench lives.
-    pub(crate) fn spawn(&mut self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
+        Self { api, shutdown, server }
     }
 
     /// A process of its own: caches and loops that can be dropped as one.

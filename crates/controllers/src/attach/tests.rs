@@ -23,8 +23,7 @@ fn attachment(handle: &str, node: &str) -> ObjectKey {
     ObjectKey::cluster(attachment_name(handle, DRIVER, node))
 }
 
-fn controller(bench: &Bench, process: &Process, recorder: Recorder) -> AttachDetach {
-    let _ = bench;
+fn controller(process: &Process, recorder: Recorder) -> AttachDetach {
     AttachDetach {
         api: process.api.clone(),
         caches: Caches::shared(&process.caches),
@@ -36,7 +35,7 @@ fn controller(bench: &Bench, process: &Process, recorder: Recorder) -> AttachDet
 
 fn start(bench: &Bench) -> Process {
     let mut process = bench.process();
-    let controller = controller(bench, &process, bench.recorder(COMPONENT));
+    let controller = controller(&process, bench.recorder(COMPONENT));
     let shutdown = process.shutdown.clone();
     process.spawn(controller.run(shutdown));
     process
@@ -113,7 +112,7 @@ async fn the_report_shrinks_before_the_detach_begins() {
     bench.until::<VolumeAttachment>(&va, |va| va.metadata.deleting()).await;
     let node = bench.get::<Node>(&ObjectKey::cluster("n1")).await.expect("a node");
     assert!(!reports(&node, "h1"));
-    // case: attach-detach/R10 (a failed detach leaves the volume unreported)
+    // The attempt fails, and is repeated.
     let failed = json!({"status": {"detachError": {"message": "busy"}}});
     bench.merge_status::<VolumeAttachment>(&va, failed).await;
     bench.pass(Duration::from_secs(5)).await;

@@ -14,6 +14,8 @@ mod error;
 mod lanes;
 mod request;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
@@ -22,7 +24,9 @@ use longshore_cluster::{
     Api, Cache, Change, Metrics, Outcome, Patch, QueueOptions, SharedCaches, WorkQueue,
 };
 use longshore_core::{
-    attach::sidecar::{AttachmentView, Handler, Step, finalizer_name, next_step, worth_a_look},
+    attach::sidecar::{
+        AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
+    },
     model::{
         ObjectKey,
         kinds::{CsiNode, Volume, VolumeAttachment},
@@ -218,7 +222,10 @@ impl Sidecar {
             let Some(sidecar) = sidecar.upgrade() else { return };
             match change {
                 Change::Applied { old, new } => {
-                    if old.as_ref().is_none_or(|old| worth_a_look(old, new)) {
+                    let news = |old: &Arc<VolumeAttachment>| {
+                        worth_a_look(old, new) && !only_our_mark(old, new, &sidecar.finalizer)
+                    };
+                    if old.as_ref().is_none_or(news) {
                         sidecar.enqueue(new);
                     }
                 }

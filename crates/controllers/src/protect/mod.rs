@@ -7,6 +7,8 @@
 mod claims;
 mod ephemeral;
 mod live;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use longshore_cluster::{Api, ApiError, Outcome, Patch};

@@ -11,6 +11,8 @@
 mod decide;
 mod place;
 mod state;
+#[cfg(test)]
+mod tests;
 mod view;
 mod wake;
 

@@ -7,7 +7,10 @@
 
 use serde_json::{Value, json};
 
-use crate::model::kinds::{AttachmentSource, CsiSource, VolumeAttachment, VolumeSpec};
+use crate::model::{
+    keys::annotations,
+    kinds::{AttachmentSource, CsiSource, VolumeAttachment, VolumeSpec},
+};
 
 /// The finalizer of one driver's attacher, on attachments and volumes alike.
 #[must_use]
@@ -119,6 +122,22 @@ pub fn worth_a_look(old: &VolumeAttachment, new: &VolumeAttachment) -> bool {
         va.status.attach_error.is_some() || va.status.detach_error.is_some()
     };
     same_version || (!has_error(old) && !has_error(new)) || without_notes(old) != without_notes(new)
+}
+
+/// Whether a change is nothing but our own mark: the finalizer and the node id that are saved
+/// before the driver is called. Seen as news it would cause a second call right after the first.
+#[must_use]
+pub fn only_our_mark(old: &VolumeAttachment, new: &VolumeAttachment, finalizer: &str) -> bool {
+    let unmarked = |attachment: &VolumeAttachment| {
+        let mut plain = attachment.clone();
+        plain.metadata.resource_version.clear();
+        plain.metadata.finalizers.retain(|one| one != finalizer);
+        plain.metadata.annotations.remove(annotations::ATTACH_NODE_ID);
+        plain
+    };
+    old.metadata.resource_version != new.metadata.resource_version
+        && new.metadata.has_finalizer(finalizer)
+        && unmarked(old) == unmarked(new)
 }
 
 fn without_notes(attachment: &VolumeAttachment) -> VolumeAttachment {
@@ -275,6 +294,21 @@ mod tests {
         assert!(!worth_a_look(&v1, &noted(v2.clone())), "our own note");
         assert!(!worth_a_look(&noted(v1.clone()), &v2), "our own note taken back");
         assert!(worth_a_look(&noted(v1), &deleted(noted(v2))), "a deletion");
+    }
+
+    #[test]
+    fn our_own_mark_is_no_news() {
+        let mut old = VolumeAttachment::default();
+        old.metadata.resource_version = "1".to_owned();
+        let mut new = old.clone();
+        new.metadata.resource_version = "2".to_owned();
+        new.metadata.finalizers = vec!["ours".to_owned()];
+        new.metadata.annotations.insert(annotations::ATTACH_NODE_ID.to_owned(), "n".to_owned());
+        assert!(only_our_mark(&old, &new, "ours"));
+        assert!(!only_our_mark(&new, &new, "ours"), "a resync is not our mark");
+        assert!(!only_our_mark(&new, &old, "ours"), "someone took it away");
+        new.status.attached = true;
+        assert!(!only_our_mark(&old, &new, "ours"));
     }
 
     #[test]

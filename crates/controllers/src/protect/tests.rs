@@ -1,0 +1,137 @@
+//! Protection over a real API server.
+
+use std::time::Duration;
+
+use longshore_core::model::{
+    ObjectKey,
+    keys::finalizers::{PV_PROTECTION, PVC_PROTECTION},
+    kinds::{Claim, Pod, Volume},
+};
+use serde_json::json;
+
+use super::{ClaimProtection, ClaimProtectionCaches, EphemeralClaims, VolumeProtection};
+use crate::testing::{Bench, Process, key};
+
+fn start(bench: &Bench) -> Process {
+    let mut process = bench.process();
+    let (api, caches) = (process.api.clone(), process.caches.clone());
+    let claims = ClaimProtection {
+        api: api.clone(),
+        caches: ClaimProtectionCaches::shared(&caches),
+        metrics: None,
+        unused_condition: true,
+    };
+    let volumes = VolumeProtection { api: api.clone(), volumes: caches.of(), metrics: None };
+    let ephemeral = EphemeralClaims {
+        api,
+        pods: caches.of(),
+        claims: caches.of(),
+        recorder: bench.recorder("ephemeral_volume"),
+        metrics: None,
+    };
+    let shutdown = process.shutdown.clone();
+    process.spawn(claims.run(shutdown.clone()));
+    process.spawn(volumes.run(shutdown.clone()));
+    process.spawn(ephemeral.run(shutdown));
+    process
+}
+
+fn protected(claim: &Claim) -> bool {
+    claim.metadata.has_finalizer(PVC_PROTECTION)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_in_use_stays_until_its_pod_is_gone() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.claim("data", "").await;
+    bench.until::<Claim>(&key("data"), protected).await;
+    bench.pod("web", Some("n1"), &["data"]).await;
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    bench.merge_status::<Pod>(&key("web"), ended).await;
+    bench.delete::<Claim>(&key("data")).await;
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<Claim>(&key("data")).await.is_some(), "an ended pod still holds it");
+    bench.delete::<Pod>(&key("web")).await;
+    bench.until_gone::<Claim>(&key("data")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_without_a_node_does_not_hold_a_claim() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.claim("data", "").await;
+    bench.until::<Claim>(&key("data"), protected).await;
+    bench.pod("web", None, &["data"]).await;
+    bench.delete::<Claim>(&key("data")).await;
+    bench.until_gone::<Claim>(&key("data")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_say_whether_they_are_used() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.claim("data", "").await;
+    bench.bind("data", "pv1", "h1").await;
+    let says = |want: &'static str| {
+        move |claim: &Claim| {
+            let mut conditions = claim.status.conditions.iter();
+            conditions.any(|one| one.kind == "Unused" && one.status == want)
+        }
+    };
+    bench.until::<Claim>(&key("data"), says("True")).await;
+    bench.pod("web", None, &["data"]).await;
+    bench.until::<Claim>(&key("data"), says("False")).await;
+    bench.delete::<Pod>(&key("web")).await;
+    bench.until::<Claim>(&key("data"), says("True")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_volume_stays() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.claim("data", "").await;
+    bench.bind("data", "pv1", "h1").await;
+    let pv = ObjectKey::cluster("pv1");
+    bench.until::<Volume>(&pv, |volume| volume.metadata.has_finalizer(PV_PROTECTION)).await;
+    bench.delete::<Volume>(&pv).await;
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<Volume>(&pv).await.is_some());
+    bench.merge_status::<Volume>(&pv, json!({"status": {"phase": "Released"}})).await;
+    bench.until_gone::<Volume>(&pv).await;
+}
+
+async fn ephemeral_pod(bench: &Bench, name: &str) {
+    bench
+        .create::<Pod>(json!({"metadata": {"name": name, "namespace": "default"}, "spec": {
+            "containers": [{"name": "main", "image": "host"}],
+            "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {
+                "metadata": {"labels": {"of": name}},
+                "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                    "resources": {"requests": {"storage": "1Gi"}}}}}}]}}))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ephemeral_volumes_get_a_claim_of_their_own() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    // case: pv-controller/eph-create
+    ephemeral_pod(&bench, "web").await;
+    let pod = bench.get::<Pod>(&key("web")).await.expect("there");
+    let claim = bench.until::<Claim>(&key("web-scratch"), |_| true).await;
+    let [owner] = &claim.metadata.owner_references[..] else { panic!("one owner: {claim:?}") };
+    assert_eq!(owner.uid, pod.metadata.uid);
+    assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), Some(true)));
+    assert_eq!(claim.metadata.labels.get("of").map(String::as_str), Some("web"));
+    assert_eq!(claim.request().bytes(), 1 << 30);
+    // case: pv-controller/eph-wrong-owner
+    bench.claim("api-scratch", "").await;
+    bench.pass(Duration::from_millis(50)).await;
+    ephemeral_pod(&bench, "api").await;
+    bench.pass(Duration::from_secs(1)).await;
+    let events = bench.events("FailedBinding").await;
+    let want = "ephemeral volume scratch: PVC default/api-scratch was not created for pod \
+                default/api (pod is not owner)";
+    assert_eq!(events, [want]);
+}
