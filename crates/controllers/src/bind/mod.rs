@@ -336,3 +336,6 @@ fn touched(actions: &[Action]) -> Option<&str> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests;

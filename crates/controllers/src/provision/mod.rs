@@ -238,4 +238,6 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 }
 
 #[cfg(test)]
+pub(crate) mod bench;
+#[cfg(test)]
 mod tests;

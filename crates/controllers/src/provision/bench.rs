@@ -1,0 +1,242 @@
+//! A whole control plane in memory: the real API server, the shipped loops, a scriptable driver.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use longshore_apiserver::{ApiServer, Config as ServerConfig};
+use longshore_cluster::{Api, DeleteParams, ListParams, Metrics, Recorder, SharedCaches};
+use longshore_core::model::{
+    Kind, ObjectKey,
+    kinds::{Claim, ConfigMap, CsiNode, Event, Node, Pod, StorageClass, Volume},
+};
+use longshore_csi::{capabilities::PluginService, fake};
+use longshore_provisioner::ProvisionMetrics;
+use serde_json::{Value, json};
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, Parts, guard::intent_name, run};
+use crate::{
+    bind,
+    protect::{ClaimProtection, ClaimProtectionCaches, VolumeProtection},
+};
+
+pub(crate) const DRIVER: &str = "test.csi.longshore.dev";
+const ZONE: &str = "topology.test/zone";
+
+pub(crate) struct Bench {
+    _server: ApiServer,
+    pub(crate) api: Api,
+    pub(crate) driver: fake::Driver,
+    pub(crate) config: Config,
+    pub(crate) metrics: Metrics,
+    loops: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Bench {
+    /// An API server with a class `fast` (Immediate) and a class `late` (WaitForFirstConsumer),
+    /// and a driver. Nothing runs yet.
+    pub(crate) async fn new() -> Self {
+        let server = ApiServer::open(ServerConfig::deterministic(7)).await.expect("a server");
+        let bench = Self {
+            api: Api::new(server.client()),
+            _server: server,
+            driver: fake::Driver::new(DRIVER),
+            config: Config { leak_guard: Some("kube-system".into()), ..Config::default() },
+            metrics: Metrics::new(),
+            loops: JoinSet::new(),
+            stop: CancellationToken::new(),
+        };
+        bench.class("fast", "Immediate", json!({})).await;
+        bench.class("late", "WaitForFirstConsumer", json!({})).await;
+        bench
+    }
+
+    /// Starts all loops.
+    pub(crate) fn start(&mut self) {
+        let (api, stop) = (&self.api, CancellationToken::new());
+        let caches = SharedCaches::new(api, &stop);
+        let recorder = Recorder::start(api, "test", "", &stop).0;
+        self.metrics = Metrics::new();
+        let counters = ProvisionMetrics::register(&self.metrics);
+        let csi = self.driver.client();
+        let parts =
+            Parts::shared(api, csi, &caches, recorder.clone(), counters, self.metrics.clone());
+        self.loops.spawn(run(self.config.clone(), parts, stop.clone()));
+        let parts = bind::Parts::shared(api, &caches, recorder, self.metrics.clone());
+        self.loops.spawn(bind::Binder::new(parts, bind::Config::default()).run(stop.clone()));
+        let claims = ClaimProtection {
+            api: api.clone(),
+            caches: ClaimProtectionCaches { claims: caches.of(), pods: caches.of() },
+            metrics: None,
+            unused_condition: false,
+        };
+        self.loops.spawn(claims.run(stop.clone()));
+        let volumes = VolumeProtection { api: api.clone(), volumes: caches.of(), metrics: None };
+        self.loops.spawn(volumes.run(stop.clone()));
+        self.stop = stop;
+    }
+
+    /// Stops everything where it stands, as a crash does.
+    pub(crate) async fn crash(&mut self) {
+        self.loops.abort_all();
+        self.stop.cancel();
+        while self.loops.join_next().await.is_some() {}
+        self.driver.sever();
+    }
+
+    pub(crate) async fn class(&self, name: &str, mode: &str, parameters: Value) {
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": name}, "provisioner": DRIVER, "volumeBindingMode": mode,
+            "reclaimPolicy": "Delete", "parameters": parameters});
+        self.api.create::<StorageClass>(&class).await.expect("a class");
+    }
+
+    pub(crate) async fn claim(&self, name: &str, class: &str) -> Claim {
+        self.claim_with(name, json!({"storageClassName": class})).await
+    }
+
+    pub(crate) async fn claim_with(&self, name: &str, spec: Value) -> Claim {
+        let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Mi"}}}});
+        for (key, value) in spec.as_object().expect("an object") {
+            claim["spec"][key] = value.clone();
+        }
+        let made = self.api.create::<Claim>(&claim).await.expect("a claim");
+        serde_json::from_value(made).expect("a claim")
+    }
+
+    pub(crate) async fn volume(&self, name: &str, spec: Value) {
+        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Mi"},
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/srv"}}});
+        for (key, value) in spec.as_object().expect("an object") {
+            volume["spec"][key] = value.clone();
+        }
+        self.api.create::<Volume>(&volume).await.expect("a volume");
+    }
+
+    /// A node in a zone, with the driver registered on it.
+    pub(crate) async fn node(&self, name: &str, zone: &str) {
+        let node = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {ZONE: zone}}});
+        self.api.create::<Node>(&node).await.expect("a node");
+        let csi = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [ZONE]}]}});
+        self.api.create::<CsiNode>(&csi).await.expect("a CSINode");
+    }
+
+    /// Gives the driver zones, each with a capacity.
+    pub(crate) fn zones(&self, zones: &[(&str, Option<i64>)]) {
+        self.driver.configure(|config| {
+            config.plugin.services.insert(PluginService::VolumeAccessibilityConstraints);
+            config.pools = zones
+                .iter()
+                .map(|(zone, capacity)| fake::Pool {
+                    segments: BTreeMap::from([(ZONE.to_string(), (*zone).to_string())]),
+                    capacity: *capacity,
+                })
+                .collect();
+        });
+    }
+
+    pub(crate) async fn pod(&self, name: &str, claim: &str) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "image": "host"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}});
+        self.api.create::<Pod>(&pod).await.expect("a pod");
+    }
+
+    pub(crate) async fn select_node(&self, claim: &str, node: &str) {
+        let patch =
+            json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
+        let key = ObjectKey::new("default", claim);
+        let patch = longshore_cluster::Patch::Merge(&patch);
+        self.api.patch::<Claim>(&key, patch).await.expect("an annotation");
+    }
+
+    pub(crate) async fn delete_claim(&self, name: &str) {
+        let key = ObjectKey::new("default", name);
+        self.api.delete::<Claim>(&key, &DeleteParams::default()).await.expect("a deletion");
+    }
+
+    /// Deletes a claim for good, protection or not: nobody runs to take its finalizer off.
+    pub(crate) async fn delete_claim_now(&self, name: &str) {
+        let patch = json!({"metadata": {"finalizers": null}});
+        let key = ObjectKey::new("default", name);
+        let patch = longshore_cluster::Patch::Merge(&patch);
+        self.api.patch::<Claim>(&key, patch).await.expect("no finalizers");
+        self.delete_claim(name).await;
+    }
+
+    pub(crate) async fn get_claim(&self, name: &str) -> Option<Claim> {
+        self.api.get(&ObjectKey::new("default", name)).await.expect("an answer")
+    }
+
+    pub(crate) async fn get_volume(&self, name: &str) -> Option<Volume> {
+        self.api.get(&ObjectKey::cluster(name)).await.expect("an answer")
+    }
+
+    pub(crate) async fn all<T: Kind + serde::de::DeserializeOwned>(&self) -> Vec<T> {
+        self.api.list::<T>(None, &ListParams::default()).await.expect("a list")
+    }
+
+    /// Reasons of events about objects of this name.
+    pub(crate) async fn events(&self, name: &str) -> Vec<String> {
+        let all = self.all::<Event>().await;
+        let about = all.into_iter().filter(|event| event.involved_object.name == name);
+        about.map(|event| format!("{} {}", event.kind, event.reason)).collect()
+    }
+
+    pub(crate) async fn intents(&self) -> usize {
+        let name = intent_name("");
+        let all = self.all::<ConfigMap>().await;
+        all.iter().filter(|map| map.metadata.name.starts_with(&name)).count()
+    }
+
+    /// Waits, in paused time, until the condition holds.
+    pub(crate) async fn until<F: Future<Output = bool>>(&self, what: &str, check: impl Fn() -> F) {
+        let end = Instant::now() + Duration::from_secs(1800);
+        while !check().await {
+            if Instant::now() > end {
+                let claims = self.all::<Claim>().await;
+                let volumes = self.all::<Volume>().await;
+                let events: Vec<String> = self
+                    .all::<Event>()
+                    .await
+                    .iter()
+                    .map(|e| format!("{} {} {}", e.involved_object.name, e.reason, e.message))
+                    .collect();
+                panic!(
+                    "never: {what}\n{claims:#?}\n{volumes:#?}\n{events:#?}\n{:#?}",
+                    self.driver.calls()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) async fn until_bound(&self, claim: &str) -> Volume {
+        self.until("the claim is bound", || async {
+            self.get_claim(claim).await.is_some_and(|claim| claim.status.phase == "Bound")
+        })
+        .await;
+        let claim = self.get_claim(claim).await.expect("it is bound");
+        let volume = self.get_volume(&claim.spec.volume_name).await.expect("it is bound to it");
+        assert_eq!(volume.status.phase, "Bound");
+        assert_eq!(volume.spec.claim_ref.as_ref().map(|r| &r.uid), Some(&claim.metadata.uid));
+        volume
+    }
+
+    /// Nothing is left anywhere: no volume with the driver, no object, no intent.
+    pub(crate) async fn until_clean(&self) {
+        self.until("all volumes are gone", || async {
+            self.driver.volumes().is_empty()
+                && self.all::<Volume>().await.is_empty()
+                && self.intents().await == 0
+        })
+        .await;
+        assert_eq!(self.driver.violations(), Vec::<String>::new());
+    }
+}
