@@ -2,11 +2,7 @@
 //! provisioner that must not lose track of storage keeps its own record (see
 //! [`Provisioner::saved`](crate::Provisioner::saved)).
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_core::model::kinds::{Claim, StorageClass};
 use parking_lot::Mutex;
@@ -40,7 +36,8 @@ pub(crate) struct Memory {
     resting: Mutex<HashMap<String, Rest>>,
     unsaved: Mutex<HashMap<String, Unsaved>>,
     /// Volumes, by UID, whose storage is gone while their object lingers: asked once is enough.
-    emptied: Mutex<HashSet<String>>,
+    /// The value says whether the deletion was counted.
+    emptied: Mutex<HashMap<String, bool>>,
     claim_failures: Mutex<HashMap<String, u32>>,
     volume_failures: Mutex<HashMap<String, u32>>,
 }
@@ -105,11 +102,16 @@ impl Memory {
     }
 
     pub(crate) fn mark_emptied(&self, uid: &str) {
-        self.emptied.lock().insert(uid.into());
+        self.emptied.lock().insert(uid.into(), false);
     }
 
     pub(crate) fn is_emptied(&self, uid: &str) -> bool {
-        self.emptied.lock().contains(uid)
+        self.emptied.lock().contains_key(uid)
+    }
+
+    /// Whether this deletion is still to be counted; true once.
+    pub(crate) fn count_deletion(&self, uid: &str) -> bool {
+        self.emptied.lock().get_mut(uid).is_some_and(|counted| !std::mem::replace(counted, true))
     }
 
     pub(crate) fn forget_volume(&self, name: &str, uid: &str) {

@@ -47,16 +47,15 @@ impl<P: Provisioner> Inner<P> {
         {
             return Ok(());
         }
-        let started = Instant::now();
         let result = self.delete(&volume).await;
-        match &result {
-            Ok(()) => self.parts.metrics.deleted(&volume, started.elapsed().as_secs_f64()),
-            Err(_) => self.parts.metrics.delete_failed(&volume),
+        if result.is_err() {
+            self.parts.metrics.delete_failed(&volume);
         }
         result
     }
 
     async fn delete(&self, volume: &Volume) -> Result<(), Cause> {
+        let started = Instant::now();
         let key = ObjectKey::cluster(&volume.metadata.name);
         let uid = &volume.metadata.uid;
         if !self.memory.is_emptied(uid) {
@@ -68,14 +67,20 @@ impl<P: Provisioner> Inner<P> {
                 return Ok(());
             };
             if !self.empty(&live).await? {
+                // Upstream counts a deletion that is not ours, too.
+                self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
                 return Ok(());
             }
             self.memory.mark_emptied(uid);
         }
         match self.parts.api.delete::<Volume>(&key, &DeleteParams::uid(uid.clone())).await {
             Ok(()) => {}
-            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error.into()),
+        }
+        // The change that we just made brings the volume back for another look.
+        if self.memory.count_deletion(uid) {
+            self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
         }
         self.drop_finalizer(&key, uid).await
     }
