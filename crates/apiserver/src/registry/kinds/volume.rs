@@ -95,7 +95,11 @@ impl Strategy for Volume {
         if !same(&new["volumeMode"], &old["volumeMode"]) {
             causes.push(Cause::invalid("volumeMode", &new["volumeMode"], "field is immutable"));
         }
-        if !unset(old, "/nodeAffinity") && !same(&new["nodeAffinity"], &old["nodeAffinity"]) {
+        let moved = same(&with_current_labels(&old["nodeAffinity"]), &new["nodeAffinity"]);
+        if !unset(old, "/nodeAffinity")
+            && !same(&new["nodeAffinity"], &old["nodeAffinity"])
+            && !moved
+        {
             let why = "field is immutable, except for updating from beta label to GA";
             causes.push(Cause::invalid("nodeAffinity", &new["nodeAffinity"], why));
         }
@@ -122,6 +126,31 @@ impl Strategy for Volume {
             map.remove("lastPhaseTransitionTime");
         }
     }
+}
+
+/// Node labels that were renamed when they left beta.
+const RENAMED_LABELS: &[(&str, &str)] = &[
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+    ("beta.kubernetes.io/os", "kubernetes.io/os"),
+    ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+];
+
+/// The affinity with current names of node labels.
+fn with_current_labels(affinity: &Value) -> Value {
+    let mut affinity = affinity.clone();
+    let terms = affinity.pointer_mut("/required/nodeSelectorTerms").and_then(Value::as_array_mut);
+    for term in terms.into_iter().flatten() {
+        let expressions = term.get_mut("matchExpressions").and_then(Value::as_array_mut);
+        for expression in expressions.into_iter().flatten() {
+            let renamed = RENAMED_LABELS.iter().find(|(old, _)| expression["key"] == *old);
+            if let Some((_, new)) = renamed {
+                expression["key"] = json!(new);
+            }
+        }
+    }
+    affinity
 }
 
 /// The source may not change, but the secret for expansion may be added once.
