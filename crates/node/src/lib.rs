@@ -1,1 +1,21 @@
-//! Node loops: volume manager, driver registration, mounts, pods as processes.
+//! The node: volume manager, driver registration, mounts, and pods as host processes.
+//!
+//! [`NodeAgent`] ties the loops of one node together. [`volumes`] keeps what is staged and
+//! published in step with what pods want; [`registration`] finds drivers by their sockets;
+//! [`pods`] runs containers under one [`shim`] per pod, which outlives the agent. Decisions are in
+//! `longshore_core::stage`; here is the looking and the acting.
+//!
+//! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs and
+//! is told so in an event.
+
+mod agent;
+pub mod drivers;
+pub mod node_object;
+pub mod pods;
+pub mod registration;
+pub mod shim;
+pub mod volumes;
+
+pub use agent::{NodeAgent, NodeConfig, NodeError, PodsMode};
+pub use pods::logs::{LogError, LogQuery, NodeLogs};
+pub use pods::shim_client::ShimProgram;

@@ -23,22 +23,6 @@ pub enum Failure {
     Transient,
 }
 
-/// Classifies a gRPC status code of stage, publish, expand and capability calls.
-#[must_use]
-pub fn classify_code(code: i32) -> Failure {
-    const CANCELLED: i32 = 1;
-    const DEADLINE_EXCEEDED: i32 = 4;
-    const RESOURCE_EXHAUSTED: i32 = 8;
-    const ABORTED: i32 = 10;
-    const UNAVAILABLE: i32 = 14;
-    match code {
-        CANCELLED | DEADLINE_EXCEEDED | RESOURCE_EXHAUSTED | ABORTED | UNAVAILABLE => {
-            Failure::Uncertain
-        }
-        _ => Failure::Final,
-    }
-}
-
 /// The state after a failed mount.
 #[must_use]
 pub fn after_failure(state: Mounted, failure: Failure, reconstructed: bool) -> Mounted {
@@ -70,15 +54,6 @@ mod tests {
             ("reconstructed, final", Unknown, Final, true, Unknown),
         ] {
             assert_eq!(after_failure(state, failure, reconstructed), expected, "{case}");
-        }
-    }
-
-    #[test]
-    fn codes() {
-        let uncertain = [1, 4, 8, 10, 14];
-        for code in 1..=16 {
-            let expected = if uncertain.contains(&code) { Uncertain } else { Final };
-            assert_eq!(classify_code(code), expected, "code {code}");
         }
     }
 }

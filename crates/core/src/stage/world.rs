@@ -79,6 +79,9 @@ pub struct World {
     /// The first pass over all pods is done and reconstruction has finished: only now is
     /// "not wanted" known to be true.
     pub ready_to_unmount: bool,
+    /// Pods that may still run although what they want is not (or not yet) known: their mounts
+    /// are left alone.
+    pub unresolved: BTreeSet<String>,
     /// Work in flight.
     pub busy: BTreeSet<Slot>,
     /// Work that failed and waits for its back-off.
@@ -174,7 +177,7 @@ impl Plan<'_> {
     fn unpublish_unwanted(&mut self) {
         for (volume, known) in &self.world.actual {
             for pod in known.pods.keys() {
-                if !self.world.wants(volume, pod) {
+                if !self.world.wants(volume, pod) && !self.world.unresolved.contains(pod) {
                     self.take(Action::Unpublish { volume: volume.clone(), pod: pod.clone() });
                 }
             }

@@ -155,3 +155,13 @@ fn a_single_pod_volume_is_refused_while_another_pod_may_have_it() {
     assert!(world.used_by_other_pod(V, "b"));
     assert!(!world.used_by_other_pod(V, "a"));
 }
+
+#[test]
+fn mounts_of_a_pod_whose_wishes_are_unknown_stay() {
+    let mut world = world();
+    world.actual.insert(V.into(), known(Unknown, &[("a", Unknown)]));
+    world.unresolved.insert("a".into());
+    assert_eq!(decide(&world), vec![]);
+    world.unresolved.clear();
+    assert_eq!(decide(&world), vec![unpublish("a")]);
+}

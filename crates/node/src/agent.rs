@@ -1,0 +1,370 @@
+//! The node agent: everything of one node in one value.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_cluster::{Api, Cache, Recorder, Scope};
+use longshore_core::model::kinds::{CsiDriver, Node, Pod};
+use longshore_core::stage::paths::NodePaths;
+use tokio::sync::{Notify, watch};
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::drivers::Drivers;
+use crate::node_object::NodeObject;
+use crate::pods::logs::NodeLogs;
+use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
+use crate::pods::worker::{PodDeps, Worker, remove_pod_dir};
+use crate::registration::Registrar;
+use crate::volumes::{Deps, VolumeManager, make_dir};
+
+/// How pods are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodsMode {
+    /// As host processes.
+    Process,
+    /// Not at all: volumes are mounted for somebody else's runtime.
+    None,
+}
+
+/// How a node agent behaves.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// The node's name.
+    pub node_name: String,
+    /// Kubelet-style root directory.
+    pub root_dir: PathBuf,
+    /// How pods are run.
+    pub pods: PodsMode,
+    /// The shim's program; normally this program with `["pod-shim"]`.
+    pub shim: ShimProgram,
+    /// Host directories that pods must not see (data directory, pools).
+    pub hidden_dirs: Vec<PathBuf>,
+    /// At shutdown: stop pods, unpublish and unstage. Otherwise pods go on under their shims.
+    pub stop_pods: bool,
+    /// Cuts the pods' grace at shutdown.
+    pub stop_timeout: Duration,
+    /// Run the command of any image on the host.
+    pub run_any_image_on_host: bool,
+}
+
+/// Why an agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A directory cannot be made or watched.
+    #[error("node directory {dir}: {source}")]
+    Dir {
+        /// The directory.
+        dir: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+}
+
+/// See the module's description.
+pub struct NodeAgent {
+    config: NodeConfig,
+    api: Api,
+    drivers: Arc<Drivers>,
+}
+
+/// How long unmounting may take at shutdown, beyond the pods' grace.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(20);
+const START_RETRY: Duration = Duration::from_millis(500);
+
+impl NodeAgent {
+    /// An agent over an API client.
+    #[must_use]
+    pub fn new(config: NodeConfig, api: Api) -> Self {
+        Self { config, api, drivers: Arc::default() }
+    }
+
+    /// The drivers registered on this node.
+    #[must_use]
+    pub fn drivers(&self) -> Arc<Drivers> {
+        self.drivers.clone()
+    }
+
+    /// The logs of this node's pods.
+    #[must_use]
+    pub fn logs(&self) -> NodeLogs {
+        NodeLogs::new(self.api.clone(), &self.config.root_dir)
+    }
+
+    /// Runs until `shutdown`, and then as long as the way back takes.
+    ///
+    /// # Errors
+    /// The node's directories cannot be used.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), NodeError> {
+        let paths = NodePaths::new(&self.config.root_dir);
+        for dir in [paths.root().to_owned(), paths.pods(), paths.csi_plugins(), paths.registry()] {
+            make_dir(&dir).map_err(|source| NodeError::Dir { dir, source })?;
+        }
+        // Ends after the pods: unmounting needs drivers, caches and events.
+        let inner = CancellationToken::new();
+        let _ends = inner.clone().drop_guard();
+        if !self.announce(&shutdown).await {
+            return Ok(());
+        }
+        let mut tasks = JoinSet::new();
+        let node = NodeObject::new(self.api.clone(), &self.config.node_name);
+        tasks.spawn(node.run(inner.clone()));
+        let registrar = Registrar::new(
+            self.api.clone(),
+            self.drivers.clone(),
+            paths.clone(),
+            &self.config.node_name,
+        );
+        let token = inner.clone();
+        tasks.spawn(async move {
+            if let Err(error) = registrar.run(token).await {
+                tracing::error!(%error, "driver registration ended");
+            }
+        });
+        let mut running =
+            Running::start(&self.config, &self.api, &self.drivers, paths, &inner).await;
+        running.supervise(&shutdown).await;
+        if self.config.stop_pods {
+            running.stop(self.config.stop_timeout).await;
+        }
+        inner.cancel();
+        running.end().await;
+        while tasks.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    /// Makes the node's objects; false when told to stop before the API answered.
+    async fn announce(&self, shutdown: &CancellationToken) -> bool {
+        let node = NodeObject::new(self.api.clone(), &self.config.node_name);
+        loop {
+            match node.ensure().await {
+                Ok(()) => return true,
+                Err(error) => tracing::warn!(%error, "node not announced yet"),
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return false,
+                () = tokio::time::sleep(START_RETRY) => {}
+            }
+        }
+    }
+}
+
+struct PodEntry {
+    updates: watch::Sender<Option<Arc<Pod>>>,
+    task: Id,
+}
+
+/// The agent's moving parts.
+struct Running {
+    mode: PodsMode,
+    pods: Cache<Pod>,
+    volumes: Arc<VolumeManager>,
+    deps: Arc<PodDeps>,
+    stop_pods: watch::Sender<Option<Duration>>,
+    wake: Arc<Notify>,
+    entries: BTreeMap<String, PodEntry>,
+    workers: JoinSet<()>,
+    loops: JoinSet<()>,
+    inner: CancellationToken,
+}
+
+impl Running {
+    async fn start(
+        config: &NodeConfig,
+        api: &Api,
+        drivers: &Arc<Drivers>,
+        paths: NodePaths,
+        inner: &CancellationToken,
+    ) -> Self {
+        let name = &config.node_name;
+        let (pods, _) =
+            Cache::<Pod>::start(api, Scope::fields(format!("spec.nodeName={name}")), inner);
+        let (node, _) =
+            Cache::<Node>::start(api, Scope::fields(format!("metadata.name={name}")), inner);
+        let (csi_drivers, _) = Cache::<CsiDriver>::start(api, Scope::all(), inner);
+        let (recorder, _) = Recorder::start(api, "kubelet", name, inner);
+        pods.synced().await;
+        node.synced().await;
+        csi_drivers.synced().await;
+        let volumes = VolumeManager::new(Deps {
+            api: api.clone(),
+            recorder: recorder.clone(),
+            node,
+            csi_drivers,
+            drivers: drivers.clone(),
+            paths: paths.clone(),
+            node_name: name.clone(),
+        });
+        let (stop_pods, stop_receiver) = watch::channel(None);
+        let hidden = config.hidden_dirs.iter().chain([&config.root_dir]);
+        let hidden = hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
+        let deps = Arc::new(PodDeps {
+            api: api.clone(),
+            recorder,
+            volumes: volumes.clone(),
+            paths,
+            shim: config.shim.clone(),
+            hidden,
+            run_any_image: config.run_any_image_on_host,
+            stop_pods: stop_receiver,
+        });
+        let mut running = Self {
+            mode: config.pods,
+            pods,
+            volumes,
+            deps,
+            stop_pods,
+            wake: Arc::default(),
+            entries: BTreeMap::new(),
+            workers: JoinSet::new(),
+            loops: JoinSet::new(),
+            inner: inner.clone(),
+        };
+        running.resume();
+        running
+    }
+
+    /// Picks up what an earlier life left, then lets the volume loop go.
+    fn resume(&mut self) {
+        let wake = self.wake.clone();
+        self.pods.subscribe(move |_| wake.notify_one());
+        let found = self.volumes.reconstruct();
+        self.look();
+        for uid in found {
+            if !self.entries.contains_key(&uid) {
+                tracing::info!(uid, "pod directory without a pod");
+                self.workers.spawn(end_orphan(self.deps.clone(), uid));
+            }
+        }
+        self.volumes.all_pods_known();
+        self.loops.spawn(self.volumes.clone().run(self.inner.clone()));
+    }
+
+    async fn supervise(&mut self, shutdown: &CancellationToken) {
+        loop {
+            self.look();
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.wake.notified() => {}
+                Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Id, ()), tokio::task::JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => id,
+            Err(error) => {
+                tracing::error!(%error, "a pod's worker failed; it will be started again");
+                error.id()
+            }
+        };
+        self.entries.retain(|_, entry| entry.task != id);
+    }
+
+    /// One worker per pod; pods that are gone are told so.
+    fn look(&mut self) {
+        let mut present: BTreeMap<String, Arc<Pod>> =
+            self.pods.list().into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
+        for (uid, entry) in &self.entries {
+            let now = present.remove(uid);
+            entry.updates.send_if_modified(|before| {
+                let version = |pod: &Option<Arc<Pod>>| {
+                    pod.as_ref().map(|pod| pod.metadata.resource_version.clone())
+                };
+                let changed = version(before) != version(&now);
+                *before = now;
+                changed
+            });
+        }
+        for (uid, pod) in present {
+            let (updates, receiver) = watch::channel(Some(pod.clone()));
+            let task = match self.mode {
+                PodsMode::Process => {
+                    self.workers.spawn(Worker::new(self.deps.clone(), pod, receiver).run())
+                }
+                PodsMode::None => self.workers.spawn(mount_only(self.deps.clone(), pod, receiver)),
+            };
+            self.entries.insert(uid, PodEntry { updates, task: task.id() });
+        }
+    }
+
+    /// Stops pods and takes everything down.
+    async fn stop(&mut self, grace: Duration) {
+        self.stop_pods.send_replace(Some(grace));
+        let all_down = async {
+            while let Some(ended) = self.workers.join_next_with_id().await {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a pod's worker failed");
+                }
+            }
+            let mut changes = self.volumes.changes();
+            while !self.volumes.is_idle() {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(grace + UNMOUNT_PATIENCE, all_down).await.is_err() {
+            tracing::error!("some volumes are still mounted; the next start goes on with them");
+        }
+    }
+
+    async fn end(mut self) {
+        self.workers.abort_all();
+        while self.workers.join_next().await.is_some() {}
+        while self.loops.join_next().await.is_some() {}
+    }
+}
+
+/// A pod directory whose pod no longer exists: what still runs is ended first.
+async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
+    let dir = deps.paths.pod(&uid);
+    match ShimClient::adopt(&dir).await {
+        Ok(Some(shim)) => shim.quit().await,
+        Ok(None) => {}
+        Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
+    }
+    kill_leftovers(&dir).await;
+    let volumes = deps.volumes.volumes_of(&uid);
+    deps.volumes.release(&uid);
+    deps.volumes.wait_unmounted(&uid, &volumes).await;
+    if let Err(error) = remove_pod_dir(&dir) {
+        tracing::warn!(uid, %error, "directory of a vanished pod stays");
+    }
+}
+
+/// A pod that somebody else runs: its volumes are there as long as it is.
+async fn mount_only(
+    deps: Arc<PodDeps>,
+    pod: Arc<Pod>,
+    mut updates: watch::Receiver<Option<Arc<Pod>>>,
+) {
+    let uid = pod.metadata.uid.clone();
+    let mut stop = deps.stop_pods.clone();
+    let mut released = pod.finished();
+    if !released {
+        deps.volumes.want(&pod);
+    }
+    loop {
+        let now = updates.borrow_and_update().clone();
+        let Some(pod) = now.filter(|_| stop.borrow().is_none()) else { break };
+        if pod.finished() && !released {
+            deps.volumes.release(&uid);
+            released = true;
+        }
+        deps.volumes.want_if_known(&pod);
+        tokio::select! {
+            changed = updates.changed() => if changed.is_err() { break },
+            changed = stop.changed() => if changed.is_err() { break },
+        }
+    }
+    let volumes = deps.volumes.volumes_of(&uid);
+    deps.volumes.release(&uid);
+    deps.volumes.wait_unmounted(&uid, &volumes).await;
+    if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
+        tracing::warn!(uid, %error, "pod directory stays");
+    }
+}

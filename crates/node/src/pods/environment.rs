@@ -1,0 +1,218 @@
+//! A container's environment variables.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use longshore_cluster::Api;
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::{ConfigMap, Container, EnvVar, Pod, Secret};
+use serde_json::Value;
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of a container, in order, or why it cannot be known.
+///
+/// # Errors
+/// A source is missing or of a kind that is not served.
+pub(crate) async fn environment(
+    api: &Api,
+    pod: &Pod,
+    container: &Container,
+) -> Result<Vec<(String, String)>, String> {
+    let root = container
+        .security_context
+        .run_as_user
+        .or(pod.spec.security_context.run_as_user)
+        .unwrap_or(0)
+        == 0;
+    let hostname =
+        if pod.spec.hostname.is_empty() { &pod.metadata.name } else { &pod.spec.hostname };
+    let mut env = Environment::default();
+    env.set("PATH", PATH);
+    env.set("HOME", if root { "/root" } else { "/" });
+    env.set("HOSTNAME", hostname);
+    for source in &container.env_from {
+        let prefix = source["prefix"].as_str().unwrap_or_default();
+        for (key, value) in whole_object(api, pod, source).await? {
+            env.set(&format!("{prefix}{key}"), &value);
+        }
+    }
+    for variable in &container.env {
+        let value = match &variable.value_from {
+            None => expand(&variable.value, &env.values),
+            Some(source) => match from_source(api, pod, variable, source).await? {
+                Some(value) => value,
+                None => continue,
+            },
+        };
+        env.set(&variable.name, &value);
+    }
+    Ok(env.order.iter().map(|name| (name.clone(), env.values[name].clone())).collect())
+}
+
+#[derive(Default)]
+struct Environment {
+    order: Vec<String>,
+    values: BTreeMap<String, String>,
+}
+
+impl Environment {
+    fn set(&mut self, name: &str, value: &str) {
+        if self.values.insert(name.to_owned(), value.to_owned()).is_none() {
+            self.order.push(name.to_owned());
+        }
+    }
+}
+
+async fn whole_object(
+    api: &Api,
+    pod: &Pod,
+    source: &Value,
+) -> Result<BTreeMap<String, String>, String> {
+    let (reference, is_secret) = match (source.get("secretRef"), source.get("configMapRef")) {
+        (Some(reference), _) => (reference, true),
+        (None, Some(reference)) => (reference, false),
+        (None, None) => return Err("envFrom names neither a secret nor a config map".to_owned()),
+    };
+    let name = reference["name"].as_str().unwrap_or_default();
+    match values(api, pod, name, is_secret).await? {
+        Some(values) => Ok(values),
+        None if reference["optional"] == true => Ok(BTreeMap::new()),
+        None => Err(not_found(name, is_secret)),
+    }
+}
+
+async fn from_source(
+    api: &Api,
+    pod: &Pod,
+    variable: &EnvVar,
+    source: &Value,
+) -> Result<Option<String>, String> {
+    if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
+        return field(pod, path)
+            .map(Some)
+            .ok_or_else(|| format!("variable {}: unknown field {path}", variable.name));
+    }
+    let (reference, is_secret) = match (source.get("secretKeyRef"), source.get("configMapKeyRef")) {
+        (Some(reference), _) => (reference, true),
+        (None, Some(reference)) => (reference, false),
+        (None, None) => {
+            return Err(format!(
+                "variable {}: its source is not served by this node",
+                variable.name
+            ));
+        }
+    };
+    let (name, key) = (
+        reference["name"].as_str().unwrap_or_default(),
+        reference["key"].as_str().unwrap_or_default(),
+    );
+    let value = values(api, pod, name, is_secret).await?;
+    match value.and_then(|values| values.get(key).cloned()) {
+        Some(value) => Ok(Some(value)),
+        None if reference["optional"] == true => Ok(None),
+        None => Err(format!("{} or its key {key:?}", not_found(name, is_secret))),
+    }
+}
+
+async fn values(
+    api: &Api,
+    pod: &Pod,
+    name: &str,
+    is_secret: bool,
+) -> Result<Option<BTreeMap<String, String>>, String> {
+    let key = ObjectKey::new(&pod.metadata.namespace, name);
+    if !is_secret {
+        let map = api.get::<ConfigMap>(&key).await.map_err(|error| error.to_string())?;
+        return Ok(map.map(|map| map.data));
+    }
+    let secret = api.get::<Secret>(&key).await.map_err(|error| error.to_string())?;
+    let decode = |value: &String| {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(value).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    Ok(secret.map(|secret| {
+        secret.data.iter().map(|(key, value)| (key.clone(), decode(value))).collect()
+    }))
+}
+
+fn not_found(name: &str, is_secret: bool) -> String {
+    format!("{} \"{name}\" not found", if is_secret { "secret" } else { "configmap" })
+}
+
+fn field(pod: &Pod, path: &str) -> Option<String> {
+    let meta = &pod.metadata;
+    let quoted = |prefix: &str| Some(path.strip_prefix(prefix)?.strip_suffix("']")?.to_owned());
+    if let Some(key) = quoted("metadata.labels['") {
+        return Some(meta.labels.get(&key).cloned().unwrap_or_default());
+    }
+    if let Some(key) = quoted("metadata.annotations['") {
+        return Some(meta.annotations.get(&key).cloned().unwrap_or_default());
+    }
+    Some(match path {
+        "metadata.name" => meta.name.clone(),
+        "metadata.namespace" => meta.namespace.clone(),
+        "metadata.uid" => meta.uid.clone(),
+        "spec.nodeName" => pod.spec.node_name.clone(),
+        "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
+        "status.hostIP" | "status.podIP" => "127.0.0.1".to_owned(),
+        _ => return None,
+    })
+}
+
+/// Replaces `$(NAME)` by a known variable's value; `$$` stands for one dollar sign.
+pub(crate) fn expand(text: &str, values: &BTreeMap<String, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let tail = &rest[at + 1..];
+        let reference = tail.strip_prefix('(').and_then(|inner| inner.split_once(')'));
+        if let Some(after) = tail.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = reference {
+            match values.get(name) {
+                Some(value) => out.push_str(value),
+                None => out.push_str(&format!("$({name})")),
+            }
+            rest = after;
+        } else {
+            out.push('$');
+            rest = tail;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_expanded() {
+        let values = BTreeMap::from([("A".to_owned(), "x".to_owned())]);
+        for (text, expected) in [
+            ("$(A)/$(A)", "x/x"),
+            ("$(B)", "$(B)"),
+            ("$$(A)", "$(A)"),
+            ("cost: 5$", "cost: 5$"),
+            ("$A", "$A"),
+            ("$(A", "$(A"),
+        ] {
+            assert_eq!(expand(text, &values), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_of_the_pod() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web"}}, "spec": {"nodeName": "node-1"}
+        }))
+        .unwrap();
+        assert_eq!(field(&pod, "metadata.labels['app']").as_deref(), Some("web"));
+        assert_eq!(field(&pod, "spec.nodeName").as_deref(), Some("node-1"));
+        assert_eq!(field(&pod, "metadata.nonsense"), None);
+    }
+}

@@ -1,0 +1,276 @@
+//! Reads container logs for the API server's `log` subresource.
+
+use std::io::{self, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt};
+use inotify::{Inotify, WatchMask};
+use longshore_cluster::Api;
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::Pod;
+use longshore_core::stage::paths::NodePaths;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+
+use super::run_spec::log_file;
+use crate::shim::log::previous;
+use crate::shim::protocol::{read_runs, shim_dir};
+
+/// Which log, and how much of it.
+#[derive(Debug, Clone, Default)]
+pub struct LogQuery {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container; may be left out when there is only one.
+    pub container: Option<String>,
+    /// Go on as the log grows, until the container ends.
+    pub follow: bool,
+    /// Of the run before the current one.
+    pub previous: bool,
+    /// Keep the time in front of each line.
+    pub timestamps: bool,
+    /// Only the last so many lines.
+    pub tail_lines: Option<usize>,
+    /// Only lines from this time on (RFC 3339, compared as text in UTC).
+    pub since: Option<jiff::Timestamp>,
+    /// At most so many bytes.
+    pub limit_bytes: Option<usize>,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The request does not fit the pod.
+    #[error("{0}")]
+    BadRequest(String),
+    /// It cannot be read.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Access to the logs of one node's pods. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeLogs {
+    api: Api,
+    paths: NodePaths,
+}
+
+impl NodeLogs {
+    /// Logs below a node's root directory.
+    #[must_use]
+    pub fn new(api: Api, root_dir: impl Into<PathBuf>) -> Self {
+        Self { api, paths: NodePaths::new(root_dir) }
+    }
+
+    /// Opens a log as a stream of pieces that end at line ends.
+    ///
+    /// # Errors
+    /// There is no such pod, container or log.
+    pub async fn open(&self, query: LogQuery) -> Result<BoxStream<'static, Bytes>, LogError> {
+        let key = ObjectKey::new(&query.namespace, &query.pod);
+        let pod =
+            self.api.get::<Pod>(&key).await.map_err(|error| LogError::Failed(error.to_string()))?;
+        let pod =
+            pod.ok_or_else(|| LogError::BadRequest(format!("pods \"{}\" not found", query.pod)))?;
+        let container = container_name(&pod, query.container.as_deref())?;
+        let current = log_file(&self.paths, &pod.metadata.uid, &container);
+        let file = if query.previous { previous(&current) } else { current };
+        let opened = match File::open(&file).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let what =
+                    if query.previous { "previous terminated container" } else { "container" };
+                let text =
+                    format!("{what} \"{container}\" in pod \"{}\" is waiting to start", query.pod);
+                return Err(LogError::BadRequest(text));
+            }
+            other => {
+                other.map_err(|error| LogError::Failed(format!("{}: {error}", file.display())))?
+            }
+        };
+        let pod_dir = self.paths.pod(&pod.metadata.uid);
+        let follow = (query.follow && !query.previous).then_some(Ending { pod_dir, container });
+        Ok(stream(opened, file, query, follow))
+    }
+}
+
+fn container_name(pod: &Pod, asked: Option<&str>) -> Result<String, LogError> {
+    let all = || pod.spec.containers.iter().chain(&pod.spec.init_containers);
+    let names = || all().map(|one| one.name.as_str()).collect::<Vec<_>>().join(" ");
+    match asked.filter(|name| !name.is_empty()) {
+        Some(name) if all().any(|one| one.name == name) => Ok(name.to_owned()),
+        Some(name) => Err(LogError::BadRequest(format!(
+            "container {name} is not valid for pod {}",
+            pod.metadata.name
+        ))),
+        None => match pod.spec.containers.as_slice() {
+            [one] => Ok(one.name.clone()),
+            _ => Err(LogError::BadRequest(format!(
+                "a container name must be specified for pod {}, choose one of: [{}]",
+                pod.metadata.name,
+                names()
+            ))),
+        },
+    }
+}
+
+/// Knows when a followed container has ended.
+struct Ending {
+    pod_dir: PathBuf,
+    container: String,
+}
+
+impl Ending {
+    fn ended(&self) -> bool {
+        let runs = read_runs(&self.pod_dir);
+        let newest =
+            runs.iter().filter(|run| run.name == self.container).max_by_key(|run| run.attempt);
+        newest.is_none_or(|run| run.outcome.is_some())
+    }
+}
+
+struct Reader {
+    file: File,
+    path: PathBuf,
+    query: LogQuery,
+    follow: Option<Ending>,
+    rest: Vec<u8>,
+    sent: usize,
+    begun: bool,
+}
+
+fn stream(
+    file: File,
+    path: PathBuf,
+    query: LogQuery,
+    follow: Option<Ending>,
+) -> BoxStream<'static, Bytes> {
+    let reader = Reader { file, path, query, follow, rest: Vec::new(), sent: 0, begun: false };
+    futures::stream::unfold(reader, |mut reader| async move {
+        let piece = reader.next().await;
+        if let Err(error) = &piece {
+            tracing::warn!(file = %reader.path.display(), %error, "log reading ended");
+        }
+        piece.ok().flatten().map(|piece| (piece, reader))
+    })
+    .boxed()
+}
+
+impl Reader {
+    async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            if self.query.limit_bytes.is_some_and(|limit| self.sent >= limit) {
+                return Ok(None);
+            }
+            // Asked before reading: what is written before the end is recorded is read below.
+            let ended = self.follow.as_ref().is_none_or(Ending::ended);
+            let watch = if ended { None } else { Some(self.watch()?) };
+            let piece = self.read_lines().await?;
+            if !piece.is_empty() {
+                return Ok(Some(self.cut(piece)));
+            }
+            let Some(mut watch) = watch else { return Ok(None) };
+            if watch.next().await.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn watch(&self) -> io::Result<inotify::EventStream<[u8; 1024]>> {
+        let inotify = Inotify::init()?;
+        inotify
+            .watches()
+            .add(&self.path, WatchMask::MODIFY | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF)?;
+        if let Some(ending) = &self.follow {
+            inotify
+                .watches()
+                .add(shim_dir(&ending.pod_dir), WatchMask::MOVED_TO | WatchMask::DELETE_SELF)?;
+        }
+        inotify.into_event_stream([0; 1024])
+    }
+
+    async fn read_lines(&mut self) -> io::Result<Vec<u8>> {
+        if !self.begun {
+            self.begun = true;
+            if let Some(lines) = self.query.tail_lines {
+                let start = tail_start(&self.path, lines).await?;
+                self.file.seek(SeekFrom::Start(start)).await?;
+            }
+        }
+        let mut buffer = vec![0; 64 * 1024];
+        let mut out = Vec::new();
+        loop {
+            let count = self.file.read(&mut buffer).await?;
+            if count == 0 {
+                return Ok(out);
+            }
+            self.rest.extend_from_slice(&buffer[..count]);
+            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                self.push_line(&line, &mut out);
+            }
+            if out.len() >= 64 * 1024 {
+                return Ok(out);
+            }
+        }
+    }
+
+    /// A line of the file is `<time> <stream> <F|P> <text>`.
+    fn push_line(&self, line: &[u8], out: &mut Vec<u8>) {
+        let mut parts = line.splitn(4, |byte| *byte == b' ');
+        let (Some(time), Some(_), Some(tag), Some(text)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return;
+        };
+        if let Some(since) = self.query.since {
+            let at = std::str::from_utf8(time)
+                .ok()
+                .and_then(|text| text.parse::<jiff::Timestamp>().ok());
+            if at.is_some_and(|at| at < since) {
+                return;
+            }
+        }
+        if self.query.timestamps {
+            out.extend_from_slice(time);
+            out.push(b' ');
+        }
+        let text = if tag == b"P" { text.strip_suffix(b"\n").unwrap_or(text) } else { text };
+        out.extend_from_slice(text);
+    }
+
+    fn cut(&mut self, mut piece: Vec<u8>) -> Bytes {
+        if let Some(limit) = self.query.limit_bytes {
+            piece.truncate(limit - self.sent);
+        }
+        self.sent += piece.len();
+        piece.into()
+    }
+}
+
+/// Where the last `lines` lines begin.
+async fn tail_start(path: &Path, lines: usize) -> io::Result<u64> {
+    const BLOCK: u64 = 16 * 1024;
+    let mut file = File::open(path).await?;
+    let size = file.metadata().await?.len();
+    let (mut at, mut found) = (size, 0);
+    while at > 0 {
+        let begin = at.saturating_sub(BLOCK);
+        file.seek(SeekFrom::Start(begin)).await?;
+        let mut block = vec![0; usize::try_from(at - begin).map_err(io::Error::other)?];
+        file.read_exact(&mut block).await?;
+        for (index, byte) in block.iter().enumerate().rev() {
+            let position = begin + index as u64;
+            if *byte == b'\n' && position + 1 < size {
+                found += 1;
+                if found >= lines {
+                    return Ok(position + 1);
+                }
+            }
+        }
+        at = begin;
+    }
+    Ok(if lines == 0 { size } else { 0 })
+}

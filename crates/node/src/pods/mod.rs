@@ -1,0 +1,9 @@
+//! Pods as host processes: one worker and one shim per pod.
+
+mod environment;
+pub mod logs;
+pub mod own_volumes;
+mod run_spec;
+pub mod shim_client;
+mod status;
+pub(crate) mod worker;

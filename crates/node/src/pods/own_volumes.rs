@@ -1,0 +1,219 @@
+//! Volumes that the node makes itself: scratch directories and files from the API.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use longshore_cluster::{Api, ApiError};
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::{ConfigMap, HostPathSource, Pod, PodVolume, Secret};
+use longshore_core::stage::paths::NodePaths;
+use serde_json::Value;
+
+/// Why a volume cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnVolumeError {
+    /// A file or directory cannot be made.
+    #[error("volume {volume}: {path}: {source}")]
+    Io {
+        /// The pod's volume.
+        volume: String,
+        /// Where.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// The API cannot be asked.
+    #[error("volume {volume}: {source}")]
+    Api {
+        /// The pod's volume.
+        volume: String,
+        /// Cause.
+        source: ApiError,
+    },
+    /// The object does not exist, or lacks a key.
+    #[error("volume {volume}: {what} not found")]
+    Missing {
+        /// The pod's volume.
+        volume: String,
+        /// What.
+        what: String,
+    },
+    /// A kind of volume that this node does not make.
+    #[error("volume {0}: volumes of this kind are not served by this node yet")]
+    Unsupported(String),
+}
+
+/// Makes one volume if it is of a kind that is made here; `None` for CSI volumes.
+///
+/// # Errors
+/// It cannot be made now.
+pub async fn make(
+    api: &Api,
+    paths: &NodePaths,
+    pod: &Pod,
+    volume: &PodVolume,
+) -> Result<Option<PathBuf>, OwnVolumeError> {
+    let uid = &pod.metadata.uid;
+    let maker = Maker { volume: &volume.name, group: pod.spec.security_context.fs_group };
+    if volume.empty_dir.is_some() {
+        let dir = paths.own_volume(uid, "empty-dir", &volume.name);
+        return maker.scratch(&dir).map(|()| Some(dir));
+    }
+    if let Some(source) = &volume.config_map {
+        let dir = paths.own_volume(uid, "configmap", &volume.name);
+        let files = maker.config_map(api, &pod.metadata.namespace, source).await?;
+        return maker.write(&dir, source, files).map(|()| Some(dir));
+    }
+    if let Some(source) = &volume.secret {
+        let dir = paths.own_volume(uid, "secret", &volume.name);
+        let files = maker.secret(api, &pod.metadata.namespace, source).await?;
+        return maker.write(&dir, source, files).map(|()| Some(dir));
+    }
+    if let Some(source) = &volume.host_path {
+        return maker.host_path(source).map(Some);
+    }
+    let csi = volume.csi.is_some()
+        || volume.ephemeral.is_some()
+        || volume.persistent_volume_claim.is_some();
+    if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
+}
+
+struct Maker<'a> {
+    volume: &'a str,
+    group: Option<u32>,
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+impl Maker<'_> {
+    fn io<'p>(&self, path: &'p Path) -> impl Fn(io::Error) -> OwnVolumeError + use<'_, 'p> {
+        |source| OwnVolumeError::Io {
+            volume: self.volume.to_owned(),
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    fn missing(&self, what: String) -> OwnVolumeError {
+        OwnVolumeError::Missing { volume: self.volume.to_owned(), what }
+    }
+
+    fn scratch(&self, dir: &Path) -> Result<(), OwnVolumeError> {
+        if dir.exists() {
+            return Ok(());
+        }
+        let failed = self.io(dir);
+        fs::create_dir_all(dir).map_err(&failed)?;
+        let mode = if self.group.is_some() { 0o2777 } else { 0o777 };
+        if let Some(group) = self.group {
+            chown(dir, None, Some(group)).map_err(&failed)?;
+        }
+        fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(failed)
+    }
+
+    async fn config_map(
+        &self,
+        api: &Api,
+        namespace: &str,
+        source: &Value,
+    ) -> Result<Files, OwnVolumeError> {
+        let name = source["name"].as_str().unwrap_or_default();
+        let found = api.get::<ConfigMap>(&ObjectKey::new(namespace, name)).await;
+        let found = found
+            .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
+        match found {
+            Some(map) => {
+                Ok(map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
+            }
+            None if source["optional"] == true => Ok(Files::new()),
+            None => Err(self.missing(format!("configmap \"{name}\""))),
+        }
+    }
+
+    async fn secret(
+        &self,
+        api: &Api,
+        namespace: &str,
+        source: &Value,
+    ) -> Result<Files, OwnVolumeError> {
+        let name = source["secretName"].as_str().unwrap_or_default();
+        let found = api.get::<Secret>(&ObjectKey::new(namespace, name)).await;
+        let found = found
+            .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
+        let decode = |value: &str| {
+            base64::engine::general_purpose::STANDARD.decode(value).unwrap_or_default()
+        };
+        match found {
+            Some(secret) => {
+                Ok(secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect())
+            }
+            None if source["optional"] == true => Ok(Files::new()),
+            None => Err(self.missing(format!("secret \"{name}\""))),
+        }
+    }
+
+    /// Writes the files, all of them or those that `items` names.
+    fn write(&self, dir: &Path, source: &Value, files: Files) -> Result<(), OwnVolumeError> {
+        fs::create_dir_all(dir).map_err(self.io(dir))?;
+        let default_mode = source["defaultMode"].as_u64().unwrap_or(0o644);
+        let Some(items) = source["items"].as_array() else {
+            return files
+                .iter()
+                .try_for_each(|(name, content)| self.write_one(dir, name, content, default_mode));
+        };
+        for item in items {
+            let key = item["key"].as_str().unwrap_or_default();
+            let content = files.get(key).ok_or_else(|| self.missing(format!("key {key:?}")))?;
+            let mode = item["mode"].as_u64().unwrap_or(default_mode);
+            self.write_one(dir, item["path"].as_str().unwrap_or(key), content, mode)?;
+        }
+        Ok(())
+    }
+
+    fn write_one(
+        &self,
+        dir: &Path,
+        name: &str,
+        content: &[u8],
+        mode: u64,
+    ) -> Result<(), OwnVolumeError> {
+        let plain = Path::new(name)
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)));
+        if !plain {
+            return Err(self.missing(format!("plain relative path {name:?}")));
+        }
+        let path = dir.join(name);
+        let failed = self.io(&path);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(&failed)?;
+        }
+        fs::write(&path, content).map_err(&failed)?;
+        if let Some(group) = self.group {
+            chown(&path, None, Some(group)).map_err(&failed)?;
+        }
+        let group_read = if self.group.is_some() { 0o040 } else { 0 };
+        let mode = u32::try_from(mode & 0o777).unwrap_or(0o644) | group_read;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)
+    }
+
+    fn host_path(&self, source: &HostPathSource) -> Result<PathBuf, OwnVolumeError> {
+        let path = PathBuf::from(&source.path);
+        match source.kind.as_deref() {
+            Some("DirectoryOrCreate") => fs::create_dir_all(&path).map_err(self.io(&path))?,
+            Some("FileOrCreate") if !path.exists() => {
+                fs::write(&path, "").map_err(self.io(&path))?
+            }
+            _ => {}
+        }
+        if path.exists() {
+            Ok(path)
+        } else {
+            Err(self.missing(format!("host path {}", path.display())))
+        }
+    }
+}

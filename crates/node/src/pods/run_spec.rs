@@ -1,0 +1,150 @@
+//! From a pod's container to what its shim is told.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use longshore_core::model::kinds::{Container, Pod};
+use longshore_core::stage::paths::NodePaths;
+
+use super::environment::expand;
+use crate::shim::protocol::{Bind, ContainerRun};
+use crate::shim::rights;
+
+/// What all containers of a pod share.
+pub(crate) struct PodRun<'a> {
+    pub pod: &'a Pod,
+    pub paths: &'a NodePaths,
+    pub hidden: &'a [PathBuf],
+    /// By the pod's name for the volume.
+    pub volumes: &'a BTreeMap<String, PathBuf>,
+}
+
+impl PodRun<'_> {
+    /// The shim's order for one run, or why there is none.
+    ///
+    /// # Errors
+    /// The container cannot be run as it is written.
+    pub(crate) fn container(
+        &self,
+        container: &Container,
+        attempt: u32,
+        env: Vec<(String, String)>,
+    ) -> Result<ContainerRun, String> {
+        let values: BTreeMap<String, String> = env.iter().cloned().collect();
+        let argv: Vec<String> = container
+            .command
+            .iter()
+            .chain(&container.args)
+            .map(|text| expand(text, &values))
+            .collect();
+        if argv.is_empty() {
+            return Err(
+                "no command specified: the image \"host\" has no program of its own".to_owned()
+            );
+        }
+        let (own, pod) = (&container.security_context, &self.pod.spec.security_context);
+        let uid = own.run_as_user.or(pod.run_as_user).unwrap_or(0);
+        if uid == 0 && own.run_as_non_root.or(pod.run_as_non_root) == Some(true) {
+            return Err("container has runAsNonRoot and would run as root".to_owned());
+        }
+        let gid = own.run_as_group.or(pod.run_as_group).unwrap_or(0);
+        let privileged = own.privileged == Some(true);
+        let mut groups = pod.supplemental_groups.clone();
+        groups.extend(pod.fs_group);
+        groups.sort_unstable();
+        groups.dedup();
+        let working_dir =
+            if container.working_dir.is_empty() { "/" } else { &container.working_dir };
+        Ok(ContainerRun {
+            name: container.name.clone(),
+            attempt,
+            argv,
+            env,
+            working_dir: working_dir.into(),
+            binds: self.binds(container, &values)?,
+            hidden: self.hidden.to_vec(),
+            uid,
+            gid,
+            groups,
+            capabilities: capabilities(container)?,
+            no_new_privs: own.allow_privilege_escalation == Some(false),
+            privileged,
+            read_only_root: own.read_only_root_filesystem == Some(true),
+            log: log_file(self.paths, &self.pod.metadata.uid, &container.name),
+        })
+    }
+
+    fn binds(
+        &self,
+        container: &Container,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Vec<Bind>, String> {
+        let mut binds = Vec::new();
+        for (index, mount) in container.volume_mounts.iter().enumerate() {
+            let volume = self.volumes.get(&mount.name);
+            let volume = volume.ok_or_else(|| format!("volume {} is not mounted", mount.name))?;
+            let part = match mount.sub_path_expr.as_str() {
+                "" => mount.sub_path.clone(),
+                template => expand(template, env),
+            };
+            let source = if part.is_empty() {
+                volume.clone()
+            } else {
+                self.sub_path(volume, &part, container, index)?
+            };
+            if !mount.mount_path.starts_with('/') {
+                return Err(format!("mountPath {:?} is not absolute", mount.mount_path));
+            }
+            let target = PathBuf::from(&mount.mount_path);
+            let read_only = mount.read_only || self.is_read_only(&mount.name);
+            binds.push(Bind { source, target, read_only, device: false });
+        }
+        // Outer mounts first, or they would cover the inner ones.
+        binds.sort_by_key(|bind| bind.target.components().count());
+        Ok(binds)
+    }
+
+    fn sub_path(
+        &self,
+        volume: &Path,
+        part: &str,
+        container: &Container,
+        index: usize,
+    ) -> Result<PathBuf, String> {
+        // The directory above `mount` carries the volume's own name, which the pod's name is not.
+        let owner = volume.parent().filter(|_| volume.ends_with("mount")).unwrap_or(volume);
+        let spec_name =
+            owner.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let place = self.paths.sub_path(&self.pod.metadata.uid, &spec_name, &container.name, index);
+        crate::volumes::bind_sub_path(volume, part, &place).map_err(|error| {
+            format!(
+                "failed to prepare subPath {part:?} for container {:?}: {error}",
+                container.name
+            )
+        })
+    }
+
+    fn is_read_only(&self, name: &str) -> bool {
+        let volume = self.pod.spec.volumes.iter().find(|volume| volume.name == name);
+        volume.is_some_and(|volume| {
+            volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only)
+                || volume.csi.as_ref().is_some_and(|csi| csi.read_only)
+                || volume.config_map.is_some()
+                || volume.secret.is_some()
+        })
+    }
+}
+
+fn capabilities(container: &Container) -> Result<u64, String> {
+    if container.security_context.privileged == Some(true) {
+        return Ok(rights::ALL);
+    }
+    let wanted = container.security_context.capabilities.clone().unwrap_or_default();
+    rights::capability_set(&wanted.add, &wanted.drop)
+        .map_err(|name| format!("unknown capability {name:?}"))
+}
+
+/// Where a container's output is kept.
+pub(crate) fn log_file(paths: &NodePaths, uid: &str, container: &str) -> PathBuf {
+    paths.pod(uid).join("logs").join(format!("{container}.log"))
+}

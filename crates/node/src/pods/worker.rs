@@ -1,0 +1,581 @@
+//! One pod's life on this node.
+//!
+//! The worker waits for the pod's volumes, starts what [`longshore_core::stage::lifecycle`] says,
+//! reports, and at the end goes the way back in this order: containers stopped, volumes
+//! unmounted, directory removed, API object deleted. So a claim is never free under a mount.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
+use longshore_core::model::ObjectRef;
+use longshore_core::model::kinds::{Container, Pod};
+use longshore_core::stage::lifecycle::{
+    self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
+};
+use longshore_core::stage::paths::NodePaths;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::environment::environment;
+use super::own_volumes;
+use super::run_spec::PodRun;
+use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
+use super::status::{Facts, Waiting, status};
+use crate::shim::protocol::{Request, RunState, now_ms, read_runs, shim_dir};
+use crate::volumes::{PodVolumes, VolumeManager};
+
+/// Grace for a pod whose object is already gone.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What all workers share.
+pub(crate) struct PodDeps {
+    pub api: Api,
+    pub recorder: Recorder,
+    pub volumes: Arc<VolumeManager>,
+    pub paths: NodePaths,
+    pub shim: ShimProgram,
+    pub hidden: Vec<PathBuf>,
+    pub run_any_image: bool,
+    /// Set when the agent ends and takes its pods along; the value cuts their grace.
+    pub stop_pods: watch::Receiver<Option<Duration>>,
+}
+
+/// See the module's description.
+pub(crate) struct Worker {
+    deps: Arc<PodDeps>,
+    pod: Arc<Pod>,
+    updates: watch::Receiver<Option<Arc<Pod>>>,
+    shim: Option<ShimClient>,
+    /// Kept, so that only news wake the worker.
+    shim_view: Option<watch::Receiver<ShimView>>,
+    /// What the last decision saw; reports speak of nothing newer.
+    seen: ShimView,
+    crashes: BTreeMap<String, (u32, u32)>,
+    volumes: Option<BTreeMap<String, PathBuf>>,
+    waiting: Waiting,
+    written: Option<Value>,
+    since: jiff::Timestamp,
+}
+
+/// Why the worker stops its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The object asks for it.
+    Deleted,
+    /// The object is gone.
+    Gone,
+    /// The agent ends and takes the pod along.
+    Agent(Duration),
+}
+
+impl Worker {
+    pub(crate) fn new(
+        deps: Arc<PodDeps>,
+        pod: Arc<Pod>,
+        updates: watch::Receiver<Option<Arc<Pod>>>,
+    ) -> Self {
+        Self {
+            deps,
+            pod,
+            updates,
+            shim: None,
+            shim_view: None,
+            seen: ShimView::default(),
+            crashes: BTreeMap::new(),
+            volumes: None,
+            waiting: Waiting::new("ContainerCreating", ""),
+            written: None,
+            since: clock::now(),
+        }
+    }
+
+    fn uid(&self) -> &str {
+        &self.pod.metadata.uid
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.deps.paths.pod(self.uid())
+    }
+
+    /// Runs the pod to its end. The future may be dropped at any time: the pod goes on under its
+    /// shim and a later worker adopts it.
+    pub(crate) async fn run(mut self) {
+        self.say_what_is_not_enforced();
+        let over = if self.pod.finished() || self.refused() {
+            self.wait_for_stop().await
+        } else {
+            self.live().await
+        };
+        self.end(over).await;
+    }
+
+    /// An image that this node cannot run is refused once and for all.
+    fn refused(&mut self) -> bool {
+        let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
+        let foreign = all.map(|one| one.image.as_str()).find(|image| *image != "host");
+        let Some(image) = foreign.filter(|_| !self.deps.run_any_image) else { return false };
+        let text = format!(
+            "image \"{image}\" is not run: containers on this node are host processes; write \"image: host\", \
+             or start with --run-any-image-on-host to run the command on the host anyway"
+        );
+        self.event(EventType::Warning, "Failed", &text);
+        self.waiting = Waiting::new("ErrImageNeverPull", text);
+        true
+    }
+
+    fn say_what_is_not_enforced(&self) {
+        let all = || self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
+        let limits = |one: &Container| {
+            one.resources
+                .as_ref()
+                .is_some_and(|resources| resources.as_object().is_some_and(|map| !map.is_empty()))
+        };
+        let probes = |one: &Container| {
+            one.liveness_probe.is_some()
+                || one.readiness_probe.is_some()
+                || one.startup_probe.is_some()
+        };
+        let mut parts = Vec::new();
+        if all().any(|one| !one.ports.is_empty()) {
+            parts.push("ports");
+        }
+        if all().any(limits) {
+            parts.push("resource requests and limits");
+        }
+        if all().any(probes) {
+            parts.push("probes");
+        }
+        if !parts.is_empty() && self.pod.status.start_time.is_none() {
+            let text = format!(
+                "this node runs pods as host processes and does not enforce: {}",
+                parts.join(", ")
+            );
+            self.event(EventType::Normal, "NotEnforced", &text);
+        }
+    }
+
+    /// Volumes, then containers, until the pod has to stop.
+    async fn live(&mut self) -> Stop {
+        self.deps.volumes.want(&self.pod);
+        let mut volumes = self.deps.volumes.changes();
+        loop {
+            if let Some(stop) = self.stop_reason() {
+                return stop;
+            }
+            let next = self.step().await;
+            self.report(&next).await;
+            if next.phase.is_over() {
+                self.finish().await;
+                return self.wait_for_stop().await;
+            }
+            let mut stop = self.deps.stop_pods.clone();
+            tokio::select! {
+                _ = self.updates.changed() => {}
+                _ = stop.changed() => {}
+                _ = volumes.changed(), if self.volumes.is_none() => {}
+                () = changed(self.shim_view.as_mut()) => {}
+                () = until(next.wake_at_ms) => {}
+                () = tokio::time::sleep(RETRY), if self.waiting.reason == "CreateContainerConfigError" => {}
+            }
+        }
+    }
+
+    /// Looks, decides and starts.
+    async fn step(&mut self) -> Next {
+        if !self.volumes_ready().await || !self.shim_ready().await {
+            return pending();
+        }
+        let next = self.decide(false);
+        for (name, attempt) in &next.start {
+            if let Err(message) = self.start(name, *attempt).await {
+                if self.waiting.message != message {
+                    self.event(EventType::Warning, "Failed", &format!("Error: {message}"));
+                }
+                self.waiting = Waiting::new("CreateContainerConfigError", message);
+                return next;
+            }
+        }
+        for name in &next.end {
+            self.signal(name, libc::SIGTERM).await;
+        }
+        if next.start.is_empty() { next } else { self.decide(false) }
+    }
+
+    async fn volumes_ready(&mut self) -> bool {
+        if self.volumes.is_some() {
+            return true;
+        }
+        let mut mounted = match self.deps.volumes.pod_volumes(self.uid()) {
+            PodVolumes::Ready(mounted) => mounted,
+            PodVolumes::Waiting(_) => return false,
+        };
+        for volume in &self.pod.spec.volumes {
+            match own_volumes::make(&self.deps.api, &self.deps.paths, &self.pod, volume).await {
+                Ok(None) => {}
+                Ok(Some(path)) => drop(mounted.insert(volume.name.clone(), path)),
+                Err(error) => {
+                    let text = format!(
+                        "MountVolume.SetUp failed for volume \"{}\" : {error}",
+                        volume.name
+                    );
+                    self.event(EventType::Warning, "FailedMount", &text);
+                    self.waiting = Waiting::new("CreateContainerConfigError", text);
+                    return false;
+                }
+            }
+        }
+        self.waiting = Waiting::new("ContainerCreating", "");
+        self.volumes = Some(mounted);
+        true
+    }
+
+    async fn shim_ready(&mut self) -> bool {
+        if self.shim.as_ref().is_some_and(|shim| shim.view().borrow().gone) {
+            // Its containers died with it; their runs are recorded as lost.
+            self.shim = None;
+            self.shim_view = None;
+            kill_leftovers(&self.dir()).await;
+        }
+        if self.shim.is_some() {
+            return true;
+        }
+        match ShimClient::open(&self.deps.shim, &self.dir()).await {
+            Ok(shim) => {
+                self.shim_view = Some(shim.view());
+                self.shim = Some(shim);
+                true
+            }
+            Err(error) => {
+                self.event(EventType::Warning, "FailedCreatePodSandBox", &error.to_string());
+                self.waiting = Waiting::new("CreateContainerConfigError", error.to_string());
+                false
+            }
+        }
+    }
+
+    fn look(&mut self) -> ShimView {
+        if let Some(view) = &mut self.shim_view {
+            return view.borrow_and_update().clone();
+        }
+        let runs =
+            read_runs(&self.dir()).into_iter().map(|run| ((run.name.clone(), run.attempt), run));
+        ShimView { gone: true, runs: runs.collect() }
+    }
+
+    fn decide(&mut self, stopping: bool) -> Next {
+        let view = self.look();
+        self.seen = view.clone();
+        let pod = self.pod.clone();
+        let facts = |worker: &mut Self, list: &[Container]| -> Vec<(String, bool, Run)> {
+            list.iter()
+                .map(|one| {
+                    let sidecar = one.restart_policy.as_deref() == Some("Always");
+                    (one.name.clone(), sidecar, worker.newest_run(&view, &one.name))
+                })
+                .collect()
+        };
+        let (init, main) =
+            (facts(self, &pod.spec.init_containers), facts(self, &pod.spec.containers));
+        let (init, main) = (borrow(&init), borrow(&main));
+        let policy = RestartPolicy::parse(&pod.spec.restart_policy);
+        lifecycle::decide(&View { init: &init, main: &main, policy, stopping, now_ms: now_ms() })
+    }
+
+    fn newest_run(&mut self, view: &ShimView, name: &str) -> Run {
+        let Some(run) = view.newest(name) else { return Run::Never };
+        let Some(outcome) = &run.outcome else { return Run::Running { attempt: run.attempt } };
+        let lasted = outcome.finished_at_ms.saturating_sub(run.started_at_ms);
+        // Counted once per ended run; after a restart of the agent the attempt number stands in.
+        let (seen, crashes) = self.crashes.get(name).copied().unwrap_or((u32::MAX, run.attempt));
+        let crashes = match (seen == run.attempt, lasted >= lifecycle::BACKOFF_RESET_MS) {
+            (true, _) => crashes,
+            (false, true) => 1,
+            (false, false) => crashes + 1,
+        };
+        self.crashes.insert(name.to_owned(), (run.attempt, crashes));
+        let may_restart_at_ms = outcome.finished_at_ms + crash_delay_ms(crashes);
+        Run::Ended { attempt: run.attempt, exit_code: outcome.exit_code, may_restart_at_ms }
+    }
+
+    async fn start(&mut self, name: &str, attempt: u32) -> Result<(), String> {
+        let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
+        let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
+        let env = environment(&self.deps.api, &self.pod, container).await?;
+        let none = BTreeMap::new();
+        let pod_run = PodRun {
+            pod: &self.pod,
+            paths: &self.deps.paths,
+            hidden: &self.deps.hidden,
+            volumes: self.volumes.as_ref().unwrap_or(&none),
+        };
+        let run = pod_run.container(container, attempt, env)?;
+        let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
+        let mut view = shim.view();
+        shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
+        // Heard before the next decision, or it would be started twice.
+        let known = |view: &ShimView| {
+            view.gone || view.newest(name).is_some_and(|run| run.attempt >= attempt)
+        };
+        let _ = view.wait_for(known).await;
+        self.event(EventType::Normal, "Started", &format!("Started container {name}"));
+        Ok(())
+    }
+
+    async fn signal(&self, name: &str, signal: i32) {
+        if let Some(shim) = &self.shim
+            && let Err(error) = shim.tell(&Request::Signal { name: name.to_owned(), signal }).await
+        {
+            tracing::debug!(pod = %self.pod.metadata.key(), %error, "signal not delivered");
+        }
+    }
+
+    async fn report(&mut self, next: &Next) {
+        let facts = Facts {
+            pod: &self.pod,
+            view: &self.seen,
+            next,
+            waiting: &self.waiting,
+            since: self.since,
+        };
+        let status = status(&facts);
+        if self.written.as_ref() == Some(&status) {
+            return;
+        }
+        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
+        match self
+            .deps
+            .api
+            .patch_status::<Pod>(&self.pod.metadata.key(), Patch::Merge(&patch))
+            .await
+        {
+            Ok(_) => self.written = Some(status),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.metadata.key(), %error, "status not written")
+            }
+        }
+    }
+
+    /// All containers are over for good: nothing needs the volumes any more.
+    async fn finish(&mut self) {
+        if let Some(shim) = self.shim.take() {
+            shim.quit().await;
+        }
+        self.shim_view = None;
+        self.deps.volumes.release(self.uid());
+    }
+
+    fn stop_reason(&mut self) -> Option<Stop> {
+        let update = self.updates.borrow_and_update().clone();
+        match update {
+            None => return Some(Stop::Gone),
+            Some(pod) => {
+                self.deps.volumes.want_if_known(&pod);
+                self.pod = pod;
+            }
+        }
+        if self.pod.metadata.deleting() {
+            return Some(Stop::Deleted);
+        }
+        self.deps.stop_pods.borrow().map(Stop::Agent)
+    }
+
+    async fn wait_for_stop(&mut self) -> Stop {
+        let next = if self.pod.finished() { None } else { Some(pending()) };
+        loop {
+            if let Some(stop) = self.stop_reason() {
+                return stop;
+            }
+            if let Some(next) = next
+                .as_ref()
+                .filter(|_| !self.pod.finished() && self.shim.is_none() && self.volumes.is_none())
+            {
+                self.report(next).await;
+            }
+            let mut stop = self.deps.stop_pods.clone();
+            tokio::select! {
+                _ = self.updates.changed() => {}
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    /// The way back.
+    async fn end(mut self, stop: Stop) {
+        self.stop_containers(stop).await;
+        if stop == Stop::Deleted {
+            let next = self.decide(true);
+            let ran = next.phase != Phase::Pending;
+            if ran && !self.pod.finished() {
+                self.report(&next).await;
+            }
+        }
+        let volumes = self.deps.volumes.volumes_of(self.uid());
+        self.deps.volumes.release(self.uid());
+        self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
+        match stop {
+            Stop::Agent(_) => self.forget_runs(),
+            Stop::Gone | Stop::Deleted => self.remove_dir().await,
+        }
+        if stop == Stop::Deleted {
+            self.delete_object().await;
+        }
+    }
+
+    fn grace(&self, stop: Stop) -> Duration {
+        let own = self.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+        let asked = self.pod.metadata.deletion_grace_period_seconds.unwrap_or(own);
+        let seconds = |value: i64| Duration::from_secs(u64::try_from(value).unwrap_or(0));
+        match stop {
+            Stop::Gone => ORPHAN_GRACE,
+            Stop::Deleted => seconds(asked),
+            Stop::Agent(cut) => seconds(own).min(cut),
+        }
+    }
+
+    async fn stop_containers(&mut self, stop: Stop) {
+        if self.shim.is_none() {
+            match ShimClient::adopt(&self.dir()).await {
+                Ok(shim) => self.shim = shim,
+                Err(error) => {
+                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "shim not adopted")
+                }
+            }
+        }
+        let Some(shim) = self.shim.take() else {
+            kill_leftovers(&self.dir()).await;
+            return;
+        };
+        let mut view = shim.view();
+        let running: Vec<String> = names_running(&view.borrow());
+        for name in &running {
+            let request = Request::Signal { name: name.clone(), signal: libc::SIGTERM };
+            // One that just ended needs no signal.
+            let _ = shim.tell(&request).await;
+        }
+        let begun = Instant::now();
+        let mut stop_pods = self.deps.stop_pods.clone();
+        loop {
+            if names_running(&view.borrow_and_update()).is_empty() {
+                break;
+            }
+            let cut = self.deps.stop_pods.borrow().unwrap_or(Duration::MAX);
+            let deadline = begun + self.grace(stop).min(cut);
+            tokio::select! {
+                changed = view.changed() => if changed.is_err() { break },
+                () = tokio::time::sleep_until(deadline) => break,
+                Ok(()) = self.updates.changed(), if stop == Stop::Deleted => match self.updates.borrow_and_update().clone() {
+                    // Deleted by force meanwhile.
+                    None => break,
+                    Some(pod) => self.pod = pod,
+                },
+                Ok(()) = stop_pods.changed() => {}
+            }
+        }
+        self.shim_view = None;
+        shim.quit().await;
+    }
+
+    /// The next life of the agent starts the containers anew, as after a reboot.
+    fn forget_runs(&self) {
+        if let Err(error) = std::fs::remove_dir_all(shim_dir(&self.dir()))
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "runs not forgotten");
+        }
+    }
+
+    async fn remove_dir(&self) {
+        let dir = self.dir();
+        let done = tokio::task::spawn_blocking(move || remove_pod_dir(&dir)).await;
+        if let Ok(Err(error)) = done {
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod directory stays");
+        }
+    }
+
+    async fn delete_object(&self) {
+        let params =
+            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(self.uid()) };
+        loop {
+            match self.deps.api.delete::<Pod>(&self.pod.metadata.key(), &params).await {
+                Ok(()) => return,
+                // Gone, or a new pod of the same name.
+                Err(error) if error.is_not_found() || error.is_conflict() => return,
+                Err(error) => {
+                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod not deleted")
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    fn event(&self, kind: EventType, reason: &str, message: &str) {
+        self.deps.recorder.event(&ObjectRef::of::<Pod>(&self.pod.metadata), kind, reason, message);
+    }
+}
+
+/// Removes a pod's directory, but never through a mount.
+///
+/// # Errors
+/// Something is still mounted below it, or it cannot be removed.
+pub(crate) fn remove_pod_dir(dir: &std::path::Path) -> std::io::Result<()> {
+    let uid = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let sub_paths = dir.join("volume-subpaths");
+    let paths = NodePaths::new(dir.parent().and_then(std::path::Path::parent).unwrap_or(dir));
+    for entry in std::fs::read_dir(&sub_paths).into_iter().flatten().flatten() {
+        crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
+    }
+    let mounts = crate::volumes::mounts_below(dir)?;
+    if !mounts.is_empty() {
+        return Err(std::io::Error::other(format!("still mounted: {mounts:?}")));
+    }
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn names_running(view: &ShimView) -> Vec<String> {
+    if view.gone {
+        return Vec::new();
+    }
+    let running = |run: &&RunState| run.outcome.is_none();
+    view.runs.values().filter(running).map(|run| run.name.clone()).collect()
+}
+
+fn borrow(list: &[(String, bool, Run)]) -> Vec<lifecycle::Container<'_>> {
+    list.iter()
+        .map(|(name, sidecar, run)| lifecycle::Container { name, sidecar: *sidecar, run: *run })
+        .collect()
+}
+
+fn pending() -> Next {
+    Next {
+        start: Vec::new(),
+        end: Vec::new(),
+        wake_at_ms: None,
+        phase: Phase::Pending,
+        initialized: false,
+    }
+}
+
+async fn changed(view: Option<&mut watch::Receiver<ShimView>>) {
+    match view {
+        // An ended channel means that the shim is gone, which the next look finds out.
+        Some(view) => drop(view.changed().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(at_ms: Option<u64>) {
+    match at_ms {
+        Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(now_ms()))).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,228 @@
+//! Driver registration: sockets in the registry directory become registered drivers.
+//!
+//! The directory is watched, not polled. Each socket has one task: it registers with back-off,
+//! then waits for the socket to go or to be made anew, then deregisters.
+
+mod node_info;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use longshore_cluster::Api;
+use longshore_core::stage::paths::NodePaths;
+use longshore_core::stage::registration::validate;
+use longshore_csi::registration::registration_client::RegistrationClient;
+use longshore_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
+use longshore_csi::v1;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::drivers::Drivers;
+use node_info::NodeInfo;
+use watch::{Seen, Watcher};
+
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const INFO_TIMEOUT: Duration = Duration::from_secs(1);
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(122);
+
+/// Why a driver is not registered.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error("dial {path}: {cause}")]
+    Dial { path: PathBuf, cause: String },
+    #[error("GetInfo: {0}")]
+    Info(String),
+    #[error("no handler registered for plugin type: {0}")]
+    UnknownType(String),
+    #[error(transparent)]
+    Refused(#[from] longshore_core::stage::registration::Refusal),
+    #[error("NodeGetInfo: {0}")]
+    NodeInfo(String),
+    #[error("NotifyRegistrationStatus: {0}")]
+    Notify(String),
+}
+
+/// Registers drivers as long as it runs.
+pub struct Registrar {
+    drivers: Arc<Drivers>,
+    paths: NodePaths,
+    node: NodeInfo,
+}
+
+struct Task {
+    stop: CancellationToken,
+    handle: JoinHandle<()>,
+}
+
+impl Registrar {
+    /// For one node.
+    #[must_use]
+    pub fn new(api: Api, drivers: Arc<Drivers>, paths: NodePaths, node_name: &str) -> Arc<Self> {
+        Arc::new(Self { drivers, paths, node: NodeInfo::new(api, node_name) })
+    }
+
+    /// Watches the registry directory until told to stop. Drivers stay registered then: a restart
+    /// must not take them away from running pods.
+    ///
+    /// # Errors
+    /// The directory cannot be made or watched.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) -> io::Result<()> {
+        let registry = self.paths.registry();
+        crate::volumes::make_dir(&registry)?;
+        let mut watcher = Watcher::new(&registry)?;
+        let mut tasks: BTreeMap<PathBuf, Task> = BTreeMap::new();
+        loop {
+            let seen = tokio::select! {
+                () = shutdown.cancelled() => break,
+                seen = watcher.next() => seen?,
+            };
+            match seen {
+                Seen::Socket(path) => {
+                    let before = tasks.remove(&path);
+                    tasks.insert(path.clone(), self.serve(path, before));
+                }
+                Seen::Gone(path) => {
+                    if let Some(task) = tasks.remove(&path) {
+                        task.stop.cancel();
+                    }
+                }
+            }
+        }
+        for task in tasks.into_values() {
+            task.handle.abort();
+        }
+        Ok(())
+    }
+
+    fn serve(self: &Arc<Self>, path: PathBuf, before: Option<Task>) -> Task {
+        let stop = CancellationToken::new();
+        let (registrar, token) = (self.clone(), stop.clone());
+        let handle = tokio::spawn(async move {
+            if let Some(before) = before {
+                // A socket made anew: the old registration ends first.
+                before.stop.cancel();
+                // A task that was aborted has nothing left to undo.
+                let _ = before.handle.await;
+            }
+            registrar.keep_registered(&path, &token).await;
+        });
+        Task { stop, handle }
+    }
+
+    async fn keep_registered(&self, socket: &Path, stop: &CancellationToken) {
+        let mut delay = BACKOFF_FIRST;
+        let name = loop {
+            let attempt = tokio::select! {
+                () = stop.cancelled() => return,
+                attempt = self.register(socket) => attempt,
+            };
+            match attempt {
+                Ok(name) => break name,
+                Err(error) => {
+                    tracing::warn!(socket = %socket.display(), %error, "driver not registered")
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(delay) => delay = (delay * 2).min(BACKOFF_MAX),
+            }
+        };
+        tracing::info!(driver = name, socket = %socket.display(), "driver registered");
+        stop.cancelled().await;
+        self.deregister(&name).await;
+    }
+
+    async fn register(&self, socket: &Path) -> Result<String, RegisterError> {
+        let mut client = RegistrationClient::new(dial(socket).await?);
+        let info = tokio::time::timeout(INFO_TIMEOUT, client.get_info(InfoRequest {})).await;
+        let info = info.map_err(|_| RegisterError::Info("no answer within 1s".to_owned()))?;
+        let info = info
+            .map_err(|status| RegisterError::Info(longshore_csi::status_text(&status)))?
+            .into_inner();
+        match self.accept(&info, socket).await {
+            Ok(()) => {}
+            Err(error) => {
+                // Best effort: the error that counts is the one that follows.
+                let _ = notify(&mut client, false, &error.to_string()).await;
+                return Err(error);
+            }
+        }
+        if let Err(error) = notify(&mut client, true, "").await {
+            self.deregister(&info.name).await;
+            return Err(error);
+        }
+        Ok(info.name)
+    }
+
+    async fn accept(&self, info: &PluginInfo, socket: &Path) -> Result<(), RegisterError> {
+        if info.r#type != "CSIPlugin" {
+            return Err(RegisterError::UnknownType(info.r#type.clone()));
+        }
+        let registered = self.drivers.get(&info.name).map(|driver| driver.version);
+        let version = validate(&info.name, &info.supported_versions, registered)?;
+        let endpoint = match info.endpoint.as_str() {
+            "" => socket.to_owned(),
+            other => PathBuf::from(other.strip_prefix("unix://").unwrap_or(other)),
+        };
+        let client = self.drivers.insert(&info.name, version, endpoint);
+        let result = self.install(&info.name, &client).await;
+        if result.is_err() {
+            self.drivers.remove(&info.name);
+        }
+        result
+    }
+
+    async fn install(
+        &self,
+        driver: &str,
+        client: &longshore_csi::Client,
+    ) -> Result<(), RegisterError> {
+        let info = client.node_get_info(v1::NodeGetInfoRequest {}).await;
+        let info = info.map_err(|error| RegisterError::NodeInfo(error.to_string()))?;
+        self.node.install(driver, &info).await.map_err(RegisterError::NodeInfo)
+    }
+
+    async fn deregister(&self, driver: &str) {
+        self.drivers.remove(driver);
+        if let Err(error) = self.node.uninstall(driver).await {
+            tracing::warn!(driver, error, "cannot take the driver off the node's objects");
+        }
+        tracing::info!(driver, "driver deregistered");
+    }
+}
+
+async fn dial(socket: &Path) -> Result<Channel, RegisterError> {
+    let failed = |cause: String| RegisterError::Dial { path: socket.to_owned(), cause };
+    let path = socket.to_owned();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    let connecting = endpoint.connect_with_connector(connector);
+    let channel = tokio::time::timeout(DIAL_TIMEOUT, connecting).await;
+    channel
+        .map_err(|_| failed("no answer within 10s".to_owned()))?
+        .map_err(|error| failed(error.to_string()))
+}
+
+async fn notify(
+    client: &mut RegistrationClient<Channel>,
+    registered: bool,
+    error: &str,
+) -> Result<(), RegisterError> {
+    let status = RegistrationStatus { plugin_registered: registered, error: error.to_owned() };
+    let sent =
+        tokio::time::timeout(NOTIFY_TIMEOUT, client.notify_registration_status(status)).await;
+    let sent = sent.map_err(|_| RegisterError::Notify("no answer within 5s".to_owned()))?;
+    sent.map(drop).map_err(|status| RegisterError::Notify(longshore_csi::status_text(&status)))
+}

@@ -1,0 +1,188 @@
+//! What agent and shim say to each other: one JSON value per line over a unix socket.
+//!
+//! The shim is dumb on purpose: it starts, signals and watches. Order, restarts and back-off are
+//! the agent's decisions, so an agent that comes back finds nothing but facts.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A host path that the container sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// On the host.
+    pub source: PathBuf,
+    /// In the container.
+    pub target: PathBuf,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The source is a device that may be opened.
+    pub device: bool,
+}
+
+/// Everything that is needed to start a container once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRun {
+    /// The container's name, unique in its pod.
+    pub name: String,
+    /// Number of this run, from 0.
+    pub attempt: u32,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Environment.
+    pub env: Vec<(String, String)>,
+    /// Working directory; made when missing.
+    pub working_dir: PathBuf,
+    /// Volumes.
+    pub binds: Vec<Bind>,
+    /// Host directories that the container must not see.
+    pub hidden: Vec<PathBuf>,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Further group ids.
+    pub groups: Vec<u32>,
+    /// Capabilities that may be held, as a bit set.
+    pub capabilities: u64,
+    /// Nothing that the container starts may gain rights.
+    pub no_new_privs: bool,
+    /// The container sees the host's devices and may write to `/sys`.
+    pub privileged: bool,
+    /// The root is read-only.
+    pub read_only_root: bool,
+    /// Where output goes.
+    pub log: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Exit code; 128 + signal when a signal ended it.
+    pub exit_code: i32,
+    /// The signal, 0 when none.
+    pub signal: i32,
+    /// Why it could not be started, when it could not.
+    pub start_error: Option<String>,
+    /// Milliseconds since the epoch.
+    pub finished_at_ms: u64,
+}
+
+/// One run of one container, as the shim knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    /// Container name.
+    pub name: String,
+    /// Number of the run.
+    pub attempt: u32,
+    /// Process id on the host; 0 when it could not even be made.
+    pub pid: i32,
+    /// Start time of that process in clock ticks since boot: with the pid it is an identity.
+    pub pid_started: u64,
+    /// Milliseconds since the epoch.
+    pub started_at_ms: u64,
+    /// Absent while it runs.
+    pub outcome: Option<Outcome>,
+}
+
+/// From agent to shim.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Start a run; a run that is already known is left alone.
+    Start(Box<ContainerRun>),
+    /// Send a signal to a running container's first process.
+    Signal {
+        /// Container name.
+        name: String,
+        /// Signal number.
+        signal: i32,
+    },
+    /// End when nothing runs; what still runs is killed first.
+    Quit,
+}
+
+/// From shim to agent. After connecting, every known run comes once, then `Ready`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// A run's state.
+    Run(RunState),
+    /// Everything known has been said.
+    Ready,
+}
+
+/// Who the shim is, so that a later agent can tell it from another process with its number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShimIdentity {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot.
+    pub pid_started: u64,
+}
+
+/// The shim's directory inside a pod's directory.
+#[must_use]
+pub fn shim_dir(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("shim")
+}
+
+/// File with the shim's [`ShimIdentity`].
+#[must_use]
+pub fn identity_file(pod_dir: &Path) -> PathBuf {
+    shim_dir(pod_dir).join("identity.json")
+}
+
+/// File with one run's [`RunState`].
+#[must_use]
+pub fn run_file(pod_dir: &Path, name: &str, attempt: u32) -> PathBuf {
+    shim_dir(pod_dir).join(format!("run-{name}-{attempt}.json"))
+}
+
+/// All runs on record in a pod's directory; unreadable files are passed over.
+#[must_use]
+pub fn read_runs(pod_dir: &Path) -> Vec<RunState> {
+    let Ok(entries) = std::fs::read_dir(shim_dir(pod_dir)) else { return Vec::new() };
+    let mut runs: Vec<RunState> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("run-") && name.ends_with(".json")
+        })
+        .filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
+        .collect();
+    runs.sort_by(|a, b| (&a.name, a.attempt).cmp(&(&b.name, b.attempt)));
+    runs
+}
+
+/// Writes a file so that a reader sees the old or the new content, never a part.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_atomic(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, content)?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Start time of a process in clock ticks since boot; `None` when there is no such process.
+#[must_use]
+pub fn process_start(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may hold anything.
+    let after_name = stat.rsplit_once(')')?.1;
+    let mut fields = after_name.split_whitespace();
+    let state = fields.next()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Milliseconds since the epoch.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,268 @@
+//! Builds a container's root inside its own mount namespace and moves into it.
+//!
+//! The root is an overlay over the host's root whose writes land in a tmpfs that only this
+//! namespace sees: it needs no clean-up, and the host is never written. Volumes are cloned as
+//! detached mounts before the move and attached after it, so that paths inside the container are
+//! resolved by the container's own links. At the end the copy of the host's mount table is
+//! dropped: a namespace that kept it would hold other pods' volumes busy.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+    mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
+};
+
+use super::protocol::{Bind, ContainerRun};
+
+/// A step that failed, for the container's status.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+pub struct SetupError {
+    what: String,
+    source: io::Error,
+}
+
+/// Names a step in its error.
+pub(super) trait Step<T> {
+    fn step(self, what: impl Into<String>) -> Result<T, SetupError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, what: impl Into<String>) -> Result<T, SetupError> {
+        self.map_err(|error| SetupError { what: what.into(), source: error.into() })
+    }
+}
+
+/// Host directories that are often filesystems of their own and belong to the system.
+const SYSTEM_DIRS: [&str; 9] =
+    ["/usr", "/opt", "/home", "/etc", "/var", "/srv", "/root", "/nix", "/lib"];
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Builds the root on `base` (an empty directory) and makes it this process's root.
+///
+/// # Errors
+/// A mount failed; the process must not go on.
+pub fn enter(run: &ContainerRun, base: &Path) -> Result<(), SetupError> {
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)
+        .step("make mounts slave")?;
+    let volumes = clone_volumes(&run.binds)?;
+    let root = overlay_root(base)?;
+    system_mounts(run, &root)?;
+    hide(run, &root)?;
+    pivot(&root)?;
+    for (bind, tree) in run.binds.iter().zip(volumes) {
+        attach(bind, tree)?;
+    }
+    if run.read_only_root {
+        remount_root_read_only()?;
+    }
+    Ok(())
+}
+
+fn clone_volumes(binds: &[Bind]) -> Result<Vec<OwnedFd>, SetupError> {
+    binds.iter().map(clone_volume).collect()
+}
+
+fn clone_volume(bind: &Bind) -> Result<OwnedFd, SetupError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, &bind.source, flags)
+        .step(format!("open volume {}", bind.source.display()))?;
+    let mut attributes = 0;
+    if bind.read_only {
+        attributes |= libc::MOUNT_ATTR_RDONLY;
+    }
+    if !bind.device {
+        attributes |= libc::MOUNT_ATTR_NODEV;
+    }
+    add_attributes(&tree, attributes)
+        .step(format!("set flags of volume {}", bind.source.display()))?;
+    Ok(tree)
+}
+
+/// Adds mount attributes to a detached tree and leaves the others as the driver set them.
+#[expect(unsafe_code, reason = "mount_setattr has no safe wrapper")]
+fn add_attributes(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
+    if attributes == 0 {
+        return Ok(());
+    }
+    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    // SAFETY: the descriptor is open, the path is a valid empty string, and `attr` lives through
+    // the call with its own size.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Mounts the throw-away root and the host's system directories that lie on other filesystems.
+fn overlay_root(base: &Path) -> Result<PathBuf, SetupError> {
+    mount("longshore", base, "tmpfs", MountFlags::NODEV, c"mode=0755")
+        .step("mount the writable layer")?;
+    let root = base.join("root");
+    overlay(base, "0", Path::new("/"), &root, &root)?;
+    for (index, dir) in SYSTEM_DIRS.iter().enumerate() {
+        let host = Path::new(dir);
+        if is_separate_filesystem(host) {
+            let target = root.join(dir.trim_start_matches('/'));
+            overlay(base, &(index + 1).to_string(), host, &target, &root)?;
+        }
+    }
+    Ok(root)
+}
+
+fn overlay(
+    base: &Path,
+    layer: &str,
+    lower: &Path,
+    target: &Path,
+    root: &Path,
+) -> Result<(), SetupError> {
+    let (upper, work) = (base.join(format!("upper{layer}")), base.join(format!("work{layer}")));
+    for dir in [&upper, &work] {
+        fs::create_dir(dir).step("make the writable layer")?;
+    }
+    fs::create_dir_all(root).step("make the root directory")?;
+    // Modes of the upper directory are what the container sees as the mode of the overlay's root.
+    let mode = fs::metadata(lower).step("read the host directory")?.permissions();
+    fs::set_permissions(&upper, mode).step("set the mode of the writable layer")?;
+    // Relative names, because commas and colons in a data directory's path would end the option.
+    std::env::set_current_dir(base).step("enter the writable layer")?;
+    let options = format!("lowerdir={},upperdir=upper{layer},workdir=work{layer}", lower.display());
+    let options = CString::new(options).map_err(io::Error::from).step("name the layers")?;
+    mount("longshore", target, "overlay", MountFlags::NODEV, options.as_c_str())
+        .step(format!("mount a throw-away copy of {}", lower.display()))
+}
+
+fn is_separate_filesystem(dir: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let (Ok(link), Ok(root)) = (fs::symlink_metadata(dir), fs::metadata("/")) else { return false };
+    link.is_dir() && link.dev() != root.dev()
+}
+
+fn system_mounts(run: &ContainerRun, root: &Path) -> Result<(), SetupError> {
+    let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let tmp = MountFlags::NOSUID | MountFlags::NODEV;
+    for dir in ["proc", "sys", "dev", "tmp", "run"] {
+        make_dir(&root.join(dir))?;
+    }
+    mount("proc", root.join("proc"), "proc", safe, None).step("mount /proc")?;
+    mount("tmpfs", root.join("tmp"), "tmpfs", tmp, c"mode=1777").step("mount /tmp")?;
+    mount("tmpfs", root.join("run"), "tmpfs", tmp, c"mode=0755").step("mount /run")?;
+    let sys = clone_volume(&Bind {
+        source: "/sys".into(),
+        target: "/sys".into(),
+        read_only: !run.privileged,
+        device: false,
+    })?;
+    place(sys, &root.join("sys"))?;
+    if run.privileged {
+        return mount_bind_recursive("/dev", root.join("dev")).step("bind /dev");
+    }
+    devices(&root.join("dev"))
+}
+
+/// A small `/dev`. It is `nodev`, so a device made by the container cannot be opened; the usual
+/// ones are bound from the host one by one.
+fn devices(dev: &Path) -> Result<(), SetupError> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", dev, "tmpfs", flags, c"mode=0755,size=64k").step("mount /dev")?;
+    for name in DEVICES {
+        let bind = Bind {
+            source: Path::new("/dev").join(name),
+            target: dev.join(name),
+            read_only: false,
+            device: true,
+        };
+        if bind.source.exists() {
+            fs::write(&bind.target, "").step(format!("make {}", bind.target.display()))?;
+            place(clone_volume(&bind)?, &bind.target)?;
+        }
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        std::os::unix::fs::symlink(target, dev.join(name)).step(format!("link /dev/{name}"))?;
+    }
+    make_dir(&dev.join("shm"))?;
+    mount("shm", dev.join("shm"), "tmpfs", flags | MountFlags::NOEXEC, c"mode=1777,size=64m")
+        .step("mount /dev/shm")?;
+    make_dir(&dev.join("pts"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount("devpts", dev.join("pts"), "devpts", flags, c"newinstance,ptmxmode=0666,mode=0620")
+        .step("mount /dev/pts")?;
+    std::os::unix::fs::symlink("pts/ptmx", dev.join("ptmx")).step("link /dev/ptmx")
+}
+
+/// Covers the data directory and the pools. `run.hidden` holds resolved paths.
+fn hide(run: &ContainerRun, root: &Path) -> Result<(), SetupError> {
+    for dir in &run.hidden {
+        let inside = root.join(dir.strip_prefix("/").unwrap_or(dir));
+        if inside.is_dir() {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
+            mount("hidden", &inside, "tmpfs", flags, c"mode=0755,size=4k")
+                .step(format!("hide {}", dir.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn pivot(root: &Path) -> Result<(), SetupError> {
+    std::env::set_current_dir(root).step("enter the new root")?;
+    rustix::process::pivot_root(".", ".").step("change the root")?;
+    // The old root now lies on top of the new one at the same place; without it nothing of the
+    // host's mount table is left in this namespace.
+    unmount(".", UnmountFlags::DETACH).step("leave the old root")?;
+    std::env::set_current_dir("/").step("enter /")
+}
+
+fn attach(bind: &Bind, tree: OwnedFd) -> Result<(), SetupError> {
+    let is_dir = rustix::fs::fstat(&tree)
+        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+        .step(format!("look at volume {}", bind.source.display()))?;
+    if is_dir {
+        make_dir(&bind.target)?;
+    } else {
+        if let Some(parent) = bind.target.parent() {
+            make_dir(parent)?;
+        }
+        if !bind.target.exists() {
+            fs::write(&bind.target, "").step(format!("make {}", bind.target.display()))?;
+        }
+    }
+    place(tree, &bind.target)
+}
+
+// Takes the descriptor: one that stays open would keep the volume busy after its unmount.
+fn place(tree: OwnedFd, target: &Path) -> Result<(), SetupError> {
+    move_mount(tree.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .step(format!("mount at {}", target.display()))
+}
+
+fn remount_root_read_only() -> Result<(), SetupError> {
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NODEV;
+    rustix::mount::mount_remount("/", flags, c"").step("make the root read-only")
+}
+
+/// Makes a directory and its parents.
+pub(super) fn make_dir(dir: &Path) -> Result<(), SetupError> {
+    fs::create_dir_all(dir).step(format!("make {}", dir.display()))
+}

@@ -1,0 +1,165 @@
+//! Starts one container: a child in its own mount and pid namespaces.
+
+use std::ffi::CString;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::protocol::ContainerRun;
+use super::rights::drop_rights;
+use super::root::{SetupError, Step, enter, make_dir};
+
+/// A started child and what it can be heard through.
+pub(super) struct Child {
+    pub pid: i32,
+    /// Says why the program could not be started; end of file means that it runs.
+    pub setup: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// Forks into new namespaces. `base` is an empty directory for the child's root.
+///
+/// # Errors
+/// No child was made.
+pub(super) fn spawn(run: &ContainerRun, base: &Path) -> io::Result<Child> {
+    let (setup, setup_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let pid = fork_into_namespaces()?;
+    if pid == 0 {
+        let error = become_container(run, base, &stdout_write, &stderr_write);
+        let mut pipe = std::fs::File::from(setup_write);
+        // The parent reports the text; if even this fails there is nobody left to tell.
+        let _ = pipe.write_all(error.to_string().as_bytes());
+        exit_now(128);
+    }
+    Ok(Child { pid, setup, stdout, stderr })
+}
+
+#[expect(unsafe_code, reason = "fork into namespaces has no safe wrapper")]
+fn fork_into_namespaces() -> io::Result<i32> {
+    let flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM and with a null stack this is a fork; the shim has one thread, so
+    // the child inherits no lock held by another.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    if pid < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(i32::try_from(pid).expect("process ids fit"))
+    }
+}
+
+#[expect(unsafe_code, reason = "a forked child must not run the parent's exit handlers")]
+fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process, nothing else.
+    unsafe { libc::_exit(code) }
+}
+
+/// Never comes back, unless something failed.
+fn become_container(
+    run: &ContainerRun,
+    base: &Path,
+    stdout: &OwnedFd,
+    stderr: &OwnedFd,
+) -> SetupError {
+    match prepare(run, base, stdout, stderr) {
+        Err(error) => error,
+        Ok(program) => match execute(&program, run) {
+            Err(error) => error,
+            Ok(never) => match never {},
+        },
+    }
+}
+
+fn prepare(
+    run: &ContainerRun,
+    base: &Path,
+    stdout: &OwnedFd,
+    stderr: &OwnedFd,
+) -> Result<PathBuf, SetupError> {
+    redirect(stdout, stderr)?;
+    rustix::process::setsid().step("start a session")?;
+    enter(run, base)?;
+    make_dir(&run.working_dir)?;
+    std::env::set_current_dir(&run.working_dir)
+        .step(format!("enter {}", run.working_dir.display()))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    reset_signals();
+    drop_rights(run)?;
+    find_program(run)
+}
+
+fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {
+    let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null).step("redirect input")?;
+    rustix::stdio::dup2_stdout(stdout).step("redirect output")?;
+    rustix::stdio::dup2_stderr(stderr).step("redirect errors")
+}
+
+#[expect(unsafe_code, reason = "signal dispositions and masks have no safe wrapper")]
+fn reset_signals() {
+    // SAFETY: plain libc calls on this process's own signal state; the set is initialised first.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+fn find_program(run: &ContainerRun) -> Result<PathBuf, SetupError> {
+    let not_found = |name: &str| {
+        io::Error::new(io::ErrorKind::NotFound, format!("{name:?}: executable file not found"))
+    };
+    let Some(name) = run.argv.first() else {
+        return Err(not_found("")).step("exec");
+    };
+    if name.contains('/') {
+        return Ok(PathBuf::from(name));
+    }
+    let path =
+        run.env.iter().find(|(key, _)| key == "PATH").map_or("", |(_, value)| value.as_str());
+    std::env::split_paths(path)
+        .map(|dir| dir.join(name))
+        .find(|file| {
+            rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok() && file.is_file()
+        })
+        .ok_or_else(|| not_found(name))
+        .step("exec")
+}
+
+enum Never {}
+
+#[expect(unsafe_code, reason = "execve replaces the process image")]
+fn execute(program: &Path, run: &ContainerRun) -> Result<Never, SetupError> {
+    use std::os::unix::ffi::OsStrExt;
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from).step("exec");
+    let file = text(program.as_os_str().as_bytes())?;
+    let args = run.argv.iter().map(|arg| text(arg.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let env = run
+        .env
+        .iter()
+        .map(|(key, value)| text(format!("{key}={value}").as_bytes()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (args_raw, env_raw) = (pointers(&args), pointers(&env));
+    // SAFETY: both lists end with a null pointer and outlive the call.
+    unsafe { libc::execve(file.as_ptr(), args_raw.as_ptr(), env_raw.as_ptr()) };
+    Err(io::Error::last_os_error()).step(format!("exec {}", program.display()))
+}
+
+/// Makes reads return at once when there is nothing to read.
+///
+/// # Errors
+/// The descriptor cannot be changed.
+pub(super) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
+    debug_assert!(fd.as_raw_fd() >= 0);
+    Ok(())
+}

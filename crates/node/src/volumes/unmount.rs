@@ -1,0 +1,121 @@
+//! Unpublish and unstage.
+
+use std::io;
+use std::path::Path;
+
+use longshore_core::stage::paths::{VolData, publish_target, staging_target};
+use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_csi::v1;
+
+use super::mount::{call_failed, not_registered, text};
+use super::{OpError, VolumeManager, files, mount_table, sub_path};
+
+const TEAR_DOWN: &str = "TearDown";
+const UNMOUNT_DEVICE: &str = "UnmountDevice";
+
+impl VolumeManager {
+    /// Takes the mount away from a pod. The driver and id come from disk, the only place that
+    /// knows what was really published.
+    pub(super) async fn unpublish(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+        let known = self.state().volumes.get(unique).cloned();
+        let spec_name = known.as_ref().map(|facts| facts.spec_name.clone()).unwrap_or_default();
+        let dir = self.deps.paths.publish(uid, &spec_name);
+        let local = |error: io::Error| OpError::new(TEAR_DOWN, Failure::Uncertain, error);
+        let target = publish_target(&dir);
+        sub_path::remove(&self.deps.paths, uid, &spec_name).map_err(local)?;
+        let data = files::read_vol_data(&dir).map_err(local)?;
+        let data =
+            data.or_else(|| known.map(|facts| VolData::staged(&facts.driver, &facts.handle)));
+        if let Some(data) = data.filter(|_| dir.exists()) {
+            self.mark_pod_unknown(unique, uid);
+            self.call_unpublish(&data, &target).await?;
+            files::clean(&target).map_err(local)?;
+        }
+        if let Some(known) = self.state().world.actual.get_mut(unique) {
+            known.pods.remove(uid);
+        }
+        Ok(())
+    }
+
+    fn mark_pod_unknown(&self, unique: &str, uid: &str) {
+        let mut state = self.state();
+        let mount = state.world.actual.get_mut(unique).and_then(|known| known.pods.get_mut(uid));
+        if let Some(mount) = mount {
+            mount.state = Mounted::Unknown;
+        }
+    }
+
+    async fn call_unpublish(&self, data: &VolData, target: &Path) -> Result<(), OpError> {
+        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
+        else {
+            return Err(OpError::new(
+                TEAR_DOWN,
+                Failure::Uncertain,
+                "vol_data.json names no driver or handle",
+            ));
+        };
+        let client =
+            self.deps.drivers.client(driver).ok_or_else(|| not_registered(TEAR_DOWN, driver))?;
+        let request = v1::NodeUnpublishVolumeRequest {
+            volume_id: handle.to_owned(),
+            target_path: text(target),
+        };
+        client
+            .node_unpublish_volume(request)
+            .await
+            .map(drop)
+            .map_err(|error| call_failed(TEAR_DOWN, &error))
+    }
+
+    /// Undoes the staging.
+    pub(super) async fn unstage(&self, unique: &str) -> Result<(), OpError> {
+        let Some(facts) = self.state().volumes.get(unique).cloned() else {
+            self.set_device(unique, Mounted::No);
+            return Ok(());
+        };
+        let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);
+        let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
+        let dir = dir.map_err(|error| OpError::new(UNMOUNT_DEVICE, Failure::Transient, error))?;
+        let target = staging_target(&dir);
+        // Without the file the driver was never asked (it does not stage): only empty directories
+        // are left.
+        if files::read_vol_data(&dir).map_err(local)?.is_some() {
+            refuse_while_mounted_elsewhere(&target)?;
+            self.set_device(unique, Mounted::Unknown);
+            let driver = &facts.driver;
+            let client = self
+                .deps
+                .drivers
+                .client(driver)
+                .ok_or_else(|| not_registered(UNMOUNT_DEVICE, driver))?;
+            let request = v1::NodeUnstageVolumeRequest {
+                volume_id: facts.handle.clone(),
+                staging_target_path: text(&target),
+            };
+            let done = client.node_unstage_volume(request).await;
+            done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?;
+        }
+        files::clean(&target).map_err(local)?;
+        self.set_device(unique, Mounted::No);
+        Ok(())
+    }
+
+    fn set_device(&self, unique: &str, device: Mounted) {
+        if let Some(known) = self.state().world.actual.get_mut(unique) {
+            known.device = device;
+        }
+    }
+}
+
+fn refuse_while_mounted_elsewhere(target: &Path) -> Result<(), OpError> {
+    let others = mount_table::other_mounts_of(target)
+        .map_err(|error| OpError::new(UNMOUNT_DEVICE, Failure::Transient, error))?;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the device mount path {} is still mounted by other references {others:?}",
+        target.display()
+    );
+    Err(OpError::new(UNMOUNT_DEVICE, Failure::Transient, text))
+}

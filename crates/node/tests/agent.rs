@@ -1,0 +1,217 @@
+//! The whole agent over a real API server in memory, a driver on a socket and real processes.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod rig;
+
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::{Node, Pod};
+use longshore_core::testing::{Need, need};
+use longshore_csi::Call;
+use longshore_csi::fake::Fault;
+use rig::{DRIVER, Rig, calls};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_pod_runs_with_its_volume_and_leaves_nothing() {
+    if !need("a_pod_runs_with_its_volume_and_leaves_nothing", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    let uid = rig
+        .pod(
+            "p",
+            "echo kept > /data/file; cat /data/file; rm /data/file",
+            json!({"restartPolicy": "Never"}),
+        )
+        .await;
+    let pod = rig.wait_phase("p", "Succeeded").await;
+    let state = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&state["exitCode"], &state["reason"]), (&json!(0), &json!("Completed")));
+    assert_eq!(rig.log(&uid), "kept\n");
+    // case: node/N3
+    assert_eq!(calls(&rig.driver)[..2], ["NodeStageVolume", "NodePublishVolume"]);
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    rig.until("unstaged", async || rig.staged_dirs().is_empty()).await;
+    // case: node/N26
+    let expected =
+        ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"];
+    assert_eq!(calls(&rig.driver), expected);
+    // A pod that is over is deleted at once; its directory follows.
+    rig.until("pod directory gone", async || !rig.root().join("pods").join(&uid).exists()).await;
+    assert_eq!(rig.driver.violations(), Vec::<String>::new());
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn registration_fills_node_and_csi_node() {
+    if !need("registration_fills_node_and_csi_node", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    // case: node/N41
+    let node = rig.api.get_raw::<Node>(&ObjectKey::cluster("n1")).await.unwrap().unwrap();
+    let ids = node["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"].as_str().unwrap();
+    assert_eq!(ids, format!("{{\"{DRIVER}\":\"n1\"}}"));
+    let csi = rig.csi_node().await;
+    assert_eq!(csi["spec"]["drivers"][0]["name"], DRIVER);
+    assert_eq!(csi["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn an_attachable_volume_waits_for_the_node_object() {
+    if !need("an_attachable_volume_waits_for_the_node_object", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(true).await;
+    rig.volume("data").await;
+    rig.pod("p", "sleep 1000", json!({"terminationGracePeriodSeconds": 0})).await;
+    let unique = rig.unique("data");
+    rig.until("volumesInUse lists it", async || rig.in_use().await == [unique.clone()]).await;
+    assert_eq!(calls(&rig.driver), Vec::<String>::new());
+    rig.attach("data").await;
+    rig.wait_phase("p", "Running").await;
+    let stage = rig.driver.calls_of(Call::NodeStageVolume);
+    assert_eq!(stage.len(), 1);
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    rig.until("volumesInUse is empty", async || rig.in_use().await.is_empty()).await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn an_uncertain_stage_is_unstaged_when_the_pod_goes() {
+    if !need("an_uncertain_stage_is_unstaged_when_the_pod_goes", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    rig.driver.always(Call::NodeStageVolume, Fault::after(tonic::Code::DeadlineExceeded));
+    rig.pod("p", "true", json!({"terminationGracePeriodSeconds": 0})).await;
+    rig.until("a FailedMount event", async || {
+        rig.has_event("FailedMount", "MountVolume.MountDevice failed").await
+    })
+    .await;
+    assert!(!rig.staged_dirs().is_empty(), "an uncertain stage keeps its files");
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    // case: node/N55
+    rig.until("one NodeUnstage", async || rig.driver.calls_of(Call::NodeUnstageVolume).len() == 1)
+        .await;
+    rig.until("nothing staged", async || rig.staged_dirs().is_empty()).await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_final_publish_error_removes_the_files_and_is_retried() {
+    if !need("a_final_publish_error_removes_the_files_and_is_retried", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    rig.driver.script(Call::NodePublishVolume, [Fault::before(tonic::Code::Internal)]);
+    let uid = rig.pod("p", "sleep 1000", json!({"terminationGracePeriodSeconds": 0})).await;
+    rig.until("a FailedMount event", async || {
+        rig.has_event("FailedMount", "MountVolume.SetUp failed").await
+    })
+    .await;
+    rig.wait_phase("p", "Running").await;
+    // Staged once, published twice.
+    let names = calls(&rig.driver);
+    assert_eq!(names, ["NodeStageVolume", "NodePublishVolume", "NodePublishVolume"]);
+    assert!(rig.publish_dir(&uid, "data").join("vol_data.json").exists());
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_restarted_agent_adopts_running_pods_and_their_volumes() {
+    if !need("a_restarted_agent_adopts_running_pods_and_their_volumes", &[Need::Root]) {
+        return;
+    }
+    let mut rig = Rig::start(false).await;
+    rig.volume("data").await;
+    let uid = rig.pod("p", "sleep 1000", json!({"terminationGracePeriodSeconds": 0})).await;
+    rig.wait_phase("p", "Running").await;
+    let before = rig.pids(&uid);
+    rig.kill_agent().await;
+    assert_eq!(rig.pids(&uid), before, "the container outlives the agent");
+    rig.driver.clear_calls();
+    rig.start_agent().await;
+    // Both are sent again, because nobody knows what the old agent had in flight.
+    rig.until("stage and publish again", async || calls(&rig.driver).len() >= 2).await;
+    assert_eq!(calls(&rig.driver), ["NodeStageVolume", "NodePublishVolume"]);
+    assert_eq!(rig.pids(&uid), before);
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    rig.until("unstaged", async || rig.staged_dirs().is_empty()).await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_volume_that_was_only_staged_is_unstaged_after_a_restart() {
+    if !need("a_volume_that_was_only_staged_is_unstaged_after_a_restart", &[Need::Root]) {
+        return;
+    }
+    let mut rig = Rig::start(false).await;
+    rig.volume("data").await;
+    rig.driver.script(Call::NodePublishVolume, [Fault::Hang]);
+    rig.pod("p", "true", json!({"terminationGracePeriodSeconds": 0})).await;
+    rig.until("publish in flight", async || calls(&rig.driver).len() == 2).await;
+    rig.kill_agent().await;
+    rig.force_delete_pod("p").await;
+    rig.driver.clear_faults();
+    rig.start_agent().await;
+    rig.until("unstaged", async || rig.staged_dirs().is_empty()).await;
+    assert_eq!(rig.driver.calls_of(Call::NodeUnstageVolume).len(), 1);
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_foreign_image_is_refused_with_an_event() {
+    if !need("a_foreign_image_is_refused_with_an_event", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.create_pod(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+        "nodeName": "n1", "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "busybox", "command": ["true"]}],
+    }}))
+    .await;
+    rig.until("an event", async || rig.has_event("Failed", "image \"busybox\" is not run").await)
+        .await;
+    let pod = rig.api.get::<Pod>(&ObjectKey::new("default", "p")).await.unwrap().unwrap();
+    assert_eq!(pod.status.phase, "Pending");
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn init_containers_config_maps_and_restarts() {
+    if !need("init_containers_config_maps_and_restarts", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.config_map("settings", json!({"color": "blue"})).await;
+    let uid = rig
+        .create_pod(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+            "nodeName": "n1", "terminationGracePeriodSeconds": 0, "restartPolicy": "OnFailure",
+            "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "settings", "configMap": {"name": "settings"}}],
+            "initContainers": [{"name": "i", "image": "host", "command": ["sh", "-c", "echo made by init > /scratch/f"],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+            "containers": [{"name": "main", "image": "host",
+                "command": ["sh", "-c", "cat /scratch/f /settings/color; echo; echo $WHO; test -e /scratch/second || { touch /scratch/second; exit 3; }"],
+                "env": [{"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}, {"name": "settings", "mountPath": "/settings"}]}],
+        }}))
+        .await;
+    let pod = rig.wait_phase("p", "Succeeded").await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 1);
+    assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 3);
+    assert_eq!(rig.log(&uid), "made by init\nblue\np\n");
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    rig.stop(true).await;
+}

@@ -1,0 +1,257 @@
+//! The shim for real: namespaces, throw-away root, volumes, exit status, logs, adoption.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use longshore_core::testing::{Need, need};
+use longshore_node::pods::shim_client::{ShimClient, ShimProgram, living_shim};
+use longshore_node::shim::protocol::{Bind, ContainerRun, Request, RunState, process_start};
+
+/// A pod directory whose processes end with the test, also when it panics.
+struct Pod {
+    dir: tempfile::TempDir,
+}
+
+impl Pod {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn run(&self, script: &str) -> ContainerRun {
+        ContainerRun {
+            name: "main".into(),
+            attempt: 0,
+            argv: vec!["sh".into(), "-c".into(), script.into()],
+            env: vec![
+                ("PATH".into(), "/usr/bin:/bin".into()),
+                ("GREETING".into(), "hello there".into()),
+            ],
+            working_dir: "/work-dir".into(),
+            binds: vec![],
+            hidden: vec![],
+            uid: 0,
+            gid: 0,
+            groups: vec![],
+            capabilities: longshore_node::shim::rights::capability_set(&[], &[]).unwrap(),
+            no_new_privs: false,
+            privileged: false,
+            read_only_root: false,
+            log: self.path().join("logs/main.log"),
+        }
+    }
+
+    fn log(&self) -> String {
+        let text = std::fs::read_to_string(self.path().join("logs/main.log")).unwrap_or_default();
+        text.lines()
+            .map(|line| line.splitn(4, ' ').nth(3).unwrap_or("").to_owned() + "\n")
+            .collect()
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        if let Some(shim) = living_shim(self.path()) {
+            let pid = rustix::process::Pid::from_raw(shim.pid).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+fn program() -> ShimProgram {
+    let exe = std::env::current_exe().unwrap();
+    let shim = exe.parent().unwrap().parent().unwrap().join("examples/shim");
+    assert!(shim.exists(), "{} is built by `cargo test -p longshore-node`", shim.display());
+    ShimProgram { program: shim, args: vec![] }
+}
+
+async fn ended(client: &ShimClient) -> RunState {
+    let mut view = client.view();
+    let wait = view.wait_for(|view| view.newest("main").is_some_and(|run| run.outcome.is_some()));
+    let view = tokio::time::timeout(Duration::from_secs(30), wait)
+        .await
+        .expect("the container ends")
+        .unwrap();
+    view.newest("main").unwrap().clone()
+}
+
+async fn run_to_end(pod: &Pod, run: ContainerRun) -> RunState {
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    let state = ended(&client).await;
+    client.quit().await;
+    assert_eq!(living_shim(pod.path()), None);
+    state
+}
+
+#[tokio::test]
+async fn exit_code_output_and_environment() {
+    if !need("exit_code_output_and_environment", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let state =
+        run_to_end(&pod, pod.run("echo $GREETING; pwd; echo oops >&2; echo pid $$; exit 7")).await;
+    let outcome = state.outcome.unwrap();
+    assert_eq!((outcome.exit_code, outcome.signal, outcome.start_error), (7, 0, None));
+    let log = pod.log();
+    for line in ["hello there", "/work-dir", "oops", "pid 1"] {
+        assert!(log.lines().any(|one| one == line), "{line} in {log}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_program_is_a_start_error() {
+    if !need("a_missing_program_is_a_start_error", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let mut run = pod.run("");
+    run.argv = vec!["no-such-program".into()];
+    let outcome = run_to_end(&pod, run).await.outcome.unwrap();
+    assert_eq!(outcome.exit_code, 128);
+    assert!(outcome.start_error.unwrap().contains("executable file not found"));
+}
+
+#[tokio::test]
+async fn the_host_is_not_written_and_hidden_directories_are_empty() {
+    if !need("the_host_is_not_written_and_hidden_directories_are_empty", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let hidden = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::write(hidden.path().join("secret"), "x").unwrap();
+    let marker = format!("/etc/longshore-test-{}", std::process::id());
+    let script = format!(
+        "echo x > {marker} && cat {marker}; ls -A {hidden} | wc -l; ls -A /tmp | wc -l; touch /tmp/a /run/b && echo fresh; \
+         head -c 4 /dev/zero | wc -c; echo lost > /dev/null; ls /dev | grep -c loop; mknod /dev/x b 7 0 && cat /dev/x; \
+         wc -l < /proc/self/mountinfo",
+        hidden = hidden.path().display()
+    );
+    let mut run = pod.run(&script);
+    run.hidden = vec![hidden.path().to_owned()];
+    run_to_end(&pod, run).await;
+    assert!(!Path::new(&marker).exists());
+    let log = pod.log();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(&lines[..6], &["x", "0", "0", "fresh", "4", "0"], "{log}");
+    assert!(log.contains("Permission denied"), "a made device cannot be opened: {log}");
+}
+
+#[tokio::test]
+async fn volumes_are_bound_and_read_only_is_kept() {
+    if !need("volumes_are_bound_and_read_only_is_kept", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("in"), "from the host").unwrap();
+    let mut run = pod.run(
+        "cat /data/rw/in; echo; echo from the pod > /data/rw/out; touch /data/ro/x || echo refused; cat /etc/one-file",
+    );
+    let bind = |target: &str, read_only| Bind {
+        source: data.path().to_owned(),
+        target: PathBuf::from(target),
+        read_only,
+        device: false,
+    };
+    let file = Bind {
+        source: data.path().join("in"),
+        target: "/etc/one-file".into(),
+        read_only: true,
+        device: false,
+    };
+    run.binds = vec![bind("/data/rw", false), bind("/data/ro", true), file];
+    let state = run_to_end(&pod, run).await;
+    let log = pod.log();
+    assert_eq!(state.outcome.unwrap().exit_code, 0, "{log}");
+    assert_eq!(std::fs::read_to_string(data.path().join("out")).unwrap(), "from the pod\n");
+    assert_eq!(log.matches("from the host").count(), 2, "{log}");
+    assert!(log.contains("refused"), "{log}");
+}
+
+#[tokio::test]
+async fn user_groups_and_capabilities() {
+    if !need("user_groups_and_capabilities", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let mut run = pod.run("id -u; id -g; id -G; grep -E 'CapEff|NoNewPrivs' /proc/self/status");
+    (run.uid, run.gid, run.groups, run.no_new_privs) = (1234, 2345, vec![3000, 4000], true);
+    run_to_end(&pod, run).await;
+    let log = pod.log();
+    assert_eq!(log.lines().take(3).collect::<Vec<_>>(), ["1234", "2345", "2345 3000 4000"]);
+    assert!(log.contains("CapEff:\t0000000000000000") && log.contains("NoNewPrivs:\t1"), "{log}");
+
+    let pod = Pod::new();
+    let mut run = pod.run("grep CapEff /proc/self/status");
+    run.capabilities = 1;
+    run_to_end(&pod, run).await;
+    assert!(pod.log().contains("CapEff:\t0000000000000001"), "{}", pod.log());
+}
+
+#[tokio::test]
+async fn a_signal_is_delivered_and_quit_kills_everything() {
+    if !need("a_signal_is_delivered_and_quit_kills_everything", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    let run = pod.run("trap 'echo caught; exit 5' TERM; echo up; while :; do sleep 0.05; done");
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client.tell(&Request::Signal { name: "main".into(), signal: 15 }).await.unwrap();
+    assert_eq!(ended(&client).await.outcome.unwrap().exit_code, 5);
+
+    // The first process ignores TERM as every pid 1 does; quitting the shim kills it all the same.
+    let mut run = pod.run("sleep 1000 & wait");
+    run.attempt = 1;
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    let mut view = client.view();
+    view.wait_for(|view| view.newest("main").is_some_and(|run| run.attempt == 1)).await.unwrap();
+    let pid = view.borrow().newest("main").unwrap().pid;
+    client.quit().await;
+    assert_eq!(process_start(pid), None);
+}
+
+#[tokio::test]
+async fn another_agent_adopts_the_shim_and_its_runs() {
+    if !need("another_agent_adopts_the_shim_and_its_runs", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    let first = living_shim(pod.path()).unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("sleep 0.3; exit 4")))).await.unwrap();
+    drop(client);
+    let again = ShimClient::open(&program(), pod.path()).await.unwrap();
+    assert_eq!(living_shim(pod.path()), Some(first));
+    assert_eq!(ended(&again).await.outcome.unwrap().exit_code, 4);
+    again.quit().await;
+}
+
+#[tokio::test]
+async fn a_killed_shim_takes_its_containers_along() {
+    if !need("a_killed_shim_takes_its_containers_along", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let pid = client.view().borrow().newest("main").unwrap().pid;
+    let shim = rustix::process::Pid::from_raw(living_shim(pod.path()).unwrap().pid).unwrap();
+    rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
+    client.view().wait_for(|view| view.gone).await.unwrap();
+    longshore_node::pods::shim_client::kill_leftovers(pod.path()).await;
+    assert_eq!(process_start(pid), None);
+    assert!(ShimClient::adopt(pod.path()).await.unwrap().is_none());
+}
