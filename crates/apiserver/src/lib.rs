@@ -151,6 +151,13 @@ pub(crate) struct Inner {
     logs: ArcSwapOption<Box<dyn LogSource>>,
 }
 
+impl Drop for Inner {
+    /// With the last handle and client the housekeeping ends too.
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
 impl Inner {
     pub(crate) fn log_source(&self) -> Option<Arc<Box<dyn LogSource>>> {
         self.logs.load_full()

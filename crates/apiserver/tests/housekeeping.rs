@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use longshore_apiserver::{ApiServer, Config, Limits};
 use serde_json::{Value, json};
@@ -111,6 +111,26 @@ async fn an_owner_in_the_foreground_waits_and_orphans_stay() {
     until("the owner is gone", async || maps.get_opt("owner").await.unwrap().is_none()).await;
     let orphan = maps.get("orphan").await.unwrap();
     assert!(orphan.metadata.owner_references.unwrap_or_default().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_forgotten_after_an_hour() {
+    let server = server().await;
+    let events: Api<Event> = Api::namespaced(server.client(), "default");
+    let make = |name: &str| -> Event {
+        object(json!({
+            "metadata": {"name": name}, "reason": "R", "type": "Normal",
+            "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+        }))
+    };
+    events.create(&PostParams::default(), &make("old")).await.unwrap();
+    events.create(&PostParams::default(), &make("repeated")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    let again = Patch::Merge(json!({"count": 2}));
+    events.patch("repeated", &PatchParams::default(), &again).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1900)).await;
+    assert!(events.get_opt("old").await.unwrap().is_none());
+    assert!(events.get_opt("repeated").await.unwrap().is_some(), "written half an hour ago");
 }
 
 /// The raw events of a watch.

@@ -1,11 +1,12 @@
-//! Tasks of the server itself: namespaces are emptied, dependents of gone owners deleted, and
-//! every namespace gets its default service account.
+//! Tasks of the server itself: namespaces are emptied, dependents of gone owners deleted, old
+//! events forgotten, and every namespace gets its default service account.
 //!
 //! One task reads all changes in order and keeps a small index; what it decides it then does
 //! through the same verbs that clients use. It looks at the store again before each deletion, so
 //! an index that lags behind can delay work but never delete too much.
 
 mod accounts;
+mod events;
 mod namespaces;
 mod owners;
 
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ops::{Core, Target};
@@ -33,17 +35,18 @@ pub(crate) async fn run(core: Arc<Core>, closing: CancellationToken) {
             () = closing.cancelled() => return,
             failed = keeper.work() => failed,
         };
-        let retry = async {
-            if failed {
-                tokio::time::sleep(RETRY_AFTER).await;
-            } else {
-                std::future::pending::<()>().await;
+        let retry = failed.then(|| Instant::now() + RETRY_AFTER);
+        let wake = [retry, keeper.events.next()].into_iter().flatten().min();
+        let sleep = async {
+            match wake {
+                Some(wake) => tokio::time::sleep_until(wake).await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = closing.cancelled() => return,
             result = changed.changed() => if result.is_err() { return },
-            () = retry => {}
+            () = sleep => {}
         }
     }
 }
@@ -54,6 +57,7 @@ struct Keeper {
     /// How far each resource's changes have been read; `None` before the first look.
     cursors: BTreeMap<Arc<str>, Option<u64>>,
     owners: owners::Index,
+    events: events::Ages,
     /// Namespaces on their way out.
     terminating: BTreeSet<String>,
     /// Namespaces whose default account has to be checked.
@@ -69,6 +73,7 @@ impl Keeper {
             core,
             cursors,
             owners: owners::Index::default(),
+            events: events::Ages::default(),
             terminating: BTreeSet::new(),
             accounts: BTreeSet::new(),
             suspects: BTreeSet::new(),
@@ -129,6 +134,7 @@ impl Keeper {
                     }
                 }
             }
+            "events" if !gone => self.events.observe(&event.key, event.revision),
             "serviceaccounts" if gone => {
                 self.accounts.insert(event.key.namespace.clone());
             }
@@ -143,6 +149,7 @@ impl Keeper {
         for name in self.terminating.clone() {
             failed |= namespaces::empty(&self.core, &name).await.is_err();
         }
+        failed |= self.events.expire(&self.core).await.is_err();
         for name in std::mem::take(&mut self.accounts) {
             if accounts::ensure(&self.core, &name).await.is_err() {
                 self.accounts.insert(name);

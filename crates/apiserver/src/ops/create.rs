@@ -25,11 +25,12 @@ impl Core {
         options: WriteOptions,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
-        let (decoded, mut warnings) = decode(resource, body, doubles, options)?;
+        let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
         check_place(target, &decoded)?;
         let mut names_tried = 0;
         for _ in 0..MAX_ATTEMPTS {
             let (object, guard) = self.prepare(target, decoded.clone())?;
+            let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);

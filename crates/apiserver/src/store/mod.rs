@@ -93,7 +93,29 @@ struct Shared {
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-    writer: Arc<Mutex<Option<std::thread::JoinHandle<()>>>>,
+    writer: Arc<Writer>,
+}
+
+/// Ends the writer thread with the last handle, so that a store that is dropped lets go of its file.
+struct Writer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Writer {
+    /// No more writes; the thread ends after those under way.
+    fn stop(&self) {
+        match &mut self.shared.head.lock().lane {
+            Lane::Inline(_) => {}
+            Lane::Thread(sender) => drop(sender.take()),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl Store {
@@ -127,7 +149,8 @@ impl Store {
                 Some(thread)
             }
         };
-        Ok(Self { shared, writer: Arc::new(Mutex::new(writer)) })
+        let writer = Writer { shared: Arc::clone(&shared), thread: Mutex::new(writer) };
+        Ok(Self { shared, writer: Arc::new(writer) })
     }
 
     /// The newest revision that readers see.
@@ -284,16 +307,13 @@ impl Store {
 
     /// Whether a thread does the writing.
     pub fn has_writer(&self) -> bool {
-        self.writer.lock().is_some()
+        self.writer.thread.lock().is_some()
     }
 
     /// Stops taking writes and waits until those under way are durable.
     pub fn close(&self) {
-        match &mut self.shared.head.lock().lane {
-            Lane::Inline(_) => {}
-            Lane::Thread(sender) => drop(sender.take()),
-        }
-        let thread = self.writer.lock().take();
+        self.writer.stop();
+        let thread = self.writer.thread.lock().take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {

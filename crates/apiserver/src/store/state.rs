@@ -228,6 +228,9 @@ impl State {
         if revision < table.trimmed {
             return Err(Trimmed { oldest: table.trimmed });
         }
+        if table.history.back().is_none_or(|newest| newest.revision <= revision) {
+            return Ok(Page { revision, objects: table.list(namespace) });
+        }
         let mut objects: BTreeMap<Name, Arc<Stored>> = table
             .list(namespace)
             .into_iter()

@@ -72,6 +72,18 @@ async fn events_are_read_in_order_and_in_pieces() {
     assert_eq!(reached, 3, "other resources' changes move the position on");
 }
 
+#[tokio::test]
+async fn a_dropped_store_lets_go_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let store = Store::open(Box::new(DiskJournal::open(&path).unwrap()), 4).unwrap();
+    store.write(put("a", Expect::Absent, "1")).await.unwrap();
+    let thread = store.writer.thread.lock().take().unwrap();
+    drop(store);
+    thread.join().unwrap();
+    assert_eq!(DiskJournal::open(&path).unwrap().load().unwrap().revision, 1);
+}
+
 /// A journal whose commits fail from the given one on.
 struct FailingJournal {
     good_commits: usize,
