@@ -1,6 +1,13 @@
 //! A whole control plane in memory: the real API server, the shipped loops, a scriptable driver.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, DeleteParams, ListParams, Metrics, Recorder, SharedCaches};
@@ -23,8 +30,52 @@ use crate::{
 pub(crate) const DRIVER: &str = "test.csi.longshore.dev";
 const ZONE: &str = "topology.test/zone";
 
+/// Stops the world at the n-th request of the loops, to the API or to the driver: the request
+/// (or its answer) never arrives, and whoever waits for the trap crashes the loops.
+pub(crate) struct Trap {
+    left: AtomicI64,
+    after_effect: bool,
+    pub(crate) sprung: CancellationToken,
+}
+
+impl Trap {
+    pub(crate) fn at(request: i64, after_effect: bool) -> Arc<Self> {
+        let (left, sprung) = (AtomicI64::new(request), CancellationToken::new());
+        Arc::new(Self { left, after_effect, sprung })
+    }
+
+    fn hit(&self) -> bool {
+        let hit = self.left.fetch_sub(1, Ordering::Relaxed) == 0;
+        if hit && !self.after_effect {
+            self.sprung.cancel();
+        }
+        hit
+    }
+}
+
+/// A client whose requests go through the trap.
+fn trapped(client: kube::Client, trap: Arc<Trap>) -> kube::Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, trap) = (client.clone(), trap.clone());
+        async move {
+            let hit = trap.hit();
+            if hit && !trap.after_effect {
+                std::future::pending::<()>().await;
+            }
+            let answer = client.send(request).await;
+            if hit {
+                trap.sprung.cancel();
+                std::future::pending::<()>().await;
+            }
+            answer
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
 pub(crate) struct Bench {
     _server: ApiServer,
+    pub(crate) trap: Option<Arc<Trap>>,
     pub(crate) api: Api,
     pub(crate) driver: fake::Driver,
     pub(crate) config: Config,
@@ -41,6 +92,7 @@ impl Bench {
         let bench = Self {
             api: Api::new(server.client()),
             _server: server,
+            trap: None,
             driver: fake::Driver::new(DRIVER),
             config: Config { leak_guard: Some("kube-system".into()), ..Config::default() },
             metrics: Metrics::new(),
@@ -54,7 +106,14 @@ impl Bench {
 
     /// Starts all loops.
     pub(crate) fn start(&mut self) {
-        let (api, stop) = (&self.api, CancellationToken::new());
+        let stop = CancellationToken::new();
+        let api = &match &self.trap {
+            None => self.api.clone(),
+            Some(trap) => {
+                self.hook(trap);
+                Api::new(trapped(self.api.client().clone(), trap.clone()))
+            }
+        };
         let caches = SharedCaches::new(api, &stop);
         let recorder = Recorder::start(api, "test", "", &stop).0;
         self.metrics = Metrics::new();
@@ -77,12 +136,33 @@ impl Bench {
         self.stop = stop;
     }
 
+    fn hook(&self, trap: &Arc<Trap>) {
+        let trap = trap.clone();
+        let due = AtomicBool::new(false);
+        self.driver.hook(move |moment| match moment.phase {
+            fake::Phase::Before if trap.hit() => {
+                if !trap.after_effect {
+                    return fake::Action::Hang;
+                }
+                due.store(true, Ordering::Relaxed);
+                fake::Action::Continue
+            }
+            fake::Phase::After if due.swap(false, Ordering::Relaxed) => {
+                trap.sprung.cancel();
+                fake::Action::Hang
+            }
+            _ => fake::Action::Continue,
+        });
+    }
+
     /// Stops everything where it stands, as a crash does.
     pub(crate) async fn crash(&mut self) {
         self.loops.abort_all();
         self.stop.cancel();
         while self.loops.join_next().await.is_some() {}
         self.driver.sever();
+        self.driver.clear_hook();
+        self.trap = None;
     }
 
     pub(crate) async fn class(&self, name: &str, mode: &str, parameters: Value) {

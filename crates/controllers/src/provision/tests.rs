@@ -10,7 +10,7 @@ use longshore_csi::{Call, fake::Fault};
 use serde_json::json;
 use tonic_code::*;
 
-use super::bench::{Bench, DRIVER};
+use super::bench::{Bench, DRIVER, Trap};
 
 /// gRPC codes by their numbers: this crate does not know the transport.
 mod tonic_code {
@@ -151,25 +151,59 @@ async fn a_restart_repeats_the_same_call() {
     bench.until_clean().await;
 }
 
+/// Makes a claim, crashes at the n-th request of the loops, deletes the claim while nobody runs,
+/// starts again. True when the crash came before the claim was bound.
+async fn crash_while_making(request: i64, after_effect: bool) -> bool {
+    let mut bench = Bench::new().await;
+    let trap = Trap::at(request, after_effect);
+    bench.trap = Some(trap.clone());
+    bench.start();
+    bench.claim("data", "fast").await;
+    let sprung = tokio::time::timeout(Duration::from_secs(60), trap.sprung.cancelled()).await;
+    bench.crash().await;
+    bench.delete_claim_now("data").await;
+    bench.start();
+    bench.until_clean().await;
+    sprung.is_ok()
+}
+
+/// Makes and deletes a claim, crashes at the n-th request after the deletion, starts again.
+async fn crash_while_deleting(request: i64, after_effect: bool) -> bool {
+    let mut bench = Bench::new().await;
+    bench.start();
+    bench.claim("data", "fast").await;
+    bench.until_bound("data").await;
+    bench.crash().await;
+    bench.delete_claim("data").await;
+    let trap = Trap::at(request, after_effect);
+    bench.trap = Some(trap.clone());
+    bench.start();
+    let sprung = tokio::time::timeout(Duration::from_secs(60), trap.sprung.cancelled()).await;
+    bench.crash().await;
+    bench.start();
+    bench.until_clean().await;
+    sprung.is_ok()
+}
+
 #[tokio::test(start_paused = true)]
-async fn every_crash_point_leaves_nothing() {
-    // The whole life, stopped dead after each number of milliseconds and started again, with the
-    // claim deleted while nobody runs.
-    for step in 0..40 {
-        let mut bench = Bench::new().await;
-        for call in [Call::CreateVolume, Call::DeleteVolume] {
-            bench.driver.always(call, Fault::Delay(Duration::from_millis(10)));
+async fn a_crash_at_any_request_of_making_leaves_nothing() {
+    for after_effect in [false, true] {
+        let mut request = 0;
+        while crash_while_making(request, after_effect).await {
+            request += 1;
         }
-        bench.start();
-        bench.claim("data", "fast").await;
-        tokio::time::sleep(Duration::from_millis(step)).await;
-        bench.crash().await;
-        bench.delete_claim_now("data").await;
-        bench.start();
-        tokio::time::sleep(Duration::from_millis(step)).await;
-        bench.crash().await;
-        bench.start();
-        bench.until_clean().await;
+        assert!(request > 20, "only {request} requests were tried");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_request_of_deleting_leaves_nothing() {
+    for after_effect in [false, true] {
+        let mut request = 0;
+        while crash_while_deleting(request, after_effect).await {
+            request += 1;
+        }
+        assert!(request > 15, "only {request} requests were tried");
     }
 }
 
