@@ -57,7 +57,7 @@ impl Parts {
 
 /// Runs a [`Provisioner`] for all claims that name it.
 pub struct ProvisionController<P> {
-    inner: Arc<Inner<P>>,
+    pub(crate) inner: Arc<Inner<P>>,
 }
 
 pub(crate) struct Inner<P> {

@@ -64,6 +64,8 @@ mod controller;
 mod memory;
 mod metrics;
 mod save;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 pub use config::{Config, Retry, Save};
