@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use crate::drivers::Drivers;
 use crate::node_object::NodeObject;
 use crate::pods::logs::NodeLogs;
+use crate::pods::pod_dir::remove_pod_dir;
 use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
-use crate::pods::worker::{PodDeps, Worker, remove_pod_dir};
+use crate::pods::worker::{PodDeps, Worker};
 use crate::registration::Registrar;
 use crate::volumes::{Deps, VolumeManager, make_dir};
 

@@ -7,6 +7,7 @@ use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Node, Pod};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
+use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::fake::Fault;
 use rig::{DRIVER, Rig, calls};
 use serde_json::json;
@@ -22,7 +23,7 @@ async fn a_pod_runs_with_its_volume_and_leaves_nothing() {
         .pod(
             "p",
             "echo kept > /data/file; cat /data/file; rm /data/file",
-            json!({"restartPolicy": "Never"}),
+            json!({"restartPolicy": "Never", "securityContext": {"fsGroup": 3000}}),
         )
         .await;
     let pod = rig.wait_phase("p", "Succeeded").await;
@@ -31,6 +32,8 @@ async fn a_pod_runs_with_its_volume_and_leaves_nothing() {
     assert_eq!(rig.log(&uid), "kept\n");
     // case: node/N3
     assert_eq!(calls(&rig.driver)[..2], ["NodeStageVolume", "NodePublishVolume"]);
+    // case: node/N8 (a driver without the capability is not told the group)
+    assert!(!rig.driver.calls_of(Call::NodeStageVolume)[0].request.contains("3000"));
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
     rig.until("unstaged", async || rig.staged_dirs().is_empty()).await;
@@ -213,5 +216,112 @@ async fn init_containers_config_maps_and_restarts() {
     assert_eq!(rig.log(&uid), "made by init\nblue\np\n");
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn what_the_driver_is_told() {
+    if !need("what_the_driver_is_told", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start_with(false, json!({"podInfoOnMount": true})).await;
+    rig.driver.configure(|config| config.node.insert(NodeCapability::VolumeMountGroup));
+    rig.volume_with(
+        "data",
+        json!({"mountOptions": ["test-op"], "volumeAttributes": {"foo": "bar"}}),
+    )
+    .await;
+    let grace = json!({"terminationGracePeriodSeconds": 0, "securityContext": {"fsGroup": 3000}});
+    let uid = rig.pod("p", "sleep 1000", grace).await;
+    rig.wait_phase("p", "Running").await;
+    let stage = rig.driver.calls_of(Call::NodeStageVolume)[0].request.clone();
+    let publish = rig.driver.calls_of(Call::NodePublishVolume)[0].request.clone();
+    for (case, request, part) in [
+        ("case: node/N4", &stage, "test-op"),
+        ("case: node/N8", &stage, "3000"),
+        ("case: node/N12 attributes", &publish, "foo"),
+        ("name", &publish, "csi.storage.k8s.io/pod.name"),
+        ("namespace", &publish, "csi.storage.k8s.io/pod.namespace"),
+        ("uid", &publish, uid.as_str()),
+        ("account", &publish, "csi.storage.k8s.io/serviceAccount.name"),
+        ("ephemeral", &publish, "csi.storage.k8s.io/ephemeral"),
+    ] {
+        assert!(request.contains(part), "{case}: {part} in {request}");
+    }
+    assert!(!stage.contains("pod.name"), "pod facts come with publish only: {stage}");
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_driver_that_does_not_stage_is_not_asked_to() {
+    if !need("a_driver_that_does_not_stage_is_not_asked_to", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.driver.configure(|config| config.node.remove(NodeCapability::StageUnstageVolume));
+    rig.volume("data").await;
+    rig.pod("p", "sleep 1000", json!({"terminationGracePeriodSeconds": 0})).await;
+    rig.wait_phase("p", "Running").await;
+    // case: node/N6
+    assert_eq!(calls(&rig.driver), ["NodePublishVolume"]);
+    assert!(!rig.staged_dirs()[0].join("vol_data.json").exists());
+    // case: node/N11
+    assert!(!rig.driver.calls_of(Call::NodePublishVolume)[0].request.contains("pod.name"));
+    rig.delete_pod("p").await;
+    // case: node/N10
+    rig.until("the empty directories are removed too", async || rig.staged_dirs().is_empty()).await;
+    assert_eq!(calls(&rig.driver), ["NodePublishVolume", "NodeUnpublishVolume"]);
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_missing_attachment_is_waited_for_without_a_call() {
+    if !need("a_missing_attachment_is_waited_for_without_a_call", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(true).await;
+    rig.volume("data").await;
+    let status =
+        json!({"status": {"volumesAttached": [{"name": rig.unique("data"), "devicePath": ""}]}});
+    let node = ObjectKey::cluster("n1");
+    rig.api.patch_status::<Node>(&node, longshore_cluster::Patch::Merge(&status)).await.unwrap();
+    rig.pod("p", "sleep 1000", json!({"terminationGracePeriodSeconds": 0})).await;
+    // case: node/N5
+    rig.until("an event", async || {
+        rig.has_event("FailedMount", "MountVolume.WaitForAttach failed").await
+    })
+    .await;
+    assert_eq!(calls(&rig.driver), Vec::<String>::new());
+    rig.attach("data").await;
+    rig.wait_phase("p", "Running").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn logs_are_read_and_followed() {
+    use futures::StreamExt;
+    if !need("logs_are_read_and_followed", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let script = "echo one; echo two; sleep 0.3; echo three";
+    rig.create_pod(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+        "nodeName": "n1", "terminationGracePeriodSeconds": 0, "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "host", "command": ["sh", "-c", script]}],
+    }}))
+    .await;
+    rig.wait_phase("p", "Running").await;
+    let logs = longshore_node::NodeLogs::new(rig.api.clone(), rig.root());
+    let query = |follow, tail_lines| longshore_node::LogQuery {
+        namespace: "default".into(),
+        pod: "p".into(),
+        follow,
+        tail_lines,
+        ..Default::default()
+    };
+    let all: Vec<bytes::Bytes> = logs.open(query(true, None)).await.unwrap().collect().await;
+    assert_eq!(all.concat(), b"one\ntwo\nthree\n");
+    let tail: Vec<bytes::Bytes> = logs.open(query(false, Some(2))).await.unwrap().collect().await;
+    assert_eq!(tail.concat(), b"two\nthree\n");
     rig.stop(true).await;
 }

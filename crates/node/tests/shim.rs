@@ -255,3 +255,71 @@ async fn a_killed_shim_takes_its_containers_along() {
     assert_eq!(process_start(pid), None);
     assert!(ShimClient::adopt(pod.path()).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_container_holds_no_mounts_but_its_own() {
+    if !need("a_container_holds_no_mounts_but_its_own", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let foreign = Mounted::new();
+    let own = Mounted::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    let mut run = pod.run("echo up; sleep 1000");
+    run.binds = vec![Bind {
+        source: own.path().to_owned(),
+        target: "/volume".into(),
+        read_only: false,
+        device: false,
+    }];
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let pid = client.view().borrow().newest("main").unwrap().pid;
+    let inside = device_numbers(&format!("/proc/{pid}/mountinfo"));
+    assert!(inside.contains(&own.device()), "the container has its volume");
+    assert!(!inside.contains(&foreign.device()), "another pod's volume is not held");
+    // What a driver does at unstage: while a pod held the mount, its device would stay busy.
+    client.quit().await;
+}
+
+/// A tmpfs that stands for a volume on the host.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        rustix::mount::mount(
+            "volume",
+            dir.path(),
+            "tmpfs",
+            rustix::mount::MountFlags::empty(),
+            None,
+        )
+        .unwrap();
+        Self(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn device(&self) -> String {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let point = self.path().display().to_string();
+        let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&point)).unwrap();
+        line.split(' ').nth(2).unwrap().to_owned()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn device_numbers(table: &str) -> Vec<String> {
+    let table = std::fs::read_to_string(table).unwrap();
+    table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
+}

@@ -1,8 +1,10 @@
 //! Pods as host processes: one worker and one shim per pod.
 
+mod admission;
 mod environment;
 pub mod logs;
 pub mod own_volumes;
+pub(crate) mod pod_dir;
 mod run_spec;
 pub mod shim_client;
 mod status;

@@ -20,8 +20,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::admission;
 use super::environment::environment;
 use super::own_volumes;
+use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
 use super::status::{Facts, Waiting, status};
@@ -106,7 +108,6 @@ impl Worker {
     /// Runs the pod to its end. The future may be dropped at any time: the pod goes on under its
     /// shim and a later worker adopts it.
     pub(crate) async fn run(mut self) {
-        self.say_what_is_not_enforced();
         let over = if self.pod.finished() || self.refused() {
             self.wait_for_stop().await
         } else {
@@ -115,49 +116,20 @@ impl Worker {
         self.end(over).await;
     }
 
-    /// An image that this node cannot run is refused once and for all.
+    /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
-        let foreign = all.map(|one| one.image.as_str()).find(|image| *image != "host");
-        let Some(image) = foreign.filter(|_| !self.deps.run_any_image) else { return false };
-        let text = format!(
-            "image \"{image}\" is not run: containers on this node are host processes; write \"image: host\", \
-             or start with --run-any-image-on-host to run the command on the host anyway"
-        );
+        if let Some(parts) =
+            admission::not_enforced(&self.pod).filter(|_| self.pod.status.start_time.is_none())
+        {
+            let text =
+                format!("this node runs pods as host processes and does not enforce: {parts}");
+            self.event(EventType::Normal, "NotEnforced", &text);
+        }
+        let refusal = admission::foreign_image(&self.pod).filter(|_| !self.deps.run_any_image);
+        let Some(text) = refusal else { return false };
         self.event(EventType::Warning, "Failed", &text);
         self.waiting = Waiting::new("ErrImageNeverPull", text);
         true
-    }
-
-    fn say_what_is_not_enforced(&self) {
-        let all = || self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
-        let limits = |one: &Container| {
-            one.resources
-                .as_ref()
-                .is_some_and(|resources| resources.as_object().is_some_and(|map| !map.is_empty()))
-        };
-        let probes = |one: &Container| {
-            one.liveness_probe.is_some()
-                || one.readiness_probe.is_some()
-                || one.startup_probe.is_some()
-        };
-        let mut parts = Vec::new();
-        if all().any(|one| !one.ports.is_empty()) {
-            parts.push("ports");
-        }
-        if all().any(limits) {
-            parts.push("resource requests and limits");
-        }
-        if all().any(probes) {
-            parts.push("probes");
-        }
-        if !parts.is_empty() && self.pod.status.start_time.is_none() {
-            let text = format!(
-                "this node runs pods as host processes and does not enforce: {}",
-                parts.join(", ")
-            );
-            self.event(EventType::Normal, "NotEnforced", &text);
-        }
     }
 
     /// Volumes, then containers, until the pod has to stop.
@@ -517,27 +489,6 @@ impl Worker {
 
     fn event(&self, kind: EventType, reason: &str, message: &str) {
         self.deps.recorder.event(&ObjectRef::of::<Pod>(&self.pod.metadata), kind, reason, message);
-    }
-}
-
-/// Removes a pod's directory, but never through a mount.
-///
-/// # Errors
-/// Something is still mounted below it, or it cannot be removed.
-pub(crate) fn remove_pod_dir(dir: &std::path::Path) -> std::io::Result<()> {
-    let uid = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let sub_paths = dir.join("volume-subpaths");
-    let paths = NodePaths::new(dir.parent().and_then(std::path::Path::parent).unwrap_or(dir));
-    for entry in std::fs::read_dir(&sub_paths).into_iter().flatten().flatten() {
-        crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
-    }
-    let mounts = crate::volumes::mounts_below(dir)?;
-    if !mounts.is_empty() {
-        return Err(std::io::Error::other(format!("still mounted: {mounts:?}")));
-    }
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

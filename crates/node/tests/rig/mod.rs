@@ -76,6 +76,11 @@ fn shim() -> ShimProgram {
 
 impl Rig {
     pub async fn start(attach: bool) -> Self {
+        Self::start_with(attach, json!({})).await
+    }
+
+    /// With further fields in the `CSIDriver`'s spec.
+    pub async fn start_with(attach: bool, extra: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = ApiServer::open(Config::memory()).await.unwrap();
         let api = Api::new(server.client());
@@ -86,9 +91,12 @@ impl Rig {
                 config.controller.remove(ControllerCapability::PublishUnpublishVolume);
             }
         });
-        let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+        let mut object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
             "spec": {"attachRequired": attach, "podInfoOnMount": false, "fsGroupPolicy": "File",
                 "volumeLifecycleModes": ["Persistent"]}});
+        for (key, value) in extra.as_object().unwrap() {
+            object["spec"][key] = value.clone();
+        }
         api.create::<CsiDriver>(&object).await.unwrap();
         let stop = CancellationToken::new();
         let registry = dir.path().join("node/plugins_registry");
@@ -176,6 +184,11 @@ impl Rig {
     }
 
     pub async fn volume(&self, name: &str) {
+        self.volume_with(name, json!({})).await;
+    }
+
+    /// With further fields in the volume's spec, or attributes in its CSI part.
+    pub async fn volume_with(&self, name: &str, extra: Value) {
         let request = fake::create_request(&format!("pv-{name}"), 1 << 20);
         let volume = self.driver.client().create_volume(request).await.unwrap().volume.unwrap();
         self.driver.clear_calls();
@@ -184,12 +197,17 @@ impl Rig {
             "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": format!("pv-{name}"),
                 "resources": {"requests": {"storage": "1Mi"}}}});
         let claim = self.api.create::<Claim>(&claim).await.unwrap();
-        let object = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pv-{name}")},
+        let mut object = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pv-{name}")},
             "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"],
                 "persistentVolumeReclaimPolicy": "Retain",
                 "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name,
                     "uid": claim["metadata"]["uid"]},
                 "csi": {"driver": DRIVER, "volumeHandle": volume.volume_id, "fsType": "ext4"}}});
+        for (key, value) in extra.as_object().unwrap() {
+            let spec = &mut object["spec"];
+            let place = if key == "volumeAttributes" { &mut spec["csi"] } else { spec };
+            place[key] = value.clone();
+        }
         self.api.create::<Volume>(&object).await.unwrap();
         let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Mi"}}});
         self.api
