@@ -12,6 +12,7 @@ mod agent;
 pub mod drivers;
 pub mod node_object;
 pub mod pods;
+pub mod registrar;
 pub mod registration;
 pub mod shim;
 pub mod volumes;

@@ -30,14 +30,19 @@ pub fn intent_name(claim_uid: &str) -> String {
     format!("longshore-create-volume-{claim_uid}")
 }
 
-/// The labels of records of one driver.
-pub(super) fn selector(driver: &str) -> String {
-    format!("{}={INTENT_KIND},{}={}", labels::INTENT, labels::INTENT_DRIVER, label_value(driver))
+/// The labels of records of one driver, or of one node's instance of it.
+pub(super) fn selector(driver: &str, node: Option<&str>) -> String {
+    let driver = label_value(driver);
+    let all = format!("{}={INTENT_KIND},{}={driver}", labels::INTENT, labels::INTENT_DRIVER);
+    match node {
+        Some(node) => format!("{all},{}={}", labels::INTENT_NODE, label_value(node)),
+        None => all,
+    }
 }
 
-/// Driver names may have 63 characters of letters, digits, dashes and dots: they fit a label.
-fn label_value(driver: &str) -> String {
-    driver.chars().take(63).collect()
+/// Driver and node names have letters, digits, dashes and dots: cut to 63 they fit a label.
+fn label_value(name: &str) -> String {
+    name.chars().take(63).collect()
 }
 
 /// The records, and which of them this process is working on.
@@ -47,6 +52,7 @@ pub(super) struct Intents {
     records: Cache<ConfigMap>,
     namespace: String,
     driver: String,
+    node: Option<String>,
     work: Arc<Work>,
 }
 
@@ -83,12 +89,19 @@ pub(super) enum Begun {
 }
 
 impl Intents {
-    pub(super) fn new(api: Api, records: Cache<ConfigMap>, namespace: &str, driver: &str) -> Self {
+    pub(super) fn new(
+        api: Api,
+        records: Cache<ConfigMap>,
+        namespace: &str,
+        driver: &str,
+        node: Option<&str>,
+    ) -> Self {
         Self {
             api,
             records,
             namespace: namespace.into(),
             driver: driver.into(),
+            node: node.map(str::to_owned),
             work: Arc::default(),
         }
     }
@@ -172,7 +185,7 @@ impl Intents {
         let claim = &plan.claim;
         let text = serde_json::to_string(plan).unwrap_or_default();
         let data = BTreeMap::from([(PLAN, text)]);
-        json!({
+        let mut record = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
@@ -187,7 +200,11 @@ impl Intents {
                 },
             },
             "data": data,
-        })
+        });
+        if let Some(node) = &self.node {
+            record["metadata"]["labels"][labels::INTENT_NODE] = json!(label_value(node));
+        }
+        record
     }
 }
 

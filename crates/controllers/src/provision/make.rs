@@ -341,8 +341,18 @@ impl Provisioner for CsiProvisioner {
 
     async fn should_provision(&self, claim: &Claim) -> bool {
         let ours = Some(self.driver.name.as_str());
-        storage_provisioner(claim) == ours
-            || claim.metadata.annotation(annotations::MIGRATED_TO) == ours
+        let asked = storage_provisioner(claim) == ours
+            || claim.metadata.annotation(annotations::MIGRATED_TO) == ours;
+        asked && self.config.node.as_ref().is_none_or(|scope| scope.answers(claim))
+    }
+
+    async fn should_delete(&self, volume: &Volume) -> bool {
+        let Some(scope) = &self.config.node else { return true };
+        let Some((nodes, _)) = &self.parts.nodes else { return false };
+        // Another node's driver would not know the volume, and "unknown" reads as "deleted".
+        nodes
+            .get(&ObjectKey::cluster(&scope.node))
+            .is_some_and(|node| volume.reachable_from(&scope.node, &node.metadata.labels))
     }
 
     fn supports_block(&self) -> bool {

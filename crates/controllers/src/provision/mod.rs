@@ -19,7 +19,10 @@ use longshore_cluster::{
     Api, Cache, Change, Metrics, Recorder, Scope, SharedCaches, queue::backoff,
 };
 use longshore_core::{
-    model::kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
+    model::{
+        keys::annotations,
+        kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
+    },
     provision::PlanSettings,
 };
 use longshore_csi::Client;
@@ -85,6 +88,24 @@ impl Parts {
     }
 }
 
+/// One node of several, each of which has its own instance of a driver and a provisioner beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeScope {
+    /// Only claims that were placed on this node are answered, and only its volumes deleted.
+    pub node: String,
+    /// Also answer claims for which no node was chosen. Exactly one node may say yes.
+    pub unplaced: bool,
+}
+
+impl NodeScope {
+    fn answers(&self, claim: &Claim) -> bool {
+        match claim.metadata.annotation(annotations::SELECTED_NODE) {
+            Some(node) if !node.is_empty() => node == self.node,
+            _ => self.unplaced,
+        }
+    }
+}
+
 /// How the provisioner behaves; the defaults are the official program's.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -106,6 +127,8 @@ pub struct Config {
     pub immediate_topology: bool,
     /// Where intents are kept; `None` switches the leak guard off.
     pub leak_guard: Option<String>,
+    /// Answer for one node only.
+    pub node: Option<NodeScope>,
     /// A bug on purpose: no intents, and calls without a verdict are forgotten.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub plant_leak: bool,
@@ -123,6 +146,7 @@ impl Default for Config {
             strict_topology: false,
             immediate_topology: true,
             leak_guard: None,
+            node: None,
             #[cfg(any(test, feature = "planted-bugs"))]
             plant_leak: false,
         }
@@ -182,14 +206,15 @@ impl CsiController {
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
         let guarded = config.leak_guard.as_ref().filter(|_| !config.leaks_on_purpose());
+        let node = config.node.as_ref().map(|scope| scope.node.as_str());
         let intents = guarded.map(|namespace| {
             let scope = Scope {
                 namespace: Some(namespace.clone()),
-                label_selector: Some(guard::selector(&driver.name)),
+                label_selector: Some(guard::selector(&driver.name, node)),
                 field_selector: None,
             };
             let (records, _) = Cache::<ConfigMap>::start(&parts.api, scope, &stop);
-            Intents::new(parts.api.clone(), records, namespace, &driver.name)
+            Intents::new(parts.api.clone(), records, namespace, &driver.name, node)
         });
         let library = library_config(&config, &driver);
         let library_parts = LibraryParts {

@@ -60,6 +60,8 @@ pub mod labels {
     pub const INTENT: &str = "longshore.dev/intent";
     /// On an intent record: the driver it was begun with.
     pub const INTENT_DRIVER: &str = "longshore.dev/driver";
+    /// On an intent record: the node whose instance of the driver it was begun with.
+    pub const INTENT_NODE: &str = "longshore.dev/node";
 }
 
 /// Taint keys.

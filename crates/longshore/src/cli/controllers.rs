@@ -12,6 +12,8 @@ pub enum Controller {
     Binder,
     /// Decides which volume is attached to which node.
     AttachDetach,
+    /// Makes the claims that pods describe in their own volumes.
+    Ephemeral,
     /// Keeps claims that pods use.
     ClaimProtection,
     /// Keeps volumes that claims use.
@@ -22,9 +24,10 @@ pub enum Controller {
 
 impl Controller {
     /// Every controller of this version.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Binder,
         Self::AttachDetach,
+        Self::Ephemeral,
         Self::ClaimProtection,
         Self::VolumeProtection,
         Self::Scheduler,
@@ -36,6 +39,7 @@ impl Controller {
         match self {
             Self::Binder => "persistentvolume-binder-controller",
             Self::AttachDetach => "persistentvolume-attach-detach-controller",
+            Self::Ephemeral => "ephemeral-volume-controller",
             Self::ClaimProtection => "persistentvolumeclaim-protection-controller",
             Self::VolumeProtection => "persistentvolume-protection-controller",
             Self::Scheduler => "scheduler",
@@ -47,6 +51,7 @@ impl Controller {
         match self {
             Self::Binder => "persistentvolume-binder",
             Self::AttachDetach => "attachdetach",
+            Self::Ephemeral => "ephemeral-volume",
             Self::ClaimProtection => "pvc-protection",
             Self::VolumeProtection => "pv-protection",
             Self::Scheduler => "scheduler",
@@ -64,12 +69,7 @@ impl Controller {
 }
 
 /// Names that mean something to kube-controller-manager but nothing here yet.
-const NOT_YET: &[&str] = &[
-    "ephemeral-volume-controller",
-    "ephemeral-volume",
-    "persistentvolume-expander-controller",
-    "persistentvolume-expander",
-];
+const NOT_YET: &[&str] = &["persistentvolume-expander-controller", "persistentvolume-expander"];
 
 /// Flags of `longshore controllers`.
 #[derive(Debug, Clone, clap::Args)]
@@ -165,15 +165,17 @@ fn unavailable(name: &str, wanted: bool) -> Result<(), UsageError> {
 mod tests {
     use super::super::testing::flags;
     use super::*;
-    use Controller::{AttachDetach, Binder, ClaimProtection, Scheduler, VolumeProtection};
+    use Controller::{
+        AttachDetach, Binder, ClaimProtection, Ephemeral, Scheduler, VolumeProtection,
+    };
 
     #[test]
     fn lists_are_read_as_kube_controller_manager_does() {
-        let default = [Binder, AttachDetach, ClaimProtection, VolumeProtection];
+        let default = [Binder, AttachDetach, Ephemeral, ClaimProtection, VolumeProtection];
         for (list, chosen) in [
             ("*", &default[..]),
-            ("*,-attachdetach", &[Binder, ClaimProtection, VolumeProtection]),
-            ("-attachdetach,*", &[Binder, ClaimProtection, VolumeProtection]),
+            ("*,-attachdetach", &[Binder, Ephemeral, ClaimProtection, VolumeProtection]),
+            ("-attachdetach,*", &[Binder, Ephemeral, ClaimProtection, VolumeProtection]),
             ("*,scheduler", &Controller::ALL),
             ("scheduler", &[Scheduler]),
             ("persistentvolume-binder-controller, attachdetach", &[Binder, AttachDetach]),
@@ -189,7 +191,7 @@ mod tests {
         for (list, part) in [
             ("schedular", "did you mean scheduler?"),
             ("job-controller", "there is no such controller"),
-            ("ephemeral-volume-controller", "not part of this version yet"),
+            ("persistentvolume-expander", "not part of this version yet"),
             ("-scheduler", "no controller is left to run"),
         ] {
             let sentence = select(list).expect_err(list).to_string();
@@ -206,7 +208,7 @@ mod tests {
         let config =
             read("--kubeconfig /k --controllers=*,-attachdetach --leader-elect=false").unwrap();
         assert!(!config.leader_elect);
-        assert_eq!(config.controllers.len(), 3);
+        assert_eq!(config.controllers.len(), 4);
         assert!(read("--kubeconfig /k").unwrap().leader_elect);
         assert!(read("").unwrap_err().contains("--kubeconfig is required"));
     }

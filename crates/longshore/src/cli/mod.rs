@@ -9,7 +9,7 @@ pub mod driver;
 mod logging;
 pub mod node;
 pub mod people;
-mod pool;
+pub mod pool;
 pub mod provisioner;
 mod tree;
 pub mod up;
@@ -56,6 +56,8 @@ pub enum Action {
     Print(String),
     /// `longshore up`.
     Up(up::Config),
+    /// One node of `longshore up --nodes N`, started by it only.
+    UpNode(Box<up::NodeConfig>),
     /// `longshore demo`.
     Demo(up::DemoConfig),
     /// `longshore apiserver`.
@@ -174,6 +176,7 @@ fn subcommand(rest: &[OsString]) -> Result<Action, Refusal> {
             return help(rest).map_err(|error| refuse(error, top));
         }
         tree::POD_SHIM => return Ok(Action::PodShim(rest.to_vec())),
+        tree::UP_NODE => return up_node(rest).map_err(|error| refuse(error, top)),
         _ => {}
     }
     if tree::NOT_YET.contains(&first.as_ref()) {
@@ -195,6 +198,18 @@ fn subcommand(rest: &[OsString]) -> Result<Action, Refusal> {
     let command = tree::subcommand(&first).bin_name(format!("longshore {first}"));
     program_action(&first, command, &args, &format!("longshore {first} {VERSION}"))
         .map_err(|error| refuse(error, &help))
+}
+
+/// `longshore up-node FILE`, as `longshore up` starts it.
+fn up_node(rest: &[OsString]) -> Result<Action, UsageError> {
+    let [file] = rest else {
+        return Err(UsageError::Other("up-node is started by `longshore up --nodes N`".into()));
+    };
+    let bad =
+        |error: &dyn std::fmt::Display| UsageError::bad_value("up-node", file.display(), error);
+    let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+    let config = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+    Ok(Action::UpNode(Box::new(config)))
 }
 
 /// `longshore help [COMMAND]`.
@@ -326,6 +341,9 @@ fn act(action: Action, program: &str) -> ExitCode {
         },
         Action::Client(command) => on(Threads::One, client::run(command)),
         Action::Up(config) => logged(&config.logging.clone(), Threads::Many, run::up(config)),
+        Action::UpNode(config) => {
+            logged(&flags::Logging::default(), Threads::Many, run::up_node(*config))
+        }
         Action::Demo(config) => logged(&config.logging.clone(), Threads::Many, run::demo(config)),
         Action::ApiServer(config) => {
             logged(&config.logging.clone(), Threads::Many, run::apiserver(config))

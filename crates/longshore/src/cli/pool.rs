@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::flags::UsageError;
 
 /// A directory for volumes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pool {
     /// The name that StorageClasses use for it.
     pub name: String,

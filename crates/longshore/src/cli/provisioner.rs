@@ -239,8 +239,6 @@ pub struct Config {
     pub leak_guard: bool,
     /// Gate `Topology`.
     pub topology: bool,
-    /// Gate `VolumeAttributesClass`; none lets discovery decide.
-    pub volume_attributes_class: Option<bool>,
     /// Gate `ReleaseLeaderElectionOnExit`.
     pub release_lease_on_exit: bool,
     /// Leader election, if on.
@@ -323,9 +321,6 @@ impl TryFrom<Flags> for Config {
             controller_publish_readonly,
             leak_guard,
             topology: gates.on("Topology"),
-            volume_attributes_class: gates
-                .set_explicitly("VolumeAttributesClass")
-                .then(|| gates.on("VolumeAttributesClass")),
             release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
             election: election.election(&environment)?,
             diagnostics: diagnostics.endpoint()?,
@@ -359,7 +354,6 @@ mod tests {
         assert_eq!((config.election, config.diagnostics), (None, None));
         assert_eq!(config.kube.throttle, Throttle::Adaptive);
         assert_eq!(config.logging, Logging::default());
-        assert_eq!(config.volume_attributes_class, None);
     }
 
     #[test]

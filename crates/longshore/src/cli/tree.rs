@@ -7,6 +7,9 @@ use super::{attacher, controllers, driver, node, people, provisioner, up};
 /// The hidden program that keeps one pod's processes.
 pub(super) const POD_SHIM: &str = "pod-shim";
 
+/// The hidden program that is one node of several; its argument is a file.
+pub(super) const UP_NODE: &str = "up-node";
+
 /// Names under which the binary behaves as the official program, with our name of it if it is there.
 pub(super) const OFFICIAL: &[(&str, Option<&str>)] = &[
     ("csi-provisioner", Some("provisioner")),

@@ -144,6 +144,33 @@ impl TryFrom<Flags> for Config {
     }
 }
 
+/// What one node of several runs on, handed from the main process to the node's own in a file.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NodeConfig {
+    /// The node's name.
+    pub node: String,
+    /// The instance's data directory, which pods must not see.
+    pub data_dir: PathBuf,
+    /// The node's kubelet-style root.
+    pub root: PathBuf,
+    /// How to reach the API.
+    pub kubeconfig: PathBuf,
+    /// Pools of the local driver.
+    pub pools: Vec<Pool>,
+    /// Pool of the shared driver.
+    pub shared_pool: PathBuf,
+    /// Sockets of foreign drivers on this node.
+    pub csi_endpoints: Vec<PathBuf>,
+    /// What pods get at most to end on shutdown.
+    pub stop_timeout: Duration,
+    /// Whether pods of other images than `host` run.
+    pub run_any_image_on_host: bool,
+    /// Whether this is the only node.
+    pub alone: bool,
+    /// Whether this is the first node, which also takes claims that no node was chosen for.
+    pub first: bool,
+}
+
 /// Flags of `longshore apiserver`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ApiServerFlags {

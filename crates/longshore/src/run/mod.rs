@@ -1,82 +1,100 @@
 //! From a checked config to a running program.
 
+mod alone;
+mod demo;
+mod loops;
+mod root;
+mod sidecar;
+mod sidecars;
+mod up;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::cli::{attacher, controllers, driver, node, provisioner, up};
-
-fn not_wired(program: &str) -> anyhow::Error {
-    anyhow::anyhow!("`{program}` is not wired in this build")
-}
+use crate::cli;
 
 /// Everything on this machine, until a signal.
 ///
 /// # Errors
 /// When it cannot start or fails while running.
-pub async fn up(_config: up::Config) -> anyhow::Result<()> {
-    Err(not_wired("up"))
+pub async fn up(config: cli::up::Config) -> anyhow::Result<()> {
+    root::require("up")?;
+    up::run(config).await
+}
+
+/// One node of `up --nodes N`, in a process of its own.
+///
+/// # Errors
+/// When it cannot start or fails while running.
+pub async fn up_node(config: cli::up::NodeConfig) -> anyhow::Result<()> {
+    up::run_node(config).await
 }
 
 /// One volume's whole life, shown.
 ///
 /// # Errors
 /// When a step fails.
-pub async fn demo(_config: up::DemoConfig) -> anyhow::Result<()> {
-    Err(not_wired("demo"))
+pub async fn demo(_config: cli::up::DemoConfig) -> anyhow::Result<()> {
+    root::require("demo")?;
+    demo::run().await
 }
 
 /// The API alone.
 ///
 /// # Errors
 /// When it cannot start or fails while running.
-pub async fn apiserver(_config: up::ApiServerConfig) -> anyhow::Result<()> {
-    Err(not_wired("apiserver"))
+pub async fn apiserver(config: cli::up::ApiServerConfig) -> anyhow::Result<()> {
+    alone::apiserver(config).await
 }
 
 /// The CSI provisioner.
 ///
 /// # Errors
 /// When it cannot start, or loses its lease or its driver.
-pub async fn provisioner(_config: provisioner::Config) -> anyhow::Result<()> {
-    Err(not_wired("provisioner"))
+pub async fn provisioner(config: cli::provisioner::Config) -> anyhow::Result<()> {
+    sidecars::provisioner(config).await
 }
 
 /// The CSI attacher.
 ///
 /// # Errors
 /// When it cannot start, or loses its lease or its driver.
-pub async fn attacher(_config: attacher::Config) -> anyhow::Result<()> {
-    Err(not_wired("attacher"))
+pub async fn attacher(config: cli::attacher::Config) -> anyhow::Result<()> {
+    sidecars::attacher(config).await
 }
 
 /// The volume controllers and the scheduler.
 ///
 /// # Errors
 /// When they cannot start, or lose their lease.
-pub async fn controllers(_config: controllers::Config) -> anyhow::Result<()> {
-    Err(not_wired("controllers"))
+pub async fn controllers(config: cli::controllers::Config) -> anyhow::Result<()> {
+    loops::run(config).await
 }
 
 /// The node agent.
 ///
 /// # Errors
 /// When it cannot start or fails while running.
-pub async fn node(_config: node::Config) -> anyhow::Result<()> {
-    Err(not_wired("node"))
+pub async fn node(config: cli::node::Config) -> anyhow::Result<()> {
+    alone::node(config).await
 }
 
 /// A CSI driver.
 ///
 /// # Errors
 /// When it cannot start or fails while running.
-pub async fn driver(_config: driver::Config) -> anyhow::Result<()> {
-    Err(not_wired("driver"))
+pub async fn driver(config: cli::driver::Config) -> anyhow::Result<()> {
+    alone::driver(config).await
 }
 
 /// The keeper of one pod's processes. Runs before any runtime or thread exists, because it makes namespaces and forks.
 ///
 /// # Errors
 /// When the pod cannot be started.
-pub fn pod_shim(_args: Vec<OsString>) -> anyhow::Result<ExitCode> {
-    Err(not_wired("pod-shim"))
+pub fn pod_shim(args: Vec<OsString>) -> anyhow::Result<ExitCode> {
+    let text = |arg: OsString| {
+        arg.into_string().map_err(|arg| anyhow::anyhow!("{arg:?} is not readable as text"))
+    };
+    let args = args.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    Ok(longshore_node::shim::main(&args))
 }

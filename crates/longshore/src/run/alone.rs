@@ -1,0 +1,71 @@
+//! The single parts: `longshore apiserver`, `longshore driver`, `longshore node`.
+
+use anyhow::{Context as _, Result};
+use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
+use longshore_driver::{Driver, DriverConfig};
+use longshore_node::{NodeAgent, PodsMode, ShimProgram};
+
+use super::{root, up};
+use crate::cli;
+
+/// `longshore apiserver`: the API alone, with its own housekeeping and nothing else.
+pub async fn apiserver(config: cli::up::ApiServerConfig) -> Result<()> {
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    let mut served = up::Served::start(&config.server).await?;
+    up::announce(&served.data.kubeconfig())?;
+    tokio::select! {
+        () = signal.cancelled() => served.stop().await,
+        error = served.failed() => Err(error),
+    }
+}
+
+/// `longshore driver`.
+pub async fn driver(config: cli::driver::Config) -> Result<()> {
+    root::require("driver")?;
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    let endpoint = config.endpoint.clone();
+    let config = DriverConfig::from(config);
+    let opened = tokio::task::spawn_blocking(|| Driver::open(config)).await?;
+    longshore_driver::serve(&opened?, &endpoint, signal).await.map_err(Into::into)
+}
+
+/// `longshore node`: mounts volumes, and runs pods unless told not to.
+pub async fn node(config: cli::node::Config) -> Result<()> {
+    let cli::node::Config {
+        logging: _,
+        kubeconfig,
+        node_name,
+        root_dir,
+        pods,
+        http_endpoint,
+        run_any_image_on_host,
+    } = config;
+    root::require("node")?;
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    let metrics = Metrics::new();
+    let client = ClientConfig {
+        user_agent: Some(format!("longshore-node/{}", env!("CARGO_PKG_VERSION"))),
+        metrics: Some(metrics.clone()),
+        ..ClientConfig::from_kubeconfig(kubeconfig)
+    };
+    if let Some(address) = http_endpoint {
+        Endpoint::new(&metrics).serve(&address, &signal).await?;
+    }
+    let exe = std::env::current_exe().context("cannot find this program")?;
+    let config = longshore_node::NodeConfig {
+        node_name,
+        hidden_dirs: vec![root_dir.clone()],
+        root_dir,
+        pods: match pods {
+            cli::node::Pods::Process => PodsMode::Process,
+            cli::node::Pods::None => PodsMode::None,
+        },
+        shim: ShimProgram { program: exe, args: vec!["pod-shim".to_owned()] },
+        // As the kubelet: pods outlive a restart of the agent.
+        stop_pods: false,
+        stop_timeout: std::time::Duration::ZERO,
+        run_any_image_on_host,
+    };
+    let api = Api::new(client.client().await?);
+    NodeAgent::new(config, api).run(signal).await.map_err(Into::into)
+}

@@ -1,0 +1,145 @@
+//! The drivers of one node: served on their sockets, and introduced to the node agent.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use longshore_csi::{Client, ConnectOptions, Options};
+use longshore_driver::{Driver, DriverConfig, DriverKind, Mode, PoolConfig};
+use longshore_node::registrar::{Introduction, Registrar};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::pool::Pool;
+
+/// Deadline of calls to our own drivers: a large volume may take a while to make.
+const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A driver that is being served.
+pub struct Served {
+    /// Its name.
+    pub name: String,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// The driver itself, for a last look at loop devices; foreign drivers have none here.
+    driver: Option<Driver>,
+}
+
+/// Which drivers a node has, and where their volumes are.
+pub struct Plan<'a> {
+    /// The node's name, which is also its id for the drivers.
+    pub node: &'a str,
+    /// The node's kubelet-style root.
+    pub root: &'a Path,
+    /// Pools of the local driver.
+    pub pools: &'a [Pool],
+    /// Pool of the shared driver.
+    pub shared_pool: &'a Path,
+    /// Which services of the shared driver this node offers.
+    pub shared_mode: Mode,
+}
+
+impl Plan<'_> {
+    /// Opens and serves both drivers until `shutdown`.
+    pub async fn serve(
+        &self,
+        tasks: &mut JoinSet<Result<()>>,
+        shutdown: &CancellationToken,
+    ) -> Result<Vec<Served>> {
+        let mut local = DriverConfig::new(DriverKind::Local, self.node);
+        local.pools =
+            self.pools.iter().map(|pool| PoolConfig::new(&pool.name, &pool.dir)).collect();
+        let mut shared = DriverConfig::new(DriverKind::Shared, self.node);
+        shared.pools = vec![PoolConfig::new("default", self.shared_pool)];
+        shared.mode = self.shared_mode;
+        let mut served = Vec::new();
+        for config in [local, shared] {
+            let socket = self.root.join("plugins").join(&config.driver_name).join("csi.sock");
+            served.push(serve_one(config, socket, tasks, shutdown).await?);
+        }
+        Ok(served)
+    }
+}
+
+/// Opens one driver and serves it on its socket.
+pub async fn serve_one(
+    config: DriverConfig,
+    socket: PathBuf,
+    tasks: &mut JoinSet<Result<()>>,
+    shutdown: &CancellationToken,
+) -> Result<Served> {
+    let name = config.driver_name.clone();
+    let opened = tokio::task::spawn_blocking(|| Driver::open(config)).await?;
+    let driver = opened.with_context(|| format!("cannot open the driver {name}"))?;
+    let listener = longshore_csi::server::Listener::bind(&socket)
+        .with_context(|| format!("cannot serve the driver {name}"))?;
+    let (routes, stop) = (driver.services(), shutdown.clone());
+    tasks.spawn(async move {
+        longshore_csi::server::serve(routes, listener, stop).await.map_err(Into::into)
+    });
+    Ok(Served { name, socket, driver: Some(driver) })
+}
+
+impl Served {
+    /// Whether this process serves the driver.
+    pub fn is_ours(&self) -> bool {
+        self.driver.is_some()
+    }
+
+    /// Whether it is the driver whose volumes belong to one node.
+    pub fn is_local(&self) -> bool {
+        self.driver.as_ref().is_some_and(|driver| driver.config().kind == DriverKind::Local)
+    }
+
+    /// A foreign driver behind its own socket; asks it for its name.
+    pub async fn foreign(socket: &Path) -> Result<(Self, Client)> {
+        let client = connect(socket).await?;
+        client.wait_ready(CALL_TIMEOUT).await?;
+        let name = client.driver_name().await.with_context(|| {
+            format!("cannot learn the name of the driver at {}", socket.display())
+        })?;
+        Ok((Self { name, socket: socket.to_owned(), driver: None }, client))
+    }
+
+    /// A client for the loops.
+    pub async fn client(&self) -> Result<Client> {
+        connect(&self.socket).await
+    }
+
+    /// Introduces the driver to the node agent whose registry directory this is.
+    pub fn introduce(
+        &self,
+        registry: &Path,
+        tasks: &mut JoinSet<Result<()>>,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
+        let introduction = Introduction {
+            driver: self.name.clone(),
+            endpoint: self.socket.clone(),
+            registry: registry.to_owned(),
+        };
+        let registrar = Registrar::bind(introduction)?;
+        let stop = shutdown.clone();
+        tasks.spawn(async move { registrar.run(stop).await.map_err(Into::into) });
+        Ok(())
+    }
+
+    /// Detaches loop devices that nothing uses any more. Called when everything is unstaged.
+    pub async fn tidy(&self) -> Result<()> {
+        let Some(driver) = self.driver.clone() else { return Ok(()) };
+        let swept = tokio::task::spawn_blocking(move || driver.cleanup_orphans()).await?;
+        let count =
+            swept.with_context(|| format!("cannot tidy up after the driver {}", self.name))?;
+        if count > 0 {
+            tracing::info!(driver = self.name, count, "detached loop devices that nothing used");
+        }
+        Ok(())
+    }
+}
+
+async fn connect(socket: &Path) -> Result<Client> {
+    let options = ConnectOptions {
+        calls: Options { timeout: Some(CALL_TIMEOUT), ..Options::default() },
+        ..ConnectOptions::from(socket.display().to_string())
+    };
+    Ok(Client::connect(options).await?)
+}

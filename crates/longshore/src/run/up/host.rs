@@ -1,0 +1,144 @@
+//! One node: its drivers, their introduction, and its agent.
+//!
+//! With one node this runs in the main process and reaches the API in memory. With several, each
+//! node is a child process that reads a [`NodeConfig`] and reaches the API through its port.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown};
+use longshore_controllers::provision::NodeScope;
+use longshore_driver::Mode;
+use longshore_node::{NodeAgent, PodsMode, ShimProgram};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::drivers::{Plan, Served};
+use crate::cli::up::NodeConfig;
+
+/// A running node.
+pub struct Host {
+    pub node: String,
+    pub drivers: Vec<Served>,
+    agent: JoinHandle<Result<()>>,
+    stop_agent: CancellationToken,
+    stop_drivers: CancellationToken,
+    tasks: JoinSet<Result<()>>,
+}
+
+impl Host {
+    /// Starts drivers and agent.
+    pub async fn start(config: &NodeConfig, api: Api) -> Result<Self> {
+        let (stop_agent, stop_drivers) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        let plan = Plan {
+            node: &config.node,
+            root: &config.root,
+            pools: &config.pools,
+            shared_pool: &config.shared_pool,
+            shared_mode: if config.alone { Mode::All } else { Mode::Node },
+        };
+        let mut drivers = plan.serve(&mut tasks, &stop_drivers).await?;
+        for socket in &config.csi_endpoints {
+            drivers.push(Served::foreign(socket).await?.0);
+        }
+        let agent = NodeAgent::new(agent_config(config)?, api);
+        let registry = config.root.join("plugins_registry");
+        for driver in &drivers {
+            driver.introduce(&registry, &mut tasks, &stop_drivers)?;
+        }
+        let token = stop_agent.clone();
+        let agent = tokio::spawn(async move { agent.run(token).await.map_err(Into::into) });
+        Ok(Self { node: config.node.clone(), drivers, agent, stop_agent, stop_drivers, tasks })
+    }
+
+    /// Returns when a part of the node ended though nobody asked it to.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        let ended = tokio::select! {
+            ended = &mut self.agent => ended,
+            Some(ended) = self.tasks.join_next() => ended,
+        };
+        let error = match ended {
+            Ok(Ok(())) => anyhow::anyhow!("it ended by itself"),
+            Ok(Err(error)) => error,
+            Err(error) => error.into(),
+        };
+        error.context(format!("a part of node {} stopped", self.node))
+    }
+
+    /// Stops pods, unmounts, detaches loop devices, then ends the drivers.
+    pub async fn stop(mut self) -> Result<()> {
+        self.stop_agent.cancel();
+        let stopped = match self.agent.is_finished() {
+            true => Ok(()),
+            false => (&mut self.agent).await.context("the node agent ended abnormally")?,
+        };
+        for driver in &self.drivers {
+            driver.tidy().await?;
+        }
+        self.stop_drivers.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.context("a driver's task ended abnormally")??;
+        }
+        stopped.with_context(|| format!("node {} did not stop cleanly", self.node))
+    }
+}
+
+fn agent_config(config: &NodeConfig) -> Result<longshore_node::NodeConfig> {
+    let exe = std::env::current_exe().context("cannot find this program")?;
+    Ok(longshore_node::NodeConfig {
+        node_name: config.node.clone(),
+        root_dir: config.root.clone(),
+        pods: PodsMode::Process,
+        shim: ShimProgram { program: exe, args: vec!["pod-shim".to_owned()] },
+        hidden_dirs: hidden(config),
+        stop_pods: true,
+        stop_timeout: config.stop_timeout,
+        run_any_image_on_host: config.run_any_image_on_host,
+    })
+}
+
+/// What a pod must not see: the data directory and every pool outside of it.
+fn hidden(config: &NodeConfig) -> Vec<PathBuf> {
+    let pools = config.pools.iter().map(|pool| pool.dir.clone());
+    let mut dirs: Vec<PathBuf> = std::iter::once(config.data_dir.clone())
+        .chain(pools)
+        .chain([config.shared_pool.clone()])
+        .collect();
+    dirs.sort();
+    // A directory below one that is hidden already is hidden with it.
+    dirs.dedup_by(|later, earlier| later.starts_with(&earlier));
+    dirs
+}
+
+/// The child process of one node.
+pub async fn run_alone(config: NodeConfig) -> Result<()> {
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    let metrics = Metrics::new();
+    let client = ClientConfig {
+        user_agent: Some(format!("longshore-node/{}", env!("CARGO_PKG_VERSION"))),
+        metrics: Some(metrics.clone()),
+        ..ClientConfig::from_kubeconfig(&config.kubeconfig)
+    };
+    let api = Api::new(client.client().await?);
+    let mut host = Host::start(&config, api.clone()).await?;
+    let stop_loops = CancellationToken::new();
+    let mut control = super::control::Control::for_node(api, metrics, &stop_loops, &config.node);
+    for driver in &host.drivers {
+        if driver.is_local() {
+            let scope = NodeScope { node: config.node.clone(), unplaced: config.first };
+            control.provision_node(&driver.name, driver.client().await?, scope);
+        }
+    }
+    let failed = tokio::select! {
+        () = signal.cancelled() => None,
+        error = host.failed() => Some(error),
+    };
+    let stopped = host.stop().await;
+    stop_loops.cancel();
+    control.finish().await;
+    match failed {
+        Some(error) => Err(error),
+        None => stopped,
+    }
+}

@@ -1,0 +1,324 @@
+//! A real `longshore up` (or `apiserver`) in a child process, and clean-up that also works after a panic.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use longshore_core::testing::{Need, need};
+
+/// How long a condition may take before a test gives up. Long, because machines can be busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every end-to-end test needs.
+pub fn can_run(test: &str) -> bool {
+    need(test, &[Need::Root, Need::LoopDevices, Need::Tool("mkfs.ext4")])
+}
+
+pub fn can_kubectl(test: &str) -> bool {
+    need(test, &[Need::Root, Need::LoopDevices, Need::Tool("mkfs.ext4"), Need::Tool("kubectl")])
+}
+
+/// The binary under test.
+pub fn binary() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_longshore"))
+}
+
+/// A directory of this test's own, removed at the end with all that hangs on it.
+pub struct Home {
+    dir: Option<tempfile::TempDir>,
+}
+
+impl Home {
+    pub fn new(test: &str) -> Self {
+        let prefix = format!("longshore-e2e-{test}-");
+        Self { dir: Some(tempfile::Builder::new().prefix(&prefix).tempdir().unwrap()) }
+    }
+
+    /// Outside of `/tmp`, of which pods have one of their own.
+    pub fn outside_tmp(test: &str) -> Self {
+        let prefix = format!("longshore-e2e-{test}-");
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in("/var/tmp").unwrap();
+        Self { dir: Some(dir) }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.as_ref().unwrap().path()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        sweep(self.path());
+        if let Some(dir) = self.dir.take() {
+            let _ = dir.close();
+        }
+    }
+}
+
+/// Ends processes, mounts and loop devices that refer to `dir`: the safety net of a failed test.
+fn sweep(dir: &Path) {
+    let text = dir.display().to_string();
+    for pid in processes_of(dir) {
+        let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+    }
+    for _ in 0..3 {
+        for mount in mounts_below(dir).into_iter().rev() {
+            let _ = Command::new("umount").args(["-l", &mount]).stderr(Stdio::null()).status();
+        }
+    }
+    for (device, backing) in loops() {
+        if backing.contains(&text) {
+            let _ = Command::new("losetup").args(["-d", &device]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Processes whose command line names `dir`.
+pub fn processes_of(dir: &Path) -> Vec<u32> {
+    let text = dir.display().to_string();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    pids.filter(|pid| *pid != std::process::id())
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&text)
+        })
+        .collect()
+}
+
+pub fn mounts_below(dir: &Path) -> Vec<String> {
+    let text = dir.display().to_string();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    points.filter(|point| point.starts_with(&text)).map(str::to_owned).collect()
+}
+
+/// Attached loop devices with their backing files.
+pub fn loops() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block").unwrap().flatten() {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if !file.is_empty() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push((format!("/dev/{name}"), file.trim().to_owned()));
+        }
+    }
+    found
+}
+
+pub fn loops_below(dir: &Path) -> Vec<String> {
+    let text = dir.display().to_string();
+    loops().into_iter().filter(|(_, file)| file.contains(&text)).map(|(device, _)| device).collect()
+}
+
+/// Image files in any pool below `dir`.
+pub fn images_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(next) = todo.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.is_symlink() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "img") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// A running instance.
+pub struct Instance {
+    child: Child,
+    pub data_dir: PathBuf,
+    pub kubeconfig: PathBuf,
+    log: PathBuf,
+}
+
+impl Instance {
+    /// Starts `longshore up` on a free port and waits for its `ready` line.
+    pub fn up(home: &Home, name: &str) -> Self {
+        Self::start(home, name, &["up"])
+    }
+
+    pub fn start(home: &Home, name: &str, args: &[&str]) -> Self {
+        let data_dir = home.path().join(name);
+        let log = home.path().join(format!("{name}.log"));
+        let log_file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let mut child = Command::new(binary())
+            .args(args)
+            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log_file)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(path) = line.trim().strip_prefix("ready kubeconfig=") else {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            panic!("not ready: {line:?}\n{text}");
+        };
+        let kubeconfig = PathBuf::from(path);
+        Self { child, data_dir, kubeconfig, log }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the process at once, as a crash would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, then the exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        let done = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(done.success());
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(began.elapsed() < PATIENCE, "did not stop in time:\n{}", self.log_text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn log_text(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(80)..].join("\n")
+    }
+
+    /// Runs the real kubectl against this instance.
+    pub fn kubectl(&self, args: &[&str]) -> Output {
+        self.kubectl_with(args, "")
+    }
+
+    pub fn kubectl_with(&self, args: &[&str], stdin: &str) -> Output {
+        use std::io::Write as _;
+        let mut child = Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .arg("--cache-dir")
+            .arg(self.data_dir.join("kubectl-cache"))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs our own client commands against this instance.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        self.cli_with(args, "")
+    }
+
+    pub fn cli_with(&self, args: &[&str], stdin: &str) -> Output {
+        use std::io::Write as _;
+        let mut child = Command::new(binary())
+            .args(args)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    pub fn apply(&self, yaml: &str) {
+        let done = self.cli_with(&["apply", "-f", "-"], yaml);
+        assert!(done.status.success(), "apply: {}", text(&done));
+    }
+
+    /// One object as JSON; null when it is not there.
+    pub fn json(&self, kind: &str, name: &str) -> serde_json::Value {
+        let done = self.cli(&["get", kind, name, "-o", "json"]);
+        if !done.status.success() {
+            return serde_json::Value::Null;
+        }
+        serde_json::from_slice(&done.stdout).unwrap_or_default()
+    }
+
+    /// Waits until one object's JSON fulfils `done`.
+    pub fn wait(
+        &self,
+        kind: &str,
+        name: &str,
+        what: &str,
+        done: impl Fn(&serde_json::Value) -> bool,
+    ) {
+        let began = Instant::now();
+        let mut last = serde_json::Value::Null;
+        while began.elapsed() < PATIENCE {
+            last = self.json(kind, name);
+            if done(&last) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{kind}/{name} never {what}; last seen {last:#}\nlog:\n{}", self.log_text());
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// A claim of 16 MiB.
+pub fn claim(name: &str, class: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec:\n  accessModes: [ReadWriteOnce]\n  storageClassName: {class}\n  resources: {{requests: {{storage: 16Mi}}}}\n"
+    )
+}
+
+/// A pod that runs a shell script with the claim at `/data`.
+pub fn pod(name: &str, claim: &str, script: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default}}\nspec:\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: host\n    command: [/bin/sh, -c, {}]\n    \
+         volumeMounts: [{{name: data, mountPath: /data}}]\n  volumes:\n  - name: data\n    persistentVolumeClaim: {{claimName: {claim}}}\n",
+        serde_json::Value::from(script)
+    )
+}
+
+/// Waits for any condition.
+pub fn eventually(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("never happened: {what}");
+}

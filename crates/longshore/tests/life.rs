@@ -1,0 +1,110 @@
+//! A volume's whole life through the real binary: real mounts, loops, mkfs, processes.
+
+mod common;
+
+use common::*;
+
+fn succeeded(pod: &serde_json::Value) -> bool {
+    pod["status"]["phase"] == "Succeeded"
+}
+
+fn whole_life(test: &str, class: &str) {
+    if !can_run(test) {
+        return;
+    }
+    let home = Home::new(test);
+    let up = Instance::up(&home, "data");
+    up.apply(&claim("data", class));
+    up.apply(&pod("writer", "data", "echo kept > /data/file && sync"));
+    up.wait("pod", "writer", "succeeded", succeeded);
+    let volume = up.json("pvc", "data")["spec"]["volumeName"].as_str().unwrap().to_owned();
+    assert!(up.cli(&["delete", "pod", "writer"]).status.success());
+    up.wait("pod", "writer", "went", serde_json::Value::is_null);
+
+    up.apply(&pod("reader", "data", "grep -q kept /data/file"));
+    up.wait("pod", "reader", "succeeded", succeeded);
+    assert!(up.cli(&["delete", "pod", "reader"]).status.success());
+    up.wait("pod", "reader", "went", serde_json::Value::is_null);
+
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    up.wait("pv", &volume, "went", serde_json::Value::is_null);
+    let attachments = up.cli(&["get", "volumeattachments", "-o", "name"]);
+    assert_eq!(text(&attachments).trim_matches(['\n', ' ']).replace("No resources found", ""), "");
+    eventually("the image file is gone", || images_below(&up.data_dir).is_empty());
+    eventually("no mount is left", || mounts_below(&up.data_dir).is_empty());
+    eventually("no loop device is left", || loops_below(&up.data_dir).is_empty());
+
+    assert_eq!(up.stop(), Some(0), "SIGTERM ends cleanly");
+    assert_eq!(processes_of(home.path()), Vec::<u32>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+}
+
+#[test]
+fn without_attach() {
+    whole_life("without-attach", "longshore-local");
+}
+
+#[test]
+fn with_attach() {
+    whole_life("with-attach", "longshore-shared");
+}
+
+#[test]
+fn provisioned_at_once() {
+    if !can_run("provisioned-at-once") {
+        return;
+    }
+    let home = Home::new("at-once");
+    let up = Instance::up(&home, "data");
+    up.apply(&claim("now", "longshore-local-immediate"));
+    up.wait("pvc", "now", "was bound", |claim| claim["status"]["phase"] == "Bound");
+    assert!(up.cli(&["delete", "pvc", "now"]).status.success());
+    eventually("the image file is gone", || images_below(&up.data_dir).is_empty());
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn the_data_dir_is_hidden_from_pods_and_the_host_is_not_written() {
+    if !can_run("pods-are-fenced") {
+        return;
+    }
+    let home = Home::outside_tmp("fenced");
+    let up = Instance::up(&home, "data");
+    up.apply(&claim("data", "longshore-local"));
+    let marker = home.path().join("written-by-pod");
+    assert!(up.data_dir.join("kubeconfig").exists());
+    let script = format!(
+        "test ! -e {}/kubeconfig && touch {} && ls / > /data/listing",
+        up.data_dir.display(),
+        marker.display()
+    );
+    up.apply(&pod("curious", "data", &script));
+    up.wait("pod", "curious", "succeeded", succeeded);
+    assert!(!marker.exists(), "a pod wrote to the host's root");
+    assert!(up.cli(&["delete", "pod", "curious"]).status.success());
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    eventually("the image file is gone", || images_below(&up.data_dir).is_empty());
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn two_instances_side_by_side() {
+    if !can_run("side-by-side") {
+        return;
+    }
+    let home = Home::new("side-by-side");
+    let (one, two) = (Instance::up(&home, "one"), Instance::up(&home, "two"));
+    for (up, word) in [(&one, "first"), (&two, "second")] {
+        up.apply(&claim("data", "longshore-local"));
+        up.apply(&pod("worker", "data", &format!("echo {word} > /data/file; sleep 1000")));
+    }
+    for up in [&one, &two] {
+        up.wait("pod", "worker", "ran", |pod| pod["status"]["phase"] == "Running");
+    }
+    assert_eq!(one.stop(), Some(0));
+    // The other instance's pod, mounts and loop devices are untouched.
+    assert_eq!(two.json("pod", "worker")["status"]["phase"], "Running");
+    assert!(!loops_below(&two.data_dir).is_empty());
+    assert_eq!(two.stop(), Some(0));
+    assert_eq!(loops_below(home.path()), Vec::<String>::new());
+}
