@@ -325,3 +325,33 @@ async fn logs_are_read_and_followed() {
     assert_eq!(tail.concat(), b"two\nthree\n");
     rig.stop(true).await;
 }
+
+#[tokio::test]
+async fn a_sub_path_is_a_part_of_the_volume_and_never_leaves_it() {
+    if !need("a_sub_path_is_a_part_of_the_volume_and_never_leaves_it", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let pod = |name: &str, init: &str, part: &str| {
+        json!({"metadata": {"name": name, "namespace": "default"}, "spec": {
+            "nodeName": "n1", "terminationGracePeriodSeconds": 0, "restartPolicy": "Never",
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "initContainers": [{"name": "i", "image": "host", "command": ["sh", "-c", init],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/all"}]}],
+            "containers": [{"name": "main", "image": "host", "command": ["sh", "-c", "ls /part"],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/part", "subPath": part}]}],
+        }})
+    };
+    let uid = rig.create_pod(pod("p", "mkdir -p /all/a/b; touch /all/a/b/inside", "a/b")).await;
+    rig.wait_phase("p", "Succeeded").await;
+    assert_eq!(rig.log(&uid), "inside\n");
+    rig.delete_pod("p").await;
+    rig.until("directory gone", async || !rig.root().join("pods").join(&uid).exists()).await;
+    // A link to the host's /etc stays inside the volume, where there is no such directory.
+    let uid = rig.create_pod(pod("q", "ln -s /etc /all/link", "link/part")).await;
+    rig.until("refused", async || rig.has_event("Failed", "failed to prepare subPath").await).await;
+    assert_eq!(rig.log(&uid), "");
+    rig.delete_pod("q").await;
+    rig.wait_gone("q").await;
+    rig.stop(true).await;
+}

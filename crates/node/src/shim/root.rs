@@ -51,11 +51,16 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 pub fn enter(run: &ContainerRun, base: &Path) -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)
         .step("make mounts slave")?;
+    let resolver =
+        resolver_file().map(|bind| clone_volume(&bind).map(|tree| (bind, tree))).transpose()?;
     let volumes = clone_volumes(&run.binds)?;
     let root = overlay_root(base)?;
     system_mounts(run, &root)?;
     hide(run, &root)?;
     pivot(&root)?;
+    if let Some((bind, tree)) = resolver {
+        attach(&bind, tree)?;
+    }
     for (bind, tree) in run.binds.iter().zip(volumes) {
         attach(bind, tree)?;
     }
@@ -63,6 +68,13 @@ pub fn enter(run: &ContainerRun, base: &Path) -> Result<(), SetupError> {
         remount_root_read_only()?;
     }
     Ok(())
+}
+
+/// Where names are looked up, when that file lies in `/run`, which is fresh in the container.
+fn resolver_file() -> Option<Bind> {
+    let file = fs::canonicalize("/etc/resolv.conf").ok()?;
+    let in_run = file.starts_with("/run");
+    in_run.then(|| Bind { source: file.clone(), target: file, read_only: true, device: false })
 }
 
 fn clone_volumes(binds: &[Bind]) -> Result<Vec<OwnedFd>, SetupError> {
