@@ -4,6 +4,8 @@ pub mod attach;
 pub mod attacher;
 pub mod bind;
 mod index;
+#[cfg(test)]
+mod life_tests;
 pub mod protect;
 pub mod provision;
 pub mod schedule;

@@ -28,7 +28,7 @@ impl Sidecar {
     }
 
     async fn attach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
-        let attached = self.look_up(attachment)?;
+        let attached = self.find_out(attachment).await?;
         if let Some(volume) = &attached.volume {
             self.hold_volume(volume).await?;
         }

@@ -18,7 +18,7 @@ impl Sidecar {
     }
 
     async fn detach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
-        let attached = self.look_up(attachment)?;
+        let attached = self.find_out(attachment).await?;
         let request = ControllerUnpublishVolumeRequest {
             volume_id: attached.csi.volume_handle.clone(),
             node_id: self.last_node_id(attachment)?,

@@ -41,10 +41,13 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::lanes::{Lane, Lanes};
-use crate::index::index_attachments;
+use crate::index::{attachments_on_node, index_attachments};
 
 /// Deadline of the calls that ask the driver who it is and what it can do.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Longest pause between attempts to ask a driver who it is.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Settings, with the official defaults.
 #[derive(Debug, Clone)]
@@ -132,30 +135,43 @@ impl Attacher {
     /// # Errors
     /// When the driver does not say who it is or what it can do.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StartError> {
-        let name = self.driver.with_timeout(Some(IDENTITY_TIMEOUT)).driver_name().await?;
-        let (handler, capabilities) = self.ask_capabilities().await?;
-        let mut options =
-            QueueOptions::backoff(self.config.retry_interval_start, self.config.retry_interval_max);
-        options.metrics = self.metrics.clone();
-        let sidecar = Arc::new(Sidecar {
-            finalizer: finalizer_name(&name),
-            name,
-            api: self.api,
-            driver: self.driver.with_timeout(Some(self.config.timeout)),
-            capabilities,
-            caches: self.caches,
-            lanes: Lanes::new(&options),
-            volumes: WorkQueue::new("csi-attacher-pv", options),
-            config: self.config,
-        });
-        match handler {
-            Handler::Csi => sidecar.work(&shutdown).await,
-            Handler::Trivial => sidecar.work_trivially(&shutdown).await,
-        }
+        let driver = self.ask().await?;
+        self.work(driver, shutdown).await;
         Ok(())
     }
 
-    async fn ask_capabilities(&self) -> Result<(Handler, ControllerCapabilities), CsiError> {
+    /// Like [`run`](Self::run), but waits for the driver to be ready and asks again, after pauses
+    /// that grow to ten seconds, when it gives no answer. For programs that outlive their driver.
+    pub async fn run_patiently(self, shutdown: CancellationToken) {
+        let mut pause = self.config.retry_interval_start;
+        let driver = loop {
+            let asked = async {
+                if let Err(error) = self.driver.wait_ready(self.config.timeout).await {
+                    tracing::warn!(%error, "the driver is not ready");
+                }
+                self.ask().await
+            };
+            let answer = tokio::select! {
+                answer = asked => answer,
+                () = shutdown.cancelled() => return,
+            };
+            match answer {
+                Ok(driver) => break driver,
+                Err(error) => {
+                    tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        };
+        self.work(driver, shutdown).await;
+    }
+
+    async fn ask(&self) -> Result<Described, StartError> {
+        let name = self.driver.with_timeout(Some(IDENTITY_TIMEOUT)).driver_name().await?;
         let driver = self.driver.with_deadline(tokio::time::Instant::now() + IDENTITY_TIMEOUT);
         let service = driver.plugin_capabilities().await?.has(PluginService::ControllerService);
         let capabilities = match service {
@@ -163,8 +179,37 @@ impl Attacher {
             false => ControllerCapabilities::default(),
         };
         let publishes = capabilities.has(ControllerCapability::PublishUnpublishVolume);
-        Ok((Handler::choose(service, publishes), capabilities))
+        Ok(Described { name, handler: Handler::choose(service, publishes), capabilities })
     }
+
+    async fn work(self, driver: Described, shutdown: CancellationToken) {
+        let config = self.config;
+        let mut options =
+            QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
+        options.metrics = self.metrics;
+        let sidecar = Arc::new(Sidecar {
+            finalizer: finalizer_name(&driver.name),
+            name: driver.name,
+            api: self.api,
+            driver: self.driver.with_timeout(Some(config.timeout)),
+            capabilities: driver.capabilities,
+            caches: self.caches,
+            lanes: Lanes::new(&options),
+            volumes: WorkQueue::new("csi-attacher-pv", options),
+            config,
+        });
+        match driver.handler {
+            Handler::Csi => sidecar.work(&shutdown).await,
+            Handler::Trivial => sidecar.work_trivially(&shutdown).await,
+        }
+    }
+}
+
+/// A driver that has introduced itself.
+struct Described {
+    name: String,
+    handler: Handler,
+    capabilities: ControllerCapabilities,
 }
 
 /// The attacher at work.
@@ -237,6 +282,12 @@ impl Sidecar {
             }
         });
         let sidecar = Arc::downgrade(self);
+        self.caches.csi_nodes.subscribe(move |change| {
+            if let Some(sidecar) = sidecar.upgrade() {
+                sidecar.node_changed(change);
+            }
+        });
+        let sidecar = Arc::downgrade(self);
         self.caches.volumes.subscribe(move |change| {
             let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) else {
                 return;
@@ -245,6 +296,21 @@ impl Sidecar {
                 sidecar.volumes.add(new.metadata.name.clone());
             }
         });
+    }
+
+    /// A node that has just registered the driver, or anew, may be what attachments wait for.
+    fn node_changed(&self, change: &Change<CsiNode>) {
+        let Change::Applied { old, new } = change else { return };
+        let before = old.as_ref().and_then(|old| old.driver(&self.name));
+        let now = new.driver(&self.name);
+        if now.is_none() || before.map(|one| &one.node_id) == now.map(|one| &one.node_id) {
+            return;
+        }
+        for attachment in attachments_on_node(&self.caches.attachments, &new.metadata.name) {
+            if !attachment.status.attached {
+                self.enqueue(&attachment);
+            }
+        }
     }
 
     fn enqueue(&self, attachment: &VolumeAttachment) {

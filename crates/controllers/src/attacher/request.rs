@@ -45,7 +45,24 @@ impl Attached {
 }
 
 impl Sidecar {
-    /// Finds out what an attachment is about.
+    /// Finds out what an attachment is about. Watches of two kinds are not ordered, so a volume
+    /// that the cache does not show is asked for before it counts as missing.
+    pub(super) async fn find_out(
+        &self,
+        attachment: &VolumeAttachment,
+    ) -> Result<Attached, SyncError> {
+        let known = self.look_up(attachment);
+        let Err(SyncError::NoVolume(name)) = &known else { return known };
+        match self.api.get_raw::<Volume>(&ObjectKey::cluster(name)).await {
+            Ok(Some(volume)) => {
+                self.caches.volumes.assume(&volume);
+                self.look_up(attachment)
+            }
+            Ok(None) | Err(_) => known,
+        }
+    }
+
+    /// The same, from the cache alone.
     pub(super) fn look_up(&self, attachment: &VolumeAttachment) -> Result<Attached, SyncError> {
         match source(&attachment.spec.source)? {
             Source::Inline(csi, spec) => Ok(Attached::new(csi, spec, None)),

@@ -181,7 +181,10 @@ fn publish(
     let attached = world.volumes.values().filter(|v| v.published.contains_key(node)).count() as i64;
     let full = config.max_volumes_per_node > 0 && attached >= config.max_volumes_per_node;
     let volume = world.volume(id)?;
-    if request.volume_context != volume.context {
+    // The provisioner adds keys of its own to what the driver gave out, and all of them come back.
+    let mut echoed = request.volume_context.clone();
+    echoed.retain(|key, _| !key.starts_with("storage.kubernetes.io/"));
+    if echoed != volume.context {
         return Err(Status::invalid_argument("volume_context does not belong to the volume"));
     }
     let context = BTreeMap::from([("device".to_owned(), format!("fake-{id}"))]);

@@ -1,0 +1,174 @@
+//! All loops of this crate together: a volume's whole life, with tests playing only the node.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use longshore_cluster::{ListParams, Metrics};
+use longshore_core::{
+    attach::UniqueName,
+    model::{
+        ObjectKey,
+        kinds::{Claim, Node, Pod, Volume, VolumeAttachment},
+    },
+};
+use longshore_csi::fake::Driver;
+use longshore_provisioner::ProvisionMetrics;
+
+use crate::{
+    attach, attacher, bind, protect, provision, schedule,
+    testing::{Bench, DRIVER, Process, key},
+};
+
+/// One process with every loop in it.
+fn start(bench: &Bench, driver: &Driver) -> Process {
+    let mut process = bench.process();
+    let (api, caches) = (process.api.clone(), process.caches.clone());
+    let (shutdown, metrics) = (process.shutdown.clone(), Metrics::new());
+    let binder = bind::Binder::new(
+        bind::Parts::shared(&api, &caches, bench.recorder("binder"), metrics.clone()),
+        bind::Config::default(),
+    );
+    process.spawn(binder.run(shutdown.clone()));
+    let parts = provision::Parts::shared(
+        &api,
+        driver.client(),
+        &caches,
+        bench.recorder("provisioner"),
+        ProvisionMetrics::register(&metrics),
+        metrics.clone(),
+    );
+    process.spawn(provision::run(provision::Config::default(), parts, shutdown.clone()));
+    let scheduler = schedule::Scheduler {
+        api: api.clone(),
+        caches: schedule::Caches::shared(&caches),
+        recorder: bench.recorder(schedule::COMPONENT),
+        metrics: Some(metrics.clone()),
+        config: schedule::Config::default(),
+    };
+    process.spawn(scheduler.run(shutdown.clone()));
+    let attach_detach = attach::AttachDetach {
+        api: api.clone(),
+        caches: attach::Caches::shared(&caches),
+        recorder: bench.recorder(attach::COMPONENT),
+        metrics: Some(metrics.clone()),
+        config: attach::Config::default(),
+    };
+    process.spawn(attach_detach.run(shutdown.clone()));
+    let attacher = attacher::Attacher {
+        api: api.clone(),
+        driver: driver.client(),
+        caches: attacher::Caches::shared(&caches),
+        metrics: Some(metrics.clone()),
+        config: attacher::Config::default(),
+    };
+    process.spawn(attacher.run_patiently(shutdown.clone()));
+    let claims = protect::ClaimProtection {
+        api: api.clone(),
+        caches: protect::ClaimProtectionCaches::shared(&caches),
+        metrics: Some(metrics.clone()),
+        unused_condition: true,
+    };
+    process.spawn(claims.run(shutdown.clone()));
+    let volumes = protect::VolumeProtection { api, volumes: caches.of(), metrics: Some(metrics) };
+    process.spawn(volumes.run(shutdown));
+    process
+}
+
+async fn cluster() -> (Bench, Driver) {
+    let (bench, driver) = (Bench::start().await, Driver::new(DRIVER));
+    driver.on_node("id-of-n1", BTreeMap::new());
+    bench.driver().await;
+    bench.node("n1").await;
+    bench.class("wait", "WaitForFirstConsumer").await;
+    (bench, driver)
+}
+
+/// Plays the node while the pod runs: waits for the volume, and says that it uses it.
+async fn use_volume(bench: &Bench, claim: &str) -> String {
+    let claim = bench.until::<Claim>(&key(claim), |claim| claim.status.phase == "Bound").await;
+    let volume = ObjectKey::cluster(&claim.spec.volume_name);
+    let volume = bench.get::<Volume>(&volume).await.expect("bound");
+    let handle = volume.spec.csi.expect("a CSI volume").volume_handle;
+    let unique = UniqueName::new(DRIVER, &handle).to_string();
+    let told = |node: &Node| node.status.volumes_attached.iter().any(|one| one.name == unique);
+    bench.until::<Node>(&ObjectKey::cluster("n1"), told).await;
+    bench.in_use("n1", std::slice::from_ref(&unique)).await;
+    unique
+}
+
+async fn assert_nothing_left(bench: &Bench, driver: &Driver) {
+    for _ in 0..600 {
+        let all = ListParams::default();
+        let volumes = bench.api.list::<Volume>(None, &all).await.expect("listed");
+        let attachments = bench.api.list::<VolumeAttachment>(None, &all).await.expect("listed");
+        if volumes.is_empty() && attachments.is_empty() && driver.volumes().is_empty() {
+            return;
+        }
+        bench.pass(Duration::from_secs(1)).await;
+    }
+    panic!("left behind: {:?}", driver.volumes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_claim_to_pod_and_back() {
+    let (bench, driver) = cluster().await;
+    let _process = start(&bench, &driver);
+    bench.pass(Duration::from_millis(50)).await;
+    let begun = tokio::time::Instant::now();
+    bench.claim("data", "wait").await;
+    bench.pod("web", None, &["data"]).await;
+    use_volume(&bench, "data").await;
+    let pod = bench.get::<Pod>(&key("web")).await.expect("there");
+    assert_eq!(pod.spec.node_name, "n1");
+    // The clock is virtual: only timers make it move, and no step may wait for one.
+    assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
+
+    bench.delete::<Pod>(&key("web")).await;
+    bench.delete::<Claim>(&key("data")).await;
+    bench.in_use("n1", &[]).await;
+    bench.until_gone::<Claim>(&key("data")).await;
+    assert_nothing_left(&bench, &driver).await;
+    assert!(driver.violations().is_empty(), "{:?}", driver.violations());
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_waits_for_the_next_pod() {
+    let (bench, driver) = cluster().await;
+    let _process = start(&bench, &driver);
+    bench.claim("data", "wait").await;
+    bench.pod("first", None, &["data"]).await;
+    let used = use_volume(&bench, "data").await;
+    bench.delete::<Pod>(&key("first")).await;
+    bench.in_use("n1", &[]).await;
+    let gone = |node: &Node| node.status.volumes_attached.iter().all(|one| one.name != used);
+    bench.until::<Node>(&ObjectKey::cluster("n1"), gone).await;
+    bench.pod("second", None, &["data"]).await;
+    assert_eq!(use_volume(&bench, "data").await, used, "the same volume comes back");
+    assert_eq!(driver.volumes().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_any_moment_the_life_goes_on() {
+    for steps in (0..240).step_by(12) {
+        let (bench, driver) = cluster().await;
+        bench.claim("data", "wait").await;
+        bench.pod("web", None, &["data"]).await;
+        let first = start(&bench, &driver);
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+        first.kill();
+        let second = start(&bench, &driver);
+        use_volume(&bench, "data").await;
+        bench.delete::<Pod>(&key("web")).await;
+        bench.delete::<Claim>(&key("data")).await;
+        bench.in_use("n1", &[]).await;
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+        second.kill();
+        let _third = start(&bench, &driver);
+        bench.until_gone::<Claim>(&key("data")).await;
+        assert_nothing_left(&bench, &driver).await;
+        assert!(driver.violations().is_empty(), "{steps}: {:?}", driver.violations());
+    }
+}
