@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod,
 };
@@ -171,6 +172,19 @@ async fn others_than_the_admin_are_refused() {
     let client = server.client_as("bot", ["system:authenticated"]);
     let volumes: Api<PersistentVolume> = Api::all(client);
     assert_eq!(code(volumes.list(&ListParams::default()).await.unwrap_err()), 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_may_ask_about_themselves() {
+    let server = server().await;
+    for (groups, wanted) in [(["system:masters"], true), (["others"], false)] {
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(server.client_as("jane", groups));
+        let review: SelfSubjectAccessReview = object(json!({"spec": {
+            "resourceAttributes": {"verb": "list", "resource": "pods"},
+        }}));
+        let answer = reviews.create(&PostParams::default(), &review).await.unwrap();
+        assert_eq!(answer.status.unwrap().allowed, wanted);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ mod openapi;
 mod protobuf;
 pub mod query;
 pub mod render;
+mod reviews;
 mod route;
 pub(crate) mod serve;
 mod table;
@@ -81,11 +82,12 @@ impl Service {
             return self.health(&path, check, &query);
         }
         let identity = self.authenticate(&parts)?;
-        if !identity.is_master() {
+        let about_self = matches!(&route, Route::Object(o) if reviews::is_about_self(o.plural));
+        if !identity.is_master() && !about_self {
             return Err(self.refuse(&identity, &parts.method, &path, &route));
         }
         if let Route::Object(object) = route {
-            return objects::handle(&self.inner, object, &parts, &query, body).await;
+            return objects::handle(&self.inner, &identity, object, &parts, &query, body).await;
         }
         only_get(&parts.method)?;
         self.document(route, &parts.headers)
@@ -201,13 +203,14 @@ impl Service {
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "));
-        match (&self.identity, token) {
-            (Some(identity), _) => Ok(identity.clone()),
+        let identity = match (&self.identity, token) {
+            (Some(identity), _) => identity.clone(),
             (None, Some(token)) => {
-                self.inner.identify_token(token).ok_or_else(Status::unauthorized)
+                self.inner.identify_token(token).ok_or_else(Status::unauthorized)?
             }
-            (None, None) => Err(Status::unauthorized()),
-        }
+            (None, None) => return Err(Status::unauthorized()),
+        };
+        impersonate(identity, &parts.headers)
     }
 
     /// Without role-based rules only the admin group may do anything.
@@ -237,6 +240,18 @@ impl Service {
         );
         Status::forbidden(resource, &object.name, &why)
     }
+}
+
+/// Administrators may ask as somebody else (`kubectl --as`).
+fn impersonate(identity: Identity, headers: &http::HeaderMap) -> ApiResult<Identity> {
+    let Some(user) = headers.get("impersonate-user").and_then(|value| value.to_str().ok()) else {
+        return Ok(identity);
+    };
+    if !identity.is_master() {
+        return Err(Status::forbidden_path(&identity.user, "impersonate", user));
+    }
+    let groups = headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok());
+    Ok(Identity::new(user, groups.chain(["system:authenticated"])))
 }
 
 fn only_get(method: &Method) -> ApiResult<()> {

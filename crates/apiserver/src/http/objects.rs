@@ -12,13 +12,16 @@ use serde_json::{Value, json};
 use super::body::{self, Answer};
 use super::negotiate::{self, Shape};
 use super::query::Query;
-use super::render::Renderer;
+use super::render::{Renderer, typed};
+use super::reviews;
 use super::route::Object;
 use crate::Inner;
+use crate::auth::Identity;
 use crate::error::{ApiResult, Cause, Status, object_details};
 use crate::logs::{LogError, LogRequest};
 use crate::ops::{
     DeleteOptions, Deleted, Outcome, Part, Propagation, Source, Target, WriteOptions, Written,
+    decode,
 };
 use crate::patch::Patch;
 use crate::watch;
@@ -44,6 +47,7 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
 /// One request for objects.
 struct Call<'a> {
     inner: &'a Arc<Inner>,
+    identity: &'a Identity,
     target: Target,
     parts: &'a Parts,
     query: &'a Query,
@@ -53,6 +57,7 @@ struct Call<'a> {
 /// Answers a request for an object or a collection.
 pub async fn handle<B>(
     inner: &Arc<Inner>,
+    identity: &Identity,
     object: Object<'_>,
     parts: &Parts,
     query: &Query,
@@ -83,7 +88,7 @@ where
         return Err(Status::method_not_allowed());
     }
     let body = body::read(request_body, inner.limits.body_bytes).await?;
-    let call = Call { inner, target, parts, query, body };
+    let call = Call { inner, identity, target, parts, query, body };
     // Watches last long and are counted apart; everything else shares a bound.
     if verb == "watch" {
         return call.watch(named_watch);
@@ -120,6 +125,7 @@ impl Call<'_> {
             _ => Part::Main,
         };
         match verb {
+            "create" if self.target.resource.transient => self.review(),
             "get" => self.get().await,
             "list" => self.list().await,
             "create" => self.create().await,
@@ -191,6 +197,17 @@ impl Call<'_> {
         Ok(written(201, &renderer, &outcome))
     }
 
+    fn review(&self) -> ApiResult<Answer> {
+        let resource = &self.target.resource;
+        let options = self.query.write_options("CreateOptions")?;
+        let parsed = self.parse_body()?;
+        let (review, warnings) = decode(resource, parsed.value, &parsed.doubles, options)?;
+        let answered = reviews::answer(self.inner, resource, self.identity, review)?;
+        let mut answer = body::json(201, &typed(resource, answered));
+        body::warn(&mut answer, &warnings);
+        Ok(answer)
+    }
+
     async fn update(&self, part: Part) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.query.write_options("UpdateOptions")?;
@@ -203,11 +220,11 @@ impl Call<'_> {
     async fn patch(&self, part: Part) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
         let options: WriteOptions = self.query.write_options("PatchOptions")?;
+        let patch = Patch::parse(negotiate::content_type(&self.parts.headers), &self.body)?;
         if self.query.get("force").is_some() {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
-        let patch = Patch::parse(negotiate::content_type(&self.parts.headers), &self.body)?;
         let source = Source::Patch(patch);
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         Ok(written(200, &renderer, &outcome))

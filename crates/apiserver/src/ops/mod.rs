@@ -130,7 +130,7 @@ fn cannot_handle(resource: &Resource, kind: &str, why: &str) -> Status {
 }
 
 /// Turns a client's object into one of the kind, with defaults, and judges unknown fields.
-fn decode(
+pub(crate) fn decode(
     resource: &Resource,
     body: Value,
     doubles: &[String],

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 use k8s_openapi::api::{core::v1 as core, events::v1 as events};
 
 use super::codec::{Codec, typed};
@@ -93,6 +94,7 @@ fn resource(
         storage: Arc::from(storage),
         codec,
         strategy: Arc::new(strategy),
+        transient: false,
         view: None,
     };
     if resource.traits().status {
@@ -279,6 +281,50 @@ fn storage_kinds() -> Vec<Resource> {
     ]
 }
 
+fn review_kinds() -> Vec<Resource> {
+    const AUTHENTICATION: (&str, &str) = ("authentication.k8s.io", "v1");
+    const AUTHORIZATION: (&str, &str) = ("authorization.k8s.io", "v1");
+    let review = |group, kind: &str, namespaced, codec: Codec| {
+        let plural = format!("{}s", kind.to_lowercase());
+        let mut review = resource(group, kind, &plural, namespaced, codec, Plain(Traits::PLAIN));
+        review.transient = true;
+        review.verbs(&["create"])
+    };
+    vec![
+        review(
+            AUTHENTICATION,
+            "SelfSubjectReview",
+            false,
+            typed::<authentication::SelfSubjectReview>,
+        ),
+        review(AUTHENTICATION, "TokenReview", false, typed::<authentication::TokenReview>),
+        review(
+            AUTHORIZATION,
+            "LocalSubjectAccessReview",
+            true,
+            typed::<authorization::LocalSubjectAccessReview>,
+        ),
+        review(
+            AUTHORIZATION,
+            "SelfSubjectAccessReview",
+            false,
+            typed::<authorization::SelfSubjectAccessReview>,
+        ),
+        review(
+            AUTHORIZATION,
+            "SelfSubjectRulesReview",
+            false,
+            typed::<authorization::SelfSubjectRulesReview>,
+        ),
+        review(
+            AUTHORIZATION,
+            "SubjectAccessReview",
+            false,
+            typed::<authorization::SubjectAccessReview>,
+        ),
+    ]
+}
+
 /// Every built-in kind, in the order of discovery.
 pub(super) fn resources() -> Vec<Resource> {
     let mut all = core_kinds();
@@ -304,5 +350,6 @@ pub(super) fn resources() -> Vec<Resource> {
     shown.view = Some(View { show: event::show, store: event::store });
     all.push(shown);
     all.extend(storage_kinds());
+    all.extend(review_kinds());
     all
 }

@@ -70,6 +70,8 @@ pub struct Resource {
     pub codec: Codec,
     /// Rules.
     pub strategy: Arc<dyn Strategy>,
+    /// Whether objects are answered at once and never stored, as reviews are.
+    pub transient: bool,
     /// How the stored form is shown, when it differs.
     pub view: Option<View>,
 }
@@ -187,6 +189,6 @@ impl Registry {
 
     /// One kind per stored resource: the views of one store are not repeated.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.resources.iter().filter(|r| r.view.is_none())
+        self.resources.iter().filter(|r| r.view.is_none() && !r.transient)
     }
 }

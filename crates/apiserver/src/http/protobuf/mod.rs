@@ -120,6 +120,8 @@ fn message_of(api_version: &str, kind: &str) -> Option<&'static str> {
         "coordination.k8s.io/v1" => "coordination",
         "events.k8s.io/v1" => "events",
         "policy/v1" => "policy",
+        "authentication.k8s.io/v1" => "authentication",
+        "authorization.k8s.io/v1" => "authorization",
         _ => return None,
     };
     SCHEMA.get_key_value(format!("{package}.{kind}").as_str()).map(|(name, _)| *name)
