@@ -126,7 +126,6 @@ async fn existing_volumes_are_kept_for_their_claim() {
     bench.pod("web", None, &["data"]).await;
     let disk = ObjectKey::cluster("disk");
     let kept = bench.until::<Volume>(&disk, |volume| volume.spec.claim_ref.is_some()).await;
-    // case: scheduler-and-api/S17 (what Reserve promises is what PreBind writes)
     assert_eq!(kept.spec.claim_ref.expect("just seen").uid, uid);
     assert!(kept.metadata.annotation(annotations::BOUND_BY_CONTROLLER).is_some());
     let bound = json!({"metadata": {"annotations": {annotations::BIND_COMPLETED: "yes"}},
