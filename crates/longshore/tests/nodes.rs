@@ -1,0 +1,99 @@
+//! Several nodes, and drivers that are not ours.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::*;
+
+fn running(pod: &serde_json::Value) -> bool {
+    pod["status"]["phase"] == "Running"
+}
+
+fn on_node(yaml: &str, node: &str) -> String {
+    yaml.replace(
+        "spec:\n  restartPolicy",
+        &format!("spec:\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  restartPolicy"),
+    )
+}
+
+#[test]
+fn a_shared_volume_moves_between_nodes_and_local_ones_stay() {
+    if !can_run("two-nodes") {
+        return;
+    }
+    let home = Home::new("two-nodes");
+    let up = Instance::start(&home, "data", &["up", "--nodes", "2", "--node-name", "n"]);
+    for node in ["n-1", "n-2"] {
+        let pid =
+            std::fs::read_to_string(up.data_dir.join("nodes").join(node).join("pid")).unwrap();
+        assert!(std::path::Path::new("/proc").join(pid.trim()).exists(), "{node} has a process");
+        let name = format!("local-{node}");
+        up.apply(&claim(&name, "longshore-local"));
+        up.apply(&on_node(&pod(&format!("pod-{node}"), &name, "sleep 1000"), node));
+    }
+    for node in ["n-1", "n-2"] {
+        up.wait("pod", &format!("pod-{node}"), "ran", running);
+        let pool = up.data_dir.join("pool").join(node);
+        assert_eq!(images_below(&pool).len(), 1, "one image in the pool of {node}");
+    }
+
+    up.apply(&claim("moving", "longshore-shared"));
+    up.apply(&on_node(&pod("first", "moving", "echo kept > /data/file; sync; sleep 1000"), "n-1"));
+    up.wait("pod", "first", "ran", running);
+    assert!(up.cli(&["delete", "pod", "first"]).status.success());
+    up.apply(&on_node(&pod("second", "moving", "grep -q kept /data/file && sleep 1000"), "n-2"));
+    up.wait("pod", "second", "ran on the other node", running);
+    let attached = text(&up.cli(&["get", "volumeattachments"]));
+    assert!(attached.contains("n-2") && !attached.contains("n-1"), "{attached}");
+
+    for name in ["pod-n-1", "pod-n-2", "second"] {
+        assert!(up.cli(&["delete", "pod", name]).status.success());
+    }
+    for name in ["local-n-1", "local-n-2", "moving"] {
+        assert!(up.cli(&["delete", "pvc", name]).status.success());
+    }
+    eventually("no image is left", || images_below(&up.data_dir).is_empty());
+    assert_eq!(up.stop(), Some(0));
+    assert_eq!(processes_of(home.path()), Vec::<u32>::new());
+    assert_eq!(loops_below(home.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_foreign_driver_is_served_by_its_socket() {
+    if !can_run("foreign") {
+        return;
+    }
+    let home = Home::new("foreign");
+    let socket = home.path().join("foreign.sock");
+    let endpoint = format!("unix://{}", socket.display());
+    let log = std::fs::File::create(home.path().join("driver.log")).unwrap();
+    let mut driver = Command::new(binary())
+        .args(["driver", "--endpoint", &endpoint, "--node-id", "n", "--kind", "shared"])
+        .args(["--driver-name", "foreign.example.com", "--pool"])
+        .arg(home.path().join("foreign-pool"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    eventually("the driver's socket is there", || socket.exists());
+    let up =
+        Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
+    assert_eq!(up.json("csidriver", "foreign.example.com")["spec"]["attachRequired"], true);
+    let class = up.json("storageclass", "foreign.example.com");
+    assert_eq!(class["volumeBindingMode"], "WaitForFirstConsumer");
+
+    up.apply(&claim("data", "foreign.example.com"));
+    up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
+    up.wait("pod", "worker", "ran", running);
+    assert_eq!(images_below(&home.path().join("foreign-pool")).len(), 1);
+    assert!(up.cli(&["delete", "pod", "worker"]).status.success());
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    eventually("no image is left", || images_below(home.path()).is_empty());
+    assert_eq!(up.stop(), Some(0));
+    driver.kill().unwrap();
+    driver.wait().unwrap();
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+}
