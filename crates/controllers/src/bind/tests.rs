@@ -131,3 +131,44 @@ async fn a_kept_volume_waits_for_its_claim() {
     assert_eq!(volume.metadata.name, "kept");
     assert_eq!(volume.metadata.annotation("pv.kubernetes.io/bound-by-controller"), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_second_volume_of_one_claim_is_let_go() {
+    // case: pv-controller/10-2
+    let mut bench = Bench::new().await;
+    let claim = bench.claim_with("data", json!({"volumeName": "first"})).await;
+    let reference = json!({"namespace": "default", "name": "data", "uid": claim.metadata.uid});
+    for name in ["first", "second"] {
+        let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": name, "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Mi"},
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/srv"},
+                "claimRef": reference}});
+        bench.api.create::<longshore_core::model::kinds::Volume>(&volume).await.unwrap();
+    }
+    bench.start();
+    assert_eq!(bench.until_bound("data").await.metadata.name, "first");
+    bench
+        .until("the second is free", || async {
+            let second = bench.get_volume("second").await.unwrap();
+            second.status.phase == "Available" && second.spec.claim_ref.is_none()
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_the_same_name_is_another_claim() {
+    // case: pv-controller/4-4
+    let mut bench = Bench::new().await;
+    let reference = json!({"namespace": "default", "name": "data", "uid": "an-earlier-one"});
+    bench.volume("pv", json!({"claimRef": reference})).await;
+    bench.claim_with("data", json!({})).await;
+    bench.start();
+    bench
+        .until("it is released", || async {
+            bench.get_volume("pv").await.unwrap().status.phase == "Released"
+        })
+        .await;
+    let claim = bench.get_claim("data").await.unwrap();
+    assert_eq!((claim.spec.volume_name.as_str(), claim.status.phase.as_str()), ("", "Pending"));
+}

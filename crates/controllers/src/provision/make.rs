@@ -227,13 +227,8 @@ impl CsiProvisioner {
             }
             Answer::No(error) => {
                 self.settle(uid).await;
-                let exhausted = code_name(error.code()) == "ResourceExhausted";
                 let movable = plan.topology_in_use && plan.selected_node.is_some();
-                Err(match error.verdict() {
-                    Verdict::Infeasible => NotMade::Infeasible(error.into()),
-                    _ if exhausted && movable => NotMade::Elsewhere(error.into()),
-                    _ => NotMade::Final(error.into()),
-                })
+                Err(refusal(error, movable))
             }
         }
     }
@@ -287,6 +282,17 @@ impl CsiProvisioner {
         let found =
             attachments.iter().find(|one| holds(&one.spec.source.persistent_volume_name))?;
         Some(found.spec.node_name.clone())
+    }
+}
+
+/// What a final "no" means for the claim. A full place is left for another one, where the
+/// scheduler can choose.
+pub(super) fn refusal(error: CsiError, movable: bool) -> NotMade {
+    let exhausted = code_name(error.code()) == "ResourceExhausted";
+    match error.verdict() {
+        Verdict::Infeasible => NotMade::Infeasible(error.into()),
+        _ if exhausted && movable => NotMade::Elsewhere(error.into()),
+        _ => NotMade::Final(error.into()),
     }
 }
 

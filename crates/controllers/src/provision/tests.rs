@@ -395,3 +395,80 @@ async fn many_claims_at_once() {
     assert_eq!(bench.driver.calls_of(Call::DeleteVolume).len(), 50);
     assert!(bench.all::<Volume>().await.is_empty());
 }
+
+#[test]
+fn codes() {
+    // case: provisioner/78
+    use longshore_csi::CsiError;
+    use longshore_provisioner::NotMade;
+    for code in 1..=16 {
+        let code = tonic::Code::from(code);
+        for movable in [false, true] {
+            let error = CsiError::new(Call::CreateVolume, tonic::Status::new(code, "why"));
+            let background = matches!(
+                code,
+                tonic::Code::Cancelled
+                    | tonic::Code::DeadlineExceeded
+                    | tonic::Code::Unavailable
+                    | tonic::Code::Aborted
+            );
+            assert_eq!(error.is_final(), !background, "{code:?}");
+            if background {
+                continue;
+            }
+            let text = error.to_string();
+            let refused = super::make::refusal(error, movable);
+            assert_eq!(refused.to_string(), text, "the driver's words and code stay");
+            let elsewhere = movable && code == tonic::Code::ResourceExhausted;
+            match refused {
+                NotMade::Elsewhere(_) => assert!(elsewhere, "{code:?}"),
+                NotMade::Infeasible(_) => assert_eq!(code, tonic::Code::InvalidArgument),
+                NotMade::Final(_) => {
+                    assert!(!elsewhere && code != tonic::Code::InvalidArgument, "{code:?}");
+                }
+                other => panic!("{code:?}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_populator_fills_its_own_claims() {
+    // case: provisioner/83
+    let mut bench = Bench::new().await;
+    bench.start();
+    let source = json!({"kind": "MyPopulator", "name": "seed", "apiGroup": "example.com"});
+    let spec = json!({"storageClassName": "fast", "dataSourceRef": source});
+    bench.claim_with("data", spec).await;
+    bench
+        .until("it is told", || async {
+            let all = bench.all::<longshore_core::model::kinds::Event>().await;
+            let text = "Assuming an external populator will provision the volume";
+            all.iter().any(|event| event.message == text)
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(bench.driver.calls_of(Call::CreateVolume).is_empty());
+    assert_eq!(bench.intents().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_another_kind_is_not_deleted() {
+    // case: provisioner/115
+    let mut bench = Bench::new().await;
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": "odd", "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"},
+            "persistentVolumeReclaimPolicy": "Delete", "hostPath": {"path": "/srv"},
+            "claimRef": {"namespace": "default", "name": "gone", "uid": "gone"}}});
+    bench.api.create::<Volume>(&volume).await.unwrap();
+    bench.start();
+    bench
+        .until("it is refused", || async {
+            let all = bench.all::<longshore_core::model::kinds::Event>().await;
+            all.iter().any(|event| event.message == "invalid CSI PV")
+        })
+        .await;
+    assert!(bench.driver.calls_of(Call::DeleteVolume).is_empty());
+    assert_eq!(bench.get_volume("odd").await.unwrap().status.phase, "Released");
+}

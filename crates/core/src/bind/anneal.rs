@@ -98,19 +98,19 @@ mod tests {
         type Row<'a> = (&'a str, Option<&'a str>, &'a str, &'a [&'a str], &'a [&'a str]);
         let cases: &[Row<'_>] = &[
             (
-                "case: pv-controller/fin 13-1",
+                "case: pv-controller/fin-13-1",
                 Some("vendor.com/x"),
                 "Delete",
                 &[EXTERNAL],
                 &[EXTERNAL],
             ),
-            ("case: pv-controller/fin 13-3", in_tree, "Delete", &["custom"], &["custom", OURS]),
-            ("case: pv-controller/fin 13-5", in_tree, "Delete", &[EXTERNAL], &[OURS]),
-            ("case: pv-controller/fin 13-7", migrated, "Delete", &[OURS, EXTERNAL], &[EXTERNAL]),
-            ("case: pv-controller/fin 13-12", in_tree, "Retain", &[], &[]),
-            ("case: pv-controller/fin 13-14", in_tree, "Retain", &[OURS], &[]),
-            ("case: pv-controller/fin 13-10", None, "Delete", &[OURS], &[OURS]),
-            ("case: pv-controller/fin 13-11", None, "Retain", &[EXTERNAL], &[EXTERNAL]),
+            ("case: pv-controller/fin-13-3", in_tree, "Delete", &["custom"], &["custom", OURS]),
+            ("case: pv-controller/fin-13-5", in_tree, "Delete", &[EXTERNAL], &[OURS]),
+            ("case: pv-controller/fin-13-7", migrated, "Delete", &[OURS, EXTERNAL], &[EXTERNAL]),
+            ("case: pv-controller/fin-13-12", in_tree, "Retain", &[], &[]),
+            ("case: pv-controller/fin-13-14", in_tree, "Retain", &[OURS], &[]),
+            ("case: pv-controller/fin-13-10", None, "Delete", &[OURS], &[OURS]),
+            ("case: pv-controller/fin-13-11", None, "Retain", &[EXTERNAL], &[EXTERNAL]),
         ];
         for (name, provisioner, policy, have, want) in cases {
             let mut pv = volume(json!({"spec": {"persistentVolumeReclaimPolicy": policy},

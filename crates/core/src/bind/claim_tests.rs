@@ -481,8 +481,9 @@ fn provisioning_outside() {
             ALL,
         ),
         case("case: pv-controller/11-14", gold(), vec![], "Warning Claim ProvisioningFailed"),
+        case("case: pv-controller/11-16", json!({}), vec![], NO_MATCH),
         case(
-            "case: pv-controller/11-15/16",
+            "case: pv-controller/11-15",
             json!({"spec": {"storageClassName": ""}}),
             vec![],
             NO_MATCH,

@@ -149,7 +149,7 @@ fn reclaim_policies() {
         Case {
             users: &["default/pod"],
             ..case(
-                "case: pv-controller/6-11/6-12",
+                "case: pv-controller/6-11, pv-controller/6-12",
                 policy("Recycle", json!({})),
                 None,
                 "volume Released; Normal Volume VolumeFailedRecycle",

@@ -87,7 +87,7 @@ mod tests {
             ("only true marks", vec![class("a", new, "yes")], None),
             ("newest", vec![class("a", old, "true"), class("b", new, "true")], Some("b")),
             (
-                "equal age",
+                "case: pv-controller/15-2 equal age",
                 vec![class("silver", new, "true"), class("gold", new, "true")],
                 Some("gold"),
             ),
