@@ -234,6 +234,8 @@ async fn claims_that_are_left_alone() {
         matches!(&outcome, Outcome::Retry(e) if e.to_string() == "storageClass \"nowhere\" not found")
     );
     assert_eq!(lab.events().await, before);
+    let name = "controller_persistentvolumeclaim_provision_failed_total";
+    assert!(lab.counted(&format!("{name}{{class=\"nowhere\",source=\"\"}} 1")));
     // case: provisioner/11
     let uid = lab.plain_claim().await;
     let scripted = Scripted { disqualified: true, ..Scripted::default() };
@@ -245,6 +247,7 @@ async fn claims_that_are_left_alone() {
     let controller = lab.controller(Config::new(NAME), refusing(&[ignored]));
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.is_empty());
+    assert!(lab.failed(2), "the block volume, and this one");
     let events = lab.events().await;
     assert!(!events.iter().any(|event| event.contains("others will")), "{events:?}");
     let controller = lab.controller(Config::new(NAME), Scripted::default());
@@ -283,7 +286,7 @@ async fn what_is_begun_is_remembered() {
         }
         assert_eq!(controller.inner.memory.begun(&uid).is_some(), begun, "{name}");
     }
-    // The claim and its class go; the call goes on and the volume is saved.
+    // case: provisioner/17: the claim (and its class) go; the call goes on and the volume is saved.
     let controller = lab.controller(Config::new(NAME), refusing(&[background]));
     controller.inner.sync_claim(&uid).await;
     lab.delete_claim("claim-1").await;
@@ -311,11 +314,12 @@ async fn another_node_is_asked_for() {
     }
     let controller = lab.controller(Config::new(NAME), refusing(&[elsewhere, elsewhere]));
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
-    // case: provisioner/13 (selected node)
     assert_eq!(controller.inner.provisioner.asked.lock()[0].node.as_deref(), Some("node-1"));
     let claim = lab.api.get::<Claim>(&key).await.unwrap().unwrap();
     assert_eq!(claim.metadata.annotation(node), None);
     assert_eq!(claim.metadata.annotation("other"), Some("kept"));
+    assert!(controller.inner.memory.begun(&uid).is_none());
+    assert!(lab.failed(4), "three refusals before, and this one");
     // case: provisioner/21
     let outcome = controller.inner.sync_claim(&uid).await;
     assert!(matches!(&outcome, Outcome::Retry(error) if error.to_string() == "full"));
@@ -458,6 +462,7 @@ async fn released_volumes_are_deleted() {
     for name in ["ours", "theirs", "kept", "unknown"] {
         assert!(matches!(controller.inner.sync_volume(name).await, Outcome::Done));
     }
+    // case: provisioner/39
     assert_eq!(*controller.inner.provisioner.deleted.lock(), ["ours"]);
     lab.settle().await;
     let deleting: Vec<String> = lab

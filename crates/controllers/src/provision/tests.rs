@@ -52,7 +52,6 @@ async fn a_claim_gets_a_volume_and_gives_it_back() {
     assert_eq!(bench.driver.calls_of(Call::CreateVolume).len(), 1);
     bench.delete_claim("data").await;
     bench.until_clean().await;
-    // case: provisioner/39 (one call, the object gone after it)
     assert_eq!(bench.driver.calls_of(Call::DeleteVolume).len(), 1);
     let events = bench.events("data").await;
     for want in
@@ -291,7 +290,6 @@ async fn late_binding_waits_for_the_scheduler() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attached_volume_stays() {
-    // case: provisioner/116
     let mut bench = Bench::new().await;
     bench.start();
     bench.claim("data", "fast").await;

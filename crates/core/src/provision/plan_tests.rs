@@ -192,7 +192,7 @@ fn extra_metadata() {
 
 #[test]
 fn default_secret_everywhere() {
-    // case: provisioner/67 (references; the content is the loop's)
+    // The references only: the content is the loop's.
     let class = class(
         json!({"csi.storage.k8s.io/secret-name": "s", "csi.storage.k8s.io/secret-namespace": "n"}),
     );

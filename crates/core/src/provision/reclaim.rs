@@ -224,8 +224,14 @@ mod tests {
         let from = |name: &str, namespace: &str| {
             DeletionSecret::From(SecretRef { name: name.into(), namespace: namespace.into() })
         };
+        let half = || -> StorageClass {
+            let mut class = class("s");
+            class.parameters.remove("csi.storage.k8s.io/provisioner-secret-namespace");
+            class
+        };
         type Row = (&'static str, Value, Option<StorageClass>, Option<DeletionSecret>);
-        let cases: [Row; 7] = [
+        let cases: [Row; 8] = [
+            ("case: provisioner/118 half a pair", claimed(), Some(half()), None),
             (
                 "case: provisioner/117 empty pair",
                 notes("", ""),
