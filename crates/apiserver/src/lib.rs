@@ -255,7 +255,8 @@ impl ApiServer {
 
     /// The server as a tower service for one user, e.g. to put layers around it.
     pub fn service_as(&self, identity: Identity) -> http::Service {
-        http::Service::new(Arc::clone(&self.inner), Some(identity))
+        let ending = self.inner.closing.clone();
+        http::Service::new(Arc::clone(&self.inner), Some(identity), ending)
     }
 
     /// Sets where `pods/log` reads from.

@@ -224,12 +224,6 @@ impl Fields {
         self.0.is_empty()
     }
 
-    /// The name, if exactly one is selected.
-    pub fn exact_name(&self) -> Option<&str> {
-        let mut names = self.0.iter().filter(|t| t.equal && t.label == "metadata.name");
-        names.next().map(|t| t.value.as_str())
-    }
-
     /// Whether the object is selected.
     pub fn matches(&self, object: &Stored, resource: &Resource) -> bool {
         let mut tree: Option<Value> = None;

@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{
@@ -11,10 +14,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::api::{
-    Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent,
-    WatchParams,
+    Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
+    WatchEvent, WatchParams,
 };
-use longshore_apiserver::{ApiServer, Config};
+use longshore_apiserver::{ApiServer, Config, LogError, LogRequest, LogSource};
 use serde_json::{Value, json};
 
 async fn server() -> ApiServer {
@@ -164,6 +167,41 @@ async fn scheduled_pods_get_time_to_stop() {
     assert_eq!(marked.metadata.deletion_grace_period_seconds, Some(30));
     pods.delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
     assert!(pods.get_opt("p").await.unwrap().is_none());
+}
+
+/// Logs that say what was asked for.
+struct EchoLogs;
+
+impl LogSource for EchoLogs {
+    fn open(
+        &self,
+        request: LogRequest,
+    ) -> BoxFuture<'static, Result<BoxStream<'static, Bytes>, LogError>> {
+        Box::pin(async move {
+            if request.container.as_deref() == Some("missing") {
+                return Err(LogError::BadRequest("container missing is not valid".into()));
+            }
+            let text = format!("{}/{} {:?}\n", request.namespace, request.pod, request.tail_lines);
+            Ok(futures::stream::iter([Bytes::from(text)]).boxed())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_come_from_their_source() {
+    let server = server().await;
+    let pods: Api<Pod> = Api::namespaced(server.client(), "default");
+    let pod: Pod = object(json!({
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+    }));
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let params = LogParams { tail_lines: Some(3), ..LogParams::default() };
+    assert_eq!(code(pods.logs("p", &params).await.unwrap_err()), 503, "no source yet");
+    server.set_log_source(EchoLogs);
+    assert_eq!(pods.logs("p", &params).await.unwrap(), "default/p Some(3)\n");
+    let missing = LogParams { container: Some("missing".into()), ..LogParams::default() };
+    assert_eq!(code(pods.logs("p", &missing).await.unwrap_err()), 400);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,9 @@
 mod common;
 
 use common::{Running, client_config};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, WatchParams};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
 
@@ -39,6 +40,17 @@ async fn only_known_clients_get_in() {
         assert_eq!(status_of(config, "/api/v1/namespaces").await, wanted);
     }
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_watch_does_not_hold_the_server_up() {
+    let running = Running::start().await;
+    let client = Client::try_from(client_config(&running.kubeconfig).await).unwrap();
+    let namespaces: Api<Namespace> = Api::all(client);
+    let stream = namespaces.watch(&WatchParams::default(), "0").await.unwrap();
+    running.stop().await;
+    // The stream ends by itself, with or without an error of the connection.
+    let _: Vec<_> = stream.collect().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

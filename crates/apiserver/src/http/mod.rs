@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
 use crate::auth::Identity;
@@ -41,11 +42,17 @@ pub struct Service {
     inner: Arc<Inner>,
     /// Who asks; `None` until a token says so.
     identity: Option<Identity>,
+    /// Ends watches and followed logs, which would go on by themselves.
+    ending: CancellationToken,
 }
 
 impl Service {
-    pub(crate) fn new(inner: Arc<Inner>, identity: Option<Identity>) -> Self {
-        Self { inner, identity }
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        identity: Option<Identity>,
+        ending: CancellationToken,
+    ) -> Self {
+        Self { inner, identity, ending }
     }
 
     /// Answers one request.
@@ -87,7 +94,8 @@ impl Service {
             return Err(self.refuse(&identity, &parts.method, &path, &route));
         }
         if let Route::Object(object) = route {
-            return objects::handle(&self.inner, &identity, object, &parts, &query, body).await;
+            let asked = objects::Asked { identity: &identity, parts: &parts, query: &query };
+            return objects::handle(&self.inner, &self.ending, object, asked, body).await;
         }
         only_get(&parts.method)?;
         self.document(route, &parts.headers)

@@ -8,6 +8,7 @@ use futures::StreamExt;
 use http::Method;
 use http::request::Parts;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::body::{self, Answer};
 use super::negotiate::{self, Shape};
@@ -44,9 +45,21 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
     }
 }
 
+/// What is known of a request before its body is read.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// Who asks.
+    pub identity: &'a Identity,
+    /// Method, path and headers.
+    pub parts: &'a Parts,
+    /// Parameters.
+    pub query: &'a Query,
+}
+
 /// One request for objects.
 struct Call<'a> {
     inner: &'a Arc<Inner>,
+    ending: &'a CancellationToken,
     identity: &'a Identity,
     target: Target,
     parts: &'a Parts,
@@ -57,16 +70,16 @@ struct Call<'a> {
 /// Answers a request for an object or a collection.
 pub async fn handle<B>(
     inner: &Arc<Inner>,
-    identity: &Identity,
+    ending: &CancellationToken,
     object: Object<'_>,
-    parts: &Parts,
-    query: &Query,
+    asked: Asked<'_>,
     request_body: B,
 ) -> ApiResult<Answer>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
+    let Asked { identity, parts, query } = asked;
     let target = find_target(inner, &object)?;
     let resource = &target.resource;
     let named_watch = object.watch && !object.name.is_empty();
@@ -88,7 +101,7 @@ where
         return Err(Status::method_not_allowed());
     }
     let body = body::read(request_body, inner.limits.body_bytes).await?;
-    let call = Call { inner, identity, target, parts, query, body };
+    let call = Call { inner, ending, identity, target, parts, query, body };
     // Watches last long and are counted apart; everything else shares a bound.
     if verb == "watch" {
         return call.watch(named_watch);
@@ -174,7 +187,7 @@ impl Call<'_> {
             .try_acquire_owned()
             .map_err(|_| Status::too_many_requests("too many watches are open, try again", 1))?;
         let chunks = watch::open(store, &self.target.resource, namespace, options, renderer);
-        let closed = self.inner.closing.clone();
+        let closed = self.ending.clone();
         let chunks = chunks.take_until(async move { closed.cancelled().await }).map(move |chunk| {
             // The permit lives as long as the stream.
             let _ = &permit;
@@ -365,7 +378,7 @@ impl Call<'_> {
         };
         match source.open(request).await {
             Ok(chunks) => {
-                let closed = self.inner.closing.clone();
+                let closed = self.ending.clone();
                 let chunks = chunks.take_until(async move { closed.cancelled().await });
                 Ok(body::stream("text/plain", chunks))
             }

@@ -38,6 +38,9 @@ pub(crate) async fn run(
     let acceptor = TlsAcceptor::from(tls);
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let tasks = TaskTracker::new();
+    // Either the listener or the whole server ends; then its watches do, then its connections.
+    let ending = inner.closing.child_token();
+    let cut = CancellationToken::new();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -56,15 +59,22 @@ pub(crate) async fn run(
             tracing::warn!(MAX_CONNECTIONS, "too many connections; one is refused");
             continue;
         };
-        let (inner, acceptor, shutdown) = (Arc::clone(&inner), acceptor.clone(), shutdown.clone());
+        let (inner, acceptor) = (Arc::clone(&inner), acceptor.clone());
+        let (ending, cut) = (ending.clone(), cut.clone());
         tasks.spawn(async move {
-            connection(inner, acceptor, stream, shutdown).await;
+            tokio::select! {
+                () = connection(inner, acceptor, stream, ending) => {}
+                () = cut.cancelled() => {}
+            }
             drop(permit);
         });
     }
+    ending.cancel();
     tasks.close();
     if tokio::time::timeout(DRAIN_TIMEOUT, tasks.wait()).await.is_err() {
         tracing::warn!("requests are still running after shutdown; their connections are cut");
+        cut.cancel();
+        tasks.wait().await;
     }
     Ok(())
 }
@@ -73,7 +83,7 @@ async fn connection(
     inner: Arc<Inner>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
-    shutdown: CancellationToken,
+    ending: CancellationToken,
 ) {
     // Small answers and watch events must not wait for more data.
     let _ = stream.set_nodelay(true);
@@ -94,8 +104,7 @@ async fn connection(
         .peer_certificates()
         .and_then(|chain| chain.first())
         .and_then(|certificate| identify_certificate(certificate));
-    let closing = inner.closing.clone();
-    let service = TowerToHyperService::new(Service::new(inner, identity));
+    let service = TowerToHyperService::new(Service::new(inner, identity, ending.clone()));
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
@@ -110,11 +119,7 @@ async fn connection(
                 }
                 return;
             }
-            () = shutdown.cancelled(), if !draining => {
-                draining = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = closing.cancelled(), if !draining => {
+            () = ending.cancelled(), if !draining => {
                 draining = true;
                 connection.as_mut().graceful_shutdown();
             }
