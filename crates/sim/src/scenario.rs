@@ -1,0 +1,115 @@
+//! Lives of a claim.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use longshore_core::model::kinds::{Claim, Pod};
+
+use crate::NODES;
+use crate::checks::Latency;
+use crate::user::{CLAIM, Discontent, User};
+
+/// One life of a claim, from its making to the moment when nothing is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scenario {
+    /// A claim is bound at once and deleted.
+    Immediate,
+    /// A claim waits for its pod; the pod runs, goes, and the claim follows.
+    FirstConsumer,
+    /// A claim is deleted while the driver has not made its volume yet.
+    DeletedBeforeMade,
+    /// A claim is deleted when the driver has made its volume and nobody knows yet.
+    DeletedAfterMade,
+    /// A volume is attached to one node and then, for another pod, to the other.
+    Attached,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Immediate,
+        Self::FirstConsumer,
+        Self::DeletedBeforeMade,
+        Self::DeletedAfterMade,
+        Self::Attached,
+    ];
+
+    /// Its name in tables and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Immediate => "immediate",
+            Self::FirstConsumer => "first-consumer",
+            Self::DeletedBeforeMade => "deleted-before-made",
+            Self::DeletedAfterMade => "deleted-after-made",
+            Self::Attached => "attached",
+        }
+    }
+
+    pub(crate) fn attaches(self) -> bool {
+        self == Self::Attached
+    }
+
+    pub(crate) fn has_topology(self) -> bool {
+        self == Self::FirstConsumer
+    }
+
+    pub(crate) fn binding(self) -> &'static str {
+        match self {
+            Self::FirstConsumer | Self::Attached => "WaitForFirstConsumer",
+            _ => "Immediate",
+        }
+    }
+
+    pub(crate) fn latency(self) -> Latency {
+        let slow = Duration::from_secs(3);
+        match self {
+            Self::DeletedBeforeMade => Latency { before_create: slow, ..Latency::default() },
+            Self::DeletedAfterMade => Latency { after_create: slow, ..Latency::default() },
+            _ => Latency::default(),
+        }
+    }
+
+    pub(crate) async fn play(self, user: &User) -> Result<(), Discontent> {
+        user.make_class(self.binding()).await?;
+        user.make_claim().await?;
+        match self {
+            Self::Immediate => user.bound().await?,
+            Self::FirstConsumer => {
+                user.make_pod("first", None).await?;
+                user.running("first").await?;
+                user.delete::<Pod>("first").await?;
+                user.gone::<Pod>("first").await?;
+            }
+            Self::DeletedBeforeMade | Self::DeletedAfterMade => user.being_made().await?,
+            Self::Attached => {
+                user.make_pod("first", Some(NODES[0])).await?;
+                user.running("first").await?;
+                // The second pod is there before the first has gone: it must wait its turn.
+                user.make_pod("second", Some(NODES[1])).await?;
+                user.delete::<Pod>("first").await?;
+                user.running("second").await?;
+                user.delete::<Pod>("second").await?;
+                // While the pod is on its way out its claim may go too.
+            }
+        }
+        user.delete::<Claim>(CLAIM).await?;
+        user.leave().await
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|scenario| scenario.name() == text);
+        found.ok_or_else(|| format!("no scenario is called {text:?}"))
+    }
+}

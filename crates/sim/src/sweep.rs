@@ -1,0 +1,146 @@
+//! Many worlds: a fault at every call, and seeds with several.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::{Fault, Report, Run, Scenario, Tally};
+
+/// Calls beyond those of a calm run that are tried too: a fault makes a run longer.
+const BEYOND: u64 = 3;
+/// Failures kept; more of them say nothing new.
+const KEPT: usize = 5;
+
+/// Whether the long form of all tests is asked for.
+#[must_use]
+pub fn long() -> bool {
+    std::env::var("LONGSHORE_LONG").is_ok_and(|value| value == "1")
+}
+
+/// Which worlds to run.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    runs: Vec<Run>,
+    /// One failure is enough.
+    until_failure: bool,
+}
+
+impl Plan {
+    /// Each kind of fault at every call of a scenario, or at every `step`-th: each fault begins
+    /// at another call, so that together they still meet all calls.
+    #[must_use]
+    pub fn every_call(base: &Run, step: usize) -> Self {
+        let calm = base.play();
+        assert!(calm.failure.is_none(), "without any fault:\n{calm}");
+        let calls = calm.lines.len() as u64 + BEYOND;
+        let mut runs = Vec::new();
+        for (offset, fault) in Fault::ALL.into_iter().enumerate() {
+            for number in (1..=calls).skip(offset % step).step_by(step) {
+                runs.push(Run { faults: vec![(number, fault)], ..base.clone() });
+            }
+        }
+        Self { runs, until_failure: false }
+    }
+
+    /// Several faults in each run, and a user who does not always wait, all from seeds.
+    #[must_use]
+    pub fn seeds(seeds: impl IntoIterator<Item = u64>) -> Self {
+        Self { runs: seeds.into_iter().map(from_seed).collect(), until_failure: false }
+    }
+
+    /// The same worlds, up to the first that fails.
+    #[must_use]
+    pub fn until_failure(self) -> Self {
+        Self { until_failure: true, ..self }
+    }
+
+    /// How many worlds this is.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+}
+
+fn from_seed(seed: u64) -> Run {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let scenario = Scenario::ALL[rng.usize(..Scenario::ALL.len())];
+    let reach = if scenario.binding() == "Immediate" { 90 } else { 180 };
+    let faults = (0..rng.u64(1..=5)).map(|_| {
+        let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
+        (rng.u64(1..=reach), fault)
+    });
+    let mut faults: Vec<_> = faults.collect();
+    faults.sort_unstable();
+    faults.dedup_by_key(|(number, _)| *number);
+    Run { scenario, seed, faults, hasty: rng.bool(), tweak: |_| {} }
+}
+
+/// What came of a sweep.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// How often what struck where.
+    pub tally: Tally,
+    /// How many worlds failed.
+    pub failed: usize,
+    /// The first of them.
+    pub failures: Vec<Report>,
+}
+
+impl Swept {
+    /// Adds another sweep.
+    pub fn merge(&mut self, other: Self) {
+        self.tally.merge(&other.tally);
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+        self.failures.truncate(KEPT);
+    }
+
+    /// All that went wrong, in words.
+    #[must_use]
+    pub fn failures_text(&self) -> String {
+        let shown: Vec<String> = self.failures.iter().map(Report::to_string).collect();
+        format!("{} worlds failed; the first of them:\n{}", self.failed, shown.join("\n"))
+    }
+}
+
+/// Runs all worlds of a plan, side by side on all processors.
+#[must_use]
+pub fn sweep(plan: &Plan) -> Swept {
+    let next = AtomicUsize::new(0);
+    let reports: Mutex<Vec<(usize, Report)>> = Mutex::default();
+    let swept: Mutex<Swept> = Mutex::default();
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some((index, run)) = take(plan, &next) {
+                    let report = run.play();
+                    swept.lock().tally.add(&report);
+                    if report.failure.is_some() {
+                        if plan.until_failure {
+                            next.store(plan.len(), Ordering::Relaxed);
+                        }
+                        reports.lock().push((index, report));
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = reports.into_inner();
+    failed.sort_by_key(|(index, _)| *index);
+    let mut swept = swept.into_inner();
+    swept.failed = failed.len();
+    swept.failures = failed.into_iter().map(|(_, report)| report).take(KEPT).collect();
+    swept
+}
+
+fn take<'a>(plan: &'a Plan, next: &AtomicUsize) -> Option<(usize, &'a Run)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    plan.runs.get(index).map(|run| (index, run))
+}

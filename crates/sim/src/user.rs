@@ -1,0 +1,179 @@
+//! A user: makes objects, waits for what should come of them, deletes them.
+
+use std::time::Duration;
+
+use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey};
+use longshore_core::model::Kind;
+use longshore_core::model::kinds::{Claim, Pod, StorageClass};
+use longshore_csi::Call;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::DRIVER;
+use crate::ledger::Ledger;
+use crate::truth::Truth;
+
+/// How long anything may take once there are no more faults to come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30 * 60);
+const LOOK: Duration = Duration::from_millis(500);
+/// How long nothing may come back after everything has gone.
+const STAYS_GONE: Duration = Duration::from_secs(150);
+const CLASS: &str = "sim";
+pub(crate) const CLAIM: &str = "data";
+
+/// Why a user is not content.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Discontent {
+    #[error("{what}: not within {} minutes", PATIENCE.as_secs() / 60)]
+    Waited { what: String },
+    #[error("the user's own request: {0}")]
+    Api(#[from] ApiError),
+    #[error("left behind: {}", .0.join("; "))]
+    LeftBehind(Vec<String>),
+    #[error("a controller ended by itself or worse happened; see the breaches")]
+    Breached,
+}
+
+/// A user with or without patience.
+pub(crate) struct User {
+    pub(crate) api: Api,
+    pub(crate) truth: Truth,
+    pub(crate) ledger: Ledger,
+    /// Makes the user go on too early, at random moments.
+    pub(crate) haste: Option<Mutex<fastrand::Rng>>,
+}
+
+impl User {
+    pub(crate) async fn make_class(&self, binding: &str) -> Result<(), Discontent> {
+        let class = json!({
+            "metadata": {"name": CLASS},
+            "provisioner": DRIVER,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": binding,
+        });
+        self.api.create::<StorageClass>(&class).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn make_claim(&self) -> Result<(), Discontent> {
+        self.ledger.note("the user makes the claim");
+        let claim = json!({
+            "metadata": {"name": CLAIM, "namespace": "default"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": CLASS,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        self.api.create::<Claim>(&claim).await?;
+        Ok(())
+    }
+
+    /// Makes a pod that uses the claim, on one node or on any.
+    pub(crate) async fn make_pod(&self, name: &str, node: Option<&str>) -> Result<(), Discontent> {
+        self.ledger.note(format!("the user makes pod {name}"));
+        let mut pod = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "containers": [{"name": "main", "image": "none"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": CLAIM}}],
+            },
+        });
+        if let Some(node) = node {
+            pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        }
+        self.api.create::<Pod>(&pod).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn delete<T: Kind>(&self, name: &str) -> Result<(), Discontent> {
+        self.ledger.note(format!("the user deletes {} {name}", T::KIND));
+        let key = ObjectKey::new("default", name);
+        match self.api.delete::<T>(&key, &DeleteParams::default()).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn bound(&self) -> Result<(), Discontent> {
+        self.hope("the claim is bound", || {
+            self.truth.get::<Claim>(CLAIM).is_some_and(|claim| claim["status"]["phase"] == "Bound")
+        })
+        .await
+    }
+
+    pub(crate) async fn running(&self, pod: &str) -> Result<(), Discontent> {
+        self.hope(&format!("pod {pod} runs"), || {
+            self.truth.get::<Pod>(pod).is_some_and(|pod| pod["status"]["phase"] == "Running")
+        })
+        .await
+    }
+
+    pub(crate) async fn gone<T: Kind>(&self, name: &str) -> Result<(), Discontent> {
+        let what = format!("{} {name} is gone", T::KIND);
+        self.hope(&what, || self.truth.get::<T>(name).is_none()).await
+    }
+
+    /// Waits until the driver has begun to make a volume.
+    pub(crate) async fn being_made(&self) -> Result<(), Discontent> {
+        self.hope("CreateVolume has begun", || {
+            !self.truth.driver().calls_of(Call::CreateVolume).is_empty()
+        })
+        .await
+    }
+
+    /// Waits for something that should come; a hasty user may go on before it does.
+    async fn hope(&self, what: &str, come: impl Fn() -> bool) -> Result<(), Discontent> {
+        let hurried = self.haste.as_ref().and_then(|rng| {
+            let mut rng = rng.lock();
+            rng.bool().then(|| Duration::from_millis(rng.u64(..20_000)))
+        });
+        let Some(hurried) = hurried else { return self.wait(what, come).await };
+        let until = Instant::now() + hurried;
+        while Instant::now() < until && !come() {
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, what: &str, come: impl Fn() -> bool) -> Result<(), Discontent> {
+        let until = Instant::now() + PATIENCE;
+        while !come() {
+            if Instant::now() >= until {
+                return Err(Discontent::Waited { what: what.to_owned() });
+            }
+            if !self.ledger.breaches().is_empty() {
+                return Err(Discontent::Breached);
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes everything and waits until nothing is left and nothing comes back.
+    pub(crate) async fn leave(&self) -> Result<(), Discontent> {
+        for pod in self.truth.list::<Pod>() {
+            self.delete::<Pod>(pod["metadata"]["name"].as_str().unwrap_or_default()).await?;
+        }
+        if self.truth.get::<Claim>(CLAIM).is_some() {
+            self.delete::<Claim>(CLAIM).await?;
+        }
+        let left = || self.truth.leftovers();
+        match self.wait("everything is gone", || left().is_empty()).await {
+            Err(Discontent::Waited { .. }) => return Err(Discontent::LeftBehind(left())),
+            other => other?,
+        }
+        self.ledger.note("everything is gone");
+        let until = Instant::now() + STAYS_GONE;
+        while Instant::now() < until {
+            sleep(Duration::from_secs(5)).await;
+            if !left().is_empty() {
+                self.ledger.note(format!("came back: {}", left().join("; ")));
+                let settled = self.wait("everything is gone again", || left().is_empty()).await;
+                return settled.map_err(|_| Discontent::LeftBehind(left()));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! The two wires of the controllers, with a number and perhaps a fault on every call.
+
+use std::future::pending;
+use std::io;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use longshore_apiserver::http::Service;
+use longshore_csi::Call;
+use longshore_csi::fake::{Action, Driver, Moment, Phase};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::checks::Checks;
+use crate::ledger::{Fate, Ledger};
+
+type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// A client of the API for one process.
+pub(crate) fn api_client(
+    ledger: &Ledger,
+    life: u64,
+    heart: &CancellationToken,
+    service: &Service,
+) -> kube::Client {
+    let (ledger, heart, service) = (ledger.clone(), heart.clone(), service.clone());
+    let layer = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let (ledger, heart, service) = (ledger.clone(), heart.clone(), service.clone());
+        let answer: BoxFuture<'static, Result<Response<Body>, Error>> = Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = heart.cancelled() => pending().await,
+                answer = exchange(&ledger, life, &service, request) => answer,
+            }
+        });
+        answer
+    });
+    kube::Client::new(layer, "default")
+}
+
+async fn exchange(
+    ledger: &Ledger,
+    life: u64,
+    service: &Service,
+    request: Request<kube::client::Body>,
+) -> Result<Response<Body>, Error> {
+    let (point, object) = describe(&request);
+    let ticket = match ledger.begin(life, point, object) {
+        (Fate::Go, Some(ticket)) => ticket,
+        (Fate::Refused, _) => return Ok(server_error()),
+        (Fate::Lost, _) => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+        _ => pending().await,
+    };
+    let answer = service.handle(request).await;
+    match ledger.end(&ticket) {
+        Fate::Go => Ok(answer),
+        Fate::Lost | Fate::Refused => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+        Fate::Dead => pending().await,
+    }
+}
+
+fn server_error() -> Response<Body> {
+    let text = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,
+        "reason":"InternalError","message":"the simulated server fails"}"#;
+    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
+    *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    response
+}
+
+/// What a request is, for example `api patch persistentvolumeclaims/status`, and about what.
+fn describe<B>(request: &Request<B>) -> (String, String) {
+    let path = request.uri().path();
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    parts.drain(..if path.starts_with("/apis/") { 3 } else { 2 }.min(parts.len()));
+    let mut namespace = "";
+    if parts.first() == Some(&"namespaces") && parts.len() > 2 {
+        namespace = parts[1];
+        parts.drain(..2);
+    }
+    let (plural, name) = (part(&parts, 0), part(&parts, 1));
+    let watch = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
+    let verb = match *request.method() {
+        Method::GET if watch => "watch",
+        Method::GET if name.is_empty() => "list",
+        Method::GET => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        _ => "delete",
+    };
+    let sub = match part(&parts, 2) {
+        "" => String::new(),
+        sub => format!("/{sub}"),
+    };
+    // Names of events hold the time of day, which a run does not repeat.
+    let name = if plural == "events" { "" } else { name };
+    let object = match (namespace, name) {
+        ("", name) => name.to_owned(),
+        (namespace, "") => namespace.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    };
+    (format!("api {verb} {plural}{sub}"), object)
+}
+
+fn part<'a>(parts: &[&'a str], index: usize) -> &'a str {
+    parts.get(index).copied().unwrap_or_default()
+}
+
+/// The name under which a process calls the driver.
+pub(crate) fn caller(life: u64) -> String {
+    format!("controllers-{life}")
+}
+
+fn life_of(caller: &str) -> Option<u64> {
+    caller.strip_prefix("controllers-")?.parse().ok()
+}
+
+/// Puts the ledger and the checks around every call of the driver.
+pub(crate) fn hook_driver(driver: &Driver, ledger: &Ledger, checks: Checks) {
+    let (ledger, severing) = (ledger.clone(), driver.clone());
+    driver.hook(move |moment| {
+        if moment.phase == Phase::Before {
+            checks.before(moment);
+        }
+        let Some(life) = life_of(moment.node) else { return Action::Continue };
+        match moment.phase {
+            Phase::Before => before(&ledger, &checks, life, moment),
+            Phase::After => after(&ledger, &checks, life, moment, &severing),
+        }
+    });
+}
+
+fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &Moment<'_>) -> Action {
+    let (fate, ticket) = ledger.begin(life, format!("csi {}", moment.call), about(moment));
+    if let Some(ticket) = ticket {
+        ledger.keep_csi(moment.call, moment.request, ticket);
+    }
+    match fate {
+        Fate::Go => checks.latency.before(moment.call),
+        Fate::Refused => Action::Fail(Status::internal("the simulated driver fails")),
+        // The dead hear nothing, so any answer does; a call that never arrived has no verdict.
+        Fate::Lost | Fate::Dead => Action::Fail(Status::unavailable("connection refused")),
+    }
+}
+
+fn after(
+    ledger: &Ledger,
+    checks: &Checks,
+    life: u64,
+    moment: &Moment<'_>,
+    driver: &Driver,
+) -> Action {
+    let Some(ticket) = ledger.take_csi(life, moment.call, moment.request) else {
+        return Action::Fail(Status::unavailable("connection lost"));
+    };
+    match ledger.end(&ticket) {
+        Fate::Go => checks.latency.after(moment.call),
+        // An answer is lost either with the connection or in a proxy on the way.
+        Fate::Lost if ticket.number.is_multiple_of(2) => {
+            driver.sever();
+            Action::Hang
+        }
+        _ => Action::Fail(Status::unavailable("connection lost")),
+    }
+}
+
+/// Which volume a call is about.
+fn about(moment: &Moment<'_>) -> String {
+    match moment.call {
+        Call::CreateVolume => field(moment.request, "name"),
+        _ => field(moment.request, "volume_id"),
+    }
+}
+
+/// The text of one field in a request that is shown as one line of JSON.
+pub(crate) fn field(request: &str, name: &str) -> String {
+    let key = format!("\"{name}\":\"");
+    let Some(start) = request.find(&key).map(|at| at + key.len()) else { return String::new() };
+    request[start..].split('"').next().unwrap_or_default().to_owned()
+}

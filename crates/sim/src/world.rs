@@ -1,0 +1,180 @@
+//! One world: built from a run, played to its end, and looked at.
+
+use std::fmt;
+use std::time::Duration;
+
+use longshore_apiserver::auth::{Identity, MASTERS};
+use longshore_apiserver::http::Service;
+use longshore_apiserver::{ApiServer, Config};
+use longshore_cluster::{Api, ApiError};
+use longshore_controllers::provision;
+use longshore_core::model::kinds::CsiDriver;
+use longshore_csi::capabilities::ControllerCapability;
+use longshore_csi::fake::Driver;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::checks::Checks;
+use crate::ledger::Ledger;
+use crate::node::SimNode;
+use crate::process::Process;
+use crate::truth::Truth;
+use crate::user::{Discontent, User};
+use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, wire};
+
+/// How long a crashed process is away.
+const AWAY: Duration = Duration::from_secs(2);
+
+/// Changes the provisioner, for tests of the net itself.
+pub type Tweak = fn(&mut provision::Config);
+
+/// What is to be run. The same run gives the same calls.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The life of the claim.
+    pub scenario: Scenario,
+    /// Uids, names, and the moods of a hasty user.
+    pub seed: u64,
+    /// Which calls go wrong, by number, and how.
+    pub faults: Vec<(u64, Fault)>,
+    /// The user does not always wait.
+    pub hasty: bool,
+    /// A change to the provisioner.
+    pub tweak: Tweak,
+}
+
+impl Run {
+    /// A run in which nothing goes wrong.
+    #[must_use]
+    pub fn calm(scenario: Scenario) -> Self {
+        Self { scenario, seed: 1, faults: Vec::new(), hasty: false, tweak: |_| {} }
+    }
+
+    /// Runs the world on this thread.
+    #[must_use]
+    pub fn play(&self) -> Report {
+        // Jitter in backoffs comes from the thread's generator.
+        fastrand::seed(self.seed);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without any device");
+        runtime.block_on(self.play_here())
+    }
+
+    async fn play_here(&self) -> Report {
+        let world = World::new(self).await.expect("the first objects of an empty API");
+        let failure = world.play(self).await;
+        world.driver.clear_hook();
+        let mut report = Report {
+            run: self.clone(),
+            lines: world.ledger.lines(),
+            notes: world.ledger.notes(),
+            took: world.ledger.elapsed(),
+            lives: world.ledger.lives(),
+            failure: None,
+        };
+        let mut problems: Vec<String> = world.ledger.breaches();
+        problems.extend(world.driver.violations());
+        problems.extend(failure.map(|failure| failure.to_string()));
+        if !problems.is_empty() {
+            report.failure = Some(problems.join("; "));
+        }
+        world.server.shutdown().await;
+        report
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scenario, seed, faults, hasty, .. } = self;
+        write!(f, "scenario {scenario}, seed {seed}{}", if *hasty { ", hasty user" } else { "" })?;
+        for (number, fault) in faults {
+            write!(f, ", {fault} at call {number}")?;
+        }
+        Ok(())
+    }
+}
+
+struct World {
+    server: ApiServer,
+    service: Service,
+    driver: Driver,
+    truth: Truth,
+    ledger: Ledger,
+    api: Api,
+}
+
+impl World {
+    async fn new(run: &Run) -> Result<Self, ApiError> {
+        let config = Config::deterministic(run.seed);
+        let server = ApiServer::open(config).await.expect("a server in memory opens");
+        let driver = make_driver(run.scenario);
+        let truth = Truth::new(&server, &driver);
+        let ledger = Ledger::new(run.faults.iter().copied());
+        let latency = run.scenario.latency();
+        let checks = Checks { truth: truth.clone(), ledger: ledger.clone(), latency };
+        wire::hook_driver(&driver, &ledger, checks);
+        let api = Api::new(server.client());
+        let object = json!({
+            "metadata": {"name": DRIVER},
+            "spec": {"attachRequired": run.scenario.attaches()},
+        });
+        api.create::<CsiDriver>(&object).await?;
+        let service = server.service_as(Identity::new("controllers", [MASTERS]));
+        Ok(Self { server, service, driver, truth, ledger, api })
+    }
+
+    async fn play(&self, run: &Run) -> Option<Discontent> {
+        let mut others = JoinSet::new();
+        for name in NODES {
+            let node = SimNode::new(name, &self.api, &self.driver, &self.truth, &self.ledger);
+            node.register().await.expect("a node makes itself known");
+            others.spawn(node.run());
+        }
+        others.spawn(keep_alive(
+            self.ledger.clone(),
+            self.service.clone(),
+            self.driver.clone(),
+            run.tweak,
+        ));
+        let haste = run.hasty.then(|| Mutex::new(fastrand::Rng::with_seed(run.seed)));
+        let user = User {
+            api: self.api.clone(),
+            truth: self.truth.clone(),
+            ledger: self.ledger.clone(),
+            haste,
+        };
+        run.scenario.play(&user).await.err()
+    }
+}
+
+/// Runs the controllers; starts them anew after a crash.
+async fn keep_alive(ledger: Ledger, service: Service, driver: Driver, tweak: Tweak) {
+    loop {
+        let mut process = Process::start(&ledger, &service, &driver, tweak);
+        ledger.crash().await;
+        if let Some(text) = process.ended() {
+            ledger.breach(text);
+        }
+        drop(process);
+        ledger.note("the process has crashed");
+        tokio::time::sleep(AWAY).await;
+    }
+}
+
+fn make_driver(scenario: Scenario) -> Driver {
+    let segments = |name: &str| [(TOPOLOGY_KEY.to_owned(), name.to_owned())].into();
+    let driver = Driver::with_node(DRIVER, NODES[0], Default::default());
+    if scenario.has_topology() {
+        driver.with_pools(NODES.map(|name| (segments(name), None)));
+    }
+    driver.configure(|config| {
+        if !scenario.attaches() {
+            config.controller.remove(ControllerCapability::PublishUnpublishVolume);
+        }
+    });
+    driver
+}

@@ -1,0 +1,42 @@
+//! A fault at every call in a claim's life, and many at once from seeds: nothing is ever left
+//! behind, and nothing unsafe ever happens.
+//!
+//! `LONGSHORE_LONG=1` runs every call of every scenario and thousands of seeds.
+
+use std::io::Write as _;
+
+use longshore_sim::{Fault, Plan, Run, Scenario, Swept, sweep};
+
+/// Shows the table also when the test passes, which the harness would hide.
+fn show(title: &str, swept: &Swept) {
+    let text = format!("\n{title}\n{}", swept.tally.table());
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn check(title: &str, swept: &Swept) {
+    show(title, swept);
+    assert!(swept.failures.is_empty(), "{}", swept.failures_text());
+}
+
+#[test]
+fn a_fault_at_every_call_of_an_immediate_claim() {
+    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::Immediate), 1));
+    check("a claim that is bound at once, a fault at every call", &swept);
+    for fault in Fault::ALL {
+        for point in ["csi CreateVolume", "csi DeleteVolume", "api create persistentvolumes"] {
+            assert!(swept.tally.count(point, fault) > 0, "{fault} never struck {point}");
+        }
+    }
+}
+
+/// Tries the net itself: a provisioner that forgets calls without a verdict must be caught.
+#[test]
+fn a_planted_leak_is_found() {
+    let leaking =
+        Run { tweak: |config| config.plant_leak = true, ..Run::calm(Scenario::DeletedAfterMade) };
+    let swept = sweep(&Plan::every_call(&leaking, 1).until_failure());
+    show("a planted leak", &swept);
+    assert!(swept.failed > 0, "no world shows the leak");
+    let text = swept.failures_text();
+    assert!(text.contains("in the driver"), "other failures, but no volume left behind:\n{text}");
+}
