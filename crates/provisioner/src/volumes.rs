@@ -54,7 +54,7 @@ impl<P: Provisioner> Inner<P> {
         result
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), Cause> {
+    pub(crate) async fn delete(&self, volume: &Volume) -> Result<(), Cause> {
         let started = Instant::now();
         let key = ObjectKey::cluster(&volume.metadata.name);
         let uid = &volume.metadata.uid;
