@@ -14,7 +14,8 @@
 //! the journal does not have; one increasing number orders all writes.
 //!
 //! Absent, and answered as such: server-side apply (415), roles (everybody but `system:masters`
-//! gets 403), custom resources (404), `managedFields` (dropped).
+//! gets 403, and access reviews say so), service-account tokens and custom resources (404),
+//! `managedFields` (dropped), schemas in the OpenAPI documents (`kubectl explain` finds none).
 
 pub mod auth;
 pub mod clock;
