@@ -266,3 +266,5 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 pub(crate) mod bench;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod throttle_tests;

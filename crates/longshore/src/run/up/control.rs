@@ -89,11 +89,7 @@ impl Control {
                 metrics: Some(shared.metrics.clone()),
                 config: attacher::Config::default(),
             };
-            async move {
-                if let Err(error) = attacher.run(stop).await {
-                    tracing::error!(%error, "the attacher did not start");
-                }
-            }
+            attacher.run_patiently(stop)
         });
     }
 
