@@ -47,6 +47,10 @@ impl Controller {
         self.world.change(|world| {
             if world.actual.state(&unique, node) == AttachState::Detached {
                 world.actual.mark_uncertain(&unique, Some(spec), node);
+                if attachment.status.attached {
+                    // The end of an earlier detach is not known: no other node may have it yet.
+                    world.actual.mark_held(&unique, node);
+                }
                 world.mark(&unique);
             }
         });

@@ -50,6 +50,8 @@ struct Volume {
 #[derive(Debug, Default, Clone)]
 struct Entry {
     confirmed: bool,
+    /// It was attached for sure at some time, and nobody has confirmed that it is not any more.
+    held: bool,
     detach_requested: Option<Duration>,
 }
 
@@ -109,9 +111,12 @@ impl Actual {
         device_path.clone_into(&mut volume.device_path);
         if let Some(entry) = volume.nodes.get_mut(node) {
             entry.confirmed = confirmed;
+            entry.held |= confirmed;
             return;
         }
-        volume.nodes.insert(node.to_owned(), Entry { confirmed, detach_requested: None });
+        volume
+            .nodes
+            .insert(node.to_owned(), Entry { confirmed, held: confirmed, detach_requested: None });
         // Until the node says otherwise it may already be using the volume.
         self.in_use.entry(node.to_owned()).or_default().insert(name.clone());
     }
@@ -145,13 +150,21 @@ impl Actual {
         self.volumes.get_mut(volume)?.nodes.get_mut(node)
     }
 
-    /// The nodes that certainly hold the volume. An uncertain one does not count: it must not
-    /// keep a volume from the node where it is wanted forever.
+    /// Takes in that a volume which is uncertain was attached once.
+    pub fn mark_held(&mut self, volume: &UniqueName, node: &str) {
+        if let Some(entry) = self.entry_mut(volume, node) {
+            entry.held = true;
+        }
+    }
+
+    /// The nodes that hold the volume: those it was attached to and not taken from, also when the
+    /// detach gave no clear result. One whose attach gave no clear result does not count: it must
+    /// not keep a volume from the node where it is wanted forever.
     #[must_use]
     pub fn holders(&self, volume: &UniqueName) -> Vec<String> {
         let Some(volume) = self.volumes.get(volume) else { return Vec::new() };
-        let confirmed = volume.nodes.iter().filter(|(_, entry)| entry.confirmed);
-        confirmed.map(|(node, _)| node.clone()).collect()
+        let held = volume.nodes.iter().filter(|(_, entry)| entry.held);
+        held.map(|(node, _)| node.clone()).collect()
     }
 
     /// Everything known of one volume, one item per node.
@@ -309,6 +322,19 @@ mod tests {
         assert_eq!(all.len(), 1);
         assert!(all[0].mounted && all[0].confirmed && all[0].detach_requested.is_none());
         assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
+    }
+
+    #[test]
+    fn a_node_holds_its_volume_until_the_detach_is_confirmed() {
+        let mut actual = attached(&["n1"]);
+        actual.mark_uncertain(&name(), None, "n1");
+        assert_eq!(actual.state(&name(), "n1"), AttachState::Uncertain);
+        assert_eq!(actual.holders(&name()), ["n1"], "a failed detach proves nothing");
+        actual.mark_detached(&name(), "n1");
+        assert!(actual.holders(&name()).is_empty());
+        actual.mark_uncertain(&name(), None, "n1");
+        actual.mark_held(&name(), "n1");
+        assert_eq!(actual.holders(&name()), ["n1"], "found attached after a restart");
     }
 
     #[test]

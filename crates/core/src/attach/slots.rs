@@ -66,7 +66,32 @@ struct Slot {
     key: SlotKey,
     operation: Operation,
     pending: bool,
-    pause: Option<Pause>,
+    pauses: Pauses,
+}
+
+/// One pause for each kind of operation. Two operations that fail in turn must both wait: if one
+/// ended the other's pause, an exclusive volume that one node cannot let go and another wants
+/// would be tried without end.
+#[derive(Debug, Default)]
+struct Pauses {
+    attach: Option<Pause>,
+    detach: Option<Pause>,
+}
+
+impl Pauses {
+    fn of(&mut self, operation: Operation) -> &mut Option<Pause> {
+        match operation {
+            Operation::Attach => &mut self.attach,
+            Operation::Detach => &mut self.detach,
+        }
+    }
+
+    fn after(&self, operation: Operation) -> Option<Pause> {
+        match operation {
+            Operation::Attach => self.attach,
+            Operation::Detach => self.detach,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -109,15 +134,14 @@ impl Slots {
         if slot.pending {
             return Err(Refused::Pending);
         }
-        match slot.pause {
-            Some(pause) if slot.operation == operation && now < pause.until() => {
-                Err(Refused::Paused { until: pause.until() })
-            }
+        match slot.pauses.after(operation) {
+            Some(pause) if now < pause.until() => Err(Refused::Paused { until: pause.until() }),
             _ => Ok(()),
         }
     }
 
-    /// Takes the slot for an operation. A pause left by the other kind of operation ends here.
+    /// Takes the slot for an operation. A pause left by the other kind of operation does not
+    /// hold it back, and ends when this one succeeds.
     pub fn start(
         &mut self,
         key: &SlotKey,
@@ -128,13 +152,15 @@ impl Slots {
         let found = self.find(key).map(|(at, _)| at);
         let slots = self.volumes.entry(key.volume.clone()).or_default();
         let Some(at) = found else {
-            slots.push(Slot { key: key.clone(), operation, pending: true, pause: None });
+            slots.push(Slot {
+                key: key.clone(),
+                operation,
+                pending: true,
+                pauses: Pauses::default(),
+            });
             return Ok(());
         };
         let slot = &mut slots[at];
-        if slot.operation != operation {
-            slot.pause = None;
-        }
         slot.key = key.clone();
         slot.operation = operation;
         slot.pending = true;
@@ -164,13 +190,14 @@ impl Slots {
         let Some(slots) = self.volumes.get_mut(&key.volume) else { return now };
         let running = slots.iter_mut().find(|slot| slot.pending && slot.key == *key);
         let Some(slot) = running else { return now };
-        let length = match slot.pause {
+        let last = slot.pauses.of(slot.operation);
+        let length = match last {
             None => FIRST_PAUSE,
             Some(pause) => (pause.length * 2).min(LONGEST_PAUSE),
         };
         let pause = Pause { since: now, length };
+        *last = Some(pause);
         slot.pending = false;
-        slot.pause = Some(pause);
         pause.until()
     }
 }
@@ -215,6 +242,21 @@ mod tests {
         assert_eq!(slots.start(&key("a", false), Detach, T0), Ok(()));
         slots.succeed(&key("a", false));
         assert_eq!(slots.start(&key("a", false), Attach, T0), Ok(()), "the pause was reset");
+    }
+
+    #[test]
+    fn two_operations_that_fail_in_turn_both_pause() {
+        let mut slots = Slots::default();
+        slots.start(&key("a", false), Detach, T0).expect("free");
+        let until = slots.fail(&key("a", false), T0);
+        slots.start(&key("b", false), Attach, T0).expect("the other kind");
+        slots.fail(&key("b", false), T0);
+        let paused = Err(Refused::Paused { until });
+        assert_eq!(slots.start(&key("a", false), Detach, T0), paused);
+        assert_eq!(slots.start(&key("b", false), Attach, T0), paused);
+        slots.start(&key("a", false), Detach, until).expect("its pause is over");
+        slots.succeed(&key("a", false));
+        assert_eq!(slots.start(&key("b", false), Attach, T0), Ok(()), "success ends all pauses");
     }
 
     #[test]
