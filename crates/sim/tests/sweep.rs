@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 
-use longshore_sim::{Fault, Plan, Run, Scenario, Swept, sweep};
+use longshore_sim::{Fault, Plan, Run, Scenario, Swept, long, sweep};
 
 /// Shows the table also when the test passes, which the harness would hide.
 fn show(title: &str, swept: &Swept) {
@@ -39,4 +39,39 @@ fn a_planted_leak_is_found() {
     assert!(swept.failed > 0, "no world shows the leak");
     let text = swept.failures_text();
     assert!(text.contains("in the driver"), "other failures, but no volume left behind:\n{text}");
+}
+
+fn step(short: usize) -> usize {
+    if long() { 1 } else { short }
+}
+
+#[test]
+fn a_fault_in_the_life_of_a_claim_that_waits_for_its_pod() {
+    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::FirstConsumer), step(3)));
+    check("a claim that waits for its pod", &swept);
+}
+
+#[test]
+fn a_fault_while_a_claim_is_deleted_that_is_being_provisioned() {
+    let mut swept = sweep(&Plan::every_call(&Run::calm(Scenario::DeletedBeforeMade), step(3)));
+    swept.merge(sweep(&Plan::every_call(&Run::calm(Scenario::DeletedAfterMade), step(3))));
+    check("a claim that is deleted while its volume is made", &swept);
+}
+
+#[test]
+fn a_fault_while_a_volume_moves_from_node_to_node() {
+    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::Attached), step(3)));
+    check("a volume that is attached to one node and then to another", &swept);
+    for fault in Fault::ALL {
+        for point in ["csi ControllerPublishVolume", "csi ControllerUnpublishVolume"] {
+            assert!(swept.tally.count(point, fault) > 0, "{fault} never struck {point}");
+        }
+    }
+}
+
+#[test]
+fn many_faults_and_a_hasty_user() {
+    let seeds = if long() { 2_500 } else { 50 };
+    let swept = sweep(&Plan::seeds(0..seeds));
+    check("seeds", &swept);
 }
