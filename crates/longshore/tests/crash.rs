@@ -1,5 +1,7 @@
 //! `kill -9` at many moments: what was answered is there, and work goes on.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! What goes wrong at start gets one clear sentence and the right exit code.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use std::{

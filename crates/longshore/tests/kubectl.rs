@@ -1,5 +1,7 @@
 //! The real kubectl against a real instance.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use common::*;

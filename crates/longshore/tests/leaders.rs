@@ -1,5 +1,7 @@
 //! Two provisioners; the leader is killed; the other takes over.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,7 @@
 //! A volume's whole life through the real binary: real mounts, loops, mkfs, processes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use common::*;

@@ -1,5 +1,7 @@
 //! Several nodes, and drivers that are not ours.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod common;
 
 use std::process::{Command, Stdio};

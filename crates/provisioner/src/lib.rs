@@ -57,6 +57,8 @@
 //! record on disk of what was begun: memory dies with the process, so a provisioner that must not
 //! lose storage in a crash writes its own record and drops it in [`Provisioner::saved`].
 
+#![warn(missing_docs)]
+
 mod claims;
 mod config;
 mod contract;

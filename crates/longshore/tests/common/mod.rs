@@ -1,6 +1,7 @@
 //! A real `longshore up` (or `apiserver`) in a child process, and clean-up that also works after a panic.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 use std::{
     fs,

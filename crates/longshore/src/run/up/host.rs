@@ -107,7 +107,7 @@ fn hidden(config: &NodeConfig) -> Vec<PathBuf> {
         .collect();
     dirs.sort();
     // A directory below one that is hidden already is hidden with it.
-    dirs.dedup_by(|later, earlier| later.starts_with(&earlier));
+    dirs.dedup_by(|later, earlier| later.starts_with(earlier));
     dirs
 }
 
