@@ -1,46 +1,19 @@
 //! What may never happen, checked at the moment it would.
 
-use std::time::Duration;
-
 use longshore_core::model::kinds::{Claim, Volume};
 use longshore_csi::Call;
-use longshore_csi::fake::{Action, Moment};
+use longshore_csi::fake::Moment;
 
 use crate::ledger::Ledger;
 use crate::truth::Truth;
+use crate::weather::Weather;
 use crate::wire::field;
-
-/// How slow the driver is.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Latency {
-    /// CreateVolume waits this long before it makes the volume.
-    pub(crate) before_create: Duration,
-    /// CreateVolume waits this long after it made the volume.
-    pub(crate) after_create: Duration,
-}
-
-impl Latency {
-    pub(crate) fn before(self, call: Call) -> Action {
-        pause(call, self.before_create)
-    }
-
-    pub(crate) fn after(self, call: Call) -> Action {
-        pause(call, self.after_create)
-    }
-}
-
-fn pause(call: Call, length: Duration) -> Action {
-    match call {
-        Call::CreateVolume if !length.is_zero() => Action::Delay(length),
-        _ => Action::Continue,
-    }
-}
 
 /// Looks at every call of the driver before it takes effect.
 pub(crate) struct Checks {
     pub(crate) truth: Truth,
     pub(crate) ledger: Ledger,
-    pub(crate) latency: Latency,
+    pub(crate) weather: Weather,
 }
 
 impl Checks {

@@ -27,6 +27,7 @@ mod scenario;
 mod sweep;
 mod truth;
 mod user;
+mod weather;
 mod wire;
 mod world;
 

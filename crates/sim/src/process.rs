@@ -13,11 +13,20 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
+use crate::weather::Weather;
 use crate::world::Tweak;
 use crate::{INTENTS, wire};
 
 /// Pause before a controller that could not start is started again.
 const START_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a process finds outside.
+pub(crate) struct Outside {
+    pub(crate) ledger: Ledger,
+    pub(crate) weather: Weather,
+    pub(crate) service: Service,
+    pub(crate) driver: Driver,
+}
 
 /// One life of the process. Dropping it ends everything it runs.
 pub(crate) struct Process {
@@ -42,15 +51,15 @@ struct Shared {
 
 impl Process {
     /// Starts all controllers with empty memory.
-    pub(crate) fn start(ledger: &Ledger, service: &Service, driver: &Driver, tweak: Tweak) -> Self {
-        let (life, heart) = ledger.be_born();
+    pub(crate) fn start(outside: &Outside, tweak: Tweak) -> Self {
+        let (life, heart) = outside.ledger.be_born();
         let stop = CancellationToken::new();
-        let client = wire::api_client(ledger, life, &heart, service);
+        let client = wire::api_client(outside, life, &heart);
         let api = Api::new(limited(client, Limit::Adaptive, None));
         let shared = Shared {
             caches: SharedCaches::new(&api, &stop),
             metrics: Metrics::new(),
-            csi: driver.on_node(&wire::caller(life), Default::default()).client(),
+            csi: outside.driver.on_node(&wire::caller(life), Default::default()).client(),
             api,
             stop: stop.clone(),
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use longshore_core::model::kinds::{Claim, Pod};
 
 use crate::NODES;
-use crate::checks::Latency;
 use crate::user::{CLAIM, Discontent, User};
+use crate::weather::Making;
 
 /// One life of a claim, from its making to the moment when nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,12 +62,12 @@ impl Scenario {
         }
     }
 
-    pub(crate) fn latency(self) -> Latency {
+    pub(crate) fn making(self) -> Making {
         let slow = Duration::from_secs(3);
         match self {
-            Self::DeletedBeforeMade => Latency { before_create: slow, ..Latency::default() },
-            Self::DeletedAfterMade => Latency { after_create: slow, ..Latency::default() },
-            _ => Latency::default(),
+            Self::DeletedBeforeMade => Making { before: slow, ..Making::default() },
+            Self::DeletedAfterMade => Making { after: slow, ..Making::default() },
+            _ => Making::default(),
         }
     }
 

@@ -78,7 +78,7 @@ fn from_seed(seed: u64) -> Run {
     let mut faults: Vec<_> = faults.collect();
     faults.sort_unstable();
     faults.dedup_by_key(|(number, _)| *number);
-    Run { scenario, seed, faults, hasty: rng.bool(), tweak: |_| {} }
+    Run { seed, faults, hasty: rng.bool(), rough: rng.bool(), ..Run::calm(scenario) }
 }
 
 /// What came of a sweep.

@@ -15,25 +15,28 @@ use tonic::Status;
 
 use crate::checks::Checks;
 use crate::ledger::{Fate, Ledger};
+use crate::process::Outside;
+use crate::weather::Weather;
 
 type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A client of the API for one process.
-pub(crate) fn api_client(
-    ledger: &Ledger,
-    life: u64,
-    heart: &CancellationToken,
-    service: &Service,
-) -> kube::Client {
-    let (ledger, heart, service) = (ledger.clone(), heart.clone(), service.clone());
+pub(crate) fn api_client(outside: &Outside, life: u64, heart: &CancellationToken) -> kube::Client {
+    let wire = Wire {
+        ledger: outside.ledger.clone(),
+        weather: outside.weather.clone(),
+        service: outside.service.clone(),
+        life,
+    };
+    let heart = heart.clone();
     let layer = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let (ledger, heart, service) = (ledger.clone(), heart.clone(), service.clone());
+        let (wire, heart) = (wire.clone(), heart.clone());
         let answer: BoxFuture<'static, Result<Response<Body>, Error>> = Box::pin(async move {
             tokio::select! {
                 biased;
                 () = heart.cancelled() => pending().await,
-                answer = exchange(&ledger, life, &service, request) => answer,
+                answer = wire.exchange(request) => answer,
             }
         });
         answer
@@ -41,24 +44,37 @@ pub(crate) fn api_client(
     kube::Client::new(layer, "default")
 }
 
-async fn exchange(
-    ledger: &Ledger,
+/// The way of one process to the API.
+#[derive(Clone)]
+struct Wire {
+    ledger: Ledger,
+    weather: Weather,
+    service: Service,
     life: u64,
-    service: &Service,
-    request: Request<kube::client::Body>,
-) -> Result<Response<Body>, Error> {
-    let (point, object) = describe(&request);
-    let ticket = match ledger.begin(life, point, object) {
-        (Fate::Go, Some(ticket)) => ticket,
-        (Fate::Refused, _) => return Ok(server_error()),
-        (Fate::Lost, _) => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
-        _ => pending().await,
-    };
-    let answer = service.handle(request).await;
-    match ledger.end(&ticket) {
-        Fate::Go => Ok(answer),
-        Fate::Lost | Fate::Refused => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        Fate::Dead => pending().await,
+}
+
+impl Wire {
+    async fn exchange(
+        &self,
+        request: Request<kube::client::Body>,
+    ) -> Result<Response<Body>, Error> {
+        let (point, object) = describe(&request);
+        let watched = point.strip_prefix("api watch ").map(str::to_owned);
+        let ticket = match self.ledger.begin(self.life, point, object) {
+            (Fate::Go, Some(ticket)) => ticket,
+            (Fate::Refused, _) => return Ok(server_error()),
+            (Fate::Lost, _) => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+            _ => pending().await,
+        };
+        let answer = self.service.handle(request).await;
+        match (self.ledger.end(&ticket), watched) {
+            (Fate::Go, None) => Ok(answer),
+            (Fate::Go, Some(plural)) => Ok(self.weather.delay(&plural, answer)),
+            (Fate::Lost | Fate::Refused, _) => {
+                Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
+            }
+            (Fate::Dead, _) => pending().await,
+        }
     }
 }
 
@@ -141,7 +157,7 @@ fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &Moment<'_>) -> A
         ledger.keep_csi(moment.call, moment.request, ticket);
     }
     match fate {
-        Fate::Go => checks.latency.before(moment.call),
+        Fate::Go => checks.weather.before(moment.call),
         Fate::Refused => Action::Fail(Status::internal("the simulated driver fails")),
         // The dead hear nothing, so any answer does; a call that never arrived has no verdict.
         Fate::Lost | Fate::Dead => Action::Fail(Status::unavailable("connection refused")),
@@ -159,7 +175,7 @@ fn after(
         return Action::Fail(Status::unavailable("connection lost"));
     };
     match ledger.end(&ticket) {
-        Fate::Go => checks.latency.after(moment.call),
+        Fate::Go => checks.weather.after(moment.call),
         // An answer is lost either with the connection or in a proxy on the way.
         Fate::Lost if ticket.number.is_multiple_of(2) => {
             driver.sever();

@@ -18,9 +18,10 @@ use tokio::task::JoinSet;
 use crate::checks::Checks;
 use crate::ledger::Ledger;
 use crate::node::SimNode;
-use crate::process::Process;
+use crate::process::{Outside, Process};
 use crate::truth::Truth;
 use crate::user::{Discontent, User};
+use crate::weather::Weather;
 use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, wire};
 
 /// How long a crashed process is away.
@@ -40,6 +41,8 @@ pub struct Run {
     pub faults: Vec<(u64, Fault)>,
     /// The user does not always wait.
     pub hasty: bool,
+    /// The driver is slow now and then, and watches bring old news.
+    pub rough: bool,
     /// A change to the provisioner.
     pub tweak: Tweak,
 }
@@ -48,7 +51,7 @@ impl Run {
     /// A run in which nothing goes wrong.
     #[must_use]
     pub fn calm(scenario: Scenario) -> Self {
-        Self { scenario, seed: 1, faults: Vec::new(), hasty: false, tweak: |_| {} }
+        Self { scenario, seed: 1, faults: Vec::new(), hasty: false, rough: false, tweak: |_| {} }
     }
 
     /// Runs the world on this thread.
@@ -89,10 +92,12 @@ impl Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scenario, seed, faults, hasty, .. } = self;
-        write!(f, "scenario {scenario}, seed {seed}{}", if *hasty { ", hasty user" } else { "" })?;
+        let Self { scenario, seed, faults, hasty, rough, .. } = self;
+        let (hasty, rough) =
+            (if *hasty { " hasty" } else { "" }, if *rough { " rough" } else { "" });
+        write!(f, "scenario {scenario} seed={seed}{hasty}{rough}")?;
         for (number, fault) in faults {
-            write!(f, ", {fault} at call {number}")?;
+            write!(f, " {number}:{fault}")?;
         }
         Ok(())
     }
@@ -104,6 +109,7 @@ struct World {
     driver: Driver,
     truth: Truth,
     ledger: Ledger,
+    weather: Weather,
     api: Api,
 }
 
@@ -114,8 +120,9 @@ impl World {
         let driver = make_driver(run.scenario);
         let truth = Truth::new(&server, &driver);
         let ledger = Ledger::new(run.faults.iter().copied());
-        let latency = run.scenario.latency();
-        let checks = Checks { truth: truth.clone(), ledger: ledger.clone(), latency };
+        let weather = Weather::new(run.scenario.making(), run.rough.then_some(run.seed));
+        let checks =
+            Checks { truth: truth.clone(), ledger: ledger.clone(), weather: weather.clone() };
         wire::hook_driver(&driver, &ledger, checks);
         let api = Api::new(server.client());
         let object = json!({
@@ -124,7 +131,7 @@ impl World {
         });
         api.create::<CsiDriver>(&object).await?;
         let service = server.service_as(Identity::new("controllers", [MASTERS]));
-        Ok(Self { server, service, driver, truth, ledger, api })
+        Ok(Self { server, service, driver, truth, ledger, weather, api })
     }
 
     async fn play(&self, run: &Run) -> Option<Discontent> {
@@ -134,12 +141,13 @@ impl World {
             node.register().await.expect("a node makes itself known");
             others.spawn(node.run());
         }
-        others.spawn(keep_alive(
-            self.ledger.clone(),
-            self.service.clone(),
-            self.driver.clone(),
-            run.tweak,
-        ));
+        let outside = Outside {
+            ledger: self.ledger.clone(),
+            weather: self.weather.clone(),
+            service: self.service.clone(),
+            driver: self.driver.clone(),
+        };
+        others.spawn(keep_alive(outside, run.tweak));
         let haste = run.hasty.then(|| Mutex::new(fastrand::Rng::with_seed(run.seed)));
         let user = User {
             api: self.api.clone(),
@@ -152,9 +160,10 @@ impl World {
 }
 
 /// Runs the controllers; starts them anew after a crash.
-async fn keep_alive(ledger: Ledger, service: Service, driver: Driver, tweak: Tweak) {
+async fn keep_alive(outside: Outside, tweak: Tweak) {
+    let ledger = &outside.ledger;
     loop {
-        let mut process = Process::start(&ledger, &service, &driver, tweak);
+        let mut process = Process::start(&outside, tweak);
         ledger.crash().await;
         if let Some(text) = process.ended() {
             ledger.breach(text);
