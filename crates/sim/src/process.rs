@@ -72,13 +72,12 @@ impl Process {
         Self { tasks, stop }
     }
 
-    /// Names a controller that ended by itself, which none may.
-    pub(crate) fn ended(&mut self) -> Option<String> {
-        let ended = self.tasks.try_join_next()?;
-        Some(match ended {
-            Ok(()) => "a controller ended by itself".to_owned(),
-            Err(error) => format!("a controller ended: {error}"),
-        })
+    /// Waits until a controller ends by itself.
+    pub(crate) async fn ended(&mut self) -> String {
+        match self.tasks.join_next().await {
+            Some(Err(error)) => format!("a controller ended: {error}"),
+            _ => "a controller ended by itself".to_owned(),
+        }
     }
 }
 

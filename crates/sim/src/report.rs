@@ -31,6 +31,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.failure.as_deref().unwrap_or("all is well");
         writeln!(f, "{}: {failure}", self.run)?;
+        writeln!(f, "  again: cargo run -p longshore-sim --example replay -- {}", self.run)?;
         let (calls, took) = (self.lines.len(), self.took.as_secs());
         writeln!(f, "  {calls} calls by {} processes in {took} s of the world's time", self.lives)?;
         for line in self.lines.iter().filter(|line| line.fault.is_some()) {

@@ -21,17 +21,20 @@ pub enum Scenario {
     DeletedBeforeMade,
     /// A claim is deleted when the driver has made its volume and nobody knows yet.
     DeletedAfterMade,
+    /// A claim is deleted while its volume is made, and made anew under the same name.
+    MadeAnew,
     /// A volume is attached to one node and then, for another pod, to the other.
     Attached,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Immediate,
         Self::FirstConsumer,
         Self::DeletedBeforeMade,
         Self::DeletedAfterMade,
+        Self::MadeAnew,
         Self::Attached,
     ];
 
@@ -43,6 +46,7 @@ impl Scenario {
             Self::FirstConsumer => "first-consumer",
             Self::DeletedBeforeMade => "deleted-before-made",
             Self::DeletedAfterMade => "deleted-after-made",
+            Self::MadeAnew => "made-anew",
             Self::Attached => "attached",
         }
     }
@@ -66,7 +70,7 @@ impl Scenario {
         let slow = Duration::from_secs(3);
         match self {
             Self::DeletedBeforeMade => Making { before: slow, ..Making::default() },
-            Self::DeletedAfterMade => Making { after: slow, ..Making::default() },
+            Self::DeletedAfterMade | Self::MadeAnew => Making { after: slow, ..Making::default() },
             _ => Making::default(),
         }
     }
@@ -83,6 +87,13 @@ impl Scenario {
                 user.gone::<Pod>("first").await?;
             }
             Self::DeletedBeforeMade | Self::DeletedAfterMade => user.being_made().await?,
+            Self::MadeAnew => {
+                user.being_made().await?;
+                user.delete::<Claim>(CLAIM).await?;
+                user.surely_gone::<Claim>(CLAIM).await?;
+                user.make_claim().await?;
+                user.bound().await?;
+            }
             Self::Attached => {
                 user.make_pod("first", Some(NODES[0])).await?;
                 user.running("first").await?;

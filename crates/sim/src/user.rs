@@ -115,6 +115,12 @@ impl User {
         self.hope(&what, || self.truth.get::<T>(name).is_none()).await
     }
 
+    /// As [`Self::gone`], also for a hasty user: the name is needed again.
+    pub(crate) async fn surely_gone<T: Kind>(&self, name: &str) -> Result<(), Discontent> {
+        let what = format!("{} {name} is gone", T::KIND);
+        self.wait(&what, || self.truth.get::<T>(name).is_none()).await
+    }
+
     /// Waits until the driver has begun to make a volume.
     pub(crate) async fn being_made(&self) -> Result<(), Discontent> {
         self.hope("CreateVolume has begun", || {

@@ -90,12 +90,13 @@ impl Run {
     }
 }
 
+/// As the example `replay` takes it.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scenario, seed, faults, hasty, rough, .. } = self;
         let (hasty, rough) =
             (if *hasty { " hasty" } else { "" }, if *rough { " rough" } else { "" });
-        write!(f, "scenario {scenario} seed={seed}{hasty}{rough}")?;
+        write!(f, "{scenario} seed={seed}{hasty}{rough}")?;
         for (number, fault) in faults {
             write!(f, " {number}:{fault}")?;
         }
@@ -164,9 +165,14 @@ async fn keep_alive(outside: Outside, tweak: Tweak) {
     let ledger = &outside.ledger;
     loop {
         let mut process = Process::start(&outside, tweak);
-        ledger.crash().await;
-        if let Some(text) = process.ended() {
-            ledger.breach(text);
+        tokio::select! {
+            biased;
+            () = ledger.crash() => {}
+            how = process.ended() => {
+                // None may end while the process lives.
+                ledger.breach(how);
+                ledger.crash().await;
+            }
         }
         drop(process);
         ledger.note("the process has crashed");

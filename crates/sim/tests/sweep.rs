@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 
-use longshore_sim::{Fault, Plan, Run, Scenario, Swept, long, sweep};
+use longshore_sim::{Fault, Plan, Run, Scenario, Swept, Tweak, long, sweep};
 
 /// Shows the table also when the test passes, which the harness would hide.
 fn show(title: &str, swept: &Swept) {
@@ -29,16 +29,22 @@ fn a_fault_at_every_call_of_an_immediate_claim() {
     }
 }
 
-/// Tries the net itself: a provisioner that forgets calls without a verdict must be caught.
+/// Tries the net itself: a provisioner that forgets calls without a verdict must be caught, and
+/// so must one that writes no intents.
 #[test]
 fn a_planted_leak_is_found() {
-    let leaking =
-        Run { tweak: |config| config.plant_leak = true, ..Run::calm(Scenario::DeletedAfterMade) };
-    let swept = sweep(&Plan::every_call(&leaking, 1).until_failure());
-    show("a planted leak", &swept);
-    assert!(swept.failed > 0, "no world shows the leak");
-    let text = swept.failures_text();
-    assert!(text.contains("in the driver"), "other failures, but no volume left behind:\n{text}");
+    let leaks: [(&str, Tweak); 2] = [
+        ("a planted leak", |config| config.plant_leak = true),
+        ("no leak guard", |config| config.leak_guard = None),
+    ];
+    for (title, tweak) in leaks {
+        let leaking = Run { tweak, ..Run::calm(Scenario::DeletedAfterMade) };
+        let swept = sweep(&Plan::every_call(&leaking, 1).until_failure());
+        show(title, &swept);
+        assert!(swept.failed > 0, "no world shows {title}");
+        let text = swept.failures_text();
+        assert!(text.contains("in the driver"), "other failures, but no volume left:\n{text}");
+    }
 }
 
 fn step(short: usize) -> usize {
@@ -53,8 +59,10 @@ fn a_fault_in_the_life_of_a_claim_that_waits_for_its_pod() {
 
 #[test]
 fn a_fault_while_a_claim_is_deleted_that_is_being_provisioned() {
-    let mut swept = sweep(&Plan::every_call(&Run::calm(Scenario::DeletedBeforeMade), step(3)));
-    swept.merge(sweep(&Plan::every_call(&Run::calm(Scenario::DeletedAfterMade), step(3))));
+    let mut swept = Swept::default();
+    for scenario in [Scenario::DeletedBeforeMade, Scenario::DeletedAfterMade, Scenario::MadeAnew] {
+        swept.merge(sweep(&Plan::every_call(&Run::calm(scenario), step(3))));
+    }
     check("a claim that is deleted while its volume is made", &swept);
 }
 
