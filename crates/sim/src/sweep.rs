@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{Fault, Report, Run, Scenario, Tally};
+use crate::{Fault, Line, Report, Run, Scenario, Tally};
 
 /// Calls beyond those of a calm run that are tried too: a fault makes a run longer.
 const BEYOND: u64 = 3;
@@ -26,17 +26,28 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Each kind of fault at every call of a scenario, or at every `step`-th: each fault begins
-    /// at another call, so that together they still meet all calls.
+    /// Each kind of fault at every call of a scenario.
     #[must_use]
-    pub fn every_call(base: &Run, step: usize) -> Self {
+    pub fn every_call(base: &Run) -> Self {
+        Self::thinned(base, 1)
+    }
+
+    /// Each kind of fault at every call that changes something, and at every `step`-th of the
+    /// others. Each kind of fault begins at another one, so that together they meet them all.
+    #[must_use]
+    pub fn thinned(base: &Run, step: usize) -> Self {
         let calm = base.play();
         assert!(calm.failure.is_none(), "without any fault:\n{calm}");
         let calls = calm.lines.len() as u64 + BEYOND;
+        let changes = |number: u64| calm.lines.get(number as usize - 1).is_some_and(is_change);
         let mut runs = Vec::new();
         for (offset, fault) in Fault::ALL.into_iter().enumerate() {
-            for number in (1..=calls).skip(offset % step).step_by(step) {
-                runs.push(Run { faults: vec![(number, fault)], ..base.clone() });
+            let mut others = offset;
+            for number in 1..=calls {
+                others += usize::from(!changes(number));
+                if changes(number) || others.is_multiple_of(step) {
+                    runs.push(Run { faults: vec![(number, fault)], ..base.clone() });
+                }
             }
         }
         Self { runs, until_failure: false }
@@ -64,6 +75,22 @@ impl Plan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+}
+
+/// Whether a call changes what matters to a claim's life: events do not.
+fn is_change(line: &Line) -> bool {
+    const READS: [&str; 3] = ["api get ", "api list ", "api watch "];
+    const CALLS: [&str; 4] = [
+        "csi CreateVolume",
+        "csi DeleteVolume",
+        "csi ControllerPublishVolume",
+        "csi ControllerUnpublishVolume",
+    ];
+    let point = line.point.as_str();
+    match point.starts_with("api ") {
+        true => !READS.iter().any(|read| point.starts_with(read)) && !point.ends_with(" events"),
+        false => CALLS.contains(&point),
     }
 }
 

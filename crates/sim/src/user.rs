@@ -17,8 +17,6 @@ use crate::truth::Truth;
 /// How long anything may take once there are no more faults to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const LOOK: Duration = Duration::from_millis(500);
-/// How long nothing may come back after everything has gone.
-const STAYS_GONE: Duration = Duration::from_secs(150);
 const CLASS: &str = "sim";
 pub(crate) const CLAIM: &str = "data";
 
@@ -171,7 +169,7 @@ impl User {
             other => other?,
         }
         self.ledger.note("everything is gone");
-        let until = Instant::now() + STAYS_GONE;
+        let until = Instant::now() + stays_gone();
         while Instant::now() < until {
             sleep(Duration::from_secs(5)).await;
             if !left().is_empty() {
@@ -182,4 +180,10 @@ impl User {
         }
         Ok(())
     }
+}
+
+/// How long nothing may come back after everything has gone: more than the pauses after which
+/// loops look again by themselves.
+fn stays_gone() -> Duration {
+    Duration::from_secs(if crate::long() { 200 } else { 65 })
 }

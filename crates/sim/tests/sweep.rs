@@ -20,7 +20,7 @@ fn check(title: &str, swept: &Swept) {
 
 #[test]
 fn a_fault_at_every_call_of_an_immediate_claim() {
-    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::Immediate), 1));
+    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::Immediate)));
     check("a claim that is bound at once, a fault at every call", &swept);
     for fault in Fault::ALL {
         for point in ["csi CreateVolume", "csi DeleteVolume", "api create persistentvolumes"] {
@@ -39,7 +39,7 @@ fn a_planted_leak_is_found() {
     ];
     for (title, tweak) in leaks {
         let leaking = Run { tweak, ..Run::calm(Scenario::DeletedAfterMade) };
-        let swept = sweep(&Plan::every_call(&leaking, 1).until_failure());
+        let swept = sweep(&Plan::every_call(&leaking).until_failure());
         show(title, &swept);
         assert!(swept.failed > 0, "no world shows {title}");
         let text = swept.failures_text();
@@ -47,13 +47,14 @@ fn a_planted_leak_is_found() {
     }
 }
 
-fn step(short: usize) -> usize {
-    if long() { 1 } else { short }
+/// Every call with `LONGSHORE_LONG=1`, else every change and some of the rest.
+fn plan(scenario: Scenario) -> Plan {
+    Plan::thinned(&Run::calm(scenario), if long() { 1 } else { 5 })
 }
 
 #[test]
 fn a_fault_in_the_life_of_a_claim_that_waits_for_its_pod() {
-    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::FirstConsumer), step(3)));
+    let swept = sweep(&plan(Scenario::FirstConsumer));
     check("a claim that waits for its pod", &swept);
 }
 
@@ -61,14 +62,14 @@ fn a_fault_in_the_life_of_a_claim_that_waits_for_its_pod() {
 fn a_fault_while_a_claim_is_deleted_that_is_being_provisioned() {
     let mut swept = Swept::default();
     for scenario in [Scenario::DeletedBeforeMade, Scenario::DeletedAfterMade, Scenario::MadeAnew] {
-        swept.merge(sweep(&Plan::every_call(&Run::calm(scenario), step(3))));
+        swept.merge(sweep(&plan(scenario)));
     }
     check("a claim that is deleted while its volume is made", &swept);
 }
 
 #[test]
 fn a_fault_while_a_volume_moves_from_node_to_node() {
-    let swept = sweep(&Plan::every_call(&Run::calm(Scenario::Attached), step(3)));
+    let swept = sweep(&plan(Scenario::Attached));
     check("a volume that is attached to one node and then to another", &swept);
     for fault in Fault::ALL {
         for point in ["csi ControllerPublishVolume", "csi ControllerUnpublishVolume"] {
