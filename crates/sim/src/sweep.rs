@@ -53,6 +53,14 @@ impl Plan {
         Self { runs, until_failure: false }
     }
 
+    /// A few worlds, `count` for each kind of fault, spread over the calls of a scenario.
+    #[must_use]
+    pub fn some(base: &Run, count: usize) -> Self {
+        let Self { runs, .. } = Self::every_call(base);
+        let step = (runs.len() / Fault::ALL.len() / count).max(1);
+        Self { runs: runs.into_iter().step_by(step).collect(), until_failure: false }
+    }
+
     /// Several faults in each run, and a user who does not always wait, all from seeds.
     #[must_use]
     pub fn seeds(seeds: impl IntoIterator<Item = u64>) -> Self {

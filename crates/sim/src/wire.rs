@@ -199,3 +199,40 @@ pub(crate) fn field(request: &str, name: &str) -> String {
     let Some(start) = request.find(&key).map(|at| at + key.len()) else { return String::new() };
     request[start..].split('"').next().unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_named_by_verb_and_resource() {
+        let rows = [
+            ("GET", "/api/v1/persistentvolumes", "api list persistentvolumes", ""),
+            ("GET", "/api/v1/pods?watch=true&x=y", "api watch pods", ""),
+            ("GET", "/api/v1/nodes/n", "api get nodes", "n"),
+            ("GET", "/api/v1/namespaces/default", "api get namespaces", "default"),
+            ("POST", "/api/v1/namespaces/d/pods/p/binding", "api create pods/binding", "d/p"),
+            ("POST", "/api/v1/namespaces/d/events", "api create events", "d"),
+            ("PATCH", "/api/v1/namespaces/d/events/e.17", "api patch events", "d"),
+            (
+                "PATCH",
+                "/apis/storage.k8s.io/v1/volumeattachments/a/status",
+                "api patch volumeattachments/status",
+                "a",
+            ),
+            ("DELETE", "/api/v1/namespaces/d/configmaps/c", "api delete configmaps", "d/c"),
+        ];
+        for (method, uri, point, object) in rows {
+            let request = Request::builder().method(method).uri(uri).body(()).expect("a request");
+            assert_eq!(describe(&request), (point.to_owned(), object.to_owned()), "{uri}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_in_a_request() {
+        let request = r#"{"name":"pvc-1","parameters":{"x/name":"other"},"volume_id":"v"}"#;
+        assert_eq!(field(request, "name"), "pvc-1");
+        assert_eq!(field(request, "volume_id"), "v");
+        assert_eq!(field(request, "node_id"), "");
+    }
+}

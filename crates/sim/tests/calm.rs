@@ -14,7 +14,7 @@ fn every_life_comes_to_its_end() {
 fn a_run_repeats_exactly() {
     for scenario in Scenario::ALL {
         let faults = vec![(15, Fault::LostAnswer), (33, Fault::CrashAfter), (60, Fault::Refused)];
-        let run = Run { seed: 7, faults, hasty: true, ..Run::calm(scenario) };
+        let run = Run { seed: 7, faults, hasty: true, rough: true, ..Run::calm(scenario) };
         let first = run.play();
         for _ in 0..3 {
             let again = run.play();

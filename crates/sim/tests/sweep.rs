@@ -78,6 +78,21 @@ fn a_fault_while_a_volume_moves_from_node_to_node() {
     }
 }
 
+/// Slow drivers and watches that bring old news, and on top of that a fault at every call.
+#[test]
+fn a_fault_in_rough_weather() {
+    let seeds = if long() { 1..=6 } else { 1..=1 };
+    let mut swept = Swept::default();
+    for seed in seeds {
+        for scenario in Scenario::ALL {
+            let run = Run { seed, rough: true, ..Run::calm(scenario) };
+            let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 8) };
+            swept.merge(sweep(&plan));
+        }
+    }
+    check("rough weather", &swept);
+}
+
 #[test]
 fn many_faults_and_a_hasty_user() {
     let seeds = if long() { 2_500 } else { 50 };
