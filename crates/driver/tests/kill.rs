@@ -42,6 +42,10 @@ struct Process {
 impl Process {
     async fn start(world: &World) -> Self {
         let socket = world.at("csi.sock");
+        // A child that the killed process had just forked holds the socket until its own exec.
+        while std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "driver_process", "--nocapture"])
             .env(POOL, world.pool())

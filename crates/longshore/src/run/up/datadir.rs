@@ -32,6 +32,9 @@ pub enum DataDirError {
     },
 }
 
+/// How long the lock of a process that is gone may outlive it.
+const LEFTOVER_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// A locked data directory. Dropping it gives the lock back.
 #[derive(Debug)]
 pub struct DataDir {
@@ -56,18 +59,7 @@ impl DataDir {
             .mode(0o600)
             .open(&file)
             .map_err(io("lock"))?;
-        let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        if let Err(error) = rustix::fs::flock(&lock, operation) {
-            if error != rustix::io::Errno::WOULDBLOCK {
-                return Err(io("lock")(error.into()));
-            }
-            let mut holder = String::new();
-            // The holder's number is a courtesy; the refusal stands without it.
-            let _ = lock.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "(unknown)".to_owned(),
-                text => text.to_owned(),
-            };
+        if let Some(holder) = take(&mut lock).map_err(io("lock"))? {
             return Err(DataDirError::Held { dir: path.display().to_string(), holder });
         }
         lock.set_len(0).and_then(|()| lock.rewind()).map_err(io("lock"))?;
@@ -98,6 +90,30 @@ impl DataDir {
     /// One node's own pool.
     pub fn pool(&self, node: &str) -> PathBuf {
         self.path.join("pool").join(node)
+    }
+}
+
+/// Takes the lock; `Some` names the living process that has it.
+fn take(lock: &mut File) -> std::io::Result<Option<String>> {
+    let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    let began = std::time::Instant::now();
+    loop {
+        match rustix::fs::flock(&*lock, operation) {
+            Ok(()) => return Ok(None),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut holder = String::new();
+        lock.rewind()?;
+        lock.read_to_string(&mut holder)?;
+        let holder = holder.trim();
+        // A child that a killed holder had just forked keeps the lock until its own exec.
+        let dead = !holder.is_empty() && !Path::new("/proc").join(holder).exists();
+        if !dead || began.elapsed() > LEFTOVER_PATIENCE {
+            let unknown = if holder.is_empty() { "(unknown)" } else { holder };
+            return Ok(Some(unknown.to_owned()));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
