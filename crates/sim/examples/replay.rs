@@ -1,6 +1,6 @@
 //! Plays one run again and shows every call.
 //!
-//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [rough] [<number>:<fault> ...]`
+//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [gives-up] [rough] [<number>:<fault> ...]`
 
 use longshore_sim::{Run, Scenario};
 
@@ -12,6 +12,8 @@ fn parse(arguments: &[String]) -> Result<Run, String> {
             run.seed = seed.parse().map_err(|_| format!("{seed:?} is not a seed"))?;
         } else if argument == "hasty" {
             run.hasty = true;
+        } else if argument == "gives-up" {
+            run.gives_up = true;
         } else if argument == "rough" {
             run.rough = true;
         } else {

@@ -23,6 +23,12 @@ impl Fault {
     pub const ALL: [Self; 5] =
         [Self::CrashBefore, Self::CrashAfter, Self::LostAnswer, Self::Unreached, Self::Refused];
 
+    /// Whether the caller cannot know if the call took effect.
+    #[must_use]
+    pub fn leaves_doubt(self) -> bool {
+        !matches!(self, Self::Unreached | Self::Refused)
+    }
+
     /// Its name in tables and reports.
     #[must_use]
     pub fn name(self) -> &'static str {

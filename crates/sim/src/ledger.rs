@@ -89,6 +89,7 @@ pub struct Ledger {
     state: Arc<Mutex<State>>,
     started: Instant,
     crashed: Arc<Notify>,
+    struck: CancellationToken,
 }
 
 impl Ledger {
@@ -107,6 +108,7 @@ impl Ledger {
             state: Arc::new(Mutex::new(state)),
             started: Instant::now(),
             crashed: Arc::default(),
+            struck: CancellationToken::new(),
         }
     }
 
@@ -124,6 +126,11 @@ impl Ledger {
         self.crashed.notified().await;
     }
 
+    /// Waits until the first fault strikes.
+    pub(crate) async fn strike(&self) {
+        self.struck.cancelled().await;
+    }
+
     /// A call is about to be made. `None` as ticket when it will not be.
     pub(crate) fn begin(&self, life: u64, point: String, object: String) -> (Fate, Option<Ticket>) {
         let mut state = self.state.lock();
@@ -132,6 +139,9 @@ impl Ledger {
         }
         let number = state.lines.len() as u64 + 1;
         let fault = state.armed.remove(&number);
+        if fault.is_some() {
+            self.struck.cancel();
+        }
         let at = self.started.elapsed();
         state.lines.push(Line { number, life, at, point, object, fault });
         if state.lines.len() == CALL_BUDGET {

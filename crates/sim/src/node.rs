@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch};
+use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch, clock};
 use longshore_core::model::kinds::{
     Claim, CsiDriver, CsiNode, Node, Pod, Volume, VolumeAttachment,
 };
 use longshore_csi::fake::{Driver, mount_capability};
 use longshore_csi::{Client, CsiError, v1};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::ledger::Ledger;
 use crate::truth::Truth;
@@ -23,6 +24,8 @@ use crate::{DRIVER, TOPOLOGY_KEY};
 
 const TICK: Duration = Duration::from_secs(1);
 const IDLE_TICK: Duration = Duration::from_secs(3);
+/// The agent writes its status this often even if nothing changed.
+const HEARTBEAT: Duration = Duration::from_secs(300);
 
 /// Why a tick stopped early; the next one goes on.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +44,15 @@ pub(crate) struct SimNode {
     truth: Truth,
     ledger: Ledger,
     topology: bool,
+}
+
+/// By volume, where it is staged and where it is published.
+type Mounted = BTreeMap<String, (Option<String>, Vec<String>)>;
+
+/// Whether something is published for a pod.
+fn is_on(mounted: &Mounted, pod: &Value) -> bool {
+    let own = format!("/pods/{}/", text(&pod["metadata"]["uid"]));
+    mounted.values().any(|(_, targets)| targets.iter().any(|target| target.starts_with(&own)))
 }
 
 /// A volume that a pod on this node wants.
@@ -119,7 +131,14 @@ impl SimNode {
 
     /// Works for ever.
     pub(crate) async fn run(self) {
+        let mut beat = Instant::now() + HEARTBEAT;
         loop {
+            if Instant::now() >= beat {
+                beat += HEARTBEAT;
+                if let Err(error) = self.heartbeat().await {
+                    self.ledger.note(format!("{}: {error}", self.name));
+                }
+            }
             let pause = match self.tick().await {
                 Ok(busy) => {
                     if busy {
@@ -137,10 +156,19 @@ impl SimNode {
         }
     }
 
+    async fn heartbeat(&self) -> Result<(), ApiError> {
+        let now = clock::seconds(clock::now());
+        let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": now});
+        let status = json!({"status": {"conditions": [ready]}});
+        let key = ObjectKey::cluster(&self.name);
+        self.api.patch_status::<Node>(&key, Patch::Merge(&status)).await.map(|_| ())
+    }
+
     /// Returns whether there is anything on the node.
     async fn tick(&self) -> Result<bool, Stopped> {
         let mut pods = self.truth.list::<Pod>();
         pods.retain(|pod| pod["spec"]["nodeName"] == self.name.as_str());
+        self.check_claims(&pods);
         let wanted = self.wanted(&pods);
         self.tear_down(&wanted).await?;
         self.remove_deleted(&pods).await?;
@@ -150,6 +178,19 @@ impl SimNode {
         }
         self.run_ready(&pods).await?;
         Ok(!pods.is_empty() || !self.mounted().is_empty())
+    }
+
+    /// A claim never goes while a pod has its volume mounted.
+    fn check_claims(&self, pods: &[Value]) {
+        let mounted = self.mounted();
+        for pod in pods.iter().filter(|pod| is_on(&mounted, pod)) {
+            for claim in claim_names(pod) {
+                if self.truth.get::<Claim>(claim).is_none() {
+                    let pod = &pod["metadata"]["name"];
+                    self.ledger.breach(format!("claim {claim} is gone while pod {pod} has it"));
+                }
+            }
+        }
     }
 
     /// The volumes of pods that are to run; claims that are not bound yet are waited for.
@@ -178,7 +219,7 @@ impl SimNode {
     }
 
     /// What the driver has on this node: by volume, where it is staged and published.
-    fn mounted(&self) -> BTreeMap<String, (Option<String>, Vec<String>)> {
+    fn mounted(&self) -> Mounted {
         let world = self.truth.driver().world();
         let Some(state) = world.nodes.get(&self.name) else { return BTreeMap::new() };
         let places = state.volumes.iter().map(|(id, volume)| {
@@ -216,10 +257,7 @@ impl SimNode {
     async fn remove_deleted(&self, pods: &[Value]) -> Result<(), Stopped> {
         let mounted = self.mounted();
         for pod in pods.iter().filter(|pod| !pod["metadata"]["deletionTimestamp"].is_null()) {
-            let own = format!("/pods/{}/", text(&pod["metadata"]["uid"]));
-            let holds =
-                mounted.values().any(|(_, targets)| targets.iter().any(|t| t.starts_with(&own)));
-            if holds {
+            if is_on(&mounted, pod) {
                 continue;
             }
             let name = text(&pod["metadata"]["name"]);

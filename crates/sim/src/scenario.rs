@@ -76,6 +76,15 @@ impl Scenario {
     }
 
     pub(crate) async fn play(self, user: &User) -> Result<(), Discontent> {
+        tokio::select! {
+            biased;
+            () = user.fed_up() => {}
+            lived = self.live(user) => lived?,
+        }
+        user.leave().await
+    }
+
+    async fn live(self, user: &User) -> Result<(), Discontent> {
         user.make_class(self.binding()).await?;
         user.make_claim().await?;
         match self {
@@ -101,12 +110,13 @@ impl Scenario {
                 user.make_pod("second", Some(NODES[1])).await?;
                 user.delete::<Pod>("first").await?;
                 user.running("second").await?;
+                // The claim stays as long as the pod does.
+                user.delete::<Claim>(CLAIM).await?;
+                tokio::time::sleep(Duration::from_secs(4)).await;
                 user.delete::<Pod>("second").await?;
-                // While the pod is on its way out its claim may go too.
             }
         }
-        user.delete::<Claim>(CLAIM).await?;
-        user.leave().await
+        user.delete::<Claim>(CLAIM).await
     }
 }
 

@@ -33,7 +33,7 @@ impl Plan {
     }
 
     /// Each kind of fault at every call that changes something, and at every `step`-th of the
-    /// others. Each kind of fault begins at another one, so that together they meet them all.
+    /// others, with a user who waits and, where something may be half done, with one who gives up. Each kind of fault begins at another one, so that together they meet them all.
     #[must_use]
     pub fn thinned(base: &Run, step: usize) -> Self {
         let calm = base.play();
@@ -45,8 +45,14 @@ impl Plan {
             let mut others = offset;
             for number in 1..=calls {
                 others += usize::from(!changes(number));
-                if changes(number) || others.is_multiple_of(step) {
-                    runs.push(Run { faults: vec![(number, fault)], ..base.clone() });
+                let chosen = changes(number) || others.is_multiple_of(step);
+                // A user who stays sees whether the work goes on; one who gives up sees whether
+                // what was begun is also undone, which needs something begun.
+                let begun = changes(number) && fault.leaves_doubt();
+                let moods = [(false, chosen), (true, step == 1 || begun)];
+                for (gives_up, _) in moods.into_iter().filter(|(_, wanted)| *wanted) {
+                    let faults = vec![(number, fault)];
+                    runs.push(Run { faults, gives_up, ..base.clone() });
                 }
             }
         }
@@ -113,7 +119,8 @@ fn from_seed(seed: u64) -> Run {
     let mut faults: Vec<_> = faults.collect();
     faults.sort_unstable();
     faults.dedup_by_key(|(number, _)| *number);
-    Run { seed, faults, hasty: rng.bool(), rough: rng.bool(), ..Run::calm(scenario) }
+    let (hasty, rough, gives_up) = (rng.bool(), rng.bool(), rng.u8(..4) == 0);
+    Run { seed, faults, hasty, gives_up, rough, ..Run::calm(scenario) }
 }
 
 /// What came of a sweep.

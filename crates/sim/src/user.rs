@@ -40,6 +40,8 @@ pub(crate) struct User {
     pub(crate) ledger: Ledger,
     /// Makes the user go on too early, at random moments.
     pub(crate) haste: Option<Mutex<fastrand::Rng>>,
+    /// Wants to be rid of it all as soon as anything goes wrong.
+    pub(crate) gives_up: bool,
 }
 
 impl User {
@@ -153,6 +155,15 @@ impl User {
             sleep(LOOK).await;
         }
         Ok(())
+    }
+
+    /// Waits until the user has had enough.
+    pub(crate) async fn fed_up(&self) {
+        if !self.gives_up {
+            std::future::pending::<()>().await;
+        }
+        self.ledger.strike().await;
+        self.ledger.note("the user gives up");
     }
 
     /// Deletes everything and waits until nothing is left and nothing comes back.

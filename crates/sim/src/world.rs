@@ -41,6 +41,8 @@ pub struct Run {
     pub faults: Vec<(u64, Fault)>,
     /// The user does not always wait.
     pub hasty: bool,
+    /// The user deletes everything as soon as the first fault strikes.
+    pub gives_up: bool,
     /// The driver is slow now and then, and watches bring old news.
     pub rough: bool,
     /// A change to the provisioner.
@@ -51,7 +53,15 @@ impl Run {
     /// A run in which nothing goes wrong.
     #[must_use]
     pub fn calm(scenario: Scenario) -> Self {
-        Self { scenario, seed: 1, faults: Vec::new(), hasty: false, rough: false, tweak: |_| {} }
+        Self {
+            scenario,
+            seed: 1,
+            faults: Vec::new(),
+            hasty: false,
+            gives_up: false,
+            rough: false,
+            tweak: |_| {},
+        }
     }
 
     /// Runs the world on this thread.
@@ -93,10 +103,12 @@ impl Run {
 /// As the example `replay` takes it.
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scenario, seed, faults, hasty, rough, .. } = self;
-        let (hasty, rough) =
-            (if *hasty { " hasty" } else { "" }, if *rough { " rough" } else { "" });
-        write!(f, "{scenario} seed={seed}{hasty}{rough}")?;
+        let Self { scenario, seed, faults, .. } = self;
+        write!(f, "{scenario} seed={seed}")?;
+        let moods = [(self.hasty, "hasty"), (self.gives_up, "gives-up"), (self.rough, "rough")];
+        for (_, mood) in moods.iter().filter(|(is, _)| *is) {
+            write!(f, " {mood}")?;
+        }
         for (number, fault) in faults {
             write!(f, " {number}:{fault}")?;
         }
@@ -155,6 +167,7 @@ impl World {
             truth: self.truth.clone(),
             ledger: self.ledger.clone(),
             haste,
+            gives_up: run.gives_up,
         };
         run.scenario.play(&user).await.err()
     }

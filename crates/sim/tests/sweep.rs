@@ -86,7 +86,7 @@ fn a_fault_in_rough_weather() {
     for seed in seeds {
         for scenario in Scenario::ALL {
             let run = Run { seed, rough: true, ..Run::calm(scenario) };
-            let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 8) };
+            let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 5) };
             swept.merge(sweep(&plan));
         }
     }
