@@ -145,33 +145,19 @@ pub(crate) fn hook_driver(driver: &Driver, ledger: &Ledger, checks: Checks) {
         }
         let Some(life) = life_of(moment.node) else { return Action::Continue };
         match moment.phase {
-            Phase::Before => before(&ledger, &checks, life, moment, &severing),
+            Phase::Before => before(&ledger, &checks, life, moment),
             Phase::After => after(&ledger, &checks, life, moment, &severing),
         }
     });
 }
 
-fn before(
-    ledger: &Ledger,
-    checks: &Checks,
-    life: u64,
-    moment: &Moment<'_>,
-    driver: &Driver,
-) -> Action {
+fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &Moment<'_>) -> Action {
     let (fate, ticket) = ledger.begin(life, format!("csi {}", moment.call), about(moment));
     if let Some(ticket) = ticket {
         ledger.keep_csi(moment.call, moment.request, ticket);
     }
     match fate {
         Fate::Go => checks.weather.before(moment.call),
-        // Calls are idempotent: what the driver has made already it may fail to say, but it cannot
-        // deny it. A driver that does is outside of what the leak guard promises.
-        Fate::Refused
-            if moment.call == Call::CreateVolume
-                && driver.volume_named(&about(moment)).is_some() =>
-        {
-            Action::Fail(Status::unavailable("the simulated driver is busy"))
-        }
         Fate::Refused => Action::Fail(Status::internal("the simulated driver fails")),
         // The dead hear nothing, so any answer does; a call that never arrived has no verdict.
         Fate::Lost | Fate::Dead => Action::Fail(Status::unavailable("connection refused")),
