@@ -6,6 +6,7 @@
 mod cases;
 mod leftovers;
 mod licenses;
+mod real_kube;
 mod run;
 mod setup;
 
@@ -22,6 +23,8 @@ cargo xtask TASK
   licenses      every dependency's licence is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
+  real-kube build [TOOL…]
+                build the real Kubernetes programs into the cache
   full          the long loops: simulator sweeps and crash loops
 ";
 
@@ -47,6 +50,7 @@ fn task(args: &[String]) -> Result<()> {
         "cases" => cases::show(rest.first().map(String::as_str)),
         "licenses" => licenses::check(),
         "leftovers" => leftovers(rest),
+        "real-kube" => real_kube::run(rest),
         "full" => full(),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -1,0 +1,209 @@
+//! The programs of the control plane and their flags.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{Cluster, Controllers, MASTERS, Options};
+use crate::{
+    http,
+    pki::{self, write_private},
+    ports,
+    program::Program,
+    tools::{self, Tool},
+};
+
+/// How long a program may take to get ready. Long, because machines can be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The controllers that volumes need.
+const VOLUME_CONTROLLERS: [&str; 8] = [
+    "persistentvolume-binder-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolumeclaim-protection-controller",
+    "persistentvolume-protection-controller",
+    "ephemeral-volume-controller",
+    "serviceaccount-controller",
+    "namespace-controller",
+];
+const AUDIT_POLICY: &str = r#"{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived"],"rules":[{"level":"Metadata"}]}"#;
+/// Names under which the servers may be asked, beside the loopback address.
+const NAMES: [&str; 4] =
+    ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+
+impl Cluster {
+    /// Starts a program on free ports, and again on others when somebody else was quicker.
+    fn launch<const N: usize>(
+        &mut self,
+        tool: Tool,
+        line: impl Fn(&[u16; N]) -> Vec<String>,
+        ready: impl Fn(&[u16; N]) -> bool,
+    ) -> Result<[u16; N]> {
+        let name = tool.program();
+        let exe = tools::path(tool)?;
+        let log = self.dir().join(format!("{name}.log"));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let picked = ports::free::<N>()?;
+            let mut command = Command::new(&exe);
+            command.args(line(&picked)).current_dir(self.dir());
+            let mut program = Program::start(name, command, &log, self.lifetime)?;
+            self.record(program.process())?;
+            let interrupt = self.interrupt.clone();
+            let waited = program.wait_until(PATIENCE, interrupt.as_ref(), || ready(&picked));
+            match waited {
+                Ok(()) => {
+                    self.programs.push(program);
+                    return Ok(picked);
+                }
+                Err(_) if ports::taken(&program.tail()) && tries < ports::TRIES => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn start_etcd(&mut self, options: &Options) -> Result<u16> {
+        let data = self.dir().join("etcd").display().to_string();
+        let fast = options.etcd_without_fsync;
+        let line = |ports: &[u16; 2]| {
+            let client = format!("http://127.0.0.1:{}", ports[0]);
+            let peer = format!("http://127.0.0.1:{}", ports[1]);
+            let mut line = vec![
+                "--name=real".to_owned(),
+                format!("--data-dir={data}"),
+                format!("--listen-client-urls={client}"),
+                format!("--advertise-client-urls={client}"),
+                format!("--listen-peer-urls={peer}"),
+                format!("--initial-advertise-peer-urls={peer}"),
+                format!("--initial-cluster=real={peer}"),
+                "--log-level=warn".to_owned(),
+            ];
+            if fast {
+                line.push("--unsafe-no-fsync".to_owned());
+            }
+            line
+        };
+        let ready = |ports: &[u16; 2]| matches!(http::plain_status(ports[0], "/health"), Ok(200));
+        Ok(self.launch(Tool::Etcd, line, ready)?[0])
+    }
+
+    pub(super) fn start_apiserver(&mut self, options: &Options, etcd: u16) -> Result<u16> {
+        let fixed = self.apiserver_flags(options, etcd)?;
+        let line = |ports: &[u16; 1]| {
+            let mut line = vec![format!("--secure-port={}", ports[0])];
+            line.extend(fixed.iter().cloned());
+            line
+        };
+        let https = self.https.clone();
+        // The namespace is made after the server calls itself ready.
+        let ready = |ports: &[u16; 1]| {
+            ["/readyz", "/api/v1/namespaces/default"]
+                .iter()
+                .all(|path| matches!(https.status(ports[0], path), Ok(200)))
+        };
+        let [port] = self.launch(Tool::KubeApiserver, line, ready)?;
+        Ok(port)
+    }
+
+    fn apiserver_flags(&self, options: &Options, etcd: u16) -> Result<Vec<String>> {
+        let keys = self.dir().join("pki");
+        let (serving, serving_key) = self.ca.serving(&NAMES)?.save(&keys, "serving")?;
+        let to_kubelet = self.ca.client("kube-apiserver-kubelet-client", &[MASTERS])?;
+        let (kubelet, kubelet_key) = to_kubelet.save(&keys, "kubelet-client")?;
+        let (sign, verify) = pki::token_keys()?;
+        write_private(&keys.join("sa.key"), &sign)?;
+        write_private(&keys.join("sa.pub"), &verify)?;
+        let mode = if options.rbac { "RBAC" } else { "AlwaysAllow" };
+        let mut flags = vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            // Loopback cannot be advertised as an endpoint.
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            "--service-cluster-ip-range=10.233.0.0/24".to_owned(),
+            format!("--authorization-mode={mode}"),
+            format!("--client-ca-file={}", self.ca_file().display()),
+            format!("--tls-cert-file={}", serving.display()),
+            format!("--tls-private-key-file={}", serving_key.display()),
+            format!("--kubelet-client-certificate={}", kubelet.display()),
+            format!("--kubelet-client-key={}", kubelet_key.display()),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", keys.join("sa.pub").display()),
+            format!("--service-account-signing-key-file={}", keys.join("sa.key").display()),
+        ];
+        if let Some(log) = self.audit_log() {
+            let policy = self.dir().join("audit-policy.yaml");
+            write_private(&policy, AUDIT_POLICY)?;
+            flags.push(format!("--audit-policy-file={}", policy.display()));
+            flags.push(format!("--audit-log-path={}", log.display()));
+        }
+        flags.extend(options.more_apiserver_args.iter().cloned());
+        Ok(flags)
+    }
+
+    pub(super) fn start_controllers(&mut self, options: &Options) -> Result<()> {
+        let list = match options.controllers {
+            Controllers::None => return Ok(()),
+            Controllers::Volumes => VOLUME_CONTROLLERS.join(","),
+            Controllers::All => "*".to_owned(),
+        };
+        let keys = self.dir().join("pki");
+        // It acts for all its controllers under one name, so it needs every right.
+        let config = self.kubeconfig_for("system:kube-controller-manager", &[MASTERS])?;
+        let (serving, key) = self.ca.serving(&NAMES)?.save(&keys, "controller-manager")?;
+        let mut fixed = own_server_flags(&config, &serving, &key);
+        fixed.extend([
+            format!("--controllers={list}"),
+            "--use-service-account-credentials=false".to_owned(),
+            format!("--service-account-private-key-file={}", keys.join("sa.key").display()),
+            format!("--root-ca-file={}", self.ca_file().display()),
+            format!("--cluster-signing-cert-file={}", self.ca_file().display()),
+            format!("--cluster-signing-key-file={}", keys.join("ca.key").display()),
+            "--allocate-node-cidrs=false".to_owned(),
+        ]);
+        fixed.extend(options.more_controller_manager_args.iter().cloned());
+        self.start_with_healthz(Tool::KubeControllerManager, &fixed)
+            .context("the controllers of Kubernetes")
+    }
+
+    pub(super) fn start_scheduler(&mut self, options: &Options) -> Result<()> {
+        if !options.scheduler {
+            return Ok(());
+        }
+        let config = self.kubeconfig_for("system:kube-scheduler", &[])?;
+        let serving = self.ca.serving(&NAMES)?;
+        let (serving, key) = serving.save(&self.dir().join("pki"), "scheduler")?;
+        let mut fixed = own_server_flags(&config, &serving, &key);
+        fixed.extend(options.more_scheduler_args.iter().cloned());
+        self.start_with_healthz(Tool::KubeScheduler, &fixed).context("the scheduler of Kubernetes")
+    }
+
+    fn start_with_healthz(&mut self, tool: Tool, fixed: &[String]) -> Result<()> {
+        let line = |ports: &[u16; 1]| {
+            let mut line = vec![format!("--secure-port={}", ports[0])];
+            line.extend(fixed.iter().cloned());
+            line
+        };
+        let https = self.https.clone();
+        let ready = |ports: &[u16; 1]| matches!(https.status(ports[0], "/healthz"), Ok(200));
+        self.launch(tool, line, ready)?;
+        Ok(())
+    }
+}
+
+/// Flags that the controllers and the scheduler share.
+fn own_server_flags(config: &Path, certificate: &Path, key: &Path) -> Vec<String> {
+    let config = config.display();
+    vec![
+        format!("--kubeconfig={config}"),
+        format!("--authentication-kubeconfig={config}"),
+        format!("--authorization-kubeconfig={config}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--tls-cert-file={}", certificate.display()),
+        format!("--tls-private-key-file={}", key.display()),
+        "--leader-elect=false".to_owned(),
+    ]
+}

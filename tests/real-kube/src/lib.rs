@@ -1,0 +1,58 @@
+//! The real Kubernetes programs as a test fixture.
+//!
+//! [`tools`] finds and builds the programs; [`Cluster`] runs them on free loopback ports in a
+//! temporary directory. Several clusters can run at once. A cluster ends with the value that stands
+//! for it, and with the process that started it, however that process ends.
+//!
+//! ```no_run
+//! use longshore_real_kube::{Cluster, Options};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let cluster = Cluster::start(&Options { rbac: true, ..Options::default() })?;
+//! let pods = cluster.kubectl(&["get", "pods", "--all-namespaces"])?;
+//! println!("{}", String::from_utf8_lossy(&pods.stdout));
+//! cluster.stop()?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod cluster;
+mod http;
+mod keeper;
+pub mod pki;
+mod ports;
+mod process;
+mod program;
+pub mod state;
+mod sweep;
+pub mod tools;
+
+use std::{env, path::PathBuf};
+
+pub use cluster::{Cluster, Controllers, Options};
+pub use process::Process;
+pub use program::{Interrupt, Lifetime, Program};
+
+/// The `longshore` binary of this checkout: `$LONGSHORE_BIN`, or the one in the directory where
+/// the running test was built.
+///
+/// # Panics
+/// When it is not built.
+#[must_use]
+pub fn longshore() -> PathBuf {
+    if let Some(file) = env::var_os("LONGSHORE_BIN") {
+        return PathBuf::from(file);
+    }
+    let exe = env::current_exe().unwrap_or_default();
+    // A test is in `deps` below the directory of the binaries.
+    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("longshore"));
+    let found = found.filter(|file| file.is_file()).last();
+    match found {
+        Some(file) => file,
+        None => panic!(
+            "the longshore binary is not built beside {}: run `cargo build --package longshore`, \
+             or set LONGSHORE_BIN",
+            exe.display()
+        ),
+    }
+}

@@ -1,0 +1,60 @@
+//! Removing a cluster's directory, and only that.
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::mount::{UnmountFlags, unmount};
+
+/// Unmounts what is mounted below `dir` and removes it.
+///
+/// # Errors
+/// When something cannot be removed, or a process still uses the directory.
+pub(crate) fn remove(dir: &Path) -> Result<()> {
+    unmount_below(dir)?;
+    let users = processes_of(dir);
+    if !users.is_empty() {
+        bail!("processes still use {}: {}", dir.display(), users.join(", "));
+    }
+    fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))
+}
+
+/// Removing files through a mount would remove what is mounted, so nothing is removed before
+/// every mount is gone.
+fn unmount_below(dir: &Path) -> Result<()> {
+    for _ in 0..20 {
+        let mounts = mounts_below(dir)?;
+        if mounts.is_empty() {
+            return Ok(());
+        }
+        for mount in mounts.iter().rev() {
+            let _ = unmount(mount.as_str(), UnmountFlags::empty());
+        }
+        if !mounts_below(dir)?.is_empty() {
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    bail!("cannot unmount {}", mounts_below(dir)?.join(", "))
+}
+
+/// Mount points below `dir`, in the order of mounting.
+pub(crate) fn mounts_below(dir: &Path) -> Result<Vec<String>> {
+    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    Ok(points.filter(|point| Path::new(point).starts_with(dir)).map(str::to_owned).collect())
+}
+
+/// Processes whose command line names `dir`, apart from this one.
+pub(crate) fn processes_of(dir: &Path) -> Vec<String> {
+    let text = format!("{}/", dir.display());
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if pid != std::process::id() && line.contains(&text) {
+            let program = line.split(' ').next().unwrap_or_default();
+            found.push(format!("{pid} {program}"));
+        }
+    }
+    found
+}

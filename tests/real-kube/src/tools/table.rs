@@ -1,0 +1,132 @@
+//! The programs, where each comes from and how it is linked.
+
+use super::Tool;
+
+/// Where a program comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    /// A package of one of the pinned Go modules beside this crate.
+    Module {
+        /// The module's directory below `tools/`.
+        module: &'static str,
+        /// The Go package.
+        package: &'static str,
+        /// How it is built.
+        kind: Kind,
+        /// Strings that the linker sets.
+        set: &'static [(&'static str, &'static str)],
+    },
+    /// The Go module proxy does not serve the module, so it cannot be pinned.
+    Brought,
+}
+
+/// How a package becomes a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `go build`.
+    Program,
+    /// `go build` without C, for an image without libraries.
+    Static,
+    /// `go test -c`.
+    Test,
+}
+
+/// The Kubernetes version of the control plane; `tools/kubernetes/go.mod` pins the same.
+pub const KUBERNETES: &str = "v1.37.0";
+const KUBERNETES_SET: &[(&str, &str)] = &[
+    ("k8s.io/component-base/version.gitVersion", KUBERNETES),
+    ("k8s.io/component-base/version.gitMajor", "1"),
+    ("k8s.io/component-base/version.gitMinor", "37"),
+    ("k8s.io/component-base/version.gitTreeState", "clean"),
+    ("k8s.io/client-go/pkg/version.gitVersion", KUBERNETES),
+];
+/// The version with which the transcripts of kubectl were recorded.
+const KUBECTL_SET: &[(&str, &str)] = &[
+    ("k8s.io/component-base/version.gitVersion", "v1.32.4"),
+    ("k8s.io/component-base/version.gitMajor", "1"),
+    ("k8s.io/component-base/version.gitMinor", "32"),
+    ("k8s.io/client-go/pkg/version.gitVersion", "v1.32.4"),
+];
+
+const fn kubernetes(package: &'static str, kind: Kind) -> Source {
+    Source::Module { module: "kubernetes", package, kind, set: KUBERNETES_SET }
+}
+
+const fn program(
+    module: &'static str,
+    package: &'static str,
+    set: &'static [(&'static str, &'static str)],
+) -> Source {
+    Source::Module { module, package, kind: Kind::Program, set }
+}
+
+/// The program's name and its source.
+pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
+    match tool {
+        Tool::Etcd => ("etcd", program("etcd", "go.etcd.io/etcd/server/v3", &[])),
+        Tool::KubeApiserver => {
+            ("kube-apiserver", kubernetes("k8s.io/kubernetes/cmd/kube-apiserver", Kind::Program))
+        }
+        Tool::KubeControllerManager => (
+            "kube-controller-manager",
+            kubernetes("k8s.io/kubernetes/cmd/kube-controller-manager", Kind::Program),
+        ),
+        Tool::KubeScheduler => {
+            ("kube-scheduler", kubernetes("k8s.io/kubernetes/cmd/kube-scheduler", Kind::Program))
+        }
+        Tool::Kubelet => ("kubelet", kubernetes("k8s.io/kubernetes/cmd/kubelet", Kind::Program)),
+        Tool::Kubectl => ("kubectl", program("kubectl", ".", KUBECTL_SET)),
+        Tool::E2eTest => ("e2e.test", kubernetes("k8s.io/kubernetes/test/e2e", Kind::Test)),
+        Tool::Agnhost => {
+            ("agnhost", kubernetes("k8s.io/kubernetes/test/images/agnhost", Kind::Static))
+        }
+        Tool::CsiProvisioner => (
+            "csi-provisioner",
+            program(
+                "sidecars",
+                "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",
+                &[("main.version", "v5.1.0")],
+            ),
+        ),
+        Tool::CsiResizer => (
+            "csi-resizer",
+            program(
+                "sidecars",
+                "github.com/kubernetes-csi/external-resizer/cmd/csi-resizer",
+                &[("main.version", "v1.12.0")],
+            ),
+        ),
+        Tool::CsiSnapshotter => (
+            "csi-snapshotter",
+            program(
+                "snapshotter",
+                "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
+                &[("main.version", "v8.6.0")],
+            ),
+        ),
+        Tool::SnapshotController => (
+            "snapshot-controller",
+            program(
+                "snapshotter",
+                "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
+                &[("main.version", "v8.6.0")],
+            ),
+        ),
+        Tool::Hostpath => (
+            "hostpathplugin",
+            program(
+                "hostpath",
+                "github.com/kubernetes-csi/csi-driver-host-path/cmd/hostpathplugin",
+                &[("main.version", "v1.7.2")],
+            ),
+        ),
+        Tool::CsiSanity => (
+            "csi-sanity",
+            program("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", &[]),
+        ),
+        Tool::CsiAttacher => ("csi-attacher", Source::Brought),
+        Tool::Livenessprobe => ("livenessprobe", Source::Brought),
+        Tool::NodeDriverRegistrar => ("csi-node-driver-registrar", Source::Brought),
+        Tool::HealthMonitor => ("csi-external-health-monitor-controller", Source::Brought),
+    }
+}

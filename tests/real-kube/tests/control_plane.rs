@@ -1,0 +1,151 @@
+//! The fixture itself: a real control plane starts, serves, checks rights and leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use longshore_real_kube::{
+    Cluster, Controllers, Options, Process,
+    tools::{Tool, need},
+};
+
+const CLAIM: &str = r#"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: none
+  resources: {requests: {storage: 1Gi}}
+"#;
+const API: [Tool; 3] = [Tool::Etcd, Tool::KubeApiserver, Tool::Kubectl];
+
+fn text(done: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+}
+
+/// Runs kubectl as the administrator and expects success.
+fn kubectl(cluster: &Cluster, args: &[&str], stdin: &str) -> String {
+    let done = cluster.kubectl_as(cluster.kubeconfig(), args, stdin).unwrap();
+    assert!(done.status.success(), "kubectl {args:?}: {}", text(&done));
+    text(&done)
+}
+
+fn processes(cluster: &Cluster) -> Vec<Process> {
+    cluster.programs().iter().map(|program| program.process().clone()).collect()
+}
+
+fn assert_gone(processes: &[Process], dir: &Path) {
+    for process in processes {
+        assert!(!process.runs(), "{process:?} still runs");
+    }
+    assert!(!dir.exists(), "{} is still there", dir.display());
+}
+
+#[test]
+fn a_claim_is_created_and_read_and_nothing_is_left() {
+    if !need(&API) {
+        return;
+    }
+    let options = Options { audit: true, etcd_without_fsync: true, ..Options::default() };
+    let cluster = Cluster::start(&options).unwrap();
+    kubectl(&cluster, &["create", "-f", "-"], CLAIM);
+    let seen = kubectl(&cluster, &["get", "pvc", "data", "-o", "jsonpath={.status.phase}"], "");
+    assert_eq!(seen, "Pending");
+    let version = kubectl(&cluster, &["get", "--raw", "/version"], "");
+    assert!(version.contains(longshore_real_kube::tools::KUBERNETES), "{version}");
+    let log = fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
+    assert!(log.contains("persistentvolumeclaims"), "the audit log misses the claim");
+
+    let (processes, dir) = (processes(&cluster), cluster.dir().to_owned());
+    assert_eq!(processes.len(), 2);
+    assert!(processes.iter().all(Process::runs));
+    cluster.stop().unwrap();
+    assert_gone(&processes, &dir);
+}
+
+#[test]
+fn two_clusters_do_not_see_each_other() {
+    if !need(&API) {
+        return;
+    }
+    let options = Options { etcd_without_fsync: true, ..Options::default() };
+    let (one, two) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| Cluster::start(&options).unwrap());
+        (Cluster::start(&options).unwrap(), other.join().unwrap())
+    });
+    assert_ne!(one.server(), two.server());
+    kubectl(&one, &["create", "-f", "-"], CLAIM);
+    let seen = kubectl(&two, &["get", "pvc", "--ignore-not-found", "-o", "name"], "");
+    assert_eq!(seen, "");
+    let (processes, dir) = (processes(&one), one.dir().to_owned());
+    drop(one);
+    assert_gone(&processes, &dir);
+    kubectl(&two, &["get", "namespace", "default"], "");
+    two.stop().unwrap();
+}
+
+#[test]
+fn rights_are_checked() {
+    if !need(&API) {
+        return;
+    }
+    let options = Options { rbac: true, etcd_without_fsync: true, ..Options::default() };
+    let cluster = Cluster::start(&options).unwrap();
+    let nobody: PathBuf = cluster.kubeconfig_for("nobody", &["guests", "visitors"]).unwrap();
+    let create = ["create", "-f", "-"];
+    let refused = cluster.kubectl_as(&nobody, &create, CLAIM).unwrap();
+    assert!(!refused.status.success());
+    assert!(text(&refused).contains("cannot create resource"), "{}", text(&refused));
+    // Each of the two groups counts.
+    for (group, verbs) in [("guests", "create"), ("visitors", "get")] {
+        let resource = "--resource=persistentvolumeclaims";
+        let verb = format!("--verb={verbs}");
+        kubectl(&cluster, &["create", "role", group, &verb, resource], "");
+        let (role, group) = (format!("--role={group}"), format!("--group={group}"));
+        kubectl(&cluster, &["create", "rolebinding", verbs, &role, &group], "");
+    }
+    let created = cluster.kubectl_as(&nobody, &create, CLAIM).unwrap();
+    assert!(created.status.success(), "{}", text(&created));
+    let seen = cluster.kubectl_as(&nobody, &["get", "pvc", "data"], "").unwrap();
+    assert!(seen.status.success(), "{}", text(&seen));
+    cluster.stop().unwrap();
+}
+
+#[test]
+fn the_real_controllers_bind_a_claim() {
+    let more = [Tool::KubeControllerManager, Tool::KubeScheduler];
+    if !need(&[&API[..], &more].concat()) {
+        return;
+    }
+    let options = Options {
+        rbac: true,
+        controllers: Controllers::All,
+        scheduler: true,
+        etcd_without_fsync: true,
+        ..Options::default()
+    };
+    let cluster = Cluster::start(&options).unwrap();
+    let volume = r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: one}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Gi}
+  storageClassName: none
+  hostPath: {path: /nonexistent}
+"#;
+    kubectl(&cluster, &["create", "-f", "-"], volume);
+    kubectl(&cluster, &["create", "-f", "-"], CLAIM);
+    let phase = "--for=jsonpath={.status.phase}=Bound";
+    kubectl(&cluster, &["wait", "pvc/data", phase, "--timeout=60s"], "");
+    let (processes, dir) = (processes(&cluster), cluster.dir().to_owned());
+    assert_eq!(processes.len(), 4);
+    cluster.stop().unwrap();
+    assert_gone(&processes, &dir);
+}
