@@ -178,7 +178,6 @@ fn a_link_makes_it_the_official_program() {
         "csi-snapshotter",
         "snapshot-controller",
         "livenessprobe",
-        "csi-node-driver-registrar",
         "csi-external-health-monitor-controller",
     ] {
         refused(

@@ -62,6 +62,20 @@ impl Listener {
             builder.recursive(true).mode(0o750).create(parent).map_err(system("create", parent))?;
         }
         clear_stale(path)?;
+        Self::take(path, mode)
+    }
+
+    /// Takes `path` even from a process that still serves it, as the successor of a server that is going down
+    /// must. The directory has to exist; anything that is not a socket is left alone.
+    pub fn replace(path: impl AsRef<Path>, mode: u32) -> Result<Self, BindError> {
+        let path = path.as_ref();
+        if socket_exists(path)? {
+            remove(path)?;
+        }
+        Self::take(path, mode)
+    }
+
+    fn take(path: &Path, mode: u32) -> Result<Self, BindError> {
         let inner = open(path, mode)?;
         let found = std::fs::symlink_metadata(path).map_err(system("inspect", path))?;
         Ok(Self { inner, path: path.to_owned(), identity: (found.dev(), found.ino()) })
@@ -97,15 +111,20 @@ impl Listener {
     }
 }
 
+/// Whether a socket is there. Anything else in its place is an error.
+fn socket_exists(path: &Path) -> Result<bool, BindError> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(system("inspect", path)(error)),
+        Ok(found) if !found.file_type().is_socket() => Err(BindError::NotASocket(path.to_owned())),
+        Ok(_) => Ok(true),
+    }
+}
+
 /// Removes a socket that no process serves any more.
 fn clear_stale(path: &Path) -> Result<(), BindError> {
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(system("inspect", path)(error)),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(BindError::NotASocket(path.to_owned()));
-        }
-        Ok(_) => {}
+    if !socket_exists(path)? {
+        return Ok(());
     }
     match knock(path) {
         Err(Errno::CONNREFUSED) => {}
@@ -113,6 +132,10 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
         // Any other answer, even an error, means that there may be a living process behind it.
         _ => return Err(BindError::InUse(path.to_owned())),
     }
+    remove(path)
+}
+
+fn remove(path: &Path) -> Result<(), BindError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(system("remove stale socket", path)(error))

@@ -8,6 +8,7 @@ pub mod controllers;
 pub mod driver;
 mod logging;
 pub mod node;
+pub mod node_registrar;
 pub mod people;
 pub mod pool;
 pub mod provisioner;
@@ -70,6 +71,8 @@ pub enum Action {
     Controllers(controllers::Config),
     /// `longshore node`.
     Node(node::Config),
+    /// `longshore node-registrar` or `csi-node-driver-registrar`.
+    NodeRegistrar(node_registrar::Registration),
     /// `longshore driver`.
     Driver(driver::Config),
     /// `longshore apply`, `get`, `describe`, `delete` or `logs`.
@@ -246,6 +249,10 @@ fn program_action(
         "attacher" => go.read(attacher::REMOVED, |config| Action::Attacher(Box::new(config))),
         "controllers" => go.read(&[], Action::Controllers),
         "node" => go.read(&[], Action::Node),
+        "node-registrar" => go.read(&[], |config| match config {
+            node_registrar::Config::OldProbe => Action::Print(String::new()),
+            node_registrar::Config::Register(registration) => Action::NodeRegistrar(registration),
+        }),
         "driver" => go.read(&[], Action::Driver),
         "completions" => people::completions(go.command, args),
         _ => people::action(program, go.command, args),
@@ -318,6 +325,9 @@ impl Readable for controllers::Config {
 impl Readable for node::Config {
     type Flags = node::Flags;
 }
+impl Readable for node_registrar::Config {
+    type Flags = node_registrar::Flags;
+}
 impl Readable for driver::Config {
     type Flags = driver::Flags;
 }
@@ -358,6 +368,9 @@ fn act(action: Action, program: &str) -> ExitCode {
             logged(&config.logging.clone(), Threads::One, run::controllers(config))
         }
         Action::Node(config) => logged(&config.logging.clone(), Threads::Many, run::node(config)),
+        Action::NodeRegistrar(config) => {
+            logged(&config.logging.clone(), Threads::One, run::node_registrar(config))
+        }
         Action::Driver(config) => {
             logged(&config.logging.clone(), Threads::Many, run::driver(config))
         }

@@ -2,7 +2,7 @@
 
 use crate::flags::goify;
 
-use super::{attacher, controllers, driver, node, people, provisioner, up};
+use super::{attacher, controllers, driver, node, node_registrar, people, provisioner, up};
 
 /// The hidden program that keeps one pod's processes.
 pub(super) const POD_SHIM: &str = "pod-shim";
@@ -18,7 +18,7 @@ pub(super) const OFFICIAL: &[(&str, Option<&str>)] = &[
     ("csi-snapshotter", None),
     ("snapshot-controller", None),
     ("livenessprobe", None),
-    ("csi-node-driver-registrar", None),
+    ("csi-node-driver-registrar", Some("node-registrar")),
     ("csi-external-health-monitor-controller", None),
 ];
 
@@ -28,7 +28,6 @@ pub(super) const NOT_YET: &[&str] = &[
     "snapshotter",
     "snapshot-controller",
     "liveness-probe",
-    "node-registrar",
     "health-monitor",
     "sidecars",
     "hostpath-provisioner",
@@ -107,6 +106,12 @@ const PROGRAMS: &[(&str, &str, Augment, &str)] = &[
         "Mount volumes and run pods on one node",
         <node::Flags as clap::Args>::augment_args,
         "longshore node --kubeconfig node.kubeconfig --node-name n1 --root-dir /var/lib/node",
+    ),
+    (
+        "node-registrar",
+        "Introduce a CSI driver to the kubelet of its node (as csi-node-driver-registrar)",
+        <node_registrar::Flags as clap::Args>::augment_args,
+        "longshore node-registrar --csi-address=/csi/csi.sock --kubelet-registration-path=/var/lib/kubelet/plugins/DRIVER/csi.sock",
     ),
     (
         "driver",

@@ -3,6 +3,7 @@
 mod alone;
 mod demo;
 mod loops;
+mod registrar;
 mod root;
 mod sidecar;
 mod sidecars;
@@ -77,6 +78,14 @@ pub async fn controllers(config: cli::controllers::Config) -> anyhow::Result<()>
 /// When it cannot start or fails while running.
 pub async fn node(config: cli::node::Config) -> anyhow::Result<()> {
     alone::node(config).await
+}
+
+/// The registrar of a CSI driver.
+///
+/// # Errors
+/// When it cannot start, when the kubelet refuses the driver, or when it fails while running.
+pub async fn node_registrar(config: cli::node_registrar::Registration) -> anyhow::Result<()> {
+    registrar::run(config).await
 }
 
 /// A CSI driver.

@@ -3,6 +3,8 @@
 //! The agent watches its registry directory. A socket that appears there is asked who it is; the
 //! answer names the driver and the socket that serves it. When the socket goes, the driver goes.
 
+mod health;
+
 use std::path::{Path, PathBuf};
 
 use longshore_csi::{
@@ -15,6 +17,11 @@ use longshore_csi::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
+
+pub use health::Health;
+
+/// What the kubelet's own registrar leaves on its socket: the owner's bits only.
+const SOCKET_MODE: u32 = 0o700;
 
 /// What the agent said of the registration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,6 +73,14 @@ pub enum RegistrarError {
         /// Why.
         source: server::ServeError,
     },
+    /// The kubelet does not want the driver.
+    #[error("registration process failed for driver {driver}: {reason}; a restart tries it again")]
+    Refused {
+        /// The driver.
+        driver: String,
+        /// The kubelet's words.
+        reason: String,
+    },
 }
 
 /// A bound registration socket, not yet serving.
@@ -87,6 +102,18 @@ impl Registrar {
         Ok(Self { introduction, listener, verdict: watch::Sender::default() })
     }
 
+    /// Takes the registration socket, also from a predecessor that is still there. The registry
+    /// directory has to exist: it is a kubelet's, and a new one would never be watched.
+    ///
+    /// # Errors
+    /// When the socket's path cannot be taken.
+    pub fn succeed(introduction: Introduction) -> Result<Self, RegistrarError> {
+        let bound = server::Listener::replace(introduction.socket(), SOCKET_MODE);
+        let driver = introduction.driver.clone();
+        let listener = bound.map_err(|source| RegistrarError::Bind { driver, source })?;
+        Ok(Self { introduction, listener, verdict: watch::Sender::default() })
+    }
+
     /// Follows what the agent says of the registration.
     #[must_use]
     pub fn verdict(&self) -> watch::Receiver<Registered> {
@@ -98,17 +125,58 @@ impl Registrar {
     /// # Errors
     /// When the socket stops serving for another reason.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), RegistrarError> {
+        self.serve(Refusal::Answered, shutdown).await
+    }
+
+    /// The same until the kubelet refuses the driver. The refusal gets no answer and the socket's
+    /// file stays: whoever restarts this program makes the socket anew, and the kubelet looks again.
+    ///
+    /// # Errors
+    /// When the driver is refused, or the socket stops serving.
+    pub async fn run_until_refused(
+        self,
+        shutdown: CancellationToken,
+    ) -> Result<(), RegistrarError> {
         let driver = self.introduction.driver.clone();
-        let service = Service { introduction: self.introduction, verdict: self.verdict };
+        let mut verdict = self.verdict();
+        let serving = self.serve(Refusal::Unanswered, shutdown);
+        let refused = async {
+            match verdict.wait_for(|said| matches!(said, Registered::No(_))).await.as_deref() {
+                Ok(Registered::No(reason)) => reason.clone(),
+                // The service is gone without a refusal: how it ended is the answer.
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = serving => ended,
+            reason = refused => Err(RegistrarError::Refused { driver, reason }),
+        }
+    }
+
+    async fn serve(
+        self,
+        refusal: Refusal,
+        shutdown: CancellationToken,
+    ) -> Result<(), RegistrarError> {
+        let driver = self.introduction.driver.clone();
+        let service = Service { introduction: self.introduction, verdict: self.verdict, refusal };
         let routes = server::Routes::new(RegistrationServer::new(service));
         let served = server::serve(routes, self.listener, shutdown).await;
         served.map_err(|source| RegistrarError::Serve { driver, source })
     }
 }
 
+/// Whether a refusal gets an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    Answered,
+    Unanswered,
+}
+
 struct Service {
     introduction: Introduction,
     verdict: watch::Sender<Registered>,
+    refusal: Refusal,
 }
 
 fn text(path: &Path) -> String {
@@ -139,7 +207,12 @@ impl Registration for Service {
             tracing::warn!(driver, error = said.error, "the node refused the driver");
             Registered::No(said.error)
         };
+        let refused = matches!(verdict, Registered::No(_));
         self.verdict.send_replace(verdict);
+        if refused && self.refusal == Refusal::Unanswered {
+            // The program is about to end, and its connections with it.
+            return std::future::pending().await;
+        }
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
