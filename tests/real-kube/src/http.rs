@@ -46,11 +46,6 @@ impl Https {
     }
 }
 
-/// Status of a GET without TLS.
-pub(crate) fn plain_status(port: u16, path: &str) -> io::Result<u16> {
-    get(connect(port)?, path)
-}
-
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream =
         TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;

@@ -43,16 +43,21 @@ pub fn longshore() -> PathBuf {
     if let Some(file) = env::var_os("LONGSHORE_BIN") {
         return PathBuf::from(file);
     }
-    let exe = env::current_exe().unwrap_or_default();
-    // A test is in `deps` below the directory of the binaries.
-    let found = exe.ancestors().skip(1).take(2).map(|dir| dir.join("longshore"));
-    let found = found.filter(|file| file.is_file()).last();
-    match found {
+    match beside("longshore") {
         Some(file) => file,
         None => panic!(
-            "the longshore binary is not built beside {}: run `cargo build --package longshore`, \
-             or set LONGSHORE_BIN",
-            exe.display()
+            "the longshore binary is not built: run `cargo build --package longshore`, or set \
+             LONGSHORE_BIN"
         ),
     }
+}
+
+/// A binary of this workspace, in the directory where the running program or test was built.
+#[must_use]
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let exe = env::current_exe().ok()?;
+    // A test is in `deps` below the directory of the binaries.
+    let dir = exe.parent()?;
+    let dir = if dir.ends_with("deps") { dir.parent()? } else { dir };
+    Some(dir.join(name)).filter(|file| file.is_file())
 }

@@ -82,16 +82,31 @@ impl Ca {
         self.sign(params, user)
     }
 
-    /// A serving certificate for loopback.
+    /// A serving certificate for loopback and these names.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn serving(&self, names: &[&str]) -> Result<Pair> {
+        self.server("longshore-real-kube-serving", names, &[ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
+    /// A serving certificate with which a server may also ask others.
+    pub(crate) fn serving_and_client(&self, name: &str, names: &[&str]) -> Result<Pair> {
+        let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.server(name, names, &both)
+    }
+
+    fn server(
+        &self,
+        name: &str,
+        names: &[&str],
+        usages: &[ExtendedKeyUsagePurpose],
+    ) -> Result<Pair> {
         let mut params = params(names)?;
-        params.distinguished_name.push(DnType::CommonName, "longshore-real-kube-serving");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(params, "a server")
+        params.extended_key_usages = usages.to_vec();
+        self.sign(params, name)
     }
 
     fn sign(&self, mut params: CertificateParams, whom: &str) -> Result<Pair> {

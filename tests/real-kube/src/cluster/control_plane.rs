@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result};
 
 use super::{Cluster, Controllers, MASTERS, Options};
 use crate::{
-    http,
     pki::{self, write_private},
     ports,
     program::Program,
@@ -64,27 +63,38 @@ impl Cluster {
     }
 
     pub(super) fn start_etcd(&mut self, options: &Options) -> Result<u16> {
+        // Under our own CA nobody can mistake another cluster's store, on a port that was free a
+        // moment ago, for this one. It dials itself with its serving certificate.
+        let pair = self.ca.serving_and_client("etcd", &NAMES)?;
+        let (certificate, key) = pair.save(&self.dir().join("pki"), "etcd")?;
+        let mut fixed = vec![
+            "--name=real".to_owned(),
+            format!("--trusted-ca-file={}", self.ca_file().display()),
+            "--client-cert-auth".to_owned(),
+            format!("--cert-file={}", certificate.display()),
+            format!("--key-file={}", key.display()),
+            "--log-level=warn".to_owned(),
+        ];
+        if options.etcd_without_fsync {
+            fixed.push("--unsafe-no-fsync".to_owned());
+        }
         let data = self.dir().join("etcd").display().to_string();
-        let fast = options.etcd_without_fsync;
         let line = |ports: &[u16; 2]| {
-            let client = format!("http://127.0.0.1:{}", ports[0]);
+            let client = format!("https://127.0.0.1:{}", ports[0]);
             let peer = format!("http://127.0.0.1:{}", ports[1]);
             let mut line = vec![
-                "--name=real".to_owned(),
-                format!("--data-dir={data}"),
+                format!("--data-dir={data}-{}", ports[0]),
                 format!("--listen-client-urls={client}"),
                 format!("--advertise-client-urls={client}"),
                 format!("--listen-peer-urls={peer}"),
                 format!("--initial-advertise-peer-urls={peer}"),
                 format!("--initial-cluster=real={peer}"),
-                "--log-level=warn".to_owned(),
             ];
-            if fast {
-                line.push("--unsafe-no-fsync".to_owned());
-            }
+            line.extend(fixed.iter().cloned());
             line
         };
-        let ready = |ports: &[u16; 2]| matches!(http::plain_status(ports[0], "/health"), Ok(200));
+        let https = self.https.clone();
+        let ready = |ports: &[u16; 2]| matches!(https.status(ports[0], "/health"), Ok(200));
         Ok(self.launch(Tool::Etcd, line, ready)?[0])
     }
 
@@ -116,7 +126,10 @@ impl Cluster {
         write_private(&keys.join("sa.pub"), &verify)?;
         let mode = if options.rbac { "RBAC" } else { "AlwaysAllow" };
         let mut flags = vec![
-            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+            format!("--etcd-servers=https://127.0.0.1:{etcd}"),
+            format!("--etcd-cafile={}", self.ca_file().display()),
+            format!("--etcd-certfile={}", keys.join("etcd.crt").display()),
+            format!("--etcd-keyfile={}", keys.join("etcd.key").display()),
             "--bind-address=127.0.0.1".to_owned(),
             // Loopback cannot be advertised as an endpoint.
             "--endpoint-reconciler-type=none".to_owned(),

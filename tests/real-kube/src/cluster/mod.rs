@@ -7,6 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -74,6 +75,8 @@ pub struct Cluster {
     server: String,
     kubeconfig: PathBuf,
     audit: bool,
+    /// How many kubeconfigs were given out; makes their names differ.
+    users: AtomicU32,
 }
 
 impl Cluster {
@@ -109,6 +112,7 @@ impl Cluster {
             server: String::new(),
             kubeconfig: PathBuf::new(),
             audit: options.audit,
+            users: AtomicU32::new(0),
         };
         cluster.state.save(&dir)?;
         let keys = dir.join("pki");
@@ -131,7 +135,7 @@ impl Cluster {
         let pair = self.ca.client(user, groups)?;
         let safe: String =
             user.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let number = fs::read_dir(self.dir()).map_or(0, Iterator::count);
+        let number = self.users.fetch_add(1, Ordering::Relaxed);
         let file = self.dir().join(format!("{safe}-{number}.kubeconfig"));
         let ca = &self.ca.pair().certificate;
         write_private(&file, &kubeconfig::text(&self.server, ca, user, &pair))?;

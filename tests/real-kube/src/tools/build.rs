@@ -1,20 +1,21 @@
 //! Building tools into the cache.
 
 use std::{
+    env,
     fs::{self, File},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use super::{
-    Tool, ToolError, cache_dir, cached, failed, go, module_dir,
+    BROUGHT, Tool, ToolError, brought, cache_dir, cached, failed, go, module_dir,
     table::{self, Kind, Source},
 };
 
 /// Flags of every build; part of the cache key.
 pub(super) const FLAGS: [&str; 3] = ["-trimpath", "-mod=readonly", "-buildvcs=false"];
 
-/// Builds what is missing. `log` gets one line per step that takes time.
+/// Builds what is neither in `$LONGSHORE_TOOLS` nor in the cache. `log` gets one line per step that takes time.
 ///
 /// Two builders do not collide: each program has a lock file, and appears in the cache only when
 /// it is complete.
@@ -23,13 +24,17 @@ pub(super) const FLAGS: [&str; 3] = ["-trimpath", "-mod=readonly", "-buildvcs=fa
 /// When a tool cannot be built; see [`ToolError`].
 pub fn build(tools: &[Tool], log: &dyn Fn(&str)) -> Result<(), ToolError> {
     let cache = cache_dir();
+    let own = env::var_os(BROUGHT).map(PathBuf::from);
     for tool in tools {
-        build_one(*tool, &cache, log)?;
+        match brought(*tool, own.clone()) {
+            Some(file) => log(&format!("{}: taking {}", tool.program(), file.display())),
+            None => build_one(*tool, &cache, log)?,
+        }
     }
     Ok(())
 }
 
-fn build_one(tool: Tool, cache: &Path, log: &dyn Fn(&str)) -> Result<(), ToolError> {
+pub(super) fn build_one(tool: Tool, cache: &Path, log: &dyn Fn(&str)) -> Result<(), ToolError> {
     let (program, source) = table::entry(tool);
     let (Source::Module { module, package, kind, set }, Some(target)) =
         (source, cached(tool, cache)?)
@@ -68,11 +73,7 @@ fn build_one(tool: Tool, cache: &Path, log: &dyn Fn(&str)) -> Result<(), ToolErr
 }
 
 /// One builder at a time looks for Go, because it may have to install it.
-fn go_for(
-    module: &Path,
-    cache: &Path,
-    log: &dyn Fn(&str),
-) -> Result<std::path::PathBuf, ToolError> {
+fn go_for(module: &Path, cache: &Path, log: &dyn Fn(&str)) -> Result<PathBuf, ToolError> {
     let want = go::Version::of_module(module)?;
     let lock = cache.join("go.lock");
     let held = File::create(&lock).map_err(failed("cannot make", &lock))?;
