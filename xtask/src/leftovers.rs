@@ -1,29 +1,40 @@
-//! Proof that a run left nothing behind: mounts, loop devices, processes, temporary files.
+//! Proof that a run left nothing behind: mounts, loop devices, processes, cgroups, networks, files.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, bail};
+use longshore_real_kube::tools;
 
 use crate::run;
 
-/// What the machine held at one moment.
-pub struct Snapshot {
-    mounts: BTreeSet<String>,
-    loops: BTreeSet<String>,
-    processes: BTreeSet<String>,
-    files: BTreeSet<String>,
-}
+/// Our directories in the temporary directory, our cgroups and our programs start with this.
+const OURS: &str = "longshore";
+
+/// What the machine held at one moment, by kind.
+pub struct Snapshot(BTreeMap<String, BTreeSet<String>>);
 
 impl Snapshot {
     /// Looks at the machine now.
     pub fn take() -> Result<Self> {
-        Ok(Self { mounts: mounts()?, loops: loops()?, processes: processes()?, files: files()? })
+        let kinds = [
+            ("mount", mounts()?),
+            ("loop device", loops()?),
+            ("process", processes()?),
+            ("cgroup", cgroups()?),
+            ("network namespace", names("/run/netns", |_| true)),
+            ("network interface", names("/sys/class/net", |_| true)),
+            ("temporary file", files()),
+        ];
+        Ok(Self(kinds.into_iter().map(|(kind, found)| (kind.to_owned(), found)).collect()))
     }
 
     /// Writes the snapshot into the target directory.
     pub fn save(&self) -> Result<()> {
-        let sets = [&self.mounts, &self.loops, &self.processes, &self.files];
-        let text = serde_json::to_string(&sets)?;
+        let text = serde_json::to_string(&self.0)?;
         fs::create_dir_all(run::root().join("target"))?;
         fs::write(file(), text).context("cannot write the snapshot")
     }
@@ -31,8 +42,8 @@ impl Snapshot {
     /// Reads what [`Snapshot::save`] wrote.
     pub fn load() -> Result<Self> {
         let text = fs::read_to_string(file()).context("no snapshot: run `leftovers save` first")?;
-        let [mounts, loops, processes, files] = serde_json::from_str(&text)?;
-        Ok(Self { mounts, loops, processes, files })
+        let old = "the snapshot is of another version: run `leftovers save` again";
+        Ok(Self(serde_json::from_str(&text).context(old)?))
     }
 
     /// Looks again and fails when something is there that was not.
@@ -41,7 +52,8 @@ impl Snapshot {
         let mut left = self.left()?;
         for _ in 0..20 {
             if left.is_empty() {
-                eprintln!("nothing left behind: no mount, loop device, process or temporary file");
+                let kinds: Vec<&str> = self.0.keys().map(String::as_str).collect();
+                eprintln!("nothing left behind: no {}", kinds.join(", "));
                 return Ok(());
             }
             std::thread::sleep(std::time::Duration::from_millis(250));
@@ -51,17 +63,13 @@ impl Snapshot {
     }
 
     fn left(&self) -> Result<Vec<String>> {
-        let now = Self::take()?;
-        let pairs = [
-            ("mount", &self.mounts, &now.mounts),
-            ("loop device", &self.loops, &now.loops),
-            ("process", &self.processes, &now.processes),
-            ("temporary file", &self.files, &now.files),
-        ];
-        let left = pairs.into_iter().flat_map(|(what, before, after)| {
-            after.difference(before).map(move |one| format!("{what} {one}"))
-        });
-        Ok(left.collect())
+        let none = BTreeSet::new();
+        let mut left = Vec::new();
+        for (kind, after) in Self::take()?.0 {
+            let before = self.0.get(&kind).unwrap_or(&none);
+            left.extend(after.difference(before).map(|one| format!("{kind} {one}")));
+        }
+        Ok(left)
     }
 }
 
@@ -86,27 +94,103 @@ fn loops() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Our own programs that are still running.
+/// Our own programs, programs of the tools cache, and whatever works in a directory of ours: a
+/// containerd of a test, and its shims, name its socket there.
 fn processes() -> Result<BTreeSet<String>> {
+    let cache = tools::cache_dir();
+    let cache = fs::canonicalize(&cache).unwrap_or(cache);
+    let temp = format!("{}/{OURS}-", std::env::temp_dir().display());
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").context("cannot read /proc")? {
         let path = entry?.path();
+        let pid = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+        if pid.is_none_or(|pid| pid == std::process::id()) {
+            continue;
+        }
         let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        if name.starts_with("longshore") {
-            let line = fs::read_to_string(path.join("cmdline")).unwrap_or_default();
-            found.insert(format!("{} {}", path.display(), line.replace('\0', " ").trim()));
+        let exe = fs::read_link(path.join("exe")).unwrap_or_default();
+        let line = fs::read(path.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if name.starts_with(OURS) || exe.starts_with(&cache) || line.contains(&temp) {
+            found.insert(format!("{} {}", path.display(), line.trim()));
         }
     }
     Ok(found)
 }
 
-fn files() -> Result<BTreeSet<String>> {
+/// Cgroups of ours in every hierarchy. What is inside goes with them.
+fn cgroups() -> Result<BTreeSet<String>> {
+    let table =
+        fs::read_to_string("/proc/self/mountinfo").context("cannot read the mount table")?;
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(std::env::temp_dir()).context("cannot read the temp directory")? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with("longshore") {
-            found.insert(name);
+    for line in table.lines() {
+        let Some((mount, kind)) = line.split_once(" - ") else { continue };
+        let Some(point) = mount.split(' ').nth(4) else { continue };
+        if kind.starts_with("cgroup") {
+            our_cgroups(Path::new(point), &mut found);
         }
     }
     Ok(found)
+}
+
+fn our_cgroups(dir: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        // The fixed names are those that containerd and the kubelet use when nobody names others.
+        if name.starts_with(OURS) || name == "k8s.io" || name.starts_with("kubepods") {
+            found.insert(entry.path().display().to_string());
+        } else {
+            our_cgroups(&entry.path(), found);
+        }
+    }
+}
+
+fn files() -> BTreeSet<String> {
+    let temp = std::env::temp_dir().display().to_string();
+    names(&temp, |name| name.starts_with(OURS))
+}
+
+/// The names in a directory that need not exist.
+fn names(dir: &str, keep: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| keep(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_process_and_directory_are_seen() {
+        let before = Snapshot::take().unwrap();
+        let dir = std::env::temp_dir().join(format!("longshore-leftovers-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let mut child = std::process::Command::new("tail")
+            .args(["-f", "/dev/null"])
+            .arg(dir.join("nothing"))
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // The kernel shows the command line once the program is loaded.
+        let mut left = Vec::new();
+        for _ in 0..100 {
+            left = before.left().unwrap();
+            if left.iter().any(|one| one.contains("tail")) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir(&dir).unwrap();
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(left.contains(&format!("temporary file {name}")), "{left:?}");
+        let process = |one: &&String| one.starts_with("process") && one.contains(&name);
+        assert!(left.iter().any(|one| process(&one)), "{left:?}");
+    }
 }

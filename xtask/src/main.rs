@@ -23,8 +23,8 @@ cargo xtask TASK
   licenses      every dependency's licence is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
-  real-kube build [TOOL…]
-                build the real Kubernetes programs into the cache
+  real-kube build [TOOL…] | up [FLAGS] | down [DIR…]
+                build the real Kubernetes programs; start and end a cluster of them
   full          the long loops: simulator sweeps and crash loops
 ";
 
@@ -62,10 +62,11 @@ fn task(args: &[String]) -> Result<()> {
 
 fn test(args: &[String]) -> Result<()> {
     setup::prepare()?;
+    setup::real_tools()?;
     run::cargo(&["build", "--package", "longshore"], &[])?;
     let mut line = vec!["test", "--workspace", "--no-fail-fast"];
     line.extend(args.iter().map(String::as_str));
-    let path = setup::path_with_kubectl()?;
+    let path = setup::path_with_kubectl();
     run::cargo(&line, &[("PATH", &path)])
 }
 
@@ -86,9 +87,12 @@ fn leftovers(args: &[String]) -> Result<()> {
 
 fn full() -> Result<()> {
     setup::prepare()?;
+    setup::real_tools()?;
     let before = leftovers::Snapshot::take()?;
     let long = [("LONGSHORE_TEST_STRICT", "1"), ("LONGSHORE_LONG", "1")];
     run::cargo(&["test", "--release", "--package", "longshore-sim", "--", "--nocapture"], &long)?;
+    let path = setup::path_with_kubectl();
+    let long = [long[0], long[1], ("PATH", &path)];
     run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
     before.compare()
 }

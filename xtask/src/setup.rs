@@ -3,6 +3,7 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Result, bail};
+use longshore_real_kube::tools::{self, Tool, ToolError};
 
 /// Programs that the tests run, and the Debian package of each.
 const TOOLS: [(&str, &str); 5] = [
@@ -30,45 +31,56 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// `PATH` for the tests, with a kubectl on it if there is any way to get one.
+/// The real Kubernetes programs that tests run.
+const REAL: [Tool; 11] = [
+    Tool::Kubectl,
+    Tool::Etcd,
+    Tool::KubeApiserver,
+    Tool::KubeControllerManager,
+    Tool::KubeScheduler,
+    Tool::Kubelet,
+    Tool::Hostpath,
+    Tool::CsiProvisioner,
+    Tool::CsiSanity,
+    Tool::E2eTest,
+    Tool::Agnhost,
+];
+
+/// Builds the real programs that are missing, installing Go when there is none.
 ///
-/// Debian's own kubectl is too old, so a missing one is built from a pinned Go module into a cache
-/// directory outside the checkout. Without Go the kubectl tests say SKIPPED.
-pub fn path_with_kubectl() -> Result<String> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    if present("kubectl") {
-        return Ok(path);
-    }
-    if !present("go") {
-        eprintln!("neither kubectl nor go is here: kubectl tests will say SKIPPED");
-        return Ok(path);
-    }
-    let dir = cache_dir().join("kubectl-0.32.4");
-    if !dir.join("kubectl").is_file() {
-        eprintln!("building kubectl (once, a few minutes)");
-        std::fs::create_dir_all(&dir)?;
-        let version = "v1.32.4";
-        let flags = format!(
-            "-X k8s.io/component-base/version.gitVersion={version} -X k8s.io/client-go/pkg/version.gitVersion={version}"
-        );
-        let status = Command::new("go")
-            .current_dir(crate::run::root().join("tests/real-kube/tools/kubectl"))
-            .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
-            .arg(dir.join("kubectl"))
-            .arg(".")
-            .status()?;
-        if !status.success() {
-            bail!("building kubectl failed ({status})");
+/// Where that cannot be done, tests that need them say SKIPPED, and one line here says why; with
+/// `LONGSHORE_TEST_STRICT=1` it is a failure.
+pub fn real_tools() -> Result<()> {
+    let strict = std::env::var("LONGSHORE_TEST_STRICT").is_ok_and(|value| value == "1");
+    for tool in REAL {
+        // Each on its own: one that cannot be built does not take the others along.
+        if tools::path(tool).is_ok() {
+            continue;
+        }
+        match tools::build(&[tool], &|line| eprintln!("{line}")) {
+            Ok(()) => {}
+            Err(error) if strict => return Err(error.into()),
+            // Without Go none of the others can be built either.
+            Err(error @ ToolError::Go { .. }) => {
+                eprintln!("tests against the real Kubernetes will say SKIPPED: {error}");
+                return Ok(());
+            }
+            Err(error) => {
+                eprintln!("tests that need {} will say SKIPPED: {error}", tool.program());
+            }
         }
     }
-    Ok(format!("{}:{path}", dir.display()))
+    Ok(())
 }
 
-fn cache_dir() -> std::path::PathBuf {
-    let home = std::env::var_os("XDG_CACHE_HOME").map(std::path::PathBuf::from).or_else(|| {
-        std::env::var_os("HOME").map(|home| std::path::PathBuf::from(home).join(".cache"))
-    });
-    home.unwrap_or_else(std::env::temp_dir).join("longshore-tools")
+/// `PATH` for the tests, with the pinned kubectl before any other: transcripts depend on its version.
+pub fn path_with_kubectl() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let kubectl = tools::path(Tool::Kubectl).ok();
+    match kubectl.as_deref().and_then(Path::parent) {
+        Some(dir) => format!("{}:{path}", dir.display()),
+        None => path,
+    }
 }
 
 fn install(packages: &[&str]) -> Result<()> {
