@@ -38,9 +38,25 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// A temporary directory in which a child makes its clusters.
-fn temp(test: &str) -> tempfile::TempDir {
-    tempfile::Builder::new().prefix(&format!("longshore-{test}-")).tempdir().unwrap()
+/// A temporary directory in which a child makes its clusters; none survives a failed test.
+struct Temp(tempfile::TempDir);
+
+impl Temp {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.path()).into_iter().flatten().flatten() {
+            let _ = state::end(&entry.path());
+        }
+    }
+}
+
+fn temp(test: &str) -> Temp {
+    Temp(tempfile::Builder::new().prefix(&format!("longshore-{test}-")).tempdir().unwrap())
 }
 
 /// The cluster that a child has made in its temporary directory, with so many programs.
