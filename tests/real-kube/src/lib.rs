@@ -19,6 +19,7 @@
 pub mod cluster;
 mod http;
 mod keeper;
+pub mod node;
 pub mod pki;
 mod ports;
 mod process;

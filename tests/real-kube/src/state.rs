@@ -85,6 +85,7 @@ pub fn end(dir: &Path) -> Result<usize> {
             owner.pid
         );
     }
+    crate::node::end_recorded(dir)?;
     let mut running = 0;
     for program in state.programs.iter().rev().filter(|program| program.runs()) {
         running += 1;

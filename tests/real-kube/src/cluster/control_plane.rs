@@ -124,7 +124,11 @@ impl Cluster {
         let (sign, verify) = pki::token_keys()?;
         write_private(&keys.join("sa.key"), &sign)?;
         write_private(&keys.join("sa.pub"), &verify)?;
-        let mode = if options.rbac { "RBAC" } else { "AlwaysAllow" };
+        let mode = match (options.rbac, options.node) {
+            (false, _) => "AlwaysAllow",
+            (true, false) => "RBAC",
+            (true, true) => "Node,RBAC",
+        };
         let mut flags = vec![
             format!("--etcd-servers=https://127.0.0.1:{etcd}"),
             format!("--etcd-cafile={}", self.ca_file().display()),
@@ -160,6 +164,10 @@ impl Cluster {
     pub(super) fn start_controllers(&mut self, options: &Options) -> Result<()> {
         let list = match options.controllers {
             Controllers::None => return Ok(()),
+            // A new node cannot have pods until this controller has seen it ready.
+            Controllers::Volumes if options.node => {
+                format!("{},node-lifecycle-controller", VOLUME_CONTROLLERS.join(","))
+            }
             Controllers::Volumes => VOLUME_CONTROLLERS.join(","),
             Controllers::All => "*".to_owned(),
         };

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     http::Https,
+    node::Node,
     pki::{Ca, write_private},
     process::Process,
     program::{Interrupt, Lifetime, Program, interrupted},
@@ -49,6 +50,8 @@ pub struct Options {
     pub controllers: Controllers,
     /// Whether the scheduler runs.
     pub scheduler: bool,
+    /// Whether there is a node: containerd and the kubelet. Needs root.
+    pub node: bool,
     /// Further flags for kube-apiserver.
     pub more_apiserver_args: Vec<String>,
     /// Further flags for kube-controller-manager.
@@ -67,6 +70,7 @@ pub struct Options {
 pub struct Cluster {
     dir: Option<PathBuf>,
     programs: Vec<Program>,
+    node: Option<Node>,
     state: State,
     lifetime: Lifetime,
     interrupt: Option<Interrupt>,
@@ -92,6 +96,10 @@ impl Cluster {
         cluster.kubeconfig = cluster.kubeconfig_for(ADMIN, &[MASTERS])?;
         cluster.start_controllers(options)?;
         cluster.start_scheduler(options)?;
+        if options.node {
+            let interrupt = options.interrupt.clone();
+            cluster.node = Some(Node::start(&cluster, options.lifetime, interrupt)?);
+        }
         Ok(cluster)
     }
 
@@ -104,6 +112,7 @@ impl Cluster {
         let cluster = Self {
             dir: Some(dir.clone()),
             programs: Vec::new(),
+            node: None,
             state: State { owner, programs: Vec::new() },
             lifetime: options.lifetime,
             interrupt: options.interrupt.clone(),
@@ -187,6 +196,18 @@ impl Cluster {
         &self.programs
     }
 
+    /// The node, when there is one.
+    #[must_use]
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The node, to start programs inside it.
+    #[must_use]
+    pub fn node_mut(&mut self) -> Option<&mut Node> {
+        self.node.as_mut()
+    }
+
     /// The audit log, when it was asked for.
     #[must_use]
     pub fn audit_log(&self) -> Option<PathBuf> {
@@ -256,6 +277,9 @@ impl Cluster {
         for program in self.programs.drain(..) {
             let _ = program.release();
         }
+        if let Some(node) = self.node.take() {
+            node.release();
+        }
         self.dir.take().context("the cluster has a directory")
     }
 
@@ -265,7 +289,7 @@ impl Cluster {
     }
 
     fn end(&mut self) -> Result<()> {
-        let mut first = Ok(());
+        let mut first = self.node.take().map_or(Ok(()), Node::stop);
         while let Some(program) = self.programs.pop() {
             let ended = program.stop();
             first = first.and(ended);

@@ -1,0 +1,120 @@
+//! What a node leaves in the kernel, and taking it away.
+//!
+//! Processes, mounts and network interfaces go with the node's namespaces. Cgroups and loop devices
+//! belong to no namespace and are removed by name.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::machine::Record;
+
+/// How long the kernel may take to let go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Removes what is left of a node whose process 1 has ended, and checks that nothing is left.
+pub(super) fn remove(record: &Record, dir: &Path) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        for device in loops_below(dir)? {
+            detach(&device.0);
+        }
+        for path in cgroups(&record.cgroup)? {
+            remove_cgroup(&path);
+        }
+        let left = left(record, dir)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            bail!("the node in {} left behind: {}", dir.display(), left.join(", "));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Everything of the node that is still there.
+pub(super) fn left(record: &Record, dir: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (device, file) in loops_below(dir)? {
+        found.push(format!("loop device {} on {file}", device.display()));
+    }
+    found.extend(cgroups(&record.cgroup)?.iter().map(|path| format!("cgroup {}", path.display())));
+    if let Some(link) = &record.link {
+        if Path::new("/sys/class/net").join(link).exists() {
+            found.push(format!("network interface {link}"));
+        }
+    }
+    if let Some(namespace) = record.namespace {
+        found.extend(processes_in(namespace).iter().map(|pid| format!("process {pid}")));
+    }
+    for mount in crate::sweep::mounts_below(dir)? {
+        found.push(format!("mount {mount}"));
+    }
+    Ok(found)
+}
+
+/// Attached loop devices with a backing file below `dir`.
+fn loops_below(dir: &Path) -> Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block").context("cannot read /sys/block")? {
+        let entry = entry?;
+        let Ok(file) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let file = file.trim().to_owned();
+        if Path::new(&file).starts_with(dir) {
+            found.push((Path::new("/dev").join(entry.file_name()), file));
+        }
+    }
+    Ok(found)
+}
+
+fn detach(device: &Path) {
+    // A device that is still in use is tried again, and named if that does not help.
+    let _ = Command::new("losetup").arg("--detach").arg(device).output();
+}
+
+/// The cgroup of that name in every hierarchy that has it.
+fn cgroups(name: &str) -> Result<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    let mut found = Vec::new();
+    for line in table.lines() {
+        let Some((mount, kind)) = line.split_once(" - ") else { continue };
+        if !kind.starts_with("cgroup ") && !kind.starts_with("cgroup2 ") {
+            continue;
+        }
+        let Some(point) = mount.split(' ').nth(4) else { continue };
+        let path = Path::new(point).join(name);
+        if path.is_dir() {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Only directories can be removed in a cgroup; its files go with it.
+fn remove_cgroup(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroup(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(path);
+}
+
+/// The number of the pid namespace of a process.
+pub(super) fn namespace_of(pid: u32) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/{pid}/ns/pid"))?.ino())
+}
+
+fn processes_in(namespace: u64) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    pids.filter(|pid| namespace_of(*pid).is_ok_and(|found| found == namespace)).collect()
+}

@@ -1,0 +1,195 @@
+//! What the tests of the node share.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use longshore_real_kube::{Cluster, node::IMAGE};
+
+/// Long, because machines can be busy. Nothing waits that long when all is well.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs kubectl and gives what it printed; a failure fails the test with what kubectl said.
+pub fn ok(cluster: &Cluster, args: &[&str], stdin: &str) -> String {
+    let output = cluster.kubectl_as(cluster.kubeconfig(), args, stdin).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "kubectl {}: {said}", args.join(" "));
+    text(&output.stdout)
+}
+
+/// Waits until `probe` says yes.
+pub fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !probe() {
+        assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Says how long a step took.
+pub fn step<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let result = work();
+    eprintln!("{what}: {:.1} s", begin.elapsed().as_secs_f64());
+    result
+}
+
+/// Starts a pod with the claim `claim` at `/data`, and waits until its script has made `/tmp/done`.
+pub fn pod(cluster: &Cluster, name: &str, script: &str) {
+    let object = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name },
+        "spec": {
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{ "operator": "Exists" }],
+            "containers": [{
+                "name": "main",
+                "image": IMAGE,
+                "imagePullPolicy": "Never",
+                "command": ["sh", "-c", script],
+                "readinessProbe": {
+                    "exec": { "command": ["test", "-e", "/tmp/done"] },
+                    "periodSeconds": 1,
+                },
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            }],
+            "volumes": [{ "name": "data", "persistentVolumeClaim": { "claimName": "claim" } }],
+        },
+    });
+    ok(cluster, &["apply", "--filename", "-"], &object.to_string());
+    let wait = ["wait", "--for=condition=Ready", &format!("pod/{name}"), "--timeout=90s"];
+    let output = cluster.kubectl(&wait).unwrap();
+    if !output.status.success() {
+        let events = ok(cluster, &["get", "events", "--sort-by=.lastTimestamp"], "");
+        panic!("pod {name} is not ready:\n{events}");
+    }
+}
+
+/// What a cluster with a node has in the kernel while it runs.
+#[derive(Debug)]
+pub struct Traces {
+    dir: PathBuf,
+    name: String,
+    links: BTreeSet<String>,
+    namespace: PathBuf,
+}
+
+impl Traces {
+    pub fn of(cluster: &Cluster) -> Self {
+        let dir = cluster.dir().to_owned();
+        let name = dir.file_name().unwrap().to_string_lossy().into_owned();
+        let kubelet = process_named("kubelet", &dir).expect("the kubelet runs");
+        let namespace = fs::read_link(format!("/proc/{kubelet}/ns/pid")).unwrap();
+        let links = links(&dir);
+        Self { dir, name, links, namespace }
+    }
+
+    /// So that a test that finds nothing afterwards has looked in the right places.
+    pub fn assert_there(&self) {
+        let found = self.found();
+        for kind in ["process", "pod process", "cgroup", "link", "loop"] {
+            let some = found.iter().any(|one| one.starts_with(&format!("{kind} ")));
+            assert!(some, "no {kind} of the running cluster: {found:#?}");
+        }
+        assert!(self.dir.exists());
+    }
+
+    pub fn assert_gone(&self) {
+        let found = self.found();
+        assert!(found.is_empty(), "left behind: {found:#?}");
+        assert!(!self.dir.exists(), "{} is still there", self.dir.display());
+    }
+
+    fn found(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for pid in pids() {
+            if line_of(pid).contains(&*self.dir.to_string_lossy()) && pid != std::process::id() {
+                found.push(format!("process {pid} {}", line_of(pid)));
+            }
+            if fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|one| one == self.namespace) {
+                found.push(format!("process {pid} {}", line_of(pid)));
+            }
+            // A container has a namespace of its own and no path of ours, but a cgroup.
+            let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            if cgroup.contains(&self.name) {
+                found.push(format!("pod process {pid} {}", line_of(pid)));
+            }
+        }
+        for hierarchy in read("/sys/fs/cgroup") {
+            for path in
+                [hierarchy.join(&self.name), PathBuf::from("/sys/fs/cgroup").join(&self.name)]
+            {
+                if path.exists() {
+                    found.push(format!("cgroup {}", path.display()));
+                }
+            }
+        }
+        for link in &self.links {
+            if Path::new("/sys/class/net").join(link).exists() {
+                found.push(format!("link {link}"));
+            }
+        }
+        for device in read("/sys/block") {
+            let file = fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+            if file.contains(&self.name) {
+                found.push(format!("loop {} on {}", device.display(), file.trim()));
+            }
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = mounts.lines().filter(|line| line.contains(&self.name));
+        found.extend(mounts.map(|line| format!("mount {line}")));
+        found
+    }
+}
+
+fn read(dir: &str) -> Vec<PathBuf> {
+    fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()).collect()
+}
+
+fn pids() -> Vec<u32> {
+    let names =
+        read("/proc").into_iter().filter_map(|path| path.file_name().map(ToOwned::to_owned));
+    names.filter_map(|name| name.to_string_lossy().parse().ok()).collect()
+}
+
+fn line_of(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
+fn process_named(name: &str, dir: &Path) -> Option<u32> {
+    let dir = dir.to_string_lossy().into_owned();
+    pids().into_iter().find(|pid| {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        comm.trim() == name && line_of(*pid).contains(&dir)
+    })
+}
+
+/// The node's own interface, and those of its pods: the routes to the addresses given out.
+fn links(dir: &Path) -> BTreeSet<String> {
+    let record = fs::read_to_string(dir.join("node/machine.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let own = record["link"].as_str().unwrap().to_owned();
+    let given = fs::read_dir(dir.join("node/addresses/longshore")).unwrap().flatten();
+    let given: BTreeSet<String> =
+        given.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let routes = fs::read_to_string("/proc/net/route").unwrap();
+    let mut found = BTreeSet::from([own]);
+    for line in routes.lines().skip(1) {
+        let mut fields = line.split_whitespace();
+        let (Some(link), Some(to)) = (fields.next(), fields.next()) else { continue };
+        let to = u32::from_str_radix(to, 16).unwrap().to_le_bytes();
+        if given.contains(&std::net::Ipv4Addr::from(to).to_string()) {
+            found.insert(link.to_owned());
+        }
+    }
+    assert!(found.len() > 1, "no pod has an interface: {given:?}\n{routes}");
+    found
+}
