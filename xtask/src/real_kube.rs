@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const USAGE: &str = "\
 real-kube build [TOOL…]
-real-kube up [--rbac] [--audit] [--controllers none|volumes|all] [--no-scheduler]
+real-kube up [--node] [--rbac] [--audit] [--controllers none|volumes|all] [--no-scheduler]
 real-kube down [DIR…]";
 
 /// `real-kube build|up|down`.
@@ -94,6 +94,7 @@ fn options(flags: &[String], interrupt: Interrupt) -> Result<Options> {
     let mut flags = flags.iter().map(String::as_str);
     while let Some(flag) = flags.next() {
         match flag {
+            "--node" => options.node = true,
             "--rbac" => options.rbac = true,
             "--audit" => options.audit = true,
             "--scheduler" => options.scheduler = true,
@@ -121,6 +122,9 @@ fn tools_of(options: &Options) -> Vec<Tool> {
     }
     if options.scheduler {
         tools.push(Tool::KubeScheduler);
+    }
+    if options.node {
+        tools.push(Tool::Kubelet);
     }
     tools
 }
@@ -162,6 +166,9 @@ mod tests {
         let all = parse("").unwrap();
         assert!(all.controllers == Controllers::All && all.scheduler && !all.rbac);
         assert_eq!(all.lifetime, Lifetime::Detached);
+        let node = parse("--node").unwrap();
+        assert!(node.node && !all.node);
+        assert!(tools_of(&node).contains(&Tool::Kubelet));
         let small = parse("--rbac --controllers none --no-scheduler").unwrap();
         assert!(small.controllers == Controllers::None && !small.scheduler && small.rbac);
         assert_eq!(tools_of(&small), [Tool::Etcd, Tool::KubeApiserver, Tool::Kubectl]);

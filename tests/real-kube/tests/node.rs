@@ -1,5 +1,7 @@
 //! A real node: pods with claims on the reference driver and on ours.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
 mod support;
 
 use std::{fs, path::Path, process::Command};

@@ -47,11 +47,8 @@ pub(super) fn left(record: &Record, dir: &Path) -> Result<Vec<String>> {
         found.push(format!("loop device {} on {file}", device.display()));
     }
     found.extend(cgroups(&record.cgroup)?.iter().map(|path| format!("cgroup {}", path.display())));
-    if let Some(link) = &record.link {
-        if Path::new("/sys/class/net").join(link).exists() {
-            found.push(format!("network interface {link}"));
-        }
-    }
+    let link = record.link.iter().filter(|link| Path::new("/sys/class/net").join(link).exists());
+    found.extend(link.map(|link| format!("network interface {link}")));
     if let Some(namespace) = record.namespace {
         found.extend(processes_in(namespace).iter().map(|pid| format!("process {pid}")));
     }
