@@ -32,14 +32,17 @@ impl Version {
         Some(Self(major, minor, parts.next().flatten().unwrap_or(0)))
     }
 
-    /// The `go` line of a module.
+    /// The oldest Go that can build a module: its `go` line, and not before `tool` lines existed.
     pub(super) fn of_module(dir: &Path) -> Result<Self, ToolError> {
         let file = dir.join("go.mod");
         let text = fs::read_to_string(&file).map_err(failed("cannot read", &file))?;
         let line = text.lines().find_map(|line| line.strip_prefix("go "));
-        line.and_then(Self::parse).ok_or_else(|| {
-            failed("cannot use", &file)(std::io::Error::other("it has no readable go line"))
-        })
+        let Some(own) = line.and_then(Self::parse) else {
+            let why = std::io::Error::other("it has no readable go line");
+            return Err(failed("cannot use", &file)(why));
+        };
+        let has_tools = text.lines().any(|line| line.starts_with("tool "));
+        Ok(if has_tools { own.max(Self(1, 24, 0)) } else { own })
     }
 }
 
@@ -130,5 +133,22 @@ mod tests {
         assert!(parse("1.9.9") < parse("1.26.0"));
         assert!(parse("1.27rc1") > parse("1.26.5"));
         assert!(Version::parse("devel").is_none());
+    }
+
+    #[test]
+    fn a_module_says_which_go_it_needs() {
+        let dir = tempfile::Builder::new().prefix("longshore-rk-go-").tempdir().unwrap();
+        let cases = [
+            ("module a\n\ngo 1.23.0\n", Version(1, 23, 0)),
+            ("module a\n\ngo 1.23.0\n\ntool b/cmd/c\n", Version(1, 24, 0)),
+            ("module a\n\ngo 1.26.1\n\ntool (\n\tb/cmd/c\n)\n", Version(1, 26, 1)),
+        ];
+        for (text, want) in cases {
+            fs::write(dir.path().join("go.mod"), text).unwrap();
+            assert_eq!(Version::of_module(dir.path()).unwrap(), want, "{text}");
+        }
+        fs::write(dir.path().join("go.mod"), "module a\n").unwrap();
+        let error = Version::of_module(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("go.mod") && error.contains("no readable go line"), "{error}");
     }
 }
