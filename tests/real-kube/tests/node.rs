@@ -106,20 +106,24 @@ fn ours(cluster: &mut Cluster) -> String {
     driver.to_owned()
 }
 
-/// A claim and a pod; the pod writes and goes; another reads; all goes.
-fn life_of_a_claim(cluster: &Cluster, class: &str) {
+fn claim(cluster: &Cluster, class: &str) {
     let claim = format!(
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: claim}}\n\
          spec: {{storageClassName: {class}, accessModes: [ReadWriteOnce], \
          resources: {{requests: {{storage: 64Mi}}}}}}\n"
     );
     ok(cluster, &["apply", "--filename", "-"], &claim);
+}
+
+/// A claim and a pod; the pod writes and goes; another reads; all goes.
+fn life_of_a_claim(cluster: &Cluster, class: &str) {
+    claim(cluster, class);
     let write = "echo written by the first > /data/file && sync && touch /tmp/done && sleep 1000";
-    pod(cluster, "writer", write);
+    pod(cluster, "writer", write, Some("claim"));
     let read = ["exec", "writer", "--", "cat", "/data/file"];
     assert_eq!(ok(cluster, &read, ""), "written by the first\n");
     ok(cluster, &["delete", "pod", "writer", "--timeout=60s"], "");
-    pod(cluster, "reader", "touch /tmp/done && sleep 1000");
+    pod(cluster, "reader", "touch /tmp/done && sleep 1000", Some("claim"));
     let read = ["exec", "reader", "--", "cat", "/data/file"];
     assert_eq!(ok(cluster, &read, ""), "written by the first\n");
     ok(cluster, &["delete", "pod/reader", "pvc/claim", "--timeout=60s"], "");
@@ -142,16 +146,40 @@ fn claims_reach_pods() {
     let class = step("our driver", || ours(&mut cluster));
     step("a claim on our driver", || life_of_a_claim(&cluster, &class));
 
-    // Ended in the middle of things: pods of both drivers run.
-    let claim = format!(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: claim}}\n\
-         spec: {{storageClassName: {class}, accessModes: [ReadWriteOnce], \
-         resources: {{requests: {{storage: 64Mi}}}}}}\n"
-    );
-    ok(&cluster, &["apply", "--filename", "-"], &claim);
-    pod(&cluster, "left-running", "touch /tmp/done && sleep 1000");
-    let traces = Traces::of(&cluster);
-    traces.assert_there();
+    // Ended in the middle of things: a pod runs, with a volume on a loop device.
+    claim(&cluster, &class);
+    pod(&cluster, "left-running", "touch /tmp/done && sleep 1000", Some("claim"));
+    let traces = Traces::of(cluster.dir()).unwrap();
+    traces.assert_there(&["process", "pod process", "cgroup", "link", "pod link", "loop"]);
     step("the end", || cluster.stop()).unwrap();
     traces.assert_gone();
+}
+
+#[test]
+fn two_nodes_at_once_do_not_meet() {
+    if !node::possible() || !tools::need(&TOOLS) {
+        return;
+    }
+    let run = |name: &'static str| {
+        let cluster = Cluster::start(&options()).unwrap();
+        pod(&cluster, name, "touch /tmp/done && sleep 1000", None);
+        (cluster, name)
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let (one, two) = (scope.spawn(|| run("one")), scope.spawn(|| run("two")));
+        (one.join().unwrap(), two.join().unwrap())
+    });
+    let traces = [Traces::of(one.0.dir()).unwrap(), Traces::of(two.0.dir()).unwrap()];
+    for ((cluster, name), traces) in [&one, &two].into_iter().zip(&traces) {
+        traces.assert_there(&["process", "pod process", "cgroup", "link", "pod link"]);
+        let pods = ok(cluster, &["get", "pods", "--output", "name"], "");
+        assert_eq!(pods, format!("pod/{name}\n"));
+    }
+    one.0.stop().unwrap();
+    traces[0].assert_gone();
+    // The end of one is nothing to the other.
+    traces[1].assert_there(&["process", "pod process", "cgroup", "link", "pod link"]);
+    assert_eq!(ok(&two.0, &["exec", "two", "--", "echo", "here"], ""), "here\n");
+    two.0.stop().unwrap();
+    traces[1].assert_gone();
 }

@@ -13,9 +13,8 @@ use super::{PAUSE, packages::Packages};
 
 /// The longest path that a unix socket can have.
 const SOCKET_PATH: usize = 107;
-/// The longest socket below the kubelet's directory that shall be possible.
-const LONGEST_SOCKET: &str =
-    "kubelet/plugins_registry/a-driver-name-of-forty-characters.example-reg.sock";
+/// A long name among those of the sockets below a node's directory.
+const LONG_SOCKET: &str = "kubelet/plugins_registry/local.csi.longshore.dev-reg.sock";
 
 /// Where things are.
 #[derive(Debug, Clone)]
@@ -27,7 +26,7 @@ impl Layout {
     /// Makes the directories below `dir`.
     pub(super) fn make(dir: &Path) -> Result<Self> {
         let layout = Self { dir: dir.to_owned() };
-        let longest = dir.join(LONGEST_SOCKET);
+        let longest = dir.join(LONG_SOCKET);
         if longest.as_os_str().len() > SOCKET_PATH {
             bail!(
                 "{} is too long for the sockets of a node: set TMPDIR to a shorter path",
