@@ -63,7 +63,7 @@ pub(super) fn build_one(tool: Tool, cache: &Path, log: &dyn Fn(&str)) -> Result<
     if kind == Kind::Static {
         command.env("CGO_ENABLED", "0");
     }
-    command.args(if kind == Kind::Test { &["test", "-c"][..] } else { &["build"] });
+    command.args(if kind == Kind::Test { &["test", "-c", "-vet=off"][..] } else { &["build"] });
     command.args(["-ldflags", &linker_flags(set), "-o"]).arg(&part).arg(package);
     let status = command.status().map_err(failed("cannot start", &go))?;
     if !status.success() {
