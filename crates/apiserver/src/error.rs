@@ -39,6 +39,43 @@ impl Cause {
         Self::new("FieldValueNotSupported", field, message)
     }
 
+    /// A value has the wrong JSON type.
+    pub fn wrong_type(field: &str, is: &str, wanted: &str) -> Self {
+        let message =
+            format!("Invalid value: {is:?}: {field} in body must be of type {wanted}: {is:?}");
+        Self::new("FieldValueTypeInvalid", field, message)
+    }
+
+    /// A text does not have the form it should have.
+    pub fn wrong_format(field: &str, value: &Value, format: &str) -> Self {
+        let value = brief(value);
+        let message =
+            format!("Invalid value: {value}: {field} in body must be of type {format}: {value}");
+        Self::new("FieldValueTypeInvalid", field, message)
+    }
+
+    /// A value of any type is not one of the known ones.
+    pub fn not_one_of(field: &str, value: &Value, known: &[Value]) -> Self {
+        let known = known.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        let message = format!("Unsupported value: {}: supported values: {known}", brief(value));
+        Self::new("FieldValueNotSupported", field, message)
+    }
+
+    /// A rule of a definition does not hold.
+    pub fn of_rule(reason: &str, field: &str, value: Option<&Value>, why: &str) -> Self {
+        match reason {
+            "FieldValueForbidden" => Self::forbidden(field, why),
+            "FieldValueRequired" => Self::required(field, why),
+            "FieldValueDuplicate" => Self::duplicate(field, value.unwrap_or(&Value::Null)),
+            _ => match value {
+                Some(value) if !value.is_object() && !value.is_array() => {
+                    Self::invalid(field, value, why)
+                }
+                _ => Self::new("FieldValueInvalid", field, format!("Invalid value: {why}")),
+            },
+        }
+    }
+
     /// A field may not be set or changed here.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new("FieldValueForbidden", field, format!("Forbidden: {why}"))
@@ -91,6 +128,8 @@ pub struct Status {
     pub details: Option<Value>,
     /// `metadata.continue` of an expired list.
     pub continue_token: Option<String>,
+    /// Whether the answer is a text page, as for paths that belong to nobody.
+    pub plain: bool,
 }
 
 /// Result of an API operation.
@@ -98,7 +137,14 @@ pub type ApiResult<T> = Result<T, Status>;
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None, continue_token: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+            plain: false,
+        }
     }
 
     fn with_details(mut self, details: Value) -> Self {
@@ -125,6 +171,13 @@ impl Status {
         };
         Self::new(403, "Forbidden", format!("{subject} is forbidden: {why}"))
             .with_details(object_details(&resource.group, &resource.plural, name))
+    }
+
+    /// 403 for an object of a resource given by name.
+    pub fn forbidden_named(group: &str, plural: &str, name: &str, why: &str) -> Self {
+        let resource = if group.is_empty() { plural.into() } else { format!("{plural}.{group}") };
+        Self::new(403, "Forbidden", format!("{resource} {name:?} is forbidden: {why}"))
+            .with_details(object_details(group, plural, name))
     }
 
     /// 403 for a path that is no resource.
@@ -166,6 +219,11 @@ impl Status {
     pub fn no_such_resource() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource")
             .with_details(json!({}))
+    }
+
+    /// 404 for a path that belongs to nobody.
+    pub fn no_such_page() -> Self {
+        Self { plain: true, ..Self::no_such_resource() }
     }
 
     /// 405.

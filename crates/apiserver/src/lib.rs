@@ -3,7 +3,7 @@
 //! ```text
 //! http ──► ops ──► store ──► journal (memory or disk)
 //!  │        │        └──► history ──► watch ──► http
-//!  │        └── registry: kinds, codecs, strategies
+//!  │        └── registry: kinds, codecs, strategies ◄── crd: definitions and their objects
 //!  └── auth
 //! ```
 //!
@@ -14,11 +14,13 @@
 //! the journal does not have; one increasing number orders all writes.
 //!
 //! Absent, and answered as such: server-side apply (415), roles (everybody but `system:masters`
-//! gets 403, and access reviews say so), service-account tokens and custom resources (404),
-//! `managedFields` (dropped), schemas in the OpenAPI documents (`kubectl explain` finds none).
+//! gets 403, and access reviews say so), service-account tokens (404), conversion webhooks of custom
+//! resources (422), `managedFields` (dropped), schemas in the OpenAPI documents (`kubectl explain`
+//! finds none).
 
 pub mod auth;
 pub mod clock;
+mod crd;
 pub mod error;
 mod housekeeping;
 pub mod http;
@@ -44,7 +46,6 @@ use tokio_util::sync::CancellationToken;
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::{Core, Target, WriteOptions};
-use registry::Registry;
 use store::{DiskJournal, Journal, JournalError, MemoryJournal, Store};
 
 pub use logs::{LogError, LogRequest, LogSource};
@@ -201,7 +202,8 @@ impl ApiServer {
         let store = Store::open(journal, config.limits.history_events)?;
         let pki = Pki::open(config.data_dir.as_ref().map(|dir| dir.join("pki")).as_deref())?;
         let env = Environment::new(config.clock, config.seed);
-        let core = Arc::new(Core { store, registry: Arc::new(Registry::builtin()), env });
+        let core = Arc::new(Core::new(store, env));
+        housekeeping::serve_stored(&core);
         let inner = Inner {
             core,
             limits: config.limits,
@@ -224,7 +226,7 @@ impl ApiServer {
 
     async fn write_first_objects(&self) -> error::ApiResult<()> {
         let core = &self.inner.core;
-        let resource = Arc::clone(core.registry.core("namespaces"));
+        let resource = Arc::clone(core.registry().core("namespaces"));
         for name in NAMESPACES {
             if core.store.get(&resource.key("", name)).is_some() {
                 continue;

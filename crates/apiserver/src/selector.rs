@@ -210,7 +210,7 @@ impl Fields {
                 ))
             })?;
             let known = matches!(label, "metadata.name" | "metadata.namespace")
-                || resource.fields.contains(&label);
+                || resource.fields.iter().any(|field| field == label);
             if !known {
                 return Err(unknown_field(label, resource));
             }
@@ -242,7 +242,7 @@ impl Fields {
 }
 
 fn unknown_field(label: &str, resource: &Resource) -> Status {
-    if resource.fields.is_empty() {
+    if resource.fields.is_empty() && resource.custom.is_none() {
         let why = format!(
             "{label:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         );

@@ -9,9 +9,10 @@ use crate::ops::{Core, Target, WriteOptions};
 
 /// Makes the account unless it is there or the namespace is going.
 pub(super) async fn ensure(core: &Core, namespace: &str) -> ApiResult<()> {
-    let accounts = core.registry.core("serviceaccounts");
+    let registry = core.registry();
+    let accounts = registry.core("serviceaccounts");
     let there = core.store.get(&accounts.key(namespace, "default")).is_some();
-    let key = core.registry.core("namespaces").key("", namespace);
+    let key = registry.core("namespaces").key("", namespace);
     let living = core.store.get(&key).is_some_and(|found| !found.deleting);
     if there || !living {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Tasks of the server itself: namespaces are emptied, dependents of gone owners deleted, old
+//! Tasks of the server itself: definitions of custom resources are served, namespaces are emptied, dependents of gone owners deleted, old
 //! events forgotten, and every namespace gets its default service account.
 //!
 //! One task reads all changes in order and keeps a small index; what it decides it then does
@@ -6,6 +6,7 @@
 //! an index that lags behind can delay work but never delete too much.
 
 mod accounts;
+mod definitions;
 mod events;
 mod namespaces;
 mod owners;
@@ -17,8 +18,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::crd;
 use crate::ops::{Core, Target};
-use crate::registry::Resource;
+use crate::registry::{Registry, Resource};
 use crate::store::{Change, Event, Key};
 
 /// Work that failed is tried again after this long.
@@ -51,9 +53,18 @@ pub(crate) async fn run(core: Arc<Core>, closing: CancellationToken) {
     }
 }
 
+/// Serves the kinds of stored definitions, before anybody asks.
+pub(crate) fn serve_stored(core: &Core) {
+    let stored = core.store.list(definitions::STORAGE, None).objects;
+    let all: Vec<serde_json::Value> = stored.iter().map(|object| object.value()).collect();
+    core.serve(all.iter().filter(|definition| crd::is_established(definition)));
+}
+
 /// What the task knows, and what it still has to look at.
 struct Keeper {
     core: Arc<Core>,
+    /// The kinds that are followed.
+    registry: Arc<Registry>,
     /// How far each resource's changes have been read; `None` before the first look.
     cursors: BTreeMap<Arc<str>, Option<u64>>,
     owners: owners::Index,
@@ -64,24 +75,53 @@ struct Keeper {
     accounts: BTreeSet<String>,
     /// Objects whose owners or dependents have to be checked.
     suspects: BTreeSet<Key>,
+    /// Whether definitions have to be looked at.
+    definitions: bool,
+    /// Where the objects of definitions on their way out are stored.
+    ending: BTreeSet<String>,
 }
 
 impl Keeper {
     fn new(core: Arc<Core>) -> Self {
-        let cursors = core.registry.stored().map(|r| (Arc::clone(&r.storage), None)).collect();
+        let registry = core.registry();
+        let cursors = registry.stored().map(|r| (Arc::clone(&r.storage), None)).collect();
         Self {
             core,
+            registry,
             cursors,
             owners: owners::Index::default(),
             events: events::Ages::default(),
             terminating: BTreeSet::new(),
             accounts: BTreeSet::new(),
             suspects: BTreeSet::new(),
+            definitions: true,
+            ending: BTreeSet::new(),
         }
+    }
+
+    /// Follows new kinds and forgets those that are gone.
+    fn follow_kinds(&mut self) {
+        let registry = self.core.registry();
+        if Arc::ptr_eq(&registry, &self.registry) {
+            return;
+        }
+        let served: BTreeSet<Arc<str>> =
+            registry.stored().map(|r| Arc::clone(&r.storage)).collect();
+        let gone: Vec<Arc<str>> =
+            self.cursors.keys().filter(|storage| !served.contains(*storage)).cloned().collect();
+        for storage in gone {
+            self.cursors.remove(&storage);
+            self.owners.forget_resource(&storage);
+        }
+        for storage in served {
+            self.cursors.entry(storage).or_insert(None);
+        }
+        self.registry = registry;
     }
 
     /// Reads all changes since the last time.
     fn follow(&mut self) {
+        self.follow_kinds();
         let resources: Vec<Arc<str>> = self.cursors.keys().cloned().collect();
         for resource in resources {
             loop {
@@ -138,6 +178,17 @@ impl Keeper {
             "serviceaccounts" if gone => {
                 self.accounts.insert(event.key.namespace.clone());
             }
+            definitions::STORAGE => {
+                self.definitions = true;
+                let (plural, group) = event.key.name.split_once('.').unwrap_or_default();
+                let storage = format!("{group}/{plural}");
+                if !gone && event.object.deleting {
+                    self.ending.insert(storage);
+                } else {
+                    self.ending.remove(&storage);
+                }
+            }
+            storage if gone && self.ending.contains(storage) => self.definitions = true,
             _ => {}
         }
         self.suspects.extend(self.owners.observe(event));
@@ -146,6 +197,13 @@ impl Keeper {
     /// Does what is to be done; true when something has to be tried again.
     async fn work(&mut self) -> bool {
         let mut failed = false;
+        if std::mem::take(&mut self.definitions)
+            && let Err(status) = definitions::settle(&self.core).await
+        {
+            tracing::debug!(%status, "definitions are looked at again later");
+            self.definitions = true;
+            failed = true;
+        }
         for name in self.terminating.clone() {
             failed |= namespaces::empty(&self.core, &name).await.is_err();
         }
@@ -168,13 +226,13 @@ impl Keeper {
 }
 
 /// The kind that is stored under a name.
-fn stored_kind<'a>(core: &'a Core, storage: &str) -> Option<&'a Arc<Resource>> {
-    core.registry.stored().find(|r| &*r.storage == storage)
+fn stored_kind(core: &Core, storage: &str) -> Option<Arc<Resource>> {
+    core.registry().stored().find(|r| &*r.storage == storage).cloned()
 }
 
 fn target(core: &Core, key: &Key) -> Option<Target> {
     Some(Target {
-        resource: Arc::clone(stored_kind(core, &key.resource)?),
+        resource: stored_kind(core, &key.resource)?,
         namespace: key.namespace.clone(),
         name: key.name.clone(),
     })

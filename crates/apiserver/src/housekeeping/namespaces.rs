@@ -11,7 +11,8 @@ use crate::patch::Patch;
 /// Deletes what is left in a terminating namespace, then lets the namespace go.
 pub(super) async fn empty(core: &Core, name: &str) -> ApiResult<()> {
     let mut left = 0;
-    for resource in core.registry.stored().filter(|r| r.namespaced) {
+    let registry = core.registry();
+    for resource in registry.stored().filter(|r| r.namespaced) {
         for object in core.store.list(&resource.storage, Some(name)).objects {
             left += 1;
             if object.deleting {
@@ -37,7 +38,8 @@ pub(super) async fn empty(core: &Core, name: &str) -> ApiResult<()> {
 }
 
 async fn release(core: &Core, name: &str) -> ApiResult<()> {
-    let namespaces = core.registry.core("namespaces");
+    let registry = core.registry();
+    let namespaces = registry.core("namespaces");
     let Some(found) = core.store.get(&namespaces.key("", name)) else { return Ok(()) };
     let rest: Vec<Value> = found.value()["spec"]["finalizers"]
         .as_array()

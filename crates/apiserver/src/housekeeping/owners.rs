@@ -119,7 +119,8 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
 /// Whether an owner is certainly not there. Owners of kinds we do not serve are never judged.
 fn is_gone(core: &Core, dependent: &Key, reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    let Some(resource) = core.registry.find_kind(text("apiVersion"), text("kind")) else {
+    let registry = core.registry();
+    let Some(resource) = registry.find_kind(text("apiVersion"), text("kind")) else {
         return false;
     };
     let namespace = if resource.namespaced { dependent.namespace.as_str() } else { "" };

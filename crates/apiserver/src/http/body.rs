@@ -36,6 +36,9 @@ pub fn json(code: u16, body: &Value) -> Answer {
 
 /// An error.
 pub fn error(status: &Status) -> Answer {
+    if status.plain {
+        return answer(status.code, "text/plain; charset=utf-8", "404 page not found\n");
+    }
     let mut response = json(status.code, &status.to_value());
     if let Some(seconds) = status.retry_after() {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -76,16 +79,22 @@ where
     B::Error: std::fmt::Display,
 {
     let mut out = BytesMut::new();
+    // A bit more of a body that is too large is taken in: a client that is still sending when the
+    // connection closes never sees the answer.
+    let mut seen = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|e| Status::bad_request(format!("reading the body: {e}")))?;
         if let Ok(data) = frame.into_data() {
-            if out.len() + data.len() > limit {
-                return Err(Status::too_large(limit));
+            seen += data.len();
+            if seen > limit.saturating_mul(2) {
+                break;
             }
-            out.extend_from_slice(&data);
+            if seen <= limit {
+                out.extend_from_slice(&data);
+            }
         }
     }
-    Ok(out.freeze())
+    if seen > limit { Err(Status::too_large(limit)) } else { Ok(out.freeze()) }
 }
 
 /// A parsed body, with the paths of fields that stood in it twice.

@@ -74,7 +74,7 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
 
 fn resource_entries(resource: &Resource) -> Vec<Value> {
     let mut main = json!({
-        "name": resource.plural, "singularName": resource.singular(),
+        "name": resource.plural, "singularName": resource.singular,
         "namespaced": resource.namespaced, "kind": resource.kind, "verbs": resource.verbs,
     });
     if !resource.short_names.is_empty() {
@@ -129,7 +129,7 @@ pub fn aggregated(registry: &Registry, core: bool) -> Value {
 fn aggregated_entry(resource: &Resource) -> Value {
     let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
     let mut entry = json!({
-        "resource": resource.plural, "singularResource": resource.singular(), "scope": scope,
+        "resource": resource.plural, "singularResource": resource.singular, "scope": scope,
         "responseKind": {"group": "", "version": "", "kind": resource.kind},
         "verbs": resource.verbs,
     });

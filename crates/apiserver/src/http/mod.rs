@@ -103,7 +103,7 @@ impl Service {
 
     /// Answers that do not depend on objects.
     fn document(&self, route: Route<'_>, headers: &http::HeaderMap) -> ApiResult<Answer> {
-        let registry = &self.inner.core.registry;
+        let registry = &*self.inner.core.registry();
         match route {
             Route::Version => Ok(body::json(200, &version())),
             Route::Metrics => {
@@ -152,7 +152,7 @@ impl Service {
     }
 
     fn aggregated(&self, core: bool, headers: &http::HeaderMap) -> Answer {
-        let text = discovery::aggregated(&self.inner.core.registry, core).to_string();
+        let text = discovery::aggregated(&self.inner.core.registry(), core).to_string();
         let etag = quoted_hash(text.as_bytes());
         let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let known = headers.get(header::IF_NONE_MATCH).is_some_and(|v| v == etag.as_str());
@@ -171,7 +171,7 @@ impl Service {
 
     fn paths(&self) -> serde_json::Value {
         let mut paths = vec!["/api".to_owned(), "/api/v1".into(), "/apis".into()];
-        for (group, version) in self.inner.core.registry.group_versions() {
+        for (group, version) in self.inner.core.registry().group_versions() {
             if !group.is_empty() {
                 paths.push(format!("/apis/{group}"));
                 paths.push(format!("/apis/{group}/{version}"));
@@ -226,9 +226,8 @@ impl Service {
         let Route::Object(object) = route else {
             return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
         };
-        let Some(resource) =
-            self.inner.core.registry.find(object.group, object.version, object.plural)
-        else {
+        let registry = self.inner.core.registry();
+        let Some(resource) = registry.find(object.group, object.version, object.plural) else {
             return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
         };
         let sub = match object.subresource {

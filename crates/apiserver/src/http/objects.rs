@@ -104,21 +104,27 @@ where
     let call = Call { inner, ending, identity, target, parts, query, body };
     // Watches last long and are counted apart; everything else shares a bound.
     if verb == "watch" {
-        return call.watch(named_watch);
+        return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
     }
     let _permit = inner.in_flight.try_acquire().map_err(|_| {
         Status::too_many_requests("too many requests are being answered, try again", 1)
     })?;
-    call.answer(verb, object.subresource).await
+    let answer = call.answer(verb, object.subresource).await?;
+    Ok(call.warn_of_deprecation(answer))
+}
+
+/// In groups of our own a Status says what is missing; elsewhere nobody is there to say it.
+fn missing(builtin: bool) -> Status {
+    if builtin { Status::no_such_resource() } else { Status::no_such_page() }
 }
 
 fn find_target(inner: &Arc<Inner>, object: &Object<'_>) -> ApiResult<Target> {
-    let registry = &inner.core.registry;
+    let registry = inner.core.registry();
     let resource = registry
         .find(object.group, object.version, object.plural)
-        .ok_or_else(Status::no_such_resource)?;
+        .ok_or_else(|| missing(registry.is_builtin_group(object.group)))?;
     if !resource.namespaced && object.namespace.is_some() {
-        return Err(Status::no_such_resource());
+        return Err(missing(resource.custom.is_none()));
     }
     Ok(Target {
         resource: Arc::clone(resource),
@@ -135,6 +141,7 @@ impl Call<'_> {
             "binding" => return self.bind().await,
             "eviction" => return self.evict().await,
             "log" => return self.log().await,
+            "scale" => return self.scale(verb).await,
             _ => Part::Main,
         };
         match verb {
@@ -148,6 +155,43 @@ impl Call<'_> {
             "deletecollection" => self.delete_collection().await,
             _ => Err(Status::method_not_allowed()),
         }
+    }
+
+    /// Clients of an old version are told so with every answer.
+    fn warn_of_deprecation(&self, mut answer: Answer) -> Answer {
+        let custom = self.target.resource.custom.as_ref();
+        if let Some(warning) = custom.and_then(|custom| custom.deprecated.clone()) {
+            body::warn(&mut answer, &[warning]);
+        }
+        answer
+    }
+
+    async fn scale(&self, verb: &str) -> ApiResult<Answer> {
+        let core = &self.inner.core;
+        let scale = match verb {
+            "get" => core.scale(&self.target, self.query.version()?).await?,
+            "update" => {
+                let options = self.query.write_options("UpdateOptions")?;
+                let parsed = self.parse_body()?;
+                let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
+                core.rescale(&self.target, &source, options).await?
+            }
+            _ => {
+                let options = self.query.write_options("PatchOptions")?;
+                core.rescale(&self.target, &Source::Patch(self.parse_patch()?), options).await?
+            }
+        };
+        Ok(body::json(200, &scale))
+    }
+
+    fn parse_patch(&self) -> ApiResult<Patch> {
+        let patch = Patch::parse(negotiate::content_type(&self.parts.headers), &self.body)?;
+        if matches!(patch, Patch::Strategic(_)) && self.target.resource.custom.is_some() {
+            return Err(Status::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            ));
+        }
+        Ok(patch)
     }
 
     fn renderer(&self, shape: Shape) -> ApiResult<Renderer> {
@@ -188,7 +232,22 @@ impl Call<'_> {
             .map_err(|_| Status::too_many_requests("too many watches are open, try again", 1))?;
         let chunks = watch::open(store, &self.target.resource, namespace, options, renderer);
         let closed = self.ending.clone();
-        let chunks = chunks.take_until(async move { closed.cancelled().await }).map(move |chunk| {
+        let served = self.target.resource.custom.as_ref().map(|custom| custom.end.clone());
+        let end = async move {
+            match served {
+                Some(served) => {
+                    futures::future::select(
+                        std::pin::pin!(closed.cancelled()),
+                        std::pin::pin!(served.cancelled()),
+                    )
+                    .await
+                    .factor_first()
+                    .0
+                }
+                None => closed.cancelled().await,
+            }
+        };
+        let chunks = chunks.take_until(end).map(move |chunk| {
             // The permit lives as long as the stream.
             let _ = &permit;
             chunk
@@ -233,7 +292,7 @@ impl Call<'_> {
     async fn patch(&self, part: Part) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
         let options: WriteOptions = self.query.write_options("PatchOptions")?;
-        let patch = Patch::parse(negotiate::content_type(&self.parts.headers), &self.body)?;
+        let patch = self.parse_patch()?;
         if self.query.get("force").is_some() {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));

@@ -100,6 +100,9 @@ impl Renderer {
         let mut meta = json!({"resourceVersion": listed.revision.to_string()});
         if let Some(token) = &listed.continue_token {
             meta["continue"] = json!(token);
+        } else if self.resource.custom.is_some() && self.form == Form::Object {
+            // Lists of custom resources always say where they would go on.
+            meta["continue"] = json!("");
         }
         if let Some(remaining) = listed.remaining {
             meta["remainingItemCount"] = json!(remaining);
@@ -127,7 +130,7 @@ impl Renderer {
         let mut out = Vec::with_capacity(size + 256);
         let head = format!(
             "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{meta},\"items\":[",
-            json!(format!("{}List", self.resource.kind)),
+            json!(self.resource.list_kind),
             json!(self.resource.api_version()),
         );
         out.extend_from_slice(head.as_bytes());
@@ -138,6 +141,10 @@ impl Renderer {
             if self.resource.view.is_some() {
                 let shown = self.resource.show(object.value()).to_string();
                 out.extend_from_slice(shown.as_bytes());
+            } else if self.resource.custom.is_some() {
+                // Their items say what they are, unlike those of built-in kinds.
+                out.extend_from_slice(self.prefix.as_bytes());
+                out.extend_from_slice(&object.body[1..]);
             } else {
                 out.extend_from_slice(&object.body);
             }

@@ -74,6 +74,16 @@ const DRIVER: &[Column] = &[
 const CSI_NODE: &[Column] = &[NAME, ("Drivers", "integer", "", 0), AGE];
 const ATTRIBUTES_CLASS: &[Column] = &[NAME, text("DriverName"), AGE];
 const CREATED: &[Column] = &[NAME, ("Created At", "date", "", 0)];
+const DEFINITION: &[Column] = &[
+    NAME,
+    text("Scope"),
+    text("Versions"),
+    ("Created At", "date", "", 0),
+    wide("Group"),
+    wide("Kind"),
+    wide("ShortNames"),
+    ("Established", "boolean", "", 1),
+];
 const LEASE: &[Column] = &[NAME, text("Holder"), AGE];
 const POD: &[Column] = &[
     NAME,
@@ -132,12 +142,26 @@ fn layout(resource: &Resource) -> &'static [Column] {
         (_, "csinodes") => CSI_NODE,
         (_, "volumeattributesclasses") => ATTRIBUTES_CLASS,
         (_, "leases") => LEASE,
+        ("apiextensions.k8s.io", _) => DEFINITION,
         _ => CREATED,
     }
 }
 
 /// The column definitions of a kind.
 pub fn columns(resource: &Resource) -> Value {
+    if let Some(custom) = &resource.custom {
+        let name = json!({
+            "name": "Name", "type": "string", "format": "name", "priority": 0,
+            "description": format!("Name of the {}.", resource.kind),
+        });
+        let rest = custom.columns.iter().map(|column| {
+            json!({
+                "name": column.name, "type": column.kind, "format": column.format,
+                "priority": column.priority, "description": column.description,
+            })
+        });
+        return std::iter::once(name).chain(rest).collect();
+    }
     layout(resource)
         .iter()
         .map(|(name, kind, format, priority)| {
@@ -225,6 +249,10 @@ fn phase(object: &Value) -> &str {
 pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
     let name = at(object, "/metadata/name");
     let age = age_since(at(object, "/metadata/creationTimestamp"), now);
+    if let Some(custom) = &resource.custom {
+        let rest = custom.columns.iter().map(|c| c.cell(object, |time| age_since(time, now)));
+        return std::iter::once(json!(name)).chain(rest).collect();
+    }
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "persistentvolumes") => volume(object, name, age),
@@ -249,9 +277,39 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
         (_, "csidrivers") => driver(object, name, age),
         (_, "csinodes") => json!([name, list(object, "/spec/drivers").len(), age]),
         (_, "volumeattributesclasses") => json!([name, at(object, "/driverName"), age]),
+        ("apiextensions.k8s.io", _) => definition(object, name),
         (_, "leases") => json!([name, at(object, "/spec/holderIdentity"), age]),
         _ => json!([name, at(object, "/metadata/creationTimestamp")]),
     }
+}
+
+fn definition(object: &Value, name: &str) -> Value {
+    let versions = list(object, "/spec/versions").iter().map(|version| {
+        let mut marks = Vec::new();
+        if version["storage"] == true {
+            marks.push("storage");
+        }
+        if version["served"] != true {
+            marks.push("unserved");
+        }
+        if version["deprecated"] == true {
+            marks.push("deprecated");
+        }
+        let name = at(version, "/name");
+        if marks.is_empty() { name.to_owned() } else { format!("{name}({})", marks.join(",")) }
+    });
+    let short: Vec<&str> =
+        list(object, "/spec/names/shortNames").iter().filter_map(Value::as_str).collect();
+    json!([
+        name,
+        at(object, "/spec/scope"),
+        versions.collect::<Vec<_>>().join(","),
+        at(object, "/metadata/creationTimestamp"),
+        at(object, "/spec/group"),
+        at(object, "/spec/names/kind"),
+        short.join(","),
+        crate::crd::is_established(object),
+    ])
 }
 
 fn volume(object: &Value, name: &str, age: String) -> Value {

@@ -97,7 +97,7 @@ impl Core {
         if !resource.namespaced {
             return Ok(None);
         }
-        let key = self.registry.core("namespaces").key("", namespace);
+        let key = self.registry().core("namespaces").key("", namespace);
         let found = self
             .store
             .head(&key)

@@ -121,6 +121,9 @@ impl Core {
         }
         let end = self.env.now().checked_add(SignedDuration::from_secs(grace));
         let end = end.unwrap_or(jiff::Timestamp::MAX);
+        if !already {
+            target.resource.strategy.prepare_delete(&mut new, &self.context());
+        }
         new["metadata"]["deletionTimestamp"] = json!(time_text(end));
         new["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
         if let Some(generation) = old["metadata"]["generation"].as_i64() {

@@ -3,7 +3,9 @@
 mod binding;
 mod create;
 mod delete;
+mod kinds;
 mod list;
+mod scale;
 mod update;
 
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use crate::registry::{Registry, Resource};
 use crate::store::{Key, Store, Stored, WriteError};
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
+use kinds::Kinds;
 pub(crate) use list::invalid_options;
 pub use list::{ListOptions, Listed, VersionMatch};
 pub use update::{Part, Source};
@@ -29,15 +32,29 @@ const MAX_ATTEMPTS: usize = 64;
 pub struct Core {
     /// Objects.
     pub store: Store,
-    /// Kinds.
-    pub registry: Arc<Registry>,
     /// Time and randomness.
     pub env: Environment,
+    kinds: Kinds,
 }
 
 impl Core {
+    /// Verbs over a store, with the built-in kinds.
+    pub fn new(store: Store, env: Environment) -> Self {
+        Self { store, env, kinds: Kinds::default() }
+    }
+
+    /// The kinds served now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.kinds.registry()
+    }
+
+    /// Serves the kinds of these definitions, and of no others.
+    pub fn serve<'a>(&self, definitions: impl Iterator<Item = &'a Value>) {
+        self.kinds.serve(definitions);
+    }
+
     fn context(&self) -> Context<'_> {
-        Context { store: &self.store, registry: &self.registry, env: &self.env }
+        Context { store: &self.store, registry: self.registry(), env: &self.env }
     }
 }
 
@@ -113,6 +130,9 @@ pub struct Outcome {
 fn check_kind(resource: &Resource, body: &Value) -> ApiResult<()> {
     let kind = body["kind"].as_str().unwrap_or_default();
     let version = body["apiVersion"].as_str().unwrap_or_default();
+    if resource.custom.is_some() {
+        return check_custom_kind(resource, body, kind, version);
+    }
     let fits = (kind.is_empty() || kind == resource.kind)
         && (version.is_empty() || version == resource.api_version());
     if fits {
@@ -120,6 +140,36 @@ fn check_kind(resource: &Resource, body: &Value) -> ApiResult<()> {
     }
     let why = format!("no kind {kind:?} is registered for version {version:?}");
     Err(cannot_handle(resource, if kind.is_empty() { &resource.kind } else { kind }, &why))
+}
+
+/// A custom resource has to say what it is.
+fn check_custom_kind(
+    resource: &Resource,
+    body: &Value,
+    kind: &str,
+    version: &str,
+) -> ApiResult<()> {
+    for (field, value) in [("Kind", kind), ("apiVersion", version)] {
+        if value.is_empty() {
+            return Err(Status::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): Object '{field}' is missing in '{body}'",
+                resource.kind
+            )));
+        }
+    }
+    if version != resource.api_version() {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({})",
+            resource.api_version()
+        )));
+    }
+    if kind != resource.kind {
+        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+        let why = format!("must be {}", resource.kind);
+        let causes = vec![Cause::invalid("kind", &body["kind"], &why)];
+        return Err(Status::invalid_kind(&resource.group, kind, name, causes));
+    }
+    Ok(())
 }
 
 fn cannot_handle(resource: &Resource, kind: &str, why: &str) -> Status {
@@ -140,7 +190,7 @@ pub(crate) fn decode(
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded = codec::decode(resource.codec, resource.quantities, body)
+    let decoded = codec::decode(&resource.codec, resource.quantities, body)
         .map_err(|why| cannot_handle(resource, &resource.kind, &why))?;
     let found: Vec<String> = decoded
         .unknown

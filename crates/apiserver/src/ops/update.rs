@@ -230,7 +230,8 @@ fn check_version(
             return Ok(());
         }
         let cause = Cause::invalid(field, &0.into(), "must be specified for an update");
-        return Err(Status::invalid(&target.resource, &target.name, vec![cause]));
+        let (group, plural) = (&target.resource.group, &target.resource.plural);
+        return Err(Status::invalid_kind(group, plural, &target.name, vec![cause]));
     }
     match version.parse::<u64>() {
         Err(_) => {

@@ -6,13 +6,14 @@ use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 use k8s_openapi::api::{core::v1 as core, events::v1 as events};
 
-use super::codec::{Codec, typed};
+use super::codec::{Codec, TypedCodec, typed};
 use super::kinds::{
     attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, namespace,
     node, pod, volume,
 };
 use super::strategy::{Plain, Strategy, Traits};
 use super::{Resource, Subresource, View};
+use crate::crd::definition;
 
 const ALL: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -74,7 +75,7 @@ fn resource(
     kind: &str,
     plural: &str,
     namespaced: bool,
-    codec: Codec,
+    codec: TypedCodec,
     strategy: impl Strategy,
 ) -> Resource {
     let (group, version) = group_version;
@@ -83,19 +84,23 @@ fn resource(
         group: group.into(),
         version: version.into(),
         kind: kind.into(),
+        list_kind: format!("{kind}List"),
         plural: plural.into(),
+        singular: kind.to_lowercase(),
         short_names: Vec::new(),
         categories: Vec::new(),
         namespaced,
         verbs: ALL.to_vec(),
         subresources: Vec::new(),
-        fields: &[],
+        fields: Vec::new(),
         quantities: &[],
         storage: Arc::from(storage),
-        codec,
+        codec: Codec::Typed(codec),
         strategy: Arc::new(strategy),
         transient: false,
         view: None,
+        alias: false,
+        custom: None,
     };
     if resource.traits().status {
         resource.subresources.push(Subresource {
@@ -118,8 +123,8 @@ impl Resource {
         self
     }
 
-    fn fields(mut self, fields: &'static [&'static str]) -> Self {
-        self.fields = fields;
+    fn fields(mut self, fields: &[&str]) -> Self {
+        self.fields = fields.iter().map(|f| (*f).to_owned()).collect();
         self
     }
 
@@ -284,7 +289,7 @@ fn storage_kinds() -> Vec<Resource> {
 fn review_kinds() -> Vec<Resource> {
     const AUTHENTICATION: (&str, &str) = ("authentication.k8s.io", "v1");
     const AUTHORIZATION: (&str, &str) = ("authorization.k8s.io", "v1");
-    let review = |group, kind: &str, namespaced, codec: Codec| {
+    let review = |group, kind: &str, namespaced, codec: TypedCodec| {
         let plural = format!("{}s", kind.to_lowercase());
         let mut review = resource(group, kind, &plural, namespaced, codec, Plain(Traits::PLAIN));
         review.transient = true;
@@ -325,6 +330,20 @@ fn review_kinds() -> Vec<Resource> {
     ]
 }
 
+/// Custom resource definitions.
+fn definition() -> Resource {
+    resource(
+        ("apiextensions.k8s.io", "v1"),
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        false,
+        definition::codec,
+        definition::Definition,
+    )
+    .short(&["crd", "crds"])
+    .category("api-extensions")
+}
+
 /// Every built-in kind, in the order of discovery.
 pub(super) fn resources() -> Vec<Resource> {
     let mut all = core_kinds();
@@ -347,9 +366,11 @@ pub(super) fn resources() -> Vec<Resource> {
     .short(&["ev"])
     .fields(EVENT_FIELDS);
     shown.storage = Arc::from("events");
+    shown.alias = true;
     shown.view = Some(View { show: event::show, store: event::store });
     all.push(shown);
     all.extend(storage_kinds());
     all.extend(review_kinds());
+    all.push(definition());
     all
 }

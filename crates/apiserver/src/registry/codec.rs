@@ -3,13 +3,26 @@
 //! Built-in kinds pass through their Rust types: that checks every field's type, drops fields the
 //! kind does not have, and shows which were dropped by comparing what went in with what came out.
 
+use std::sync::Arc;
+
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use longshore_core::model::Quantity;
 
-/// Checks and cleans an object; the error is a text for people.
-pub type Codec = fn(Value) -> Result<Value, String>;
+use crate::crd::Custom;
+
+/// Checks and cleans an object of a built-in kind; the error is a text for people.
+pub type TypedCodec = fn(Value) -> Result<Value, String>;
+
+/// How objects of a kind are checked and cleaned.
+#[derive(Clone)]
+pub enum Codec {
+    /// By the Rust type of a built-in kind.
+    Typed(TypedCodec),
+    /// By the schema of a definition.
+    Custom(Arc<Custom>),
+}
 
 /// The codec of a built-in kind.
 pub fn typed<T: Serialize + DeserializeOwned>(object: Value) -> Result<Value, String> {
@@ -30,11 +43,15 @@ pub struct Decoded {
 ///
 /// # Errors
 /// A text for people when a field has the wrong type.
-pub fn decode(codec: Codec, quantities: &[&str], mut input: Value) -> Result<Decoded, String> {
+pub fn decode(codec: &Codec, quantities: &[&str], mut input: Value) -> Result<Decoded, String> {
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
     }
+    let codec = match codec {
+        Codec::Typed(codec) => codec,
+        Codec::Custom(custom) => return custom.decode(input),
+    };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
         canonical(&mut input, &parts)?;
@@ -81,7 +98,7 @@ fn canonical_quantity(value: &mut Value) -> Result<(), String> {
 }
 
 /// Collects what the codec dropped. Nulls mean "not set" and may go silently.
-fn dropped(input: &Value, output: &Value, path: &str, unknown: &mut Vec<String>) {
+pub(crate) fn dropped(input: &Value, output: &Value, path: &str, unknown: &mut Vec<String>) {
     match (input, output) {
         (Value::Object(input), Value::Object(output)) => {
             for (key, value) in input {
@@ -108,6 +125,10 @@ mod tests {
     use k8s_openapi::api::core::v1::PersistentVolumeClaim;
     use serde_json::json;
 
+    fn codec() -> Codec {
+        Codec::Typed(typed::<PersistentVolumeClaim>)
+    }
+
     #[test]
     fn unknown_fields_are_found_at_any_depth() {
         let claim = json!({
@@ -115,8 +136,7 @@ mod tests {
             "metadata": {"name": "a", "nope": 1, "labels": null},
             "spec": {"resources": {"requests": {"storage": 1_073_741_824}, "claims2": 1}},
         });
-        let decoded =
-            decode(typed::<PersistentVolumeClaim>, &["spec.resources.*.*"], claim).unwrap();
+        let decoded = decode(&codec(), &["spec.resources.*.*"], claim).unwrap();
         assert_eq!(decoded.unknown, ["metadata.nope", "spec.resources.claims2"]);
         assert_eq!(decoded.object["spec"]["resources"]["requests"]["storage"], "1073741824");
         assert!(decoded.object.get("kind").is_none());
@@ -125,7 +145,7 @@ mod tests {
     #[test]
     fn wrong_types_and_quantities_are_refused() {
         let quantities = &["spec.resources.*.*"];
-        let run = |spec| decode(typed::<PersistentVolumeClaim>, quantities, json!({"spec": spec}));
+        let run = |spec| decode(&codec(), quantities, json!({"spec": spec}));
         assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
         let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err();
         assert!(why.starts_with("quantities must match"), "{why}");

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::rules::{same, text};
+use super::rules::text;
 use super::{Resource, names, strategy::Generation};
 use crate::clock::Environment;
+use crate::crd::definition::CLEANUP;
 use crate::error::Cause;
 
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
@@ -65,9 +66,7 @@ pub fn restore(new: &mut Value, old: &Value) {
 /// Counts a new generation when the counted part changed.
 pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
     let strategy = &resource.strategy;
-    if strategy.traits().generation == Generation::Absent
-        || same(strategy.generation_part(new), strategy.generation_part(old))
-    {
+    if strategy.traits().generation == Generation::Absent || !strategy.is_new_generation(new, old) {
         return;
     }
     let next = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
@@ -138,7 +137,7 @@ fn validate_common(meta: &Value, causes: &mut Vec<Cause>) {
 }
 
 fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) {
-    const SHORT: &[&str] = &["orphan", "foregroundDeletion", "kubernetes"];
+    const SHORT: &[&str] = &["orphan", "foregroundDeletion", "kubernetes", CLEANUP];
     let name = finalizer.as_str().unwrap_or_default();
     let field = format!("metadata.finalizers[{index}]");
     if !names::is_qualified_name(name) {

@@ -5,7 +5,7 @@ pub mod codec;
 mod kinds;
 pub mod meta;
 pub mod names;
-mod rules;
+pub mod rules;
 pub mod strategy;
 
 use std::collections::HashMap;
@@ -16,6 +16,7 @@ use serde_json::Value;
 use codec::Codec;
 use strategy::{Strategy, Traits};
 
+use crate::crd::Custom;
 use crate::store::Key;
 
 pub use kinds::namespace::is_terminating;
@@ -48,8 +49,12 @@ pub struct Resource {
     pub version: String,
     /// Kind, e.g. `PersistentVolumeClaim`.
     pub kind: String,
+    /// Kind of lists.
+    pub list_kind: String,
     /// Name in paths, e.g. `persistentvolumeclaims`.
     pub plural: String,
+    /// The name for one, usually the lower-case kind.
+    pub singular: String,
     /// Names that kubectl accepts instead.
     pub short_names: Vec<String>,
     /// Groups of resources that kubectl knows, e.g. `all`.
@@ -61,7 +66,7 @@ pub struct Resource {
     /// Paths below an object.
     pub subresources: Vec<Subresource>,
     /// Labels of field selectors beside name and namespace.
-    pub fields: &'static [&'static str],
+    pub fields: Vec<String>,
     /// Where quantities stand in objects.
     pub quantities: &'static [&'static str],
     /// Where objects are stored; two versions of one kind share it.
@@ -74,6 +79,10 @@ pub struct Resource {
     pub transient: bool,
     /// How the stored form is shown, when it differs.
     pub view: Option<View>,
+    /// Whether another entry stands for the stored objects: this is a further version of it.
+    pub alias: bool,
+    /// What a definition says, for custom resources.
+    pub custom: Option<Arc<Custom>>,
 }
 
 impl Resource {
@@ -93,11 +102,6 @@ impl Resource {
         } else {
             format!("{}.{}", self.plural, self.group)
         }
-    }
-
-    /// Lower-case kind.
-    pub fn singular(&self) -> String {
-        self.kind.to_lowercase()
     }
 
     /// Where an object is stored.
@@ -132,7 +136,7 @@ impl Resource {
     }
 }
 
-/// All served kinds.
+/// All served kinds. A registry never changes; a new definition leads to a new registry.
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), Arc<Resource>>,
@@ -141,13 +145,21 @@ pub struct Registry {
 impl Registry {
     /// The kinds that are part of the program.
     pub fn builtin() -> Self {
-        let resources: Vec<Arc<Resource>> =
-            builtin::resources().into_iter().map(Arc::new).collect();
+        Self::of(builtin::resources().into_iter().map(Arc::new).collect())
+    }
+
+    fn of(resources: Vec<Arc<Resource>>) -> Self {
         let by_path = resources
             .iter()
             .map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), Arc::clone(r)))
             .collect();
         Self { resources, by_path }
+    }
+
+    /// The built-in kinds of this registry and these custom ones.
+    pub fn with_custom(&self, custom: Vec<Arc<Resource>>) -> Self {
+        let builtin = self.resources.iter().filter(|r| r.custom.is_none()).cloned();
+        Self::of(builtin.chain(custom).collect())
     }
 
     /// All kinds, in the order of discovery.
@@ -165,9 +177,9 @@ impl Registry {
         self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version)
     }
 
-    /// Whether any kind of the group is served.
-    pub fn has_group(&self, group: &str) -> bool {
-        self.resources.iter().any(|r| r.group == group)
+    /// Whether the group is part of the program.
+    pub fn is_builtin_group(&self, group: &str) -> bool {
+        self.resources.iter().any(|r| r.group == group && r.custom.is_none())
     }
 
     /// A core kind; all of them are always there.
@@ -189,6 +201,6 @@ impl Registry {
 
     /// One kind per stored resource: the views of one store are not repeated.
     pub fn stored(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.resources.iter().filter(|r| r.view.is_none() && !r.transient)
+        self.resources.iter().filter(|r| !r.alias && !r.transient)
     }
 }

@@ -1,8 +1,11 @@
 //! What a kind adds to the common handling of objects.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Registry;
+use super::rules::same;
 use crate::clock::Environment;
 use crate::error::{ApiResult, Cause};
 use crate::store::Store;
@@ -54,12 +57,12 @@ impl Traits {
 }
 
 /// What rules may look at beside the object.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Context<'a> {
     /// Other objects.
     pub store: &'a Store,
     /// Where they are stored.
-    pub registry: &'a Registry,
+    pub registry: Arc<Registry>,
     /// Time and randomness.
     pub env: &'a Environment,
 }
@@ -122,9 +125,12 @@ pub trait Strategy: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The part of the object whose changes count as a new generation.
-    fn generation_part<'a>(&self, object: &'a Value) -> &'a Value {
-        &object["spec"]
+    /// Readies an object that is marked for deletion.
+    fn prepare_delete(&self, _object: &mut Value, _cx: &Context<'_>) {}
+
+    /// Whether the change counts as a new generation.
+    fn is_new_generation(&self, new: &Value, old: &Value) -> bool {
+        !same(&new["spec"], &old["spec"])
     }
 }
 

@@ -1,0 +1,22 @@
+//! Custom resources: definitions, and the kinds they lead to.
+//!
+//! ```text
+//! definition (stored) ──► housekeeping: names accepted? ──► registry with its versions
+//!                                                              │
+//!                     columns ◄── Custom ──► prune, default, validate, rules
+//! ```
+//!
+//! A definition is read once per change: schema, patterns, rules and columns are compiled then.
+//! Every served version becomes one entry of the registry; all of them share the stored objects.
+
+mod columns;
+mod custom;
+pub mod definition;
+mod naming;
+mod rules;
+mod schema;
+mod structural;
+mod validate;
+
+pub use custom::{Custom, resources, scale_of};
+pub use naming::{Names, is_established, settle, version_rank};
