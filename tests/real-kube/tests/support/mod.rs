@@ -10,7 +10,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longshore_real_kube::{Cluster, node::IMAGE};
+use longshore_real_kube::{Cluster, Controllers, Options, node::IMAGE, tools::Tool};
+
+pub mod drivers;
+
+/// The programs of a cluster with a node.
+pub const TOOLS: [Tool; 6] = [
+    Tool::Etcd,
+    Tool::KubeApiserver,
+    Tool::KubeControllerManager,
+    Tool::KubeScheduler,
+    Tool::Kubelet,
+    Tool::Kubectl,
+];
+
+/// A cluster with a node in which rights are checked.
+pub fn options(controllers: Controllers) -> Options {
+    Options {
+        rbac: true,
+        controllers,
+        scheduler: true,
+        node: true,
+        etcd_without_fsync: true,
+        ..Options::default()
+    }
+}
 
 /// Long, because machines can be busy. Nothing waits that long when all is well.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -50,7 +74,7 @@ pub fn pod(cluster: &Cluster, name: &str, script: &str, claim: Option<&str>) {
         "metadata": { "name": name },
         "spec": {
             "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 0,
+            "terminationGracePeriodSeconds": 1,
             "tolerations": [{ "operator": "Exists" }],
             "containers": [{
                 "name": "main",
