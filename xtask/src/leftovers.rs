@@ -112,7 +112,10 @@ fn processes() -> Result<BTreeSet<String>> {
         let line = fs::read(path.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if name.starts_with(OURS) || exe.starts_with(&cache) || line.contains(&temp) {
-            found.insert(format!("{} {}", path.display(), line.trim()));
+            // Enough to know it again; some command lines fill pages.
+            let line: String =
+                line.trim().chars().map(|c| if c == '\n' { ' ' } else { c }).take(160).collect();
+            found.insert(format!("{} {line}", path.display()));
         }
     }
     Ok(found)

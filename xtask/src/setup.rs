@@ -3,7 +3,10 @@
 use std::{path::Path, process::Command};
 
 use anyhow::{Result, bail};
-use longshore_real_kube::tools::{self, Tool, ToolError};
+use longshore_real_kube::{
+    node,
+    tools::{self, Tool, ToolError},
+};
 
 /// Programs that the tests run, and the Debian package of each.
 const TOOLS: [(&str, &str); 5] = [
@@ -16,8 +19,11 @@ const TOOLS: [(&str, &str); 5] = [
 
 /// Installs missing packages when root; otherwise says what is missing and goes on.
 pub fn prepare() -> Result<()> {
-    let missing: Vec<&str> =
-        TOOLS.iter().filter(|(tool, _)| !present(tool)).map(|(_, package)| *package).collect();
+    let own = TOOLS.iter().filter(|(tool, _)| !present(tool)).map(|(_, package)| *package);
+    // Once, before tests that run at the same time each find them missing.
+    let mut missing: Vec<&str> = own.chain(node::missing_packages()).collect();
+    missing.sort_unstable();
+    missing.dedup();
     if !root_user() {
         eprintln!("not root: tests that mount or use loop devices will say SKIPPED");
         if !missing.is_empty() {

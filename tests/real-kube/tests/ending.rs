@@ -11,7 +11,7 @@ use std::{
 };
 
 use longshore_real_kube::{
-    Cluster, Options, Process, beside,
+    Cluster, Options, Process, beside, node,
     state::{self, State},
     tools::{Tool, need},
 };
@@ -66,6 +66,17 @@ fn cluster_in(temp: &Path, programs: usize) -> Option<(PathBuf, State)> {
     (state.programs.len() >= programs).then_some((dir, state))
 }
 
+/// The cluster in the common temporary directory that a child owns.
+fn cluster_of(child: &Child) -> Option<(PathBuf, State)> {
+    let entries = fs::read_dir(env::temp_dir()).unwrap().flatten();
+    let mut clusters = entries.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let ours = name.starts_with(state::PREFIX);
+        ours.then(|| Some((entry.path(), State::load(&entry.path()).ok()?))).flatten()
+    });
+    clusters.find(|(_, state)| state.owner.as_ref().is_some_and(|one| one.pid == child.id()))
+}
+
 fn assert_empty(temp: &Path, programs: &[Process]) {
     for process in programs {
         assert!(!process.runs(), "{process:?} still runs");
@@ -95,22 +106,69 @@ fn xtask(temp: &Path, args: &[&str]) -> Option<Command> {
     Some(command)
 }
 
+const SMALL: [&str; 4] = ["up", "--controllers", "none", "--no-scheduler"];
+
 /// Interrupts `up` when so many programs were started.
 fn interrupt_up(programs: usize, with: Signal) {
     if !need(&API) {
         return;
     }
     let temp = temp("interrupted");
-    let args = ["up", "--controllers", "none", "--no-scheduler"];
-    let Some(mut command) = xtask(temp.path(), &args) else { return };
-    let child = command.spawn().unwrap();
-    let (_, state) = wait("programs to start", || cluster_in(temp.path(), programs));
+    let Some(mut command) = xtask(temp.path(), &SMALL) else { return };
+    let mut child = command.spawn().unwrap();
+    let (_, state) = wait("programs to start", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended: {}", said(&mut child));
+        cluster_in(temp.path(), programs)
+    });
+    interrupt(child, with);
+    assert_empty(temp.path(), &state.programs);
+}
+
+/// What a child that has ended said.
+fn said(child: &mut Child) -> String {
+    std::io::read_to_string(child.stderr.take().unwrap()).unwrap()
+}
+
+fn interrupt(child: Child, with: Signal) {
     signal(&child, with);
     let done = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("interrupted"), "{}: {said}", done.status);
     assert!(done.stdout.is_empty(), "no kubeconfig of a cluster that is gone");
-    assert_empty(temp.path(), &state.programs);
+}
+
+/// Cgroups of that name, in every hierarchy.
+fn cgroups(name: &str) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let kinds = table.lines().filter(|line| line.contains(" - cgroup"));
+    let points = kinds.filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| Path::new(point).join(name)).filter(|path| path.exists()).collect()
+}
+
+#[test]
+fn an_interrupt_at_the_node_leaves_nothing() {
+    if !need(&API) || !need(&[Tool::Kubelet]) || !node::possible() {
+        return;
+    }
+    // In the common directory: the paths of a node's sockets have no room for one more.
+    let args = [&SMALL[..], &["--node"]].concat();
+    let Some(mut command) = xtask(&env::temp_dir(), &args) else { return };
+    let mut child = command.spawn().unwrap();
+    let (dir, state) = wait("containerd to start", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended: {}", said(&mut child));
+        let (dir, state) = cluster_of(&child)?;
+        dir.join("node/containerd.sock").exists().then_some((dir, state))
+    });
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    assert!(!cgroups(name).is_empty(), "the node has cgroups named {name}");
+    let record = fs::read_to_string(dir.join("node/machine.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let link = Path::new("/sys/class/net").join(record["link"].as_str().unwrap());
+    assert!(link.exists());
+    interrupt(child, Signal::INT);
+    assert!(!dir.exists() && !state.programs.iter().any(Process::runs));
+    assert_eq!(cgroups(name), Vec::<PathBuf>::new());
+    assert!(!link.exists(), "{} is still there", link.display());
 }
 
 #[test]
@@ -134,8 +192,7 @@ fn up_lives_on_until_down_ends_exactly_it() {
         return;
     }
     let temp = temp("updown");
-    let args = ["up", "--controllers", "none", "--no-scheduler"];
-    let Some(mut up) = xtask(temp.path(), &args) else { return };
+    let Some(mut up) = xtask(temp.path(), &SMALL) else { return };
     let (one, two) = (up.spawn().unwrap(), up.output().unwrap());
     let one = one.wait_with_output().unwrap();
     for done in [&one, &two] {

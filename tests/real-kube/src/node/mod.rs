@@ -213,6 +213,12 @@ pub(crate) fn end_recorded(dir: &Path) -> Result<()> {
     }
 }
 
+/// Debian packages that a node needs and this machine lacks. Starting a node installs them, as root.
+#[must_use]
+pub fn missing_packages() -> Vec<&'static str> {
+    packages::missing()
+}
+
 /// For tests: whether this machine can have a node. Otherwise one visible line says why not.
 ///
 /// # Panics
