@@ -18,8 +18,10 @@ use super::tar::Tar;
 pub struct Image {
     /// Names, with a tag.
     pub names: Vec<String>,
-    /// What runs when a container names nothing.
+    /// What runs before the arguments of a container.
     pub entrypoint: Vec<String>,
+    /// The arguments when a container has none.
+    pub command: Vec<String>,
     /// Programs at the root of the image, beside busybox in `/bin`.
     pub programs: Vec<(String, PathBuf)>,
 }
@@ -28,25 +30,35 @@ impl Image {
     /// Busybox alone.
     #[must_use]
     pub fn busybox(names: &[&str]) -> Self {
-        Self::new(names, &["/bin/sh"], &[])
+        Self::new(names, &[], &["sh"], &[])
     }
 
     /// An image that does nothing for ever.
     #[must_use]
     pub fn pause(names: &[&str]) -> Self {
-        Self::new(names, &["/bin/sleep", "2147483647"], &[])
+        Self::new(names, &[], &["sleep", "2147483647"], &[])
     }
 
     /// Busybox and one program at the root, which is also what runs.
     #[must_use]
-    pub fn program(names: &[&str], name: &str, file: &Path) -> Self {
-        Self::new(names, &[&format!("/{name}")], &[(name, file)])
+    pub fn program(names: &[&str], name: &str, file: &Path, command: &[&str]) -> Self {
+        Self::new(names, &[&format!("/{name}")], command, &[(name, file)])
     }
 
-    fn new(names: &[&str], entrypoint: &[&str], programs: &[(&str, &Path)]) -> Self {
+    fn new(
+        names: &[&str],
+        entrypoint: &[&str],
+        command: &[&str],
+        programs: &[(&str, &Path)],
+    ) -> Self {
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         let programs = programs.iter().map(|(name, file)| ((*name).to_owned(), file.to_path_buf()));
-        Self { names: own(names), entrypoint: own(entrypoint), programs: programs.collect() }
+        Self {
+            names: own(names),
+            entrypoint: own(entrypoint),
+            command: own(command),
+            programs: programs.collect(),
+        }
     }
 }
 
@@ -91,7 +103,11 @@ fn config(image: &Image, layers: &[String]) -> Result<Vec<u8>> {
     let config = json!({
         "architecture": architecture,
         "os": "linux",
-        "config": { "Env": ["PATH=/bin"], "Entrypoint": image.entrypoint },
+        "config": {
+            "Env": ["PATH=/bin"],
+            "Entrypoint": image.entrypoint,
+            "Cmd": image.command,
+        },
         "rootfs": { "type": "layers", "diff_ids": layers },
     });
     Ok(serde_json::to_vec(&config)?)

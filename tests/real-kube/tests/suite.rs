@@ -1,0 +1,112 @@
+//! The suite of Kubernetes for external storage, on a real node.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
+mod support;
+
+use std::{fs, path::Path, process::Command, thread};
+
+use longshore_real_kube::{
+    Cluster, Controllers,
+    node::{self, Image},
+    tools::{self, Tool},
+};
+use support::{TOOLS, Traces, drivers, options, step};
+
+/// One spec of the volumes part: a pod writes, another reads.
+const FOCUS: &str = r"External.Storage.*Dynamic PV \(default fs\).*volumes should store data";
+
+/// Gives the node the suite's images under the names that this version of the suite uses.
+fn images(cluster: &Cluster) {
+    let listed = Command::new(tools::path(Tool::E2eTest).unwrap()).arg("--list-images").output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let named = |part: &str| {
+        let found: Vec<&str> = listed.lines().filter(|line| line.contains(part)).collect();
+        assert!(!found.is_empty(), "the suite names no image {part}:\n{listed}");
+        found
+    };
+    let agnhost = tools::path(Tool::Agnhost).unwrap();
+    cluster
+        .node()
+        .unwrap()
+        .import(&[
+            Image::busybox(&named("/busybox:")),
+            Image::program(&named("/agnhost:"), "agnhost", &agnhost, &["pause"]),
+        ])
+        .unwrap();
+}
+
+/// What the suite has to know of the driver.
+fn description(driver: &str) -> String {
+    format!(
+        "StorageClass: {{FromExistingClassName: {driver}}}\n\
+         DriverInfo:\n  \
+           Name: {driver}\n  \
+           SupportedSizeRange: {{Min: 1Mi}}\n  \
+           SupportedFsType: {{\"\": {{}}}}\n  \
+           Capabilities: {{persistence: true, exec: true, multipods: true, fsGroup: true}}\n"
+    )
+}
+
+/// Runs the specs that `focus` matches; gives the names of those that passed.
+fn run(cluster: &Cluster, driver: &str, focus: &str) -> Vec<String> {
+    let file = cluster.dir().join(format!("{driver}.yaml"));
+    fs::write(&file, description(driver)).unwrap();
+    let report = cluster.dir().join(format!("{driver}.xml"));
+    let mut command = Command::new(tools::path(Tool::E2eTest).unwrap());
+    command.args(["--provider=skeleton", "--num-nodes=1", "--ginkgo.no-color"]);
+    command.arg(format!("--ginkgo.focus={focus}"));
+    command.arg(format!("--ginkgo.junit-report={}", report.display()));
+    command.arg(format!("--storage.testdriver={}", file.display()));
+    command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
+    command.arg(format!("--kubectl-path={}", tools::path(Tool::Kubectl).unwrap().display()));
+    // It may leave files where it runs.
+    command.current_dir(cluster.dir()).env("TMPDIR", cluster.dir());
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{}: {said}", done.status);
+    passed(&report)
+}
+
+/// The names of the specs that a JUnit report calls passed.
+fn passed(report: &Path) -> Vec<String> {
+    let text = fs::read_to_string(report).unwrap();
+    let attribute = |case: &str, name: &str| {
+        let (_, rest) = case.split_once(&format!(" {name}=\""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let cases = text.split("<testcase ").skip(1).map(|case| format!(" {case}"));
+    let cases = cases.filter(|case| attribute(case, "status").as_deref() == Some("passed"));
+    let names = cases.filter_map(|case| attribute(&case, "name"));
+    names.filter(|name| name.starts_with("[It]")).collect()
+}
+
+#[test]
+fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
+    if !node::possible() || !tools::need(&TOOLS) {
+        return;
+    }
+    if !tools::need(&[Tool::Hostpath, Tool::CsiProvisioner, Tool::E2eTest, Tool::Agnhost]) {
+        return;
+    }
+    let all = options(Controllers::All);
+    let mut cluster = step("the cluster", || Cluster::start(&all)).unwrap();
+    step("the images of the suite", || images(&cluster));
+    let theirs = step("the reference driver", || drivers::hostpath(&mut cluster));
+    let ours = step("our driver", || drivers::ours(&mut cluster));
+    // Side by side, because a spec mostly waits.
+    thread::scope(|scope| {
+        for driver in [&theirs, &ours] {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let passed = step(&format!("the spec on {driver}"), || run(cluster, driver, FOCUS));
+                assert_eq!(passed.len(), 1, "{driver}: {passed:?}");
+                assert!(passed[0].contains("should store data"), "{driver}: {passed:?}");
+            });
+        }
+    });
+    let traces = Traces::of(cluster.dir()).unwrap();
+    traces.assert_there(&["process", "cgroup", "link"]);
+    step("the end", || cluster.stop()).unwrap();
+    traces.assert_gone();
+}
