@@ -54,6 +54,8 @@ pub struct Parts {
     pub nodes: Option<(Cache<Node>, Cache<CsiNode>)>,
     /// Attachments; needed only for drivers that attach.
     pub attachments: Option<Cache<VolumeAttachment>>,
+    /// Where the two above come from, once it is known what the driver can do.
+    pub caches: SharedCaches,
     /// Where events go.
     pub recorder: Recorder,
     /// Counters, shared by all provisioners of the process.
@@ -79,8 +81,9 @@ impl Parts {
             claims: caches.of(),
             volumes: caches.of(),
             classes: caches.of(),
-            nodes: Some((caches.of(), caches.of())),
-            attachments: Some(caches.of()),
+            nodes: None,
+            attachments: None,
+            caches: caches.clone(),
             recorder,
             metrics,
             registry,
@@ -129,6 +132,9 @@ pub struct Config {
     pub leak_guard: Option<String>,
     /// Answer for one node only.
     pub node: Option<NodeScope>,
+    /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
+    /// were granted to the official program may not cover more.
+    pub spare_watches: bool,
     /// A bug on purpose: no intents, and calls without a verdict are forgotten.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub plant_leak: bool,
@@ -147,6 +153,7 @@ impl Default for Config {
             immediate_topology: true,
             leak_guard: None,
             node: None,
+            spare_watches: false,
             #[cfg(any(test, feature = "planted-bugs"))]
             plant_leak: false,
         }
@@ -195,7 +202,15 @@ pub struct CsiController {
 impl CsiController {
     /// A provisioner that does nothing until [`Self::run`].
     #[must_use]
-    pub fn new(config: Config, parts: Parts, driver: Driver) -> Self {
+    pub fn new(config: Config, mut parts: Parts, driver: Driver) -> Self {
+        let all = !config.spare_watches;
+        let can = driver.capabilities;
+        if all || (config.topology && can.topology) || config.node.is_some() {
+            parts.nodes = Some((parts.caches.of(), parts.caches.of()));
+        }
+        if all || can.publish {
+            parts.attachments = Some(parts.caches.of());
+        }
         Self { config, parts, driver }
     }
 

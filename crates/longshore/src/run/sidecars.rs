@@ -67,6 +67,7 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         strict_topology,
         immediate_topology,
         leak_guard: leak_guard.then_some(namespace),
+        spare_watches: true,
         ..provision::Config::default()
     };
     let recorder = sidecar.recorder();
