@@ -282,6 +282,11 @@ impl Status {
         Self::conflict(resource, name, why)
     }
 
+    /// 409: fields of an apply belong to others.
+    pub fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
+        Self::new(409, "Conflict", message).with_details(json!({"causes": causes}))
+    }
+
     /// 410: the asked version is no longer kept.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)

@@ -13,11 +13,11 @@
 //! Invariants: a write is answered after the journal has it; readers and watchers never see what
 //! the journal does not have; one increasing number orders all writes.
 //!
-//! Absent, and answered as such: server-side apply (415), roles (everybody but `system:masters`
+//! Absent, and answered as such: roles (everybody but `system:masters`
 //! gets 403, and access reviews say so), service-account tokens (404), conversion webhooks of custom
-//! resources (422), `managedFields` (dropped), schemas in the OpenAPI documents (`kubectl explain`
-//! finds none).
+//! resources (422).
 
+mod apply;
 pub mod auth;
 pub mod clock;
 mod crd;

@@ -1,6 +1,6 @@
 //! One version of a custom resource: its codec and its rules.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
@@ -56,11 +56,13 @@ impl Custom {
     ///
     /// # Errors
     /// A text for people when metadata has fields of the wrong type.
-    pub fn decode(&self, mut input: Value) -> Result<Decoded, String> {
+    pub fn decode(&self, mut input: Value, defaults: bool) -> Result<Decoded, String> {
         let mut unknown = Vec::new();
         let meta = input.as_object_mut().and_then(|map| map.remove("metadata"));
         schema::prune(&self.schema, &mut input, "", &mut unknown);
-        schema::default(&self.schema, &mut input);
+        if defaults {
+            schema::default(&self.schema, &mut input);
+        }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
             let clean = typed::<ObjectMeta>(meta.clone())?;
             dropped(&meta, &clean, "metadata", &mut unknown);
@@ -198,6 +200,8 @@ fn resource(
         view: None,
         alias: false,
         custom: Some(custom),
+        typed: None,
+        shape: OnceLock::new(),
         group,
         kind,
         plural,
@@ -333,10 +337,10 @@ mod tests {
         let all = resources(&definition(), &CancellationToken::new());
         let custom = all[1].custom.as_ref().unwrap();
         let body = json!({"metadata": {"name": "a", "junk": 1}, "spec": {"n": 1, "x": 2}});
-        let decoded = custom.decode(body).unwrap();
+        let decoded = custom.decode(body, true).unwrap();
         assert_eq!(decoded.object, json!({"metadata": {"name": "a"}, "spec": {"n": 1}}));
         assert_eq!(decoded.unknown, ["metadata.junk", "spec.x"]);
-        assert!(custom.decode(json!({"metadata": {"labels": 1}})).is_err());
+        assert!(custom.decode(json!({"metadata": {"labels": 1}}), true).is_err());
         let scale = scale_of(custom, &json!({"metadata": {}, "spec": {"n": 3}})).unwrap();
         assert_eq!(
             (&scale["spec"]["replicas"], &scale["status"]["replicas"]),

@@ -20,3 +20,4 @@ mod validate;
 
 pub use custom::{Custom, resources, scale_of};
 pub use naming::{Names, is_established, settle, version_rank};
+pub use schema::{Additional, ListKind, Schema, Type};

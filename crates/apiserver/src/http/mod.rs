@@ -4,12 +4,13 @@ pub mod body;
 mod discovery;
 pub mod negotiate;
 mod objects;
-mod openapi;
+pub(crate) mod openapi;
 mod protobuf;
 pub mod query;
 pub mod render;
 mod reviews;
 mod route;
+mod schemas;
 pub(crate) mod serve;
 mod table;
 
@@ -136,16 +137,17 @@ impl Service {
                 Ok(body::answer(200, "text/plain; charset=utf-8", index))
             }
             Route::OpenApi(path) => {
-                let (text, hash) =
-                    openapi::document(registry, path).ok_or_else(Status::no_such_resource)?;
-                let mut answer = body::answer(200, "application/json", text);
-                if let Ok(value) = HeaderValue::from_str(&format!("\"{hash}\"")) {
+                let document =
+                    openapi::document(registry, path).ok_or_else(Status::no_such_page)?;
+                let mut answer = body::answer(200, "application/json", document.text.clone());
+                if let Ok(value) = HeaderValue::from_str(&format!("\"{}\"", document.hash)) {
                     answer.headers_mut().insert(header::ETAG, value);
                 }
                 let forever = HeaderValue::from_static("public, immutable");
                 answer.headers_mut().insert(header::CACHE_CONTROL, forever);
                 Ok(answer)
             }
+            Route::OpenApiSecond => Ok(body::json(200, &openapi::second(registry))),
             Route::Unknown | Route::Health(_) => Err(Status::no_such_resource()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),
         }
@@ -177,7 +179,8 @@ impl Service {
                 paths.push(format!("/apis/{group}/{version}"));
             }
         }
-        let rest = ["/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"];
+        let rest =
+            ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
         paths.extend(rest.map(str::to_owned));
         json!({"paths": paths})
     }

@@ -171,17 +171,26 @@ impl Call<'_> {
         let scale = match verb {
             "get" => core.scale(&self.target, self.query.version()?).await?,
             "update" => {
-                let options = self.query.write_options("UpdateOptions")?;
+                let options = self.write_options("UpdateOptions")?;
                 let parsed = self.parse_body()?;
                 let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
                 core.rescale(&self.target, &source, options).await?
             }
             _ => {
-                let options = self.query.write_options("PatchOptions")?;
+                let options = self.write_options("PatchOptions")?;
                 core.rescale(&self.target, &Source::Patch(self.parse_patch()?), options).await?
             }
         };
         Ok(body::json(200, &scale))
+    }
+
+    /// Options of a write; without a named manager the program that asks is one.
+    fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'_>> {
+        let agent = self.parts.headers.get(http::header::USER_AGENT);
+        let agent = agent.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let agent = agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
+        let manager = self.query.get("fieldManager").unwrap_or(agent);
+        Ok(WriteOptions { manager, ..self.query.write_options(kind)? })
     }
 
     fn parse_patch(&self) -> ApiResult<Patch> {
@@ -262,7 +271,7 @@ impl Call<'_> {
 
     async fn create(&self) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
-        let options = self.query.write_options("CreateOptions")?;
+        let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
         let outcome =
             self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
@@ -271,7 +280,7 @@ impl Call<'_> {
 
     fn review(&self) -> ApiResult<Answer> {
         let resource = &self.target.resource;
-        let options = self.query.write_options("CreateOptions")?;
+        let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
         let (review, warnings) = decode(resource, parsed.value, &parsed.doubles, options)?;
         let answered = reviews::answer(self.inner, resource, self.identity, review)?;
@@ -282,7 +291,7 @@ impl Call<'_> {
 
     async fn update(&self, part: Part) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
-        let options = self.query.write_options("UpdateOptions")?;
+        let options = self.write_options("UpdateOptions")?;
         let parsed = self.parse_body()?;
         let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
@@ -291,7 +300,10 @@ impl Call<'_> {
 
     async fn patch(&self, part: Part) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
-        let options: WriteOptions = self.query.write_options("PatchOptions")?;
+        let options = self.write_options("PatchOptions")?;
+        if negotiate::content_type(&self.parts.headers) == "application/apply-patch+yaml" {
+            return self.apply(part, &renderer, options).await;
+        }
         let patch = self.parse_patch()?;
         if self.query.get("force").is_some() {
             let cause = Cause::forbidden("force", "may not be specified for non-apply patch");
@@ -300,6 +312,23 @@ impl Call<'_> {
         let source = Source::Patch(patch);
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         Ok(written(200, &renderer, &outcome))
+    }
+
+    async fn apply(
+        &self,
+        part: Part,
+        renderer: &Renderer,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Answer> {
+        if self.query.get("fieldManager").is_none() {
+            let cause = Cause::required("fieldManager", "is required for apply patch");
+            return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
+        }
+        let config = body::parse(negotiate::Encoding::Yaml, &self.body)?.value;
+        let force = self.query.flag("force");
+        let applied = self.inner.core.apply(&self.target, part, &config, force, options);
+        let (outcome, new) = applied.await?;
+        Ok(written(if new { 201 } else { 200 }, renderer, &outcome))
     }
 
     async fn delete(&self) -> ApiResult<Answer> {
@@ -402,7 +431,7 @@ impl Call<'_> {
     }
 
     async fn bind(&self) -> ApiResult<Answer> {
-        let options = self.query.write_options("CreateOptions")?;
+        let options = self.write_options("CreateOptions")?;
         let binding = self.parse_body()?.value;
         self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))

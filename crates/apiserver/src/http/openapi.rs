@@ -1,12 +1,16 @@
-//! OpenAPI v3: as much as `kubectl apply`, `create` and `replace` need.
+//! OpenAPI: what `kubectl apply`, `create`, `replace` and `explain` ask for.
 //!
 //! The documents name every path with its kind and the `fieldValidation` parameter, which tells
-//! kubectl that the server checks fields itself. Schemas are not published, so `kubectl explain`
-//! has nothing to show.
+//! kubectl that the server checks fields itself. They are made when first asked for and kept with
+//! the registry; those of built-in kinds survive a change of definitions.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::quoted_hash;
+use super::{quoted_hash, schemas};
 use crate::registry::{Registry, Resource};
 
 /// `api/v1` or `apis/group/version`.
@@ -14,39 +18,83 @@ fn document_path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
+/// A document and its hash.
+#[derive(Debug, Clone)]
+pub struct Document {
+    /// The text.
+    pub text: Bytes,
+    /// Its hash.
+    pub hash: String,
+}
+
+/// Documents by path, made when first asked for.
+#[derive(Debug, Default, Clone)]
+pub struct Documents(Arc<OnceLock<BTreeMap<String, Document>>>);
+
+impl Documents {
+    fn get(&self, registry: &Registry, custom: bool) -> &BTreeMap<String, Document> {
+        self.0.get_or_init(|| {
+            let all = registry.group_versions().into_iter();
+            let made = all.filter_map(|(group, version)| {
+                let of = |r: &&Arc<Resource>| {
+                    r.group == group && r.version == version && r.custom.is_some() == custom
+                };
+                let kinds: Vec<&Arc<Resource>> = registry.resources().iter().filter(of).collect();
+                Some((document_path(group, version), make(&kinds)?))
+            });
+            made.collect()
+        })
+    }
+}
+
+/// All documents: of built-in kinds, then of definitions.
+fn all(registry: &Registry) -> impl Iterator<Item = (&String, &Document)> {
+    let (builtin, custom) = registry.documents();
+    builtin.get(registry, false).iter().chain(custom.get(registry, true))
+}
+
 /// The index of documents.
 pub fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
-    for (group, version) in registry.group_versions() {
-        let path = document_path(group, version);
-        if let Some((_, hash)) = document(registry, &path) {
-            let url = format!("/openapi/v3/{path}?hash={hash}");
-            paths.insert(path, json!({"serverRelativeURL": url}));
-        }
+    for (path, document) in all(registry) {
+        let url = format!("/openapi/v3/{path}?hash={}", document.hash);
+        paths.insert(path.clone(), json!({"serverRelativeURL": url}));
     }
     json!({"paths": paths})
 }
 
-/// A document and its hash.
-pub fn document(registry: &Registry, path: &str) -> Option<(String, String)> {
-    let mut paths = Map::new();
-    for resource in registry.resources() {
-        if document_path(&resource.group, &resource.version) == path {
-            add_paths(&mut paths, resource);
-        }
-    }
-    if paths.is_empty() {
+/// The document at a path.
+pub fn document<'a>(registry: &'a Registry, path: &str) -> Option<&'a Document> {
+    all(registry).find(|(known, _)| *known == path).map(|(_, document)| document)
+}
+
+fn make(kinds: &[&Arc<Resource>]) -> Option<Document> {
+    if kinds.is_empty() {
         return None;
     }
+    let mut paths = Map::new();
+    kinds.iter().for_each(|resource| add_paths(&mut paths, resource));
     let text = json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": super::GIT_VERSION},
         "paths": paths,
-        "components": {"schemas": {}},
+        "components": {"schemas": schemas::of(kinds.iter().copied())},
     })
     .to_string();
     let hash = quoted_hash(text.as_bytes()).trim_matches('"').to_owned();
-    Some((text, hash))
+    Some(Document { text: text.into(), hash })
+}
+
+/// The document of the second version, for older clients.
+pub fn second(registry: &Registry) -> Value {
+    let mut paths = Map::new();
+    registry.resources().iter().for_each(|resource| add_paths(&mut paths, resource));
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": super::GIT_VERSION},
+        "paths": paths,
+        "definitions": schemas::as_v2(&schemas::of(registry.resources().iter())),
+    })
 }
 
 fn add_paths(paths: &mut Map<String, Value>, resource: &Resource) {
@@ -101,8 +149,8 @@ mod tests {
         for resource in registry.resources() {
             let path = document_path(&resource.group, &resource.version);
             assert!(index["paths"][&path].is_object(), "{path}");
-            let (text, _) = document(&registry, &path).unwrap();
-            let document: Value = serde_json::from_str(&text).unwrap();
+            let found = document(&registry, &path).unwrap();
+            let document: Value = serde_json::from_slice(&found.text).unwrap();
             let found = document["paths"].as_object().unwrap().values().any(|path| {
                 let patch = &path["patch"];
                 patch["x-kubernetes-group-version-kind"]["kind"] == resource.kind.as_str()

@@ -101,7 +101,7 @@ impl Query {
     ///
     /// # Errors
     /// 422 for unknown values.
-    pub fn write_options(&self, kind: &str) -> ApiResult<WriteOptions> {
+    pub fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'static>> {
         let mut causes = Vec::new();
         let mut options = WriteOptions::default();
         for value in self.all("dryRun").filter(|v| !v.is_empty()) {

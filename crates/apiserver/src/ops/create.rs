@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
+use super::update::set_managers;
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
 };
+use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
 use crate::registry::{Resource, is_terminating, meta};
 use crate::store::{Expect, Key, Write, WriteError};
@@ -22,14 +24,28 @@ impl Core {
         target: &Target,
         body: Value,
         doubles: &[String],
-        options: WriteOptions,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Outcome> {
+        self.create_as(target, body, doubles, options, None).await
+    }
+
+    /// Creates an object; an applied one belongs to its applier as far as it was sent.
+    pub(super) async fn create_as(
+        &self,
+        target: &Target,
+        body: Value,
+        doubles: &[String],
+        options: WriteOptions<'_>,
+        applied: Option<FieldSet>,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
         let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
+        let managed = self.first_managers(resource, &decoded, options, applied);
         check_place(target, &decoded)?;
         let mut names_tried = 0;
         for _ in 0..MAX_ATTEMPTS {
-            let (object, guard) = self.prepare(target, decoded.clone())?;
+            let (mut object, guard) = self.prepare(target, decoded.clone())?;
+            set_managers(&mut object, managed.clone());
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();

@@ -1,5 +1,6 @@
 //! The verbs: what happens to the store when a request comes in.
 
+mod apply;
 mod binding;
 mod create;
 mod delete;
@@ -92,12 +93,20 @@ pub enum FieldValidation {
 }
 
 /// Options of all writes.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct WriteOptions {
+#[derive(Debug, Clone, Copy)]
+pub struct WriteOptions<'a> {
     /// Do everything but store.
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub validation: FieldValidation,
+    /// Who manages the fields that are written.
+    pub manager: &'a str,
+}
+
+impl Default for WriteOptions<'_> {
+    fn default() -> Self {
+        Self { dry_run: false, validation: FieldValidation::default(), manager: "longshore" }
+    }
 }
 
 /// The object a write leads to.
@@ -184,13 +193,13 @@ pub(crate) fn decode(
     resource: &Resource,
     body: Value,
     doubles: &[String],
-    options: WriteOptions,
+    options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
     if !body.is_object() {
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, body)
+    let decoded = codec::decode(&resource.codec, resource.quantities, body, true)
         .map_err(|why| cannot_handle(resource, &resource.kind, &why))?;
     let found: Vec<String> = decoded
         .unknown

@@ -25,7 +25,7 @@ impl Core {
         &self,
         target: &Target,
         source: &Source,
-        options: WriteOptions,
+        options: WriteOptions<'_>,
     ) -> ApiResult<Value> {
         let before = self.scale(target, None).await?;
         let wanted = match source {

@@ -1,7 +1,10 @@
 //! Updates and patches: both replace an object by one made from it.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
+use super::apply::Track;
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, judge,
     write_failed,
@@ -20,6 +23,17 @@ pub enum Part {
     Status,
     /// A namespace's `spec.finalizers`.
     Finalize,
+}
+
+impl Part {
+    /// The last part of the path.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+            Self::Finalize => "finalize",
+        }
+    }
 }
 
 /// Where the new object comes from.
@@ -45,7 +59,7 @@ impl Core {
         target: &Target,
         part: Part,
         source: &Source,
-        options: WriteOptions,
+        options: WriteOptions<'_>,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
         if let Source::Whole { body, .. } = source {
@@ -58,37 +72,64 @@ impl Core {
             let (sent, mut warnings) = make(resource, &old, source, options)?;
             check_identity(target, &sent, &old, source)?;
             check_version(target, &sent, &stored, resource.traits().unconditional_update)?;
-            let new = self.merge(resource, part, sent, &old)?;
+            let track = Track::Write(options.manager);
+            let new = self.merge(resource, part, sent, &old, track)?;
             warnings.extend(resource.strategy.warnings(&new));
-            let new = resource.unshow(new);
-            if new == stored.value() {
-                return Ok(Outcome { written: Written::Stored(stored), warnings });
-            }
-            if options.dry_run {
-                return Ok(Outcome { written: Written::Dry(new), warnings });
-            }
-            let delete = is_finished(&new);
-            let write = Write {
-                key: target.key(),
-                expect: Expect::Revision(stored.revision),
-                delete,
-                // Watchers see a removed object as it last was; the client sees what it made.
-                object: if delete { stored.value() } else { new.clone() },
-                guards: Vec::new(),
-            };
-            match self.store.write(write).await {
-                Ok(_) if delete => return Ok(Outcome { written: Written::Dry(new), warnings }),
-                Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
-                // Look again: a stale version given by the client is found there.
-                Err(WriteError::Conflict(_)) => {}
-                Err(failed) => return Err(write_failed(&failed)),
+            if let Some(outcome) =
+                self.finish_update(target, stored, new, warnings, options).await?
+            {
+                return Ok(outcome);
             }
         }
         Err(write_failed(&WriteError::Conflict(target.key())))
     }
 
+    /// Stores a changed object; `None` when somebody else was faster.
+    pub(super) async fn finish_update(
+        &self,
+        target: &Target,
+        stored: Arc<Stored>,
+        new: Value,
+        warnings: Vec<String>,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Option<Outcome>> {
+        let new = target.resource.unshow(new);
+        if new == stored.value() {
+            return Ok(Some(Outcome { written: Written::Stored(stored), warnings }));
+        }
+        if options.dry_run {
+            return Ok(Some(Outcome { written: Written::Dry(new), warnings }));
+        }
+        let delete = is_finished(&new);
+        let write = Write {
+            key: target.key(),
+            expect: Expect::Revision(stored.revision),
+            delete,
+            // Watchers see a removed object as it last was; the client sees what it made.
+            object: if delete { stored.value() } else { new.clone() },
+            guards: Vec::new(),
+        };
+        match self.store.write(write).await {
+            Ok(_) if delete => Ok(Some(Outcome { written: Written::Dry(new), warnings })),
+            Ok(stored) => Ok(Some(Outcome { written: Written::Stored(stored), warnings })),
+            // Look again: a stale version given by the client is found there.
+            Err(WriteError::Conflict(_)) => Ok(None),
+            Err(failed) => Err(write_failed(&failed)),
+        }
+    }
+
     /// Brings what was sent and what was there together, and judges the result.
-    fn merge(&self, resource: &Resource, part: Part, sent: Value, old: &Value) -> ApiResult<Value> {
+    pub(super) fn merge(
+        &self,
+        resource: &Resource,
+        part: Part,
+        sent: Value,
+        old: &Value,
+        track: Track<'_>,
+    ) -> ApiResult<Value> {
+        let asked = sent["metadata"]["managedFields"].clone();
+        let managed =
+            |new: &Value| self.next_managers(resource, part, &asked, old, new, track.clone());
         let cx = self.context();
         let strategy = &resource.strategy;
         match part {
@@ -98,7 +139,9 @@ impl Core {
                 if resource.traits().status {
                     copy_field(&mut new, old, "status");
                 }
+                let managed = managed(&new);
                 strategy.prepare_update(&mut new, old, &cx);
+                set_managers(&mut new, managed);
                 meta::count_generation(&mut new, old, resource);
                 let mut causes = meta::validate_update(&new, old);
                 causes.extend(strategy.validate_update(&new, old));
@@ -114,7 +157,9 @@ impl Core {
                         copy_field(&mut new["metadata"], &sent["metadata"], field);
                     }
                 }
+                let managed = managed(&new);
                 strategy.prepare_status(&mut new, old, &cx);
+                set_managers(&mut new, managed);
                 let mut causes = meta::validate_update(&new, old);
                 causes.extend(strategy.validate_status(&new, old));
                 judge(resource, &new, causes)?;
@@ -123,13 +168,23 @@ impl Core {
             Part::Finalize => {
                 let mut new = old.clone();
                 copy_field(&mut new["spec"], &sent["spec"], "finalizers");
+                let managed = managed(&new);
+                set_managers(&mut new, managed);
                 Ok(new)
             }
         }
     }
 }
 
-fn copy_field(to: &mut Value, from: &Value, field: &str) {
+pub(super) fn set_managers(object: &mut Value, managed: Value) {
+    if managed.as_array().is_some_and(|list| !list.is_empty()) {
+        object["metadata"]["managedFields"] = managed;
+    } else if let Some(meta) = object["metadata"].as_object_mut() {
+        meta.remove("managedFields");
+    }
+}
+
+pub(super) fn copy_field(to: &mut Value, from: &Value, field: &str) {
     match from.get(field).filter(|value| !value.is_null()) {
         Some(value) => to[field] = value.clone(),
         None => {
@@ -145,7 +200,7 @@ fn make(
     resource: &Resource,
     old: &Value,
     source: &Source,
-    options: WriteOptions,
+    options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
     match source {
         Source::Whole { body, doubles } => decode(resource, body.clone(), doubles, options),
@@ -171,7 +226,12 @@ fn as_patch_error(status: Status) -> Status {
 }
 
 /// Name, namespace and uid must be those of the object.
-fn check_identity(target: &Target, sent: &Value, old: &Value, source: &Source) -> ApiResult<()> {
+pub(super) fn check_identity(
+    target: &Target,
+    sent: &Value,
+    old: &Value,
+    source: &Source,
+) -> ApiResult<()> {
     let text = |field: &str| sent["metadata"][field].as_str().unwrap_or_default();
     check_name(target, &sent["metadata"])?;
     let is = old["metadata"]["uid"].as_str().unwrap_or_default();
@@ -195,7 +255,7 @@ fn check_identity(target: &Target, sent: &Value, old: &Value, source: &Source) -
     Ok(())
 }
 
-fn check_name(target: &Target, meta: &Value) -> ApiResult<()> {
+pub(super) fn check_name(target: &Target, meta: &Value) -> ApiResult<()> {
     let name = meta["name"].as_str().unwrap_or_default();
     if name != target.name {
         return Err(Status::bad_request(format!(
@@ -217,7 +277,7 @@ fn immutable(target: &Target, field: &str, value: &Value) -> Status {
     Status::invalid(&target.resource, &target.name, causes)
 }
 
-fn check_version(
+pub(super) fn check_version(
     target: &Target,
     sent: &Value,
     stored: &Stored,

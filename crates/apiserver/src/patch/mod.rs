@@ -45,15 +45,9 @@ impl Patch {
             }
             "application/merge-patch+json" => Ok(Self::Merge(object()?)),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic(object()?)),
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => {
-                Err(Status::unsupported_media_type(
-                    "application/json-patch+json, application/merge-patch+json, \
-                     application/strategic-merge-patch+json (server-side apply is not served yet)",
-                ))
-            }
             _ => Err(Status::unsupported_media_type(
                 "application/json-patch+json, application/merge-patch+json, \
-                 application/strategic-merge-patch+json",
+                 application/strategic-merge-patch+json, application/apply-patch+yaml",
             )),
         }
     }
@@ -136,7 +130,6 @@ mod tests {
         assert_eq!(code("application/merge-patch+json", "[]"), Some(400));
         assert_eq!(code("application/merge-patch+json", "{"), Some(400));
         assert_eq!(code("application/json", "{}"), Some(415));
-        assert_eq!(code("application/apply-patch+yaml", "{}"), Some(415));
         let patch =
             Patch::parse("application/json-patch+json", br#"[{"op":"remove","path":"/x"}]"#);
         assert_eq!(patch.unwrap().apply(json!({})).unwrap_err().code, 422);

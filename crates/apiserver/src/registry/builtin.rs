@@ -1,12 +1,15 @@
 //! The table of built-in kinds.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 use k8s_openapi::api::{core::v1 as core, events::v1 as events};
 
-use super::codec::{Codec, TypedCodec, typed};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use super::codec::{Codec, Typed, of};
 use super::kinds::{
     attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, namespace,
     node, pod, volume,
@@ -75,7 +78,7 @@ fn resource(
     kind: &str,
     plural: &str,
     namespaced: bool,
-    codec: TypedCodec,
+    typed: Typed,
     strategy: impl Strategy,
 ) -> Resource {
     let (group, version) = group_version;
@@ -95,12 +98,14 @@ fn resource(
         fields: Vec::new(),
         quantities: &[],
         storage: Arc::from(storage),
-        codec: Codec::Typed(codec),
+        codec: Codec::Typed(typed.codec),
         strategy: Arc::new(strategy),
         transient: false,
         view: None,
         alias: false,
         custom: None,
+        typed: Some(typed),
+        shape: OnceLock::new(),
     };
     if resource.traits().status {
         resource.subresources.push(Subresource {
@@ -160,16 +165,9 @@ const STORAGE: (&str, &str) = ("storage.k8s.io", "v1");
 
 fn core_kinds() -> Vec<Resource> {
     vec![
-        resource(
-            CORE,
-            "ConfigMap",
-            "configmaps",
-            true,
-            typed::<core::ConfigMap>,
-            config::ConfigMap,
-        )
-        .short(&["cm"]),
-        resource(CORE, "Event", "events", true, typed::<core::Event>, event::CoreEvent)
+        resource(CORE, "ConfigMap", "configmaps", true, of::<core::ConfigMap>(), config::ConfigMap)
+            .short(&["cm"]),
+        resource(CORE, "Event", "events", true, of::<core::Event>(), event::CoreEvent)
             .short(&["ev"])
             .fields(CORE_EVENT_FIELDS),
         resource(
@@ -177,14 +175,14 @@ fn core_kinds() -> Vec<Resource> {
             "Namespace",
             "namespaces",
             false,
-            typed::<core::Namespace>,
+            of::<core::Namespace>(),
             namespace::Namespace,
         )
         .short(&["ns"])
         .verbs(NO_COLLECTION)
         .fields(&["status.phase"])
         .sub("finalize", "Namespace", &["update"]),
-        resource(CORE, "Node", "nodes", false, typed::<core::Node>, node::Node)
+        resource(CORE, "Node", "nodes", false, of::<core::Node>(), node::Node)
             .short(&["no"])
             .fields(&["spec.unschedulable"])
             .quantities(NODE_QUANTITIES),
@@ -193,7 +191,7 @@ fn core_kinds() -> Vec<Resource> {
             "PersistentVolumeClaim",
             "persistentvolumeclaims",
             true,
-            typed::<core::PersistentVolumeClaim>,
+            of::<core::PersistentVolumeClaim>(),
             claim::Claim,
         )
         .short(&["pvc"])
@@ -203,12 +201,12 @@ fn core_kinds() -> Vec<Resource> {
             "PersistentVolume",
             "persistentvolumes",
             false,
-            typed::<core::PersistentVolume>,
+            of::<core::PersistentVolume>(),
             volume::Volume,
         )
         .short(&["pv"])
         .quantities(VOLUME_QUANTITIES),
-        resource(CORE, "Pod", "pods", true, typed::<core::Pod>, pod::Pod)
+        resource(CORE, "Pod", "pods", true, of::<core::Pod>(), pod::Pod)
             .short(&["po"])
             .category("all")
             .fields(POD_FIELDS)
@@ -216,14 +214,14 @@ fn core_kinds() -> Vec<Resource> {
             .sub("binding", "Binding", &["create"])
             .foreign_sub("eviction", ("policy", "v1", "Eviction"), &["create"])
             .sub("log", "Pod", &["get"]),
-        resource(CORE, "Secret", "secrets", true, typed::<core::Secret>, config::Secret)
+        resource(CORE, "Secret", "secrets", true, of::<core::Secret>(), config::Secret)
             .fields(&["type"]),
         resource(
             CORE,
             "ServiceAccount",
             "serviceaccounts",
             true,
-            typed::<core::ServiceAccount>,
+            of::<core::ServiceAccount>(),
             Plain(Traits { returns_deleted: true, ..Traits::PLAIN }),
         )
         .short(&["sa"]),
@@ -237,7 +235,7 @@ fn storage_kinds() -> Vec<Resource> {
             "CSIDriver",
             "csidrivers",
             false,
-            typed::<storage::CSIDriver>,
+            of::<storage::CSIDriver>(),
             csi_driver::CsiDriver,
         ),
         resource(
@@ -245,7 +243,7 @@ fn storage_kinds() -> Vec<Resource> {
             "CSINode",
             "csinodes",
             false,
-            typed::<storage::CSINode>,
+            of::<storage::CSINode>(),
             csi_node::CsiNode,
         ),
         resource(
@@ -253,7 +251,7 @@ fn storage_kinds() -> Vec<Resource> {
             "CSIStorageCapacity",
             "csistoragecapacities",
             true,
-            typed::<storage::CSIStorageCapacity>,
+            of::<storage::CSIStorageCapacity>(),
             capacity::StorageCapacity,
         )
         .quantities(CAPACITY_QUANTITIES),
@@ -262,7 +260,7 @@ fn storage_kinds() -> Vec<Resource> {
             "StorageClass",
             "storageclasses",
             false,
-            typed::<storage::StorageClass>,
+            of::<storage::StorageClass>(),
             class::StorageClass,
         )
         .short(&["sc"]),
@@ -271,7 +269,7 @@ fn storage_kinds() -> Vec<Resource> {
             "VolumeAttachment",
             "volumeattachments",
             false,
-            typed::<storage::VolumeAttachment>,
+            of::<storage::VolumeAttachment>(),
             attachment::Attachment,
         ),
         resource(
@@ -279,7 +277,7 @@ fn storage_kinds() -> Vec<Resource> {
             "VolumeAttributesClass",
             "volumeattributesclasses",
             false,
-            typed::<storage::VolumeAttributesClass>,
+            of::<storage::VolumeAttributesClass>(),
             class::AttributesClass,
         )
         .short(&["vac"]),
@@ -289,9 +287,9 @@ fn storage_kinds() -> Vec<Resource> {
 fn review_kinds() -> Vec<Resource> {
     const AUTHENTICATION: (&str, &str) = ("authentication.k8s.io", "v1");
     const AUTHORIZATION: (&str, &str) = ("authorization.k8s.io", "v1");
-    let review = |group, kind: &str, namespaced, codec: TypedCodec| {
+    let review = |group, kind: &str, namespaced, typed: Typed| {
         let plural = format!("{}s", kind.to_lowercase());
-        let mut review = resource(group, kind, &plural, namespaced, codec, Plain(Traits::PLAIN));
+        let mut review = resource(group, kind, &plural, namespaced, typed, Plain(Traits::PLAIN));
         review.transient = true;
         review.verbs(&["create"])
     };
@@ -300,32 +298,32 @@ fn review_kinds() -> Vec<Resource> {
             AUTHENTICATION,
             "SelfSubjectReview",
             false,
-            typed::<authentication::SelfSubjectReview>,
+            of::<authentication::SelfSubjectReview>(),
         ),
-        review(AUTHENTICATION, "TokenReview", false, typed::<authentication::TokenReview>),
+        review(AUTHENTICATION, "TokenReview", false, of::<authentication::TokenReview>()),
         review(
             AUTHORIZATION,
             "LocalSubjectAccessReview",
             true,
-            typed::<authorization::LocalSubjectAccessReview>,
+            of::<authorization::LocalSubjectAccessReview>(),
         ),
         review(
             AUTHORIZATION,
             "SelfSubjectAccessReview",
             false,
-            typed::<authorization::SelfSubjectAccessReview>,
+            of::<authorization::SelfSubjectAccessReview>(),
         ),
         review(
             AUTHORIZATION,
             "SelfSubjectRulesReview",
             false,
-            typed::<authorization::SelfSubjectRulesReview>,
+            of::<authorization::SelfSubjectRulesReview>(),
         ),
         review(
             AUTHORIZATION,
             "SubjectAccessReview",
             false,
-            typed::<authorization::SubjectAccessReview>,
+            of::<authorization::SubjectAccessReview>(),
         ),
     ]
 }
@@ -337,7 +335,7 @@ fn definition() -> Resource {
         "CustomResourceDefinition",
         "customresourcedefinitions",
         false,
-        definition::codec,
+        of::<CustomResourceDefinition>().checked_by(definition::codec),
         definition::Definition,
     )
     .short(&["crd", "crds"])
@@ -352,7 +350,7 @@ pub(super) fn resources() -> Vec<Resource> {
         "Lease",
         "leases",
         true,
-        lease::codec,
+        of::<Lease>().checked_by(lease::codec),
         lease::Lease,
     ));
     let mut shown = resource(
@@ -360,7 +358,7 @@ pub(super) fn resources() -> Vec<Resource> {
         "Event",
         "events",
         true,
-        typed::<events::Event>,
+        of::<events::Event>(),
         event::Event,
     )
     .short(&["ev"])

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -14,6 +15,33 @@ use crate::crd::Custom;
 
 /// Checks and cleans an object of a built-in kind; the error is a text for people.
 pub type TypedCodec = fn(Value) -> Result<Value, String>;
+
+/// Adds the schema of a type, and of all it refers to.
+pub type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
+
+/// A Rust type that stands for a kind.
+#[derive(Clone)]
+pub struct Typed {
+    /// Checks and cleans objects.
+    pub codec: TypedCodec,
+    /// The name of the type in published schemas.
+    pub name: String,
+    /// Its schema.
+    pub describe: Describe,
+}
+
+/// A Rust type as a kind.
+pub fn of<T: Serialize + DeserializeOwned + JsonSchema>() -> Typed {
+    let name = T::schema_name().into_owned();
+    Typed { codec: typed::<T>, name, describe: SchemaGenerator::subschema_for::<T> }
+}
+
+impl Typed {
+    /// The same with checks of its own.
+    pub fn checked_by(self, codec: TypedCodec) -> Self {
+        Self { codec, ..self }
+    }
+}
 
 /// How objects of a kind are checked and cleaned.
 #[derive(Clone)]
@@ -39,18 +67,23 @@ pub struct Decoded {
     pub unknown: Vec<String>,
 }
 
-/// Runs the codec over an object.
+/// Runs the codec over an object; `defaults` fills in those that the codec itself knows.
 ///
 /// # Errors
 /// A text for people when a field has the wrong type.
-pub fn decode(codec: &Codec, quantities: &[&str], mut input: Value) -> Result<Decoded, String> {
+pub fn decode(
+    codec: &Codec,
+    quantities: &[&str],
+    mut input: Value,
+    defaults: bool,
+) -> Result<Decoded, String> {
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
     }
     let codec = match codec {
         Codec::Typed(codec) => codec,
-        Codec::Custom(custom) => return custom.decode(input),
+        Codec::Custom(custom) => return custom.decode(input, defaults),
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
@@ -136,7 +169,7 @@ mod tests {
             "metadata": {"name": "a", "nope": 1, "labels": null},
             "spec": {"resources": {"requests": {"storage": 1_073_741_824}, "claims2": 1}},
         });
-        let decoded = decode(&codec(), &["spec.resources.*.*"], claim).unwrap();
+        let decoded = decode(&codec(), &["spec.resources.*.*"], claim, true).unwrap();
         assert_eq!(decoded.unknown, ["metadata.nope", "spec.resources.claims2"]);
         assert_eq!(decoded.object["spec"]["resources"]["requests"]["storage"], "1073741824");
         assert!(decoded.object.get("kind").is_none());
@@ -145,7 +178,7 @@ mod tests {
     #[test]
     fn wrong_types_and_quantities_are_refused() {
         let quantities = &["spec.resources.*.*"];
-        let run = |spec| decode(&codec(), quantities, json!({"spec": spec}));
+        let run = |spec| decode(&codec(), quantities, json!({"spec": spec}), true);
         assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
         let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err();
         assert!(why.starts_with("quantities must match"), "{why}");

@@ -9,14 +9,17 @@ pub mod rules;
 pub mod strategy;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use schemars::SchemaGenerator;
 use serde_json::Value;
 
-use codec::Codec;
+use codec::{Codec, Typed};
 use strategy::{Strategy, Traits};
 
+use crate::apply::Shape;
 use crate::crd::Custom;
+use crate::http::openapi::Documents;
 use crate::store::Key;
 
 pub use kinds::namespace::is_terminating;
@@ -83,6 +86,10 @@ pub struct Resource {
     pub alias: bool,
     /// What a definition says, for custom resources.
     pub custom: Option<Arc<Custom>>,
+    /// The Rust type, for built-in kinds.
+    pub typed: Option<Typed>,
+    /// How fields are divided among managers, worked out when first needed.
+    pub shape: OnceLock<Shape>,
 }
 
 impl Resource {
@@ -114,6 +121,19 @@ impl Resource {
         self.strategy.traits()
     }
 
+    /// How the fields of objects are divided among managers.
+    pub fn shape(&self) -> &Shape {
+        self.shape.get_or_init(|| match (&self.custom, &self.typed) {
+            (Some(custom), _) => Shape::of_custom(&custom.schema),
+            (None, Some(typed)) => {
+                let mut generator = SchemaGenerator::default();
+                (typed.describe)(&mut generator);
+                Shape::of_type(&typed.name, &generator.take_definitions(true))
+            }
+            (None, None) => Shape::Free,
+        })
+    }
+
     /// The subresource of that name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
@@ -140,6 +160,8 @@ impl Resource {
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
     by_path: HashMap<(String, String, String), Arc<Resource>>,
+    /// Published documents, of built-in kinds and of definitions.
+    documents: (Documents, Documents),
 }
 
 impl Registry {
@@ -153,13 +175,20 @@ impl Registry {
             .iter()
             .map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), Arc::clone(r)))
             .collect();
-        Self { resources, by_path }
+        Self { resources, by_path, documents: Default::default() }
     }
 
     /// The built-in kinds of this registry and these custom ones.
     pub fn with_custom(&self, custom: Vec<Arc<Resource>>) -> Self {
         let builtin = self.resources.iter().filter(|r| r.custom.is_none()).cloned();
-        Self::of(builtin.chain(custom).collect())
+        let mut registry = Self::of(builtin.chain(custom).collect());
+        registry.documents.0 = self.documents.0.clone();
+        registry
+    }
+
+    /// Published documents, of built-in kinds and of definitions.
+    pub fn documents(&self) -> (&Documents, &Documents) {
+        (&self.documents.0, &self.documents.1)
     }
 
     /// All kinds, in the order of discovery.

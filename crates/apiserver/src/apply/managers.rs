@@ -1,0 +1,333 @@
+//! `metadata.managedFields`: who set which fields.
+
+use serde_json::{Value, json};
+
+use super::merge::Changes;
+use super::set::FieldSet;
+use crate::error::Status;
+
+/// Fields that belong to the server, or name the object; nobody manages them.
+const UNMANAGED: &[&[&str]] = &[
+    &["apiVersion"],
+    &["kind"],
+    &["metadata", "name"],
+    &["metadata", "namespace"],
+    &["metadata", "creationTimestamp"],
+    &["metadata", "selfLink"],
+    &["metadata", "uid"],
+    &["metadata", "clusterName"],
+    &["metadata", "generation"],
+    &["metadata", "managedFields"],
+    &["metadata", "resourceVersion"],
+    &["metadata", "deletionTimestamp"],
+    &["metadata", "deletionGracePeriodSeconds"],
+];
+/// How many updaters are told apart; the oldest ones are summed up.
+const MAX_UPDATERS: usize = 10;
+const ANCIENT: &str = "ancient-changes";
+/// Stands for all who wrote before anybody applied.
+const BEFORE_APPLY: &str = "before-first-apply";
+
+/// Takes out what nobody manages.
+pub fn strip(set: &mut FieldSet) {
+    UNMANAGED.iter().for_each(|path| set.prune(path));
+    if let Some(meta) = set.children.get_mut("f:metadata") {
+        meta.own = false;
+        if meta.is_empty() {
+            set.children.remove("f:metadata");
+        }
+    }
+}
+
+/// Who writes, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer<'a> {
+    /// Name of the manager.
+    pub manager: &'a str,
+    /// Whether this is an apply.
+    pub apply: bool,
+    /// The version written in.
+    pub api_version: &'a str,
+    /// The part written to, empty for the main one.
+    pub subresource: &'a str,
+    /// The time now.
+    pub now: &'a str,
+}
+
+/// One manager's fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    manager: String,
+    apply: bool,
+    api_version: String,
+    subresource: String,
+    time: String,
+    set: FieldSet,
+}
+
+impl Entry {
+    fn parse(value: &Value) -> Option<Self> {
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let apply = match value["operation"].as_str()? {
+            "Apply" => true,
+            "Update" => false,
+            _ => return None,
+        };
+        Some(Self {
+            manager: text("manager"),
+            apply,
+            api_version: text("apiVersion"),
+            subresource: text("subresource"),
+            time: text("time"),
+            set: FieldSet::parse(&value["fieldsV1"])?,
+        })
+    }
+
+    fn to_value(&self) -> Value {
+        let mut value = json!({
+            "manager": self.manager, "operation": if self.apply { "Apply" } else { "Update" },
+            "apiVersion": self.api_version, "time": self.time, "fieldsType": "FieldsV1",
+            "fieldsV1": self.set.to_value(),
+        });
+        if !self.subresource.is_empty() {
+            value["subresource"] = json!(self.subresource);
+        }
+        value
+    }
+
+    /// Appliers are one manager in all versions; updaters are told apart by it.
+    fn is(&self, writer: Writer<'_>) -> bool {
+        self.manager == writer.manager
+            && self.apply == writer.apply
+            && self.subresource == writer.subresource
+            && (self.apply || self.api_version == writer.api_version)
+    }
+}
+
+/// All managers of one object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Managers(Vec<Entry>);
+
+impl Managers {
+    /// Reads the managers of an object; `None` when they cannot be read.
+    pub fn parse(list: &Value) -> Option<Self> {
+        list.as_array()
+            .map_or(&[][..], Vec::as_slice)
+            .iter()
+            .map(Entry::parse)
+            .collect::<Option<_>>()
+            .map(Self)
+    }
+
+    /// Whether nobody is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All that was there before anybody applied belongs to one manager.
+    pub fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
+        Self(vec![Entry {
+            manager: BEFORE_APPLY.into(),
+            apply: false,
+            api_version: api_version.into(),
+            subresource: String::new(),
+            time: now.into(),
+            set: everything,
+        }])
+    }
+
+    /// The fields of a writer so far.
+    pub fn of(&self, writer: Writer<'_>) -> FieldSet {
+        self.0.iter().find(|e| e.is(writer)).map(|e| e.set.clone()).unwrap_or_default()
+    }
+
+    /// The fields of everybody else.
+    pub fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
+        let mut all = FieldSet::default();
+        self.0.iter().filter(|entry| !entry.is(writer)).for_each(|entry| all.union(&entry.set));
+        all
+    }
+
+    /// The fields in `changed` that others hold: name, version if it is told, fields.
+    pub fn conflicts(&self, writer: Writer<'_>, changed: &FieldSet) -> Vec<(String, FieldSet)> {
+        let others = self.0.iter().filter(|entry| !entry.is(writer));
+        let held = others.map(|entry| {
+            let mut who = format!("{:?}", entry.manager);
+            if !entry.subresource.is_empty() {
+                who.push_str(&format!(" with subresource {:?}", entry.subresource));
+            }
+            if !entry.apply {
+                who.push_str(&format!(" using {}", entry.api_version));
+            }
+            (who, entry.set.intersection(changed))
+        });
+        held.filter(|(_, set)| !set.is_empty()).collect()
+    }
+
+    /// Takes note of a write: what changed belongs to the writer now, what went belongs to nobody.
+    /// Appliers own exactly what they sent.
+    pub fn note(&mut self, writer: Writer<'_>, changes: &Changes, applied: Option<FieldSet>) {
+        for entry in self.0.iter_mut().filter(|entry| !entry.is(writer)) {
+            entry.set.subtract(&changes.set);
+            entry.set.subtract(&changes.gone);
+        }
+        let before = self.of(writer);
+        let mut set = applied.unwrap_or_else(|| {
+            let mut set = before.clone();
+            set.subtract(&changes.gone);
+            set.union(&changes.set);
+            set
+        });
+        strip(&mut set);
+        match self.0.iter_mut().find(|entry| entry.is(writer)) {
+            Some(entry) => {
+                if set != before || entry.api_version != writer.api_version {
+                    entry.time = writer.now.into();
+                    entry.api_version = writer.api_version.into();
+                }
+                entry.set = set;
+            }
+            None => self.0.push(Entry {
+                manager: writer.manager.into(),
+                apply: writer.apply,
+                api_version: writer.api_version.into(),
+                subresource: writer.subresource.into(),
+                time: writer.now.into(),
+                set,
+            }),
+        }
+        // An applier that sent no field of its own is still one.
+        self.0.retain(|entry| !entry.set.is_empty() || (entry.apply && entry.is(writer)));
+        self.sum_up();
+    }
+
+    /// Keeps the list short.
+    fn sum_up(&mut self) {
+        while self.0.iter().filter(|e| !e.apply).count() > MAX_UPDATERS {
+            let mut updaters: Vec<usize> =
+                (0..self.0.len()).filter(|i| !self.0[*i].apply).collect();
+            updaters.sort_by_key(|i| {
+                let entry = &self.0[*i];
+                (entry.manager != ANCIENT, entry.time.clone(), entry.manager.clone())
+            });
+            let (oldest, next) = (updaters[0], updaters[1]);
+            let gone = self.0[next].clone();
+            let kept = &mut self.0[oldest];
+            kept.manager = ANCIENT.into();
+            kept.subresource = String::new();
+            kept.time = gone.time.clone().max(kept.time.clone());
+            kept.set.union(&gone.set);
+            self.0.remove(next);
+        }
+    }
+
+    /// The list as objects carry it.
+    pub fn to_value(&self) -> Value {
+        let mut entries: Vec<&Entry> = self.0.iter().collect();
+        entries.sort_by(|a, b| {
+            let key = |e: &Entry| {
+                (
+                    !e.apply,
+                    e.time.clone(),
+                    e.manager.clone(),
+                    e.api_version.clone(),
+                    e.subresource.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        entries.into_iter().map(Entry::to_value).collect()
+    }
+}
+
+/// 409: others hold fields that an apply would change.
+pub fn conflict(held: &[(String, FieldSet)]) -> Status {
+    let paths: Vec<(&str, String)> = held
+        .iter()
+        .flat_map(|(who, set)| set.paths().into_iter().map(move |path| (who.as_str(), path)))
+        .collect();
+    let causes: Vec<Value> = paths
+        .iter()
+        .map(|(who, path)| {
+            json!({"reason": "FieldManagerConflict", "message": format!("conflict with {who}"), "field": path})
+        })
+        .collect();
+    let message = match paths.as_slice() {
+        [(who, path)] => format!("Apply failed with 1 conflict: conflict with {who}: {path}"),
+        _ => {
+            let texts: Vec<String> = held
+                .iter()
+                .map(|(who, set)| format!("conflicts with {who}:\n- {}", set.paths().join("\n- ")))
+                .collect();
+            format!("Apply failed with {} conflicts: {}", paths.len(), texts.join("\n"))
+        }
+    };
+    Status::apply_conflict(message, causes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(value: Value) -> FieldSet {
+        FieldSet::parse(&value).unwrap()
+    }
+
+    fn writer(manager: &str, apply: bool) -> Writer<'_> {
+        Writer { manager, apply, api_version: "v1", subresource: "", now: "t1" }
+    }
+
+    fn changes(value: Value) -> Changes {
+        Changes { set: set(value), gone: FieldSet::default() }
+    }
+
+    #[test]
+    fn a_plain_write_takes_fields_away() {
+        let mut managers = Managers::default();
+        let both = json!({"f:data": {"f:a": {}, "f:b": {}}});
+        managers.note(writer("m1", true), &changes(both.clone()), Some(set(both)));
+        managers.note(writer("edit", false), &changes(json!({"f:data": {"f:a": {}}})), None);
+        let list = managers.to_value();
+        assert_eq!(list[0]["fieldsV1"], json!({"f:data": {"f:b": {}}}));
+        assert_eq!(
+            (&list[1]["manager"], &list[1]["operation"]),
+            (&json!("edit"), &json!("Update"))
+        );
+        assert_eq!(Managers::parse(&list).unwrap().to_value(), list);
+        let held = managers.conflicts(writer("m1", true), &set(json!({"f:data": {"f:a": {}}})));
+        assert_eq!(held.len(), 1);
+        assert_eq!(
+            conflict(&held).message,
+            "Apply failed with 1 conflict: conflict with \"edit\" using v1: .data.a"
+        );
+    }
+
+    #[test]
+    fn what_is_gone_belongs_to_nobody() {
+        let mut managers = Managers::default();
+        managers.note(writer("a", false), &changes(json!({"f:x": {}})), None);
+        let gone = Changes { set: FieldSet::default(), gone: set(json!({"f:x": {}})) };
+        managers.note(writer("b", false), &gone, None);
+        assert!(managers.is_empty());
+    }
+
+    #[test]
+    fn old_updaters_are_summed_up() {
+        let mut managers = Managers::default();
+        for i in 0..15 {
+            let name = format!("m{i:02}");
+            managers.note(writer(&name, false), &changes(json!({format!("f:x{i}"): {}})), None);
+        }
+        assert_eq!(managers.0.len(), MAX_UPDATERS);
+        let ancient = managers.0.iter().find(|e| e.manager == ANCIENT).unwrap();
+        assert_eq!(ancient.set.children.len(), 6);
+    }
+
+    #[test]
+    fn nobody_manages_names() {
+        let mut fields =
+            set(json!({"f:metadata": {".": {}, "f:name": {}, "f:labels": {"f:a": {}}}}));
+        strip(&mut fields);
+        assert_eq!(fields.to_value(), json!({"f:metadata": {"f:labels": {"f:a": {}}}}));
+    }
+}

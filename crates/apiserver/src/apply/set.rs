@@ -1,0 +1,189 @@
+//! Sets of fields, in the form `managedFields` shows them.
+//!
+//! A node stands for a field (`f:name`), an element of a keyed list (`k:{…}`) or of a set (`v:…`).
+//! It can be a member itself, hold members below, or both; `.` marks a member that has others below.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// A set of fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    /// Whether the node itself is in the set.
+    pub own: bool,
+    /// What is below.
+    pub children: BTreeMap<String, FieldSet>,
+}
+
+impl FieldSet {
+    /// A set of the node itself.
+    pub fn leaf() -> Self {
+        Self { own: true, children: BTreeMap::new() }
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        !self.own && self.children.values().all(Self::is_empty)
+    }
+
+    /// Puts a set below a name, unless it is empty.
+    pub fn insert(&mut self, name: String, child: Self) {
+        if !child.is_empty() {
+            self.children.insert(name, child);
+        }
+    }
+
+    /// Adds all members of another set.
+    pub fn union(&mut self, other: &Self) {
+        self.own |= other.own;
+        for (name, child) in &other.children {
+            match self.children.get_mut(name) {
+                Some(mine) => mine.union(child),
+                None => drop(self.children.insert(name.clone(), child.clone())),
+            }
+        }
+    }
+
+    /// Takes out all members of another set.
+    pub fn subtract(&mut self, other: &Self) {
+        self.own &= !other.own;
+        for (name, child) in &other.children {
+            if let Some(mine) = self.children.get_mut(name) {
+                mine.subtract(child);
+                if mine.is_empty() {
+                    self.children.remove(name);
+                }
+            }
+        }
+    }
+
+    /// The members of both sets.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut both = Self { own: self.own && other.own, children: BTreeMap::new() };
+        for (name, child) in &self.children {
+            if let Some(theirs) = other.children.get(name) {
+                both.insert(name.clone(), child.intersection(theirs));
+            }
+        }
+        both
+    }
+
+    /// Takes a whole branch out.
+    pub fn prune(&mut self, path: &[&str]) {
+        let Some((first, rest)) = path.split_first() else { return };
+        let name = format!("f:{first}");
+        if rest.is_empty() {
+            self.children.remove(&name);
+        } else if let Some(child) = self.children.get_mut(&name) {
+            child.prune(rest);
+            if child.is_empty() {
+                self.children.remove(&name);
+            }
+        }
+    }
+
+    /// The paths of all members, as errors show them: `.spec.containers[name="a"].image`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.collect("", &mut found);
+        found
+    }
+
+    fn collect(&self, path: &str, found: &mut Vec<String>) {
+        if self.own && !path.is_empty() {
+            found.push(path.to_owned());
+        }
+        for (name, child) in &self.children {
+            child.collect(&format!("{path}{}", shown(name)), found);
+        }
+    }
+
+    /// The set as `fieldsV1`.
+    pub fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        if self.own && !self.children.is_empty() {
+            map.insert(".".into(), Value::Object(Map::new()));
+        }
+        for (name, child) in &self.children {
+            map.insert(name.clone(), child.to_value());
+        }
+        Value::Object(map)
+    }
+
+    /// Reads `fieldsV1`; `None` when it is not in that form.
+    pub fn parse(value: &Value) -> Option<Self> {
+        let mut set = Self::node(value)?;
+        // The object itself is nobody's.
+        set.own = false;
+        Some(set)
+    }
+
+    fn node(value: &Value) -> Option<Self> {
+        let map = value.as_object()?;
+        let mut set =
+            Self { own: map.is_empty() || map.contains_key("."), children: BTreeMap::new() };
+        for (name, child) in map.iter().filter(|(name, _)| *name != ".") {
+            let known = ["f:", "k:", "v:", "i:"].iter().any(|prefix| name.starts_with(prefix));
+            if !known {
+                return None;
+            }
+            set.children.insert(name.clone(), Self::node(child)?);
+        }
+        Some(set)
+    }
+}
+
+/// One step of a path as errors show it.
+fn shown(name: &str) -> String {
+    let (kind, rest) = name.split_at(name.find(':').map_or(0, |at| at + 1));
+    match kind {
+        "f:" => format!(".{rest}"),
+        "k:" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            format!("[{}]", keys.join(","))
+        }
+        "v:" => format!("[={rest}]"),
+        _ => format!("[{rest}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(value: Value) -> FieldSet {
+        FieldSet::parse(&value).unwrap()
+    }
+
+    #[test]
+    fn sets_survive_the_round_trip() {
+        let value = json!({"f:data": {".": {}, "f:a": {}}, "f:spec": {"k:{\"name\":\"x\"}": {".": {}, "f:y": {}}}});
+        assert_eq!(set(value.clone()).to_value(), value);
+        assert!(FieldSet::parse(&json!({"data": {}})).is_none());
+        assert!(FieldSet::parse(&json!([])).is_none());
+    }
+
+    #[test]
+    fn sets_are_joined_and_parted() {
+        let mut a = set(json!({"f:data": {"f:a": {}, "f:b": {}}}));
+        let b = set(json!({"f:data": {"f:b": {}, "f:c": {}}}));
+        assert_eq!(a.intersection(&b), set(json!({"f:data": {"f:b": {}}})));
+        a.union(&b);
+        assert_eq!(a, set(json!({"f:data": {"f:a": {}, "f:b": {}, "f:c": {}}})));
+        a.subtract(&b);
+        assert_eq!(a, set(json!({"f:data": {"f:a": {}}})));
+        a.prune(&["data"]);
+        assert!(a.is_empty());
+    }
+
+    #[test]
+    fn paths_read_like_fields() {
+        let fields = set(
+            json!({"f:spec": {"f:c": {"k:{\"name\":\"a\"}": {"f:image": {}}}, "f:s": {"v:\"x\"": {}}}}),
+        );
+        assert_eq!(fields.paths(), [".spec.c[name=\"a\"].image", ".spec.s[=\"x\"]"]);
+    }
+}

@@ -1,0 +1,295 @@
+//! Server-side apply, and who manages which fields after any write.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::update::{Part, Source, check_identity, check_name, check_version, copy_field};
+use super::{Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, check_kind, decode, write_failed};
+use crate::apply::{
+    Changes, FieldSet, Managers, Shape, Writer, compare, conflict, merge, named, remove, strip,
+};
+use crate::error::{ApiResult, Status};
+use crate::registry::{Resource, codec};
+use crate::store::{Stored, WriteError};
+
+/// How the managers of a changed object are found.
+#[derive(Clone)]
+pub(super) enum Track<'a> {
+    /// A plain write by this manager.
+    Write(&'a str),
+    /// They are known already.
+    Done(Value),
+}
+
+impl Core {
+    /// Who manages a new object: its maker, for all that was sent.
+    pub(super) fn first_managers(
+        &self,
+        resource: &Resource,
+        object: &Value,
+        options: WriteOptions<'_>,
+        applied: Option<FieldSet>,
+    ) -> Value {
+        let mut object = object.clone();
+        let traits = resource.traits();
+        if traits.status && !traits.status_at_creation {
+            copy_field(&mut object, &Value::Null, "status");
+        }
+        let (api_version, now) = (resource.api_version(), self.env.now_text());
+        let writer = Writer {
+            manager: options.manager,
+            apply: applied.is_some(),
+            api_version: &api_version,
+            subresource: "",
+            now: &now,
+        };
+        let mut managers = Managers::default();
+        managers.note(writer, &changes(resource.shape(), &json!({}), &object), applied);
+        managers.to_value()
+    }
+
+    /// Who manages a changed object.
+    pub(super) fn next_managers(
+        &self,
+        resource: &Resource,
+        part: Part,
+        asked: &Value,
+        old: &Value,
+        new: &Value,
+        track: Track<'_>,
+    ) -> Value {
+        let manager = match track {
+            Track::Done(managers) => return managers,
+            Track::Write(manager) => manager,
+        };
+        let live = &old["metadata"]["managedFields"];
+        let known = || Managers::parse(live).unwrap_or_default();
+        let mut managers = match asked.as_array() {
+            _ if part != Part::Main => known(),
+            // An empty list, or an empty entry, clears it.
+            Some(list) if list.iter().all(|e| e.as_object().is_some_and(|e| e.is_empty())) => {
+                return json!([]);
+            }
+            Some(_) => Managers::parse(asked).unwrap_or_else(known),
+            None => known(),
+        };
+        // Objects that nobody has managed so far are first looked at by an apply.
+        if managers.is_empty() {
+            return json!([]);
+        }
+        let (api_version, now) = (resource.api_version(), self.env.now_text());
+        let writer = Writer {
+            manager,
+            apply: false,
+            api_version: &api_version,
+            subresource: part.name(),
+            now: &now,
+        };
+        let changes = changes(resource.shape(), old, new);
+        if changes.set.is_empty() && changes.gone.is_empty() {
+            return managers.to_value();
+        }
+        managers.note(writer, &changes, None);
+        managers.to_value()
+    }
+
+    /// Applies a configuration; true when the object is new.
+    ///
+    /// # Errors
+    /// 409 when others hold fields that would change, unless forced.
+    pub async fn apply(
+        &self,
+        target: &Target,
+        part: Part,
+        config: &Value,
+        force: bool,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<(Outcome, bool)> {
+        let config = clean(target, part, config)?;
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(stored) = self.store.head(&target.key()) else {
+                if part != Part::Main {
+                    return Err(target.not_found());
+                }
+                match self.apply_new(target, &config, options).await {
+                    Err(status) if status.reason == "AlreadyExists" => continue,
+                    other => return other.map(|outcome| (outcome, true)),
+                }
+            };
+            let done = self.apply_to(target, part, &config, force, options, stored).await?;
+            if let Some(outcome) = done {
+                return Ok((outcome, false));
+            }
+        }
+        Err(write_failed(&WriteError::Conflict(target.key())))
+    }
+
+    async fn apply_new(
+        &self,
+        target: &Target,
+        config: &Config,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Outcome> {
+        let resource = &target.resource;
+        if let Some(uid) = config.sent["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(resource, &target.name, &why));
+        }
+        let mut body = config.sent.clone();
+        copy_field(&mut body["metadata"], &Value::Null, "resourceVersion");
+        let applied = Some(config.fields.clone());
+        self.create_as(target, body, &[], options, applied).await
+    }
+
+    async fn apply_to(
+        &self,
+        target: &Target,
+        part: Part,
+        config: &Config,
+        force: bool,
+        options: WriteOptions<'_>,
+        stored: Arc<Stored>,
+    ) -> ApiResult<Option<Outcome>> {
+        let resource = &target.resource;
+        let old = resource.show(stored.value());
+        let (mut merged, managers) =
+            self.bring_together(resource, part, config, force, options, &old)?;
+        for field in ["uid", "resourceVersion"] {
+            let sent = &config.sent["metadata"];
+            if sent.get(field).is_some() {
+                copy_field(&mut merged["metadata"], sent, field);
+            }
+        }
+        merged["kind"] = json!(resource.kind);
+        merged["apiVersion"] = json!(resource.api_version());
+        let (sent, mut warnings) = decode(resource, merged, &[], options)?;
+        let whole = Source::Whole { body: Value::Null, doubles: Vec::new() };
+        check_identity(target, &sent, &old, &whole)?;
+        check_version(target, &sent, &stored, true)?;
+        let new = self.merge(resource, part, sent, &old, Track::Done(managers))?;
+        warnings.extend(resource.strategy.warnings(&new));
+        self.finish_update(target, stored, new, warnings, options).await
+    }
+
+    /// The object with the configuration in it, and its managers.
+    fn bring_together(
+        &self,
+        resource: &Resource,
+        part: Part,
+        config: &Config,
+        force: bool,
+        options: WriteOptions<'_>,
+        old: &Value,
+    ) -> ApiResult<(Value, Value)> {
+        let (api_version, now) = (resource.api_version(), self.env.now_text());
+        let shape = resource.shape();
+        let mut managers = Managers::parse(&old["metadata"]["managedFields"]).unwrap_or_default();
+        if managers.is_empty() {
+            let mut everything = changes(shape, &json!({}), old).set;
+            if resource.traits().status {
+                everything.prune(&["status"]);
+            }
+            managers = Managers::before_apply(everything, &api_version, &now);
+        }
+        let writer = Writer {
+            manager: options.manager,
+            apply: true,
+            api_version: &api_version,
+            subresource: part.name(),
+            now: &now,
+        };
+        let mut merged = merge(shape, old, &config.object);
+        let mut gone = managers.of(writer);
+        let mut keep = config.fields.clone();
+        keep.union(&managers.union_of_others(writer));
+        gone.subtract(&keep);
+        remove(shape, &mut merged, &gone, &keep);
+        let changes = changes(shape, old, &merged);
+        let held = managers.conflicts(writer, &changes.set);
+        if !force && !held.is_empty() {
+            return Err(conflict(&held));
+        }
+        managers.note(writer, &changes, Some(config.fields.clone()));
+        Ok((merged, managers.to_value()))
+    }
+}
+
+/// What differs, as far as anybody can manage it.
+fn changes(shape: &Shape, old: &Value, new: &Value) -> Changes {
+    let mut changes = compare(shape, old, new);
+    strip(&mut changes.set);
+    strip(&mut changes.gone);
+    changes
+}
+
+/// A configuration that was checked.
+struct Config {
+    /// As it was sent.
+    sent: Value,
+    /// What of it is applied.
+    object: Value,
+    /// The fields it names.
+    fields: FieldSet,
+}
+
+fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
+    let resource = &target.resource;
+    let text = |field: &str| config[field].as_str().unwrap_or_default();
+    if text("kind").is_empty() || text("apiVersion").is_empty() {
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        return Err(Status::bad_request(format!("invalid object type: /{version}, Kind={kind}")));
+    }
+    check_kind(resource, config)?;
+    if config["metadata"]["managedFields"].as_array().is_some_and(|list| !list.is_empty()) {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    let mut sent = config.clone();
+    if !sent["metadata"].is_object() {
+        sent["metadata"] = json!({});
+    }
+    if sent["metadata"]["name"].is_null() {
+        sent["metadata"]["name"] = json!(target.name);
+    }
+    check_name(target, &sent["metadata"])?;
+    let decoded = codec::decode(&resource.codec, resource.quantities, sent.clone(), false)
+        .map_err(|why| undeclared(resource, &target.name, &why))?;
+    if let Some(path) = decoded.unknown.first() {
+        let why = format!(".{path}: field not declared in schema");
+        return Err(undeclared(resource, &target.name, &why));
+    }
+    let object = only(resource, part, decoded.object);
+    let mut fields = named(resource.shape(), &object);
+    strip(&mut fields);
+    Ok(Config { sent, object, fields })
+}
+
+fn undeclared(resource: &Resource, name: &str, why: &str) -> Status {
+    Status::bad_request(format!(
+        "failed to create typed patch object (/{name}; {}, Kind={}): {why}",
+        resource.api_version(),
+        resource.kind
+    ))
+}
+
+/// The part of a configuration that can be applied through a path.
+fn only(resource: &Resource, part: Part, mut object: Value) -> Value {
+    if part == Part::Main {
+        if resource.traits().status
+            && let Some(map) = object.as_object_mut()
+        {
+            map.remove("status");
+        }
+        return object;
+    }
+    let mut kept = json!({"metadata": {}});
+    copy_field(&mut kept, &object, "status");
+    if resource.traits().status_metadata {
+        for field in ["labels", "annotations", "finalizers"] {
+            copy_field(&mut kept["metadata"], &object["metadata"], field);
+        }
+    }
+    kept
+}
