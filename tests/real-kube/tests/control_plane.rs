@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::Output,
 };
@@ -148,4 +149,40 @@ spec:
     assert_eq!(processes.len(), 4);
     cluster.stop().unwrap();
     assert_gone(&processes, &dir);
+}
+
+/// Ports are only known to be free a moment ago, so a program that finds its port taken is started
+/// again on another one, but not for ever.
+#[test]
+fn a_taken_port_is_tried_again_and_then_said() {
+    if !need(&API) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Nobody shall wait for an answer from here. The thread ends with the test program.
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let options = Options {
+        more_apiserver_args: vec![format!("--secure-port={port}")],
+        etcd_without_fsync: true,
+        ..Options::default()
+    };
+    let error = format!("{:#}", Cluster::start(&options).err().unwrap());
+    assert!(error.contains("after 5 tries on other ports"), "{error}");
+    assert!(error.contains("address already in use"), "the log is part of the error: {error}");
+}
+
+#[test]
+fn a_bad_flag_is_said_at_once() {
+    if !need(&API) {
+        return;
+    }
+    let options = Options {
+        more_apiserver_args: vec!["--no-such-flag".to_owned()],
+        etcd_without_fsync: true,
+        ..Options::default()
+    };
+    let error = format!("{:#}", Cluster::start(&options).err().unwrap());
+    assert!(error.contains("kube-apiserver ended before it was ready"), "{error}");
+    assert!(error.contains("no-such-flag") && !error.contains("tries"), "{error}");
 }

@@ -57,6 +57,10 @@ impl Cluster {
                     return Ok(picked);
                 }
                 Err(_) if ports::taken(&program.tail()) && tries < ports::TRIES => {}
+                Err(error) if tries > 1 => {
+                    return Err(error)
+                        .with_context(|| format!("after {tries} tries on other ports"));
+                }
                 Err(error) => return Err(error),
             }
         }
