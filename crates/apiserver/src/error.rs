@@ -176,7 +176,8 @@ impl Status {
     /// 403 for an object of a resource given by name.
     pub fn forbidden_named(group: &str, plural: &str, name: &str, why: &str) -> Self {
         let resource = if group.is_empty() { plural.into() } else { format!("{plural}.{group}") };
-        Self::new(403, "Forbidden", format!("{resource} {name:?} is forbidden: {why}"))
+        let subject = if name.is_empty() { resource } else { format!("{resource} {name:?}") };
+        Self::new(403, "Forbidden", format!("{subject} is forbidden: {why}"))
             .with_details(object_details(group, plural, name))
     }
 

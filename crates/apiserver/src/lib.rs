@@ -13,10 +13,10 @@
 //! Invariants: a write is answered after the journal has it; readers and watchers never see what
 //! the journal does not have; one increasing number orders all writes.
 //!
-//! Absent, and answered as such: roles (everybody but `system:masters`
-//! gets 403, and access reviews say so), service-account tokens (404), conversion webhooks of custom
-//! resources (422).
+//! Absent, and answered as such: conversion webhooks of custom resources (422), anonymous access
+//! beyond health checks (401), and `kubectl exec`, `attach`, `port-forward` and `proxy` (404).
 
+mod access;
 mod apply;
 pub mod auth;
 pub mod clock;
@@ -143,6 +143,7 @@ pub enum ServeError {
 /// Shared by all services of one server.
 pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
+    pub(crate) access: access::Access,
     pub(crate) limits: Limits,
     pub(crate) in_flight: Semaphore,
     pub(crate) watches: Arc<Semaphore>,
@@ -169,8 +170,20 @@ impl Inner {
         self.core.store.is_writable()
     }
 
-    pub(crate) fn identify_token(&self, token: &str) -> Option<Identity> {
-        self.pki.identify_token(token)
+    /// Who a token stands for, and for whom it was made: for us, unless others are asked for.
+    pub(crate) fn identify_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Option<(Identity, Vec<String>)> {
+        if let Some(admin) = self.pki.identify_token(token) {
+            return Some((admin, vec![auth::tokens::ISSUER.to_owned()]));
+        }
+        access::identify(&self.core, self.pki.signer(), token, audiences)
+    }
+
+    pub(crate) fn signer(&self) -> &auth::tokens::Signer {
+        self.pki.signer()
     }
 
     /// Where the server listens, for discovery; empty while it does not.
@@ -205,6 +218,7 @@ impl ApiServer {
         let core = Arc::new(Core::new(store, env));
         housekeeping::serve_stored(&core);
         let inner = Inner {
+            access: access::Access::new(&core.store),
             core,
             limits: config.limits,
             in_flight: Semaphore::new(config.limits.in_flight),
@@ -238,6 +252,16 @@ impl ApiServer {
             };
             let body = json!({"metadata": {"name": name}});
             core.create(&target, body, &[], WriteOptions::default()).await?;
+        }
+        let registry = core.registry();
+        for (plural, body) in housekeeping::first_roles() {
+            let resource = registry.find("rbac.authorization.k8s.io", "v1", plural);
+            let Some(resource) = resource.cloned() else { continue };
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            if core.store.get(&resource.key("", name)).is_none() {
+                let target = Target { resource, namespace: String::new(), name: String::new() };
+                core.create(&target, body, &[], WriteOptions::default()).await?;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Keys and certificates: a CA of our own, made at first start.
 //!
-//! On disk are the CA, the administrator's certificate and token (mode 0600). The serving
+//! On disk are the CA, the administrator's certificate and token, and the key that signs tokens of
+//! service accounts (mode 0600). The serving
 //! certificate is made anew at each start and never stored. A file appears only when it is
 //! complete, keys before the certificates that name them, so a kill at any moment leaves a
 //! directory that the next start can finish.
@@ -23,6 +24,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use sha2::{Digest, Sha256};
 
+use super::tokens::Signer;
 use super::{Identity, MASTERS};
 
 const CA_NAME: &str = "longshore-ca";
@@ -86,6 +88,7 @@ pub struct Pki {
     admin: Pair,
     /// SHA-256 of the administrator's token: comparing hashes leaks nothing about the token.
     token_hash: [u8; 32],
+    signer: Signer,
 }
 
 impl Pki {
@@ -112,7 +115,8 @@ impl Pki {
                 token
             }
         };
-        Ok(Self { ca, admin, token_hash: Sha256::digest(token.as_bytes()).into() })
+        let signer = files.signer()?;
+        Ok(Self { ca, admin, token_hash: Sha256::digest(token.as_bytes()).into(), signer })
     }
 
     /// The CA's certificate.
@@ -123,6 +127,11 @@ impl Pki {
     /// The administrator's certificate and key.
     pub fn admin(&self) -> &Pair {
         &self.admin
+    }
+
+    /// Signs and checks tokens of service accounts.
+    pub(crate) fn signer(&self) -> &Signer {
+        &self.signer
     }
 
     /// Who a bearer token stands for.
@@ -170,7 +179,7 @@ pub fn identify_certificate(certificate: &CertificateDer<'_>) -> Option<Identity
         .filter_map(|group| group.as_str().ok().map(str::to_owned))
         .collect();
     groups.push("system:authenticated".into());
-    Some(Identity { user, groups })
+    Some(Identity::new(user, groups))
 }
 
 /// Certificates outlive any one machine's wrong clock, but not forever.
@@ -275,6 +284,26 @@ impl Files<'_> {
             operation: "writing",
             path,
             source,
+        })
+    }
+
+    /// The key that signs tokens, made at first.
+    fn signer(&self) -> Result<Signer, PkiError> {
+        const NAME: &str = "accounts.key";
+        let what = "a key for tokens";
+        let key = match self.read(NAME)? {
+            Some(key) => key,
+            None => {
+                let made = Signer::make_key();
+                let key = made.ok_or(PkiError::Make { what, why: "no randomness".into() })?;
+                self.save(NAME, &key)?;
+                key
+            }
+        };
+        Signer::open(&key).ok_or_else(|| PkiError::Unusable {
+            path: self.dir.map(|dir| dir.join(NAME)).unwrap_or_default(),
+            what,
+            why: "it is damaged".into(),
         })
     }
 

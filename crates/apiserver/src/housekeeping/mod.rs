@@ -10,6 +10,7 @@ mod definitions;
 mod events;
 mod namespaces;
 mod owners;
+mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use crate::crd;
 use crate::ops::{Core, Target};
 use crate::registry::{Registry, Resource};
 use crate::store::{Change, Event, Key};
+
+pub(crate) use roles::first_roles;
 
 /// Work that failed is tried again after this long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -77,6 +80,8 @@ struct Keeper {
     suspects: BTreeSet<Key>,
     /// Whether definitions have to be looked at.
     definitions: bool,
+    /// Whether roles that are put together from others have to be looked at.
+    roles: bool,
     /// Where the objects of definitions on their way out are stored.
     ending: BTreeSet<String>,
 }
@@ -95,6 +100,7 @@ impl Keeper {
             accounts: BTreeSet::new(),
             suspects: BTreeSet::new(),
             definitions: true,
+            roles: true,
             ending: BTreeSet::new(),
         }
     }
@@ -188,6 +194,7 @@ impl Keeper {
                     self.ending.remove(&storage);
                 }
             }
+            roles::STORAGE => self.roles = true,
             storage if gone && self.ending.contains(storage) => self.definitions = true,
             _ => {}
         }
@@ -202,6 +209,10 @@ impl Keeper {
         {
             tracing::debug!(%status, "definitions are looked at again later");
             self.definitions = true;
+            failed = true;
+        }
+        if std::mem::take(&mut self.roles) && roles::aggregate(&self.core).await.is_err() {
+            self.roles = true;
             failed = true;
         }
         for name in self.terminating.clone() {

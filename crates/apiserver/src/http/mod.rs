@@ -13,6 +13,7 @@ mod route;
 mod schemas;
 pub(crate) mod serve;
 mod table;
+mod token;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -26,7 +27,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
-use crate::auth::Identity;
+use crate::auth::rbac::Action;
+use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use body::Answer;
 use query::Query;
@@ -90,9 +92,9 @@ impl Service {
             return self.health(&path, check, &query);
         }
         let identity = self.authenticate(&parts)?;
-        let about_self = matches!(&route, Route::Object(o) if reviews::is_about_self(o.plural));
-        if !identity.is_master() && !about_self {
-            return Err(self.refuse(&identity, &parts.method, &path, &route));
+        if !identity.is_master() {
+            let action = action(&parts.method, &path, &route, &query);
+            self.inner.access.check(&identity, &action)?;
         }
         if let Route::Object(object) = route {
             let asked = objects::Asked { identity: &identity, parts: &parts, query: &query };
@@ -108,7 +110,7 @@ impl Service {
         match route {
             Route::Version => Ok(body::json(200, &version())),
             Route::Metrics => {
-                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                let kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
                 Ok(body::answer(200, kind, self.inner.metrics.text(&self.inner.core.store)))
             }
             Route::Root => Ok(body::json(200, &self.paths())),
@@ -214,54 +216,93 @@ impl Service {
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "));
-        let identity = match (&self.identity, token) {
+        let mut identity = match (&self.identity, token) {
             (Some(identity), _) => identity.clone(),
             (None, Some(token)) => {
-                self.inner.identify_token(token).ok_or_else(Status::unauthorized)?
+                self.inner.identify_token(token, &[]).ok_or_else(Status::unauthorized)?.0
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        impersonate(identity, &parts.headers)
+        // Whoever got this far belongs to this group, whatever their certificate says.
+        if !identity.groups.iter().any(|group| group == AUTHENTICATED) {
+            identity.groups.push(AUTHENTICATED.into());
+        }
+        self.impersonate(identity, &parts.headers)
     }
 
-    /// Without role-based rules only the admin group may do anything.
-    fn refuse(&self, who: &Identity, method: &Method, path: &str, route: &Route<'_>) -> Status {
-        let Route::Object(object) = route else {
-            return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
+    /// Those who may can ask as somebody else (`kubectl --as`).
+    fn impersonate(&self, asker: Identity, headers: &http::HeaderMap) -> ApiResult<Identity> {
+        let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+        let Some(user) = headers.get("impersonate-user").and_then(text) else {
+            return Ok(asker);
         };
-        let registry = self.inner.core.registry();
-        let Some(resource) = registry.find(object.group, object.version, object.plural) else {
-            return Status::forbidden_path(&who.user, &method.as_str().to_lowercase(), path);
+        let groups: Vec<String> =
+            headers.get_all("impersonate-group").iter().filter_map(text).collect();
+        let may = |resource: &str, namespace: &str, name: &str| {
+            let action = Action::Object {
+                verb: "impersonate".into(),
+                group: String::new(),
+                resource: resource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+            };
+            self.inner.access.check(&asker, &action)
         };
-        let sub = match object.subresource {
-            "" => String::new(),
-            sub => format!("/{sub}"),
+        let account = user.strip_prefix("system:serviceaccount:").and_then(|u| u.split_once(':'));
+        let mut identity = match account {
+            Some((namespace, name)) => {
+                may("serviceaccounts", namespace, name)?;
+                Identity::account(namespace, name)
+            }
+            None => {
+                may("users", "", &user)?;
+                Identity::new(user.as_str(), [AUTHENTICATED])
+            }
         };
-        let scope = match &object.namespace {
-            Some(namespace) => format!("in the namespace {namespace:?}"),
-            None => "at the cluster scope".into(),
-        };
-        let why = format!(
-            "User {:?} cannot {} resource \"{}{sub}\" in API group {:?} {scope}",
-            who.user,
-            objects::verb(method, &object.name, false),
-            object.plural,
-            object.group,
-        );
-        Status::forbidden(resource, &object.name, &why)
+        for group in &groups {
+            may("groups", "", group)?;
+        }
+        if !groups.is_empty() {
+            identity.groups = groups;
+            identity.groups.push(AUTHENTICATED.into());
+        }
+        Ok(identity)
     }
 }
 
-/// Administrators may ask as somebody else (`kubectl --as`).
-fn impersonate(identity: Identity, headers: &http::HeaderMap) -> ApiResult<Identity> {
-    let Some(user) = headers.get("impersonate-user").and_then(|value| value.to_str().ok()) else {
-        return Ok(identity);
+/// What a request wants to do, as roles name it.
+fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Action {
+    let Route::Object(object) = route else {
+        return Action::Path { verb: method.as_str().to_lowercase(), path: path.to_owned() };
     };
-    if !identity.is_master() {
-        return Err(Status::forbidden_path(&identity.user, "impersonate", user));
+    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
+    let verb = match objects::verb(method, &object.name, watching) {
+        "" if *method == Method::POST => "create",
+        "" => "get",
+        verb => verb,
+    };
+    // A list of one name is allowed to who may read that name.
+    let selected = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name="));
+    let name = match (object.name.as_str(), selected) {
+        ("", Some(name)) if matches!(verb, "list" | "watch") && !name.contains(',') => name,
+        (name, _) => name,
+    };
+    // A namespace is inside itself: who has a role there may be allowed to read it.
+    let namespace = match &object.namespace {
+        Some(namespace) => namespace.as_str(),
+        None if object.plural == "namespaces" && object.group.is_empty() => object.name.as_str(),
+        None => "",
+    };
+    Action::Object {
+        verb: verb.into(),
+        group: object.group.into(),
+        resource: match object.subresource {
+            "" => object.plural.to_owned(),
+            sub => format!("{}/{sub}", object.plural),
+        },
+        namespace: namespace.into(),
+        name: name.into(),
     }
-    let groups = headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok());
-    Ok(Identity::new(user, groups.chain(["system:authenticated"])))
 }
 
 fn only_get(method: &Method) -> ApiResult<()> {

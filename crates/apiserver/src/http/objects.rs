@@ -14,8 +14,8 @@ use super::body::{self, Answer};
 use super::negotiate::{self, Shape};
 use super::query::Query;
 use super::render::{Renderer, typed};
-use super::reviews;
 use super::route::Object;
+use super::{reviews, token};
 use crate::Inner;
 use crate::auth::Identity;
 use crate::error::{ApiResult, Cause, Status, object_details};
@@ -54,6 +54,13 @@ pub struct Asked<'a> {
     pub parts: &'a Parts,
     /// Parameters.
     pub query: &'a Query,
+}
+
+/// Where the object of a write comes from.
+enum Grant<'a> {
+    New(&'a Value),
+    Change(&'a Source),
+    Apply(&'a Value),
 }
 
 /// One request for objects.
@@ -142,6 +149,7 @@ impl Call<'_> {
             "eviction" => return self.evict().await,
             "log" => return self.log().await,
             "scale" => return self.scale(verb).await,
+            "token" => return self.token().await,
             _ => Part::Main,
         };
         match verb {
@@ -164,6 +172,32 @@ impl Call<'_> {
             body::warn(&mut answer, &[warning]);
         }
         answer
+    }
+
+    async fn token(&self) -> ApiResult<Answer> {
+        self.write_options("CreateOptions")?;
+        let request = self.parse_body()?.value;
+        let answered = token::answer(self.inner, &self.target, &request).await?;
+        Ok(body::json(201, &answered))
+    }
+
+    /// Roles and bindings may not give away more than the asker has. What would be written is
+    /// looked at first.
+    async fn check_grant(&self, source: Grant<'_>) -> ApiResult<()> {
+        let (resource, core) = (&self.target.resource, &self.inner.core);
+        if resource.group != "rbac.authorization.k8s.io" || self.identity.is_master() {
+            return Ok(());
+        }
+        let options = WriteOptions { dry_run: true, ..WriteOptions::default() };
+        let outcome = match source {
+            Grant::New(body) => core.create(&self.target, body.clone(), &[], options).await?,
+            Grant::Change(source) => core.update(&self.target, Part::Main, source, options).await?,
+            Grant::Apply(config) => {
+                core.apply(&self.target, Part::Main, config, true, options).await?.0
+            }
+        };
+        let object = outcome.written.value();
+        self.inner.access.check_grant(self.identity, &resource.plural, &object)
     }
 
     async fn scale(&self, verb: &str) -> ApiResult<Answer> {
@@ -273,6 +307,7 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
+        self.check_grant(Grant::New(&parsed.value)).await?;
         let outcome =
             self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
         Ok(written(201, &renderer, &outcome))
@@ -294,6 +329,7 @@ impl Call<'_> {
         let options = self.write_options("UpdateOptions")?;
         let parsed = self.parse_body()?;
         let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
+        self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         Ok(written(200, &renderer, &outcome))
     }
@@ -310,6 +346,7 @@ impl Call<'_> {
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
         let source = Source::Patch(patch);
+        self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         Ok(written(200, &renderer, &outcome))
     }
@@ -325,6 +362,7 @@ impl Call<'_> {
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
         let config = body::parse(negotiate::Encoding::Yaml, &self.body)?.value;
+        self.check_grant(Grant::Apply(&config)).await?;
         let force = self.query.flag("force");
         let applied = self.inner.core.apply(&self.target, part, &config, force, options);
         let (outcome, new) = applied.await?;

@@ -3,14 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::Inner;
-use crate::auth::{Identity, MASTERS};
+use crate::auth::Identity;
+use crate::auth::rbac::{Action, rules_review};
 use crate::error::{ApiResult, Cause, Status};
 use crate::registry::Resource;
-
-/// Kinds that every known user may ask about themselves.
-pub fn is_about_self(plural: &str) -> bool {
-    matches!(plural, "selfsubjectreviews" | "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
-}
 
 /// Answers a review: the object with its status.
 ///
@@ -25,7 +21,8 @@ pub fn answer(
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
-    let invalid = |causes| Err(Status::invalid(resource, "", causes));
+    // These errors never named their kind.
+    let invalid = |causes| Err(Status::invalid_kind(&resource.group, "", "", causes));
     review["status"] = match resource.kind.as_str() {
         "SelfSubjectReview" => {
             review["metadata"]["creationTimestamp"] = json!(inner.core.env.now_text());
@@ -38,12 +35,18 @@ pub fn answer(
                     "token is required for TokenReview in authentication",
                 ));
             }
-            match inner.identify_token(token) {
-                Some(identity) => json!({"authenticated": true, "user": user_info(&identity)}),
+            let audiences: Vec<String> = texts(&review["spec"]["audiences"]).collect();
+            match inner.identify_token(token, &audiences) {
+                Some((identity, meant)) => json!({
+                    "authenticated": true, "user": user_info(&identity), "audiences": meant,
+                }),
                 None => json!({"user": {}, "error": "invalid bearer token"}),
             }
         }
-        "SelfSubjectRulesReview" => rules(asker),
+        "SelfSubjectRulesReview" => {
+            let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+            rules_review(&inner.access.policy().rules_for(asker, namespace))
+        }
         kind => {
             let spec = &review["spec"];
             let one =
@@ -51,7 +54,7 @@ pub fn answer(
             if !one {
                 let why =
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-                return invalid(vec![Cause::invalid("spec.resourceAttributes", &Value::Null, why)]);
+                return invalid(vec![Cause::invalid("spec", &spec["nonResourceAttributes"], why)]);
             }
             let subject =
                 if kind == "SelfSubjectAccessReview" { asker.clone() } else { subject(spec) };
@@ -59,31 +62,60 @@ pub fn answer(
                 let why = "at least one of user or group must be specified";
                 return invalid(vec![Cause::invalid("spec.user", &json!(""), why)]);
             }
-            json!({"allowed": subject.is_master()})
+            let namespace = &review["metadata"]["namespace"];
+            if kind == "LocalSubjectAccessReview"
+                && spec["resourceAttributes"]["namespace"] != *namespace
+            {
+                let why = format!("must match metadata.namespace: {namespace}");
+                let field = "spec.resourceAttributes.namespace";
+                return invalid(vec![Cause::invalid(field, namespace, &why)]);
+            }
+            match inner.access.policy().allows(&subject, &action(spec)) {
+                Some(reason) if reason.is_empty() => json!({"allowed": true}),
+                Some(reason) => json!({"allowed": true, "reason": reason}),
+                None => json!({"allowed": false}),
+            }
         }
     };
     Ok(review)
 }
 
+fn texts(list: &Value) -> impl Iterator<Item = String> {
+    list.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned))
+}
+
 fn subject(spec: &Value) -> Identity {
-    let groups = spec["groups"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    Identity::new(spec["user"].as_str().unwrap_or_default(), groups)
+    Identity::new(spec["user"].as_str().unwrap_or_default(), texts(&spec["groups"]))
+}
+
+/// What is asked about.
+fn action(spec: &Value) -> Action {
+    let path = &spec["nonResourceAttributes"];
+    let attributes = &spec["resourceAttributes"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    if path.is_object() {
+        return Action::Path { verb: text(&path["verb"]), path: text(&path["path"]) };
+    }
+    let resource = text(&attributes["resource"]);
+    Action::Object {
+        verb: text(&attributes["verb"]),
+        group: text(&attributes["group"]),
+        resource: match attributes["subresource"].as_str().unwrap_or_default() {
+            "" => resource,
+            sub => format!("{resource}/{sub}"),
+        },
+        namespace: text(&attributes["namespace"]),
+        name: text(&attributes["name"]),
+    }
 }
 
 fn user_info(identity: &Identity) -> Value {
-    json!({"username": identity.user, "groups": identity.groups})
-}
-
-/// Without role-based rules the answer is all or nothing.
-fn rules(asker: &Identity) -> Value {
-    let all = asker.groups.iter().any(|group| group == MASTERS);
-    let (resource, other) = if all {
-        (
-            json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]),
-            json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]),
-        )
-    } else {
-        (json!([]), json!([]))
-    };
-    json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": false})
+    let mut info = json!({"username": identity.user, "groups": identity.groups});
+    if !identity.uid.is_empty() {
+        info["uid"] = json!(identity.uid);
+    }
+    if !identity.extra.is_empty() {
+        info["extra"] = json!(identity.extra);
+    }
+    info
 }

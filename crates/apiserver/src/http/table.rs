@@ -74,6 +74,8 @@ const DRIVER: &[Column] = &[
 const CSI_NODE: &[Column] = &[NAME, ("Drivers", "integer", "", 0), AGE];
 const ATTRIBUTES_CLASS: &[Column] = &[NAME, text("DriverName"), AGE];
 const CREATED: &[Column] = &[NAME, ("Created At", "date", "", 0)];
+const BINDING: &[Column] =
+    &[NAME, text("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts")];
 const DEFINITION: &[Column] = &[
     NAME,
     text("Scope"),
@@ -142,6 +144,7 @@ fn layout(resource: &Resource) -> &'static [Column] {
         (_, "csinodes") => CSI_NODE,
         (_, "volumeattributesclasses") => ATTRIBUTES_CLASS,
         (_, "leases") => LEASE,
+        (_, "rolebindings" | "clusterrolebindings") => BINDING,
         ("apiextensions.k8s.io", _) => DEFINITION,
         _ => CREATED,
     }
@@ -278,9 +281,25 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
         (_, "csinodes") => json!([name, list(object, "/spec/drivers").len(), age]),
         (_, "volumeattributesclasses") => json!([name, at(object, "/driverName"), age]),
         ("apiextensions.k8s.io", _) => definition(object, name),
+        (_, "rolebindings" | "clusterrolebindings") => binding(object, name, age),
         (_, "leases") => json!([name, at(object, "/spec/holderIdentity"), age]),
         _ => json!([name, at(object, "/metadata/creationTimestamp")]),
     }
+}
+
+fn binding(object: &Value, name: &str, age: String) -> Value {
+    let role = format!("{}/{}", at(object, "/roleRef/kind"), at(object, "/roleRef/name"));
+    let subjects = |kind: &str| -> String {
+        let found = list(object, "/subjects").iter().filter(|s| at(s, "/kind") == kind);
+        let names: Vec<String> = found
+            .map(|subject| match at(subject, "/namespace") {
+                "" => at(subject, "/name").to_owned(),
+                namespace => format!("{namespace}/{}", at(subject, "/name")),
+            })
+            .collect();
+        names.join(", ")
+    };
+    json!([name, role, age, subjects("User"), subjects("Group"), subjects("ServiceAccount")])
 }
 
 fn definition(object: &Value, name: &str) -> Value {

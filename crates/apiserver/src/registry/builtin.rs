@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::rbac::v1 as roles;
 use k8s_openapi::api::storage::v1 as storage;
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 use k8s_openapi::api::{core::v1 as core, events::v1 as events};
@@ -12,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use super::codec::{Codec, Typed, of};
 use super::kinds::{
     attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, namespace,
-    node, pod, volume,
+    node, pod, rbac, volume,
 };
 use super::strategy::{Plain, Strategy, Traits};
 use super::{Resource, Subresource, View};
@@ -224,7 +225,8 @@ fn core_kinds() -> Vec<Resource> {
             of::<core::ServiceAccount>(),
             Plain(Traits { returns_deleted: true, ..Traits::PLAIN }),
         )
-        .short(&["sa"]),
+        .short(&["sa"])
+        .foreign_sub("token", ("authentication.k8s.io", "v1", "TokenRequest"), &["create"]),
     ]
 }
 
@@ -328,6 +330,39 @@ fn review_kinds() -> Vec<Resource> {
     ]
 }
 
+fn role_kinds() -> Vec<Resource> {
+    const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
+    let binding = |cluster| rbac::Binding { cluster };
+    let role = |cluster| rbac::Role { cluster };
+    vec![
+        resource(
+            RBAC,
+            "ClusterRoleBinding",
+            "clusterrolebindings",
+            false,
+            of::<roles::ClusterRoleBinding>(),
+            binding(true),
+        ),
+        resource(
+            RBAC,
+            "ClusterRole",
+            "clusterroles",
+            false,
+            of::<roles::ClusterRole>(),
+            role(true),
+        ),
+        resource(
+            RBAC,
+            "RoleBinding",
+            "rolebindings",
+            true,
+            of::<roles::RoleBinding>(),
+            binding(false),
+        ),
+        resource(RBAC, "Role", "roles", true, of::<roles::Role>(), role(false)),
+    ]
+}
+
 /// Custom resource definitions.
 fn definition() -> Resource {
     resource(
@@ -368,6 +403,7 @@ pub(super) fn resources() -> Vec<Resource> {
     shown.view = Some(View { show: event::show, store: event::store });
     all.push(shown);
     all.extend(storage_kinds());
+    all.extend(role_kinds());
     all.extend(review_kinds());
     all.push(definition());
     all

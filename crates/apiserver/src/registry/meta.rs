@@ -78,7 +78,10 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
     let meta = &object["metadata"];
     let mut causes = Vec::new();
     let name = text(meta, "/name");
-    let (valid, rule) = if resource.traits().label_names {
+    let (valid, rule) = if resource.traits().path_names {
+        let fits = !matches!(name, "." | "..") && !name.contains(['/', '%']);
+        (fits, "may not be '.', '..' or contain '/' or '%'")
+    } else if resource.traits().label_names {
         (names::is_dns_label(name), names::LABEL)
     } else {
         (names::is_dns_subdomain(name), names::SUBDOMAIN)

@@ -26,6 +26,8 @@ pub enum Generation {
 pub struct Traits {
     /// Whether names must be DNS labels instead of subdomains.
     pub label_names: bool,
+    /// Whether names may be anything that fits into a path.
+    pub path_names: bool,
     /// Whether the kind has a `/status` subresource.
     pub status: bool,
     /// Whether a status sent at creation is kept.
@@ -44,6 +46,7 @@ impl Traits {
     /// Plain core kinds: subdomain names, no status, unconditional update, Status on deletion.
     pub const PLAIN: Self = Self {
         label_names: false,
+        path_names: false,
         status: false,
         status_at_creation: false,
         status_metadata: false,

@@ -122,6 +122,7 @@ fn message_of(api_version: &str, kind: &str) -> Option<&'static str> {
         "policy/v1" => "policy",
         "authentication.k8s.io/v1" => "authentication",
         "authorization.k8s.io/v1" => "authorization",
+        "rbac.authorization.k8s.io/v1" => "rbac",
         _ => return None,
     };
     SCHEMA.get_key_value(format!("{package}.{kind}").as_str()).map(|(name, _)| *name)

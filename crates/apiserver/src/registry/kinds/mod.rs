@@ -12,4 +12,5 @@ pub mod lease;
 pub mod namespace;
 pub mod node;
 pub mod pod;
+pub mod rbac;
 pub mod volume;

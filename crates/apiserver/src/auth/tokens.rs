@@ -1,0 +1,192 @@
+//! Tokens of service accounts: signed statements that name an account and end by themselves.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _,
+    UnparsedPublicKey,
+};
+use serde_json::{Value, json};
+
+/// Who issues the tokens, and who they are for unless the request says otherwise.
+pub const ISSUER: &str = "https://kubernetes.default";
+
+/// What a token can be bound to: it ends with that object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// `pod`, `secret` or `node`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+}
+
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// Namespace of the account.
+    pub namespace: String,
+    /// Name of the account.
+    pub account: String,
+    /// Uid of the account.
+    pub uid: String,
+    /// Who the token is for.
+    pub audiences: Vec<String>,
+    /// When it was made, in seconds.
+    pub issued: i64,
+    /// When it ends, in seconds.
+    pub expires: i64,
+    /// Its own name.
+    pub id: String,
+    /// What it is bound to.
+    pub bound: Option<Bound>,
+}
+
+/// Signs and checks tokens.
+#[derive(Clone)]
+pub struct Signer {
+    key: Arc<EcdsaKeyPair>,
+    key_id: String,
+}
+
+impl Signer {
+    /// A new private key, as base64 of its PKCS#8 form.
+    pub fn make_key() -> Option<String> {
+        let made =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
+        Some(URL_SAFE_NO_PAD.encode(made.ok()?.as_ref()))
+    }
+
+    /// A signer with a key made by [`Signer::make_key`].
+    pub fn open(key: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(key.trim()).ok()?;
+        let random = SystemRandom::new();
+        let key =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &bytes, &random).ok()?;
+        let hash = ring::digest::digest(&ring::digest::SHA256, key.public_key().as_ref());
+        let key_id = URL_SAFE_NO_PAD.encode(hash.as_ref());
+        Some(Self { key: Arc::new(key), key_id })
+    }
+
+    /// Makes a token; `None` when there is no randomness.
+    pub fn sign(&self, claims: &Claims) -> Option<String> {
+        let header = json!({"alg": "ES256", "kid": self.key_id});
+        let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let text = format!("{}.{}", encode(&header), encode(&claims.to_value()));
+        let signature = self.key.sign(&SystemRandom::new(), text.as_bytes()).ok()?;
+        Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref())))
+    }
+
+    /// What a token says, if we signed it and it has not ended.
+    pub fn check(&self, token: &str, now: i64) -> Option<Claims> {
+        let (text, signature) = token.rsplit_once('.')?;
+        let (header, body) = text.split_once('.')?;
+        let decode = |part: &str| -> Option<Value> {
+            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+        };
+        if decode(header)?["alg"] != "ES256" {
+            return None;
+        }
+        let public =
+            UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
+        public.verify(text.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
+        let value = decode(body)?;
+        let claims = Claims::parse(&value)?;
+        (value["iss"] == ISSUER && now < claims.expires && now >= claims.issued - 60)
+            .then_some(claims)
+    }
+}
+
+impl Claims {
+    fn to_value(&self) -> Value {
+        let mut kubernetes = json!({
+            "namespace": self.namespace,
+            "serviceaccount": {"name": self.account, "uid": self.uid},
+        });
+        if let Some(bound) = &self.bound {
+            kubernetes[&bound.kind] = json!({"name": bound.name, "uid": bound.uid});
+        }
+        json!({
+            "iss": ISSUER, "sub": self.user(), "aud": self.audiences, "jti": self.id,
+            "iat": self.issued, "nbf": self.issued, "exp": self.expires,
+            "kubernetes.io": kubernetes,
+        })
+    }
+
+    fn parse(value: &Value) -> Option<Self> {
+        let inner = &value["kubernetes.io"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let audiences = value["aud"].as_array()?.iter().filter_map(text).collect();
+        let bound = ["pod", "secret", "node"].iter().find_map(|kind| {
+            let bound = inner.get(*kind)?;
+            Some(Bound {
+                kind: (*kind).to_owned(),
+                name: text(&bound["name"])?,
+                uid: text(&bound["uid"])?,
+            })
+        });
+        Some(Self {
+            namespace: text(&inner["namespace"])?,
+            account: text(&inner["serviceaccount"]["name"])?,
+            uid: text(&inner["serviceaccount"]["uid"])?,
+            audiences,
+            issued: value["iat"].as_i64()?,
+            expires: value["exp"].as_i64()?,
+            id: text(&value["jti"]).unwrap_or_default(),
+            bound,
+        })
+    }
+
+    /// The account's user name.
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.account)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> Claims {
+        Claims {
+            namespace: "n".into(),
+            account: "bot".into(),
+            uid: "u".into(),
+            audiences: vec![ISSUER.into()],
+            issued: 1000,
+            expires: 2000,
+            id: "id".into(),
+            bound: Some(Bound { kind: "pod".into(), name: "p".into(), uid: "v".into() }),
+        }
+    }
+
+    #[test]
+    fn tokens_are_read_back_while_they_last() {
+        let signer = Signer::open(&Signer::make_key().unwrap()).unwrap();
+        let token = signer.sign(&claims()).unwrap();
+        assert_eq!(signer.check(&token, 1500), Some(claims()));
+        assert_eq!(signer.check(&token, 2000), None, "ended");
+        assert_eq!(signer.check(&token, 0), None, "not yet");
+    }
+
+    #[test]
+    fn only_our_own_tokens_count() {
+        let signer = Signer::open(&Signer::make_key().unwrap()).unwrap();
+        let other = Signer::open(&Signer::make_key().unwrap()).unwrap();
+        let token = other.sign(&claims()).unwrap();
+        assert_eq!(signer.check(&token, 1500), None);
+        let own = signer.sign(&claims()).unwrap();
+        let (head, rest) = own.split_once('.').unwrap();
+        let (_, signature) = rest.split_once('.').unwrap();
+        let forged = json!({"iss": ISSUER, "exp": 9999});
+        let body = URL_SAFE_NO_PAD.encode(forged.to_string());
+        assert_eq!(signer.check(&format!("{head}.{body}.{signature}"), 1500), None);
+        for nonsense in ["", "a", "a.b", "a.b.c", "...."] {
+            assert_eq!(signer.check(nonsense, 1500), None);
+        }
+    }
+}

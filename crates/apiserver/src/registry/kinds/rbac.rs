@@ -1,0 +1,179 @@
+//! Roles and their bindings.
+
+use serde_json::{Value, json};
+
+use crate::error::Cause;
+use crate::registry::rules::{immutable, items, text};
+use crate::registry::strategy::{Strategy, Traits};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const TRAITS: Traits = Traits { path_names: true, ..Traits::PLAIN };
+
+/// The rules of roles; those of the cluster may also speak of paths.
+pub struct Role {
+    /// Whether the role is one of the cluster.
+    pub cluster: bool,
+}
+
+impl Strategy for Role {
+    fn traits(&self) -> Traits {
+        TRAITS
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        for (i, rule) in items(object, "/rules").iter().enumerate() {
+            self.check(&mut causes, &format!("rules[{i}]"), rule);
+        }
+        causes
+    }
+}
+
+impl Role {
+    fn check(&self, causes: &mut Vec<Cause>, field: &str, rule: &Value) {
+        let empty = |name: &str| items(rule, &format!("/{name}")).is_empty();
+        if empty("verbs") {
+            let why = "verbs must contain at least one value";
+            causes.push(Cause::required(format!("{field}.verbs"), why));
+        }
+        if !empty("nonResourceURLs") {
+            let paths = &rule["nonResourceURLs"];
+            let field = format!("{field}.nonResourceURLs");
+            if !self.cluster {
+                let why = "namespaced rules cannot apply to non-resource URLs";
+                causes.push(Cause::invalid(field, paths, why));
+            } else if ["apiGroups", "resources", "resourceNames"].iter().any(|name| !empty(name)) {
+                let why = "rules cannot apply to both regular resources and non-resource URLs";
+                causes.push(Cause::invalid(field, paths, why));
+            }
+            return;
+        }
+        if empty("apiGroups") {
+            let why = "resource rules must supply at least one api group";
+            causes.push(Cause::required(format!("{field}.apiGroups"), why));
+        }
+        if empty("resources") {
+            let why = "resource rules must supply at least one resource";
+            causes.push(Cause::required(format!("{field}.resources"), why));
+        }
+    }
+}
+
+/// The rules of bindings.
+pub struct Binding {
+    /// Whether the binding is one of the cluster.
+    pub cluster: bool,
+}
+
+impl Strategy for Binding {
+    fn traits(&self) -> Traits {
+        TRAITS
+    }
+
+    fn default(&self, object: &mut Value) {
+        if text(object, "/roleRef/apiGroup").is_empty() {
+            object["roleRef"]["apiGroup"] = json!(GROUP);
+        }
+        for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+            let user = matches!(text(subject, "/kind"), "User" | "Group");
+            if user && text(subject, "/apiGroup").is_empty() {
+                subject["apiGroup"] = json!(GROUP);
+            }
+        }
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        let reference = &object["roleRef"];
+        let known: &[&str] = if self.cluster { &["ClusterRole"] } else { &["Role", "ClusterRole"] };
+        if text(reference, "/apiGroup") != GROUP {
+            let group = text(reference, "/apiGroup");
+            causes.push(Cause::not_supported("roleRef.apiGroup", group, &[GROUP]));
+        }
+        if !known.contains(&text(reference, "/kind")) {
+            causes.push(Cause::not_supported("roleRef.kind", text(reference, "/kind"), known));
+        }
+        if text(reference, "/name").is_empty() {
+            causes.push(Cause::required("roleRef.name", ""));
+        }
+        for (i, subject) in items(object, "/subjects").iter().enumerate() {
+            check_subject(&mut causes, &format!("subjects[{i}]"), subject);
+        }
+        causes
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+        let mut causes = self.validate_create(new);
+        immutable(&mut causes, new, old, &["roleRef"]);
+        causes
+    }
+}
+
+fn check_subject(causes: &mut Vec<Cause>, field: &str, subject: &Value) {
+    if text(subject, "/name").is_empty() {
+        causes.push(Cause::required(format!("{field}.name"), ""));
+    }
+    let group = text(subject, "/apiGroup");
+    match text(subject, "/kind") {
+        "ServiceAccount" => {
+            if text(subject, "/namespace").is_empty() {
+                causes.push(Cause::required(format!("{field}.namespace"), ""));
+            }
+            if !group.is_empty() {
+                causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[""]));
+            }
+        }
+        "User" | "Group" => {
+            if group != GROUP {
+                causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[GROUP]));
+            }
+        }
+        other => {
+            let known = ["ServiceAccount", "User", "Group"];
+            causes.push(Cause::not_supported(format!("{field}.kind"), other, &known));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(causes: Vec<Cause>) -> Vec<String> {
+        causes.into_iter().map(|c| c.field).collect()
+    }
+
+    #[test]
+    fn rules_name_verbs_and_what_they_are_for() {
+        let check = |cluster, rule: Value| {
+            fields(Role { cluster }.validate_create(&json!({"rules": [rule]})))
+        };
+        let good = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+        assert!(check(false, good).is_empty());
+        assert_eq!(
+            check(false, json!({"apiGroups": [""], "resources": ["x"]})),
+            ["rules[0].verbs"]
+        );
+        let path = json!({"verbs": ["get"], "nonResourceURLs": ["/x"]});
+        assert_eq!(check(false, path.clone()), ["rules[0].nonResourceURLs"]);
+        assert!(check(true, path).is_empty());
+        let bare = check(true, json!({"verbs": ["get"]}));
+        assert_eq!(bare, ["rules[0].apiGroups", "rules[0].resources"]);
+    }
+
+    #[test]
+    fn bindings_name_a_role_that_stays_the_same() {
+        let mut binding = json!({"roleRef": {"kind": "Role", "name": "r"},
+            "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]});
+        let rules = Binding { cluster: false };
+        rules.default(&mut binding);
+        assert_eq!(fields(rules.validate_create(&binding)), ["subjects[1].namespace"]);
+        let mut other = binding.clone();
+        other["roleRef"]["name"] = json!("x");
+        assert!(fields(rules.validate_update(&other, &binding)).contains(&"roleRef".into()));
+        assert!(
+            fields(Binding { cluster: true }.validate_create(&binding))
+                .contains(&"roleRef.kind".into())
+        );
+    }
+}
