@@ -242,8 +242,8 @@ impl Inner {
         self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await
     }
 
-    /// One decision, and the hold that follows from it. `None` when the volume's own turn is
-    /// writing: the claim is woken when that is done.
+    /// One decision, and the hold that follows from it. `None` when a volume's own turn is under
+    /// way or due: the claim is woken when that is done.
     fn decide_claim(&self, claim: &Claim) -> Option<Decided> {
         let _serial = self.deciding.lock();
         let parts = &self.parts;
@@ -264,6 +264,11 @@ impl Inner {
             options: self.config.options,
         });
         let Some(name) = touched(&actions) else {
+            // A new volume is free once its own turn says so, and that wakes the claim. Until then
+            // it is too early to say that there is none.
+            if view::awaits_new_volume(claim, &volumes) {
+                return None;
+            }
             return Some(Decided { actions, volume: None, _hold: None });
         };
         let hold = self.holds.promise(name, &key)?;

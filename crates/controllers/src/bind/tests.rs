@@ -25,6 +25,17 @@ async fn a_claim_takes_the_smallest_free_volume() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_does_not_complain_while_its_volume_is_new() {
+    let mut bench = Bench::new().await;
+    bench.volume("pv", json!({})).await;
+    bench.claim_with("data", json!({})).await;
+    bench.start();
+    bench.until_bound("data").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(bench.events("data").await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiting_claim_hears_of_a_new_volume() {
     let mut bench = Bench::new().await;
     bench.start();

@@ -53,6 +53,19 @@ pub(super) fn candidates(volumes: &Cache<Volume>, claim: &ObjectKey) -> Vec<Arc<
     found
 }
 
+/// Whether the claim is open to any volume and one of its class is so new that it has no phase.
+pub(super) fn awaits_new_volume(claim: &Claim, candidates: &[Arc<Volume>]) -> bool {
+    let open = claim.spec.volume_name.is_empty()
+        && claim.metadata.annotation(annotations::BIND_COMPLETED).is_none();
+    let new = |volume: &&Arc<Volume>| {
+        volume.spec.claim_ref.is_none()
+            && matches!(volume.status.phase.as_str(), "" | "Pending")
+            && volume.class_name() == claim.class_name()
+            && !volume.metadata.deleting()
+    };
+    open && candidates.iter().any(|volume| new(&volume))
+}
+
 /// Claims of this class that are not bound yet.
 pub(super) fn open_claims(claims: &Cache<Claim>, class: &str) -> Vec<Arc<Claim>> {
     claims.by_index(OPEN, class)
