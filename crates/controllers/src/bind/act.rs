@@ -83,12 +83,8 @@ impl<'a> Hands<'a> {
             Action::SetClass(class) => {
                 self.write_claim(false, |json| edit::set_class(json, &class)).await
             }
-            Action::AskProvisioner { provisioner, migrated_to } => {
-                let migrated_to = migrated_to.as_deref();
-                self.write_claim(false, |json| {
-                    edit::ask_provisioner(json, &provisioner, migrated_to)
-                })
-                .await
+            Action::AskProvisioner { provisioner } => {
+                self.write_claim(false, |json| edit::ask_provisioner(json, &provisioner)).await
             }
             Action::AnnealClaim { migrated_to } => {
                 self.write_claim(false, |json| edit::note_migration(json, migrated_to.as_deref()))

@@ -63,10 +63,8 @@ pub enum Action {
     SetClass(String),
     /// Write down on the claim who shall make a volume for it.
     AskProvisioner {
-        /// The provisioner.
+        /// The provisioner: the driver, when one took over from an in-tree plugin.
         provisioner: String,
-        /// The same driver, when it took over from an in-tree plugin.
-        migrated_to: Option<String>,
     },
     /// Bring the claim's note of the driver that took over up to date.
     AnnealClaim {

@@ -137,16 +137,13 @@ fn provision(view: &ClaimView<'_>) -> Vec<Action> {
         let name = view.claim.class_name();
         return failed(format!("storageclass.storage.k8s.io {name:?} not found"));
     };
-    let migrated = migration::driver_for(&class.provisioner);
-    let provisioner = migrated.unwrap_or(&class.provisioner);
+    let provisioner = migration::driver_for(&class.provisioner).unwrap_or(&class.provisioner);
     if provisioner.starts_with("kubernetes.io/") {
         return failed(format!("no volume plugin matched name: {provisioner}"));
     }
     let noted = view.claim.metadata.annotation(annotations::STORAGE_PROVISIONER);
-    let ask = (noted != Some(provisioner)).then(|| Action::AskProvisioner {
-        provisioner: provisioner.to_string(),
-        migrated_to: migrated.map(String::from),
-    });
+    let ask = (noted != Some(provisioner))
+        .then(|| Action::AskProvisioner { provisioner: provisioner.to_string() });
     let message = format!(
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
     );

@@ -501,7 +501,7 @@ fn provisioning_outside() {
             gold(),
             vec![],
             class_of("kubernetes.io/gce-pd"),
-            "ask pd.csi.storage.gke.io+MT; Normal Claim ExternalProvisioning",
+            "ask pd.csi.storage.gke.io; Normal Claim ExternalProvisioning",
         ),
         class(
             "case: pv-controller/11-22",

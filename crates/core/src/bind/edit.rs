@@ -109,11 +109,12 @@ pub fn set_class(claim: &mut Value, class: &str) -> bool {
     true
 }
 
-/// Notes on a claim who shall make a volume for it.
-pub fn ask_provisioner(claim: &mut Value, provisioner: &str, migrated_to: Option<&str>) -> bool {
+/// Notes on a claim who shall make a volume for it. The note of a driver that took over goes: it
+/// belongs to claims that name an in-tree plugin.
+pub fn ask_provisioner(claim: &mut Value, provisioner: &str) -> bool {
     let now = annotate(claim, annotations::STORAGE_PROVISIONER, provisioner);
     let beta = annotate(claim, annotations::BETA_STORAGE_PROVISIONER, provisioner);
-    let migrated = note_migration(claim, migrated_to);
+    let migrated = note_migration(claim, None);
     now || beta || migrated
 }
 

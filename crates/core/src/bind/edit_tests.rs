@@ -81,11 +81,13 @@ fn losing_clears_the_status() {
 #[test]
 fn notes() {
     let mut fresh = claim_json(json!({}));
-    assert!(ask_provisioner(&mut fresh, "vendor.com/x", None));
+    assert!(ask_provisioner(&mut fresh, "vendor.com/x"));
     let notes = &fresh["metadata"]["annotations"];
     assert_eq!(notes["volume.kubernetes.io/storage-provisioner"], "vendor.com/x");
     assert_eq!(notes["volume.beta.kubernetes.io/storage-provisioner"], "vendor.com/x");
-    assert!(!ask_provisioner(&mut fresh, "vendor.com/x", None));
+    assert!(!ask_provisioner(&mut fresh, "vendor.com/x"));
+    assert!(note_migration(&mut fresh, Some("d")) && ask_provisioner(&mut fresh, "vendor.com/x"));
+    assert!(fresh["metadata"]["annotations"].get("pv.kubernetes.io/migrated-to").is_none());
     assert!(note_migration(&mut fresh, Some("d")) && note_migration(&mut fresh, None));
     assert!(!set_finalizers(&mut fresh, &[]) && set_finalizers(&mut fresh, &["a".into()]));
     let mut pv = volume_json(json!({"status": {"phase": "Pending", "message": "old"}}));
