@@ -12,7 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Cause, Made, NotDeleted, Provisioner, Request, Save, controller::Inner, memory::Unsaved,
+    Cause, Made, NotDeleted, Provisioner, Request, Save,
+    controller::{BY_UID, Inner},
+    memory::Unsaved,
 };
 
 impl<P: Provisioner> Inner<P> {
@@ -63,8 +65,11 @@ impl<P: Provisioner> Inner<P> {
             Err(error) => return Err(error),
         }
         self.provisioner.saved(request).await;
-        let text = format!("Successfully provisioned volume {}", request.volume);
-        self.tell(&request.claim, EventType::Normal, "ProvisioningSucceeded", text);
+        // Nobody reads the events of a claim that was deleted meanwhile.
+        if !self.parts.claims.by_index(BY_UID, &request.claim.metadata.uid).is_empty() {
+            let text = format!("Successfully provisioned volume {}", request.volume);
+            self.tell(&request.claim, EventType::Normal, "ProvisioningSucceeded", text);
+        }
         Ok(())
     }
 

@@ -438,6 +438,26 @@ async fn volumes_that_cannot_be_saved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_is_gone_is_not_told() {
+    let lab = Lab::new().await;
+    let uid = lab.plain_claim().await;
+    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+    let config = Config { save: Save::Always, ..Config::new(NAME) };
+    let scripted = Unsavable(Scripted::default());
+    let controller = ProvisionController::new(config, lab.parts.clone(), scripted);
+    assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
+    lab.delete_claim("claim-1").await;
+    let name = format!("pvc-{uid}");
+    let mut unsaved = controller.inner.memory.unsaved(&name).unwrap();
+    unsaved.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+    controller.inner.memory.keep_unsaved(&name, unsaved);
+    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Done));
+    assert!(lab.volumes().await.contains_key(&name));
+    let events = lab.events().await;
+    assert!(!events.iter().any(|event| event.starts_with("ProvisioningSucceeded")), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn released_volumes_are_deleted() {
     let lab = Lab::new().await;
     let by = |who: &str| json!({"pv.kubernetes.io/provisioned-by": who});
