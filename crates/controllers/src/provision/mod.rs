@@ -37,6 +37,10 @@ use guard::Intents;
 pub use guard::{INTENT_KIND, intent_name};
 use make::CsiProvisioner;
 
+/// How long an infeasible claim rests at least. As in the official program a shorter limit on the
+/// delay after other failures does not change it.
+const INFEASIBLE_PAUSE: Duration = Duration::from_secs(300);
+
 /// What the provisioner works with.
 #[derive(Clone)]
 pub struct Parts {
@@ -272,7 +276,7 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
         failed_delete_threshold: 0,
         add_finalizer: true,
         save: Save::Always,
-        infeasible_pause: config.retry_interval_max,
+        infeasible_pause: config.retry_interval_max.max(INFEASIBLE_PAUSE),
         ..LibraryConfig::new(driver.name.clone())
     }
 }

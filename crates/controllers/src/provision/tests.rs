@@ -226,6 +226,7 @@ async fn a_final_no_drops_the_intent_and_is_retried() {
 async fn infeasible_claims_rest() {
     // case: provisioner/27
     let mut bench = Bench::new().await;
+    bench.config.retry_interval_max = Duration::from_secs(1);
     bench.driver.script(Call::CreateVolume, [fails(INVALID)]);
     bench.start();
     bench.claim("data", "fast").await;
