@@ -4,10 +4,13 @@
 //! before it lands; `leftovers` proves that a run cleaned up after itself.
 
 mod cases;
+mod golden;
+mod interrupt;
 mod leftovers;
 mod licenses;
 mod real_kube;
 mod run;
+mod sanity;
 mod setup;
 
 use std::process::ExitCode;
@@ -25,6 +28,11 @@ cargo xtask TASK
                 remember what the machine holds, and later fail if more is there
   real-kube build [TOOL…] | up [FLAGS] | down [DIR…]
                 build the real Kubernetes programs; start and end a cluster of them
+  golden apiserver|controllers [--against embedded|real] [--component NAME]… [--only TEXT]
+         [--jobs N] [--junit FILE] [--sample COMMIT]
+                play recorded scenarios against our programs; `golden ci` plays what CI needs
+  sanity [--kind local|shared]
+                csi-sanity against our drivers
   full          the long loops: simulator sweeps and crash loops
 ";
 
@@ -50,6 +58,8 @@ fn task(args: &[String]) -> Result<()> {
         "cases" => cases::show(rest.first().map(String::as_str)),
         "licenses" => licenses::check(),
         "leftovers" => leftovers(rest),
+        "golden" => golden::task(rest),
+        "sanity" => sanity::task(rest),
         "real-kube" => real_kube::run(rest),
         "full" => full(),
         "help" | "--help" | "-h" => {

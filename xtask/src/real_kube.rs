@@ -2,10 +2,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -13,7 +10,8 @@ use longshore_real_kube::{
     Cluster, Controllers, Interrupt, Lifetime, Options, state,
     tools::{self, Tool},
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::interrupt;
 
 const USAGE: &str = "\
 real-kube build [TOOL…]
@@ -55,7 +53,7 @@ fn build(names: &[String]) -> Result<()> {
 
 /// Starts a cluster that outlives this process. An interrupt half-way ends what was started.
 fn up(flags: &[String]) -> Result<()> {
-    let interrupt = catch_signals()?;
+    let interrupt = interrupt::flag()?;
     let options = options(flags, Arc::clone(&interrupt))?;
     let wanted: Vec<Tool> =
         tools_of(&options).into_iter().filter(|tool| tools::path(*tool).is_err()).collect();
@@ -72,15 +70,6 @@ fn up(flags: &[String]) -> Result<()> {
     println!("export PATH={}:$PATH", bin.display());
     println!("# directory: {0}; end it with: cargo xtask real-kube down {0}", dir.display());
     Ok(())
-}
-
-/// A flag that Ctrl-C, a hang-up or a termination request sets.
-fn catch_signals() -> Result<Interrupt> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot catch signals")?;
-    }
-    Ok(flag)
 }
 
 fn options(flags: &[String], interrupt: Interrupt) -> Result<Options> {

@@ -57,7 +57,7 @@ const REAL: [Tool; 11] = [
 /// Where that cannot be done, tests that need them say SKIPPED, and one line here says why; with
 /// `LONGSHORE_TEST_STRICT=1` it is a failure.
 pub fn real_tools() -> Result<()> {
-    let strict = std::env::var("LONGSHORE_TEST_STRICT").is_ok_and(|value| value == "1");
+    let strict = strict();
     for tool in REAL {
         // Each on its own: one that cannot be built does not take the others along.
         if tools::path(tool).is_ok() {
@@ -89,6 +89,27 @@ pub fn path_with_kubectl() -> String {
     }
 }
 
+/// Builds those of these real programs that are missing.
+pub fn build(tools: &[Tool]) -> Result<()> {
+    let missing: Vec<Tool> =
+        tools.iter().copied().filter(|tool| tools::path(*tool).is_err()).collect();
+    tools::build(&missing, &|line| eprintln!("{line}"))?;
+    Ok(())
+}
+
+/// Whether something left out is a failure.
+pub fn strict() -> bool {
+    std::env::var("LONGSHORE_TEST_STRICT").is_ok_and(|value| value == "1")
+}
+
+/// Installs packages that a task cannot do without, or says which they are.
+pub fn install_or_say(packages: &[&str]) -> Result<()> {
+    if !root_user() {
+        bail!("missing: install {} (Debian package)", packages.join(" "));
+    }
+    install(packages)
+}
+
 fn install(packages: &[&str]) -> Result<()> {
     eprintln!("installing {}", packages.join(" "));
     apt(&["update"])?;
@@ -114,7 +135,8 @@ fn present(tool: &str) -> bool {
     std::env::split_paths(&path).chain(fixed).any(|dir| dir.join(tool).is_file())
 }
 
-fn root_user() -> bool {
+/// Whether this runs as root.
+pub fn root_user() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     uids.split_whitespace().nth(1) == Some("0")

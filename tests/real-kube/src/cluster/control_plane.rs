@@ -173,6 +173,7 @@ impl Cluster {
                 format!("{},node-lifecycle-controller", VOLUME_CONTROLLERS.join(","))
             }
             Controllers::Volumes => VOLUME_CONTROLLERS.join(","),
+            Controllers::Named(names) => names.join(","),
             Controllers::All => "*".to_owned(),
         };
         let keys = self.dir().join("pki");

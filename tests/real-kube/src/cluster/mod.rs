@@ -35,6 +35,8 @@ pub enum Controllers {
     None,
     /// Those that volumes need.
     Volumes,
+    /// These, by their names.
+    Named(&'static [&'static str]),
     /// All.
     All,
 }
