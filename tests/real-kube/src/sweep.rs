@@ -11,9 +11,22 @@ use rustix::mount::{UnmountFlags, unmount};
 /// When something cannot be removed, or a process still uses the directory.
 pub(crate) fn remove(dir: &Path) -> Result<()> {
     unmount_below(dir)?;
-    let users = processes_of(dir);
+    // What a test ran beside the cluster may need a moment to notice that the cluster is gone.
+    let mut users = processes_of(dir);
+    for _ in 0..40 {
+        if users.is_empty() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+        users = processes_of(dir);
+    }
     if !users.is_empty() {
-        bail!("processes still use {}: {}", dir.display(), users.join(", "));
+        bail!(
+            "processes still use {}: {}; end them, then run `cargo xtask real-kube down {}`",
+            dir.display(),
+            users.join(", "),
+            dir.display()
+        );
     }
     fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))
 }
@@ -57,4 +70,28 @@ pub(crate) fn processes_of(dir: &Path) -> Vec<String> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_stays_until_its_users_are_gone() {
+        let dir = tempfile::Builder::new().prefix("longshore-rk-sweep-").tempdir().unwrap().keep();
+        let name = dir.join("socket");
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line"]).arg(&name);
+        let mut user = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let error = remove(&dir).unwrap_err().to_string();
+        assert!(error.contains(&user.id().to_string()), "{error}");
+        assert!(dir.exists());
+        // It ends when its input does.
+        drop(user.stdin.take());
+        user.wait().unwrap();
+        remove(&dir).unwrap();
+        assert!(!dir.exists());
+    }
 }
