@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, thread};
+use std::{env, fs, process::Command, thread};
 
 use longshore_real_kube::{
     Cluster, Controllers,
@@ -48,13 +48,14 @@ fn description(driver: &str) -> String {
     )
 }
 
-/// Runs the specs that `focus` matches; gives the names of those that passed.
-fn run(cluster: &Cluster, driver: &str, focus: &str) -> Vec<String> {
+/// Runs the specs that `focus` matches, and gives the report.
+fn run(cluster: &Cluster, driver: &str, focus: &str) -> Report {
     let file = cluster.dir().join(format!("{driver}.yaml"));
     fs::write(&file, description(driver)).unwrap();
     let report = cluster.dir().join(format!("{driver}.xml"));
     let mut command = Command::new(tools::path(Tool::E2eTest).unwrap());
     command.args(["--provider=skeleton", "--num-nodes=1", "--ginkgo.no-color"]);
+    command.args(["--ginkgo.timeout=3h", "--ginkgo.skip=Disruptive|Serial|Slow"]);
     command.arg(format!("--ginkgo.focus={focus}"));
     command.arg(format!("--ginkgo.junit-report={}", report.display()));
     command.arg(format!("--storage.testdriver={}", file.display()));
@@ -63,30 +64,41 @@ fn run(cluster: &Cluster, driver: &str, focus: &str) -> Vec<String> {
     // It may leave files where it runs.
     command.current_dir(cluster.dir()).env("TMPDIR", cluster.dir());
     let done = command.output().unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success(), "{}: {said}", done.status);
-    passed(&report)
+    let output = String::from_utf8_lossy(&done.stdout).into_owned();
+    let junit = fs::read_to_string(&report).unwrap_or_else(|error| panic!("{error}: {output}"));
+    Report { success: done.status.success(), output, junit }
 }
 
-/// The names of the specs that a JUnit report calls passed.
-fn passed(report: &Path) -> Vec<String> {
-    let text = fs::read_to_string(report).unwrap();
-    let attribute = |case: &str, name: &str| {
-        let (_, rest) = case.split_once(&format!(" {name}=\""))?;
-        Some(rest.split_once('"')?.0.to_owned())
-    };
-    let cases = text.split("<testcase ").skip(1).map(|case| format!(" {case}"));
-    let cases = cases.filter(|case| attribute(case, "status").as_deref() == Some("passed"));
-    let names = cases.filter_map(|case| attribute(&case, "name"));
-    names.filter(|name| name.starts_with("[It]")).collect()
+/// What a run of the suite says.
+struct Report {
+    success: bool,
+    output: String,
+    junit: String,
 }
+
+impl Report {
+    /// The names of the specs that have this status in the JUnit report.
+    fn with(&self, status: &str) -> Vec<String> {
+        let attribute = |case: &str, name: &str| {
+            let (_, rest) = case.split_once(&format!(" {name}=\""))?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let cases = self.junit.split("<testcase ").skip(1).map(|case| format!(" {case}"));
+        let cases = cases.filter(|case| attribute(case, "status").as_deref() == Some(status));
+        let names = cases.filter_map(|case| attribute(&case, "name"));
+        names.filter(|name| name.starts_with("[It]")).collect()
+    }
+}
+
+/// The programs of the suite, beside those of the cluster.
+const MORE: [Tool; 4] = [Tool::Hostpath, Tool::CsiProvisioner, Tool::E2eTest, Tool::Agnhost];
 
 #[test]
 fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
     if !node::possible() || !tools::need(&TOOLS) {
         return;
     }
-    if !tools::need(&[Tool::Hostpath, Tool::CsiProvisioner, Tool::E2eTest, Tool::Agnhost]) {
+    if !tools::need(&MORE) {
         return;
     }
     let all = options(Controllers::All);
@@ -99,7 +111,9 @@ fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
         for driver in [&theirs, &ours] {
             let cluster = &cluster;
             scope.spawn(move || {
-                let passed = step(&format!("the spec on {driver}"), || run(cluster, driver, FOCUS));
+                let report = step(&format!("the spec on {driver}"), || run(cluster, driver, FOCUS));
+                assert!(report.success, "{driver}: {}", report.output);
+                let passed = report.with("passed");
                 assert_eq!(passed.len(), 1, "{driver}: {passed:?}");
                 assert!(passed[0].contains("should store data"), "{driver}: {passed:?}");
             });
@@ -109,4 +123,25 @@ fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
     traces.assert_there(&["process", "cgroup", "link"]);
     step("the end", || cluster.stop()).unwrap();
     traces.assert_gone();
+}
+
+/// As much of the suite as `LONGSHORE_SUITE_FOCUS` matches, on our driver. All of it takes long.
+#[test]
+#[ignore = "long; for example LONGSHORE_SUITE_FOCUS='External.Storage.*subPath'"]
+fn the_suite_on_our_driver() {
+    if !node::possible() || !tools::need(&TOOLS) || !tools::need(&MORE) {
+        return;
+    }
+    let focus = env::var("LONGSHORE_SUITE_FOCUS").unwrap_or_else(|_| "External.Storage".to_owned());
+    let mut cluster = Cluster::start(&options(Controllers::All)).unwrap();
+    images(&cluster);
+    let driver = drivers::ours(&mut cluster);
+    let report = step("the specs", || run(&cluster, &driver, &focus));
+    let (passed, failed) = (report.with("passed"), report.with("failed"));
+    println!("{} passed, {} failed", passed.len(), failed.len());
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    cluster.stop().unwrap();
+    assert!(report.success && !passed.is_empty(), "{}", report.output);
 }

@@ -124,7 +124,6 @@ impl Machine {
     /// Takes a number that no other node of this machine has. The interface of that name is the claim.
     fn connect(&mut self) -> Result<()> {
         let init = self.init.to_string();
-        let mut last = String::new();
         for step in 0..NODES {
             // Neighbours rarely start at the same number.
             self.number = (std::process::id() + step) % NODES;
@@ -138,13 +137,11 @@ impl Machine {
                     self.record.link = Some(link);
                     return self.record.save(&self.dir);
                 }
-                Err(error) => last = format!("{error:#}"),
-            }
-            if !Path::new("/sys/class/net").join(&link).exists() {
-                break;
+                Err(error) if error.to_string().contains("File exists") => {}
+                Err(error) => return Err(error.context("the node needs a network interface")),
             }
         }
-        bail!("cannot make a network interface for the node: {last}")
+        bail!("all {NODES} numbers for nodes are taken on this machine")
     }
 
     /// The node's address. The range is set aside for tests of networks, so nobody else is there.
