@@ -181,10 +181,10 @@ impl Managers {
         strip(&mut set);
         match self.0.iter_mut().find(|entry| entry.is(writer)) {
             Some(entry) => {
-                if set != before || entry.api_version != writer.api_version {
+                if set != before {
                     entry.time = writer.now.into();
-                    entry.api_version = writer.api_version.into();
                 }
+                entry.api_version = writer.api_version.into();
                 entry.set = set;
             }
             None => self.0.push(Entry {

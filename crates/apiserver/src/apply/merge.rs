@@ -182,39 +182,40 @@ pub fn merge(shape: &Shape, live: &Value, config: &Value) -> Value {
     }
 }
 
-/// The configured elements decide the order; what only the object has keeps its place behind the
-/// element it followed.
+/// What only the object has comes before the configured element it stood in front of; otherwise the
+/// configured elements keep their order.
 fn merge_list(shape: &Shape, live: &[Value], config: &[Value]) -> Vec<Value> {
     let name = |item: &Value| shape.element(item);
     let configured: Vec<Option<String>> = config.iter().map(name).collect();
     let known: Vec<Option<String>> = live.iter().map(name).collect();
     let mut merged: Vec<Value> = Vec::with_capacity(live.len() + config.len());
-    let mut rest = known.iter().zip(live).peekable();
-    for (element, item) in configured.iter().zip(config) {
-        // What stands before this element in the object, and is not configured, comes first.
-        if element.is_some() && known.contains(element) {
-            while let Some((before, kept)) = rest.peek() {
-                if *before == element {
-                    rest.next();
-                    break;
-                }
-                if !configured.contains(before) {
-                    merged.push((*kept).clone());
-                }
-                rest.next();
-            }
-        }
-        let before = known.iter().position(|k| k == element && k.is_some());
-        merged.push(before.map_or_else(|| item.clone(), |i| merge(shape.item(), &live[i], item)));
-    }
-    for (element, kept) in rest {
-        let there = configured.contains(element)
-            || merged.iter().any(|item| shape.element(item) == *element);
-        if !there {
-            merged.push(kept.clone());
+    let (mut left, mut right) = (0, 0);
+    while left < live.len() || right < config.len() {
+        if left < live.len() && !configured.contains(&known[left]) {
+            merged.push(live[left].clone());
+            left += 1;
+        } else if left < live.len() && configured[..right].contains(&known[left]) {
+            left += 1;
+        } else if right < config.len() {
+            let before = known.iter().position(|k| *k == configured[right] && k.is_some());
+            merged.push(match before {
+                Some(i) => merge(shape.item(), &live[i], &config[right]),
+                None => config[right].clone(),
+            });
+            right += 1;
+        } else {
+            left += 1;
         }
     }
     merged
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
 }
 
 /// Takes out what is in `gone`, except for what holds something in `keep`.
@@ -231,6 +232,10 @@ pub fn remove(shape: &Shape, value: &mut Value, gone: &FieldSet, keep: &FieldSet
                     (map.get_mut(field), shape.field(field))
                 {
                     remove(shape, inner, below, kept);
+                    // What was emptied goes too, unless somebody wants it empty.
+                    if is_empty(inner) && !kept.own {
+                        map.remove(field);
+                    }
                 }
             }
         }
@@ -315,7 +320,7 @@ mod tests {
         let merged = merge(&shape(), &live, &config);
         assert_eq!(
             merged,
-            json!({"spec": {"size": 1, "atomic": ["z"], "set": ["t", "s"],
+            json!({"spec": {"size": 1, "atomic": ["z"], "set": ["s", "t"],
                 "list": [{"name": "a", "v": 1, "w": 1}, {"name": "b", "v": 3}, {"name": "c"}]}})
         );
     }

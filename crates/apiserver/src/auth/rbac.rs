@@ -194,7 +194,8 @@ impl Binding {
                 "Group" if who.groups.iter().any(|g| g == name) => Some(format!("Group {name:?}")),
                 "ServiceAccount" => {
                     let own = self.namespace.as_str();
-                    let namespace = subject["namespace"].as_str().unwrap_or(own);
+                    let named = subject["namespace"].as_str().filter(|ns| !ns.is_empty());
+                    let namespace = named.unwrap_or(own);
                     let user = format!("system:serviceaccount:{namespace}:{name}");
                     let shown = format!("{name}/{namespace}");
                     (who.user == user).then(|| format!("ServiceAccount {shown:?}"))

@@ -15,8 +15,9 @@ use crate::registry::codec::{Codec, Decoded, dropped, typed};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 use crate::registry::{Resource, Subresource};
 
+/// In the order in which discovery has always shown them for custom resources.
 const ALL: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 const PART: &[&str] = &["get", "patch", "update"];
 
 /// Where a custom resource keeps what `scale` shows.
@@ -173,12 +174,12 @@ fn resource(
     let custom = Arc::new(custom(definition, version, served, end));
     let own = (String::new(), String::new(), kind.clone());
     let mut subresources = Vec::new();
+    if custom.status {
+        subresources.push(Subresource { name: "status", kind: own, verbs: PART });
+    }
     if custom.scale.is_some() {
         let kind = ("autoscaling".to_owned(), "v1".to_owned(), "Scale".to_owned());
         subresources.push(Subresource { name: "scale", kind, verbs: PART });
-    }
-    if custom.status {
-        subresources.push(Subresource { name: "status", kind: own, verbs: PART });
     }
     let fields = version["selectableFields"].as_array().into_iter().flatten();
     let fields = fields.map(|f| text(&f["jsonPath"]).trim_start_matches('.').to_owned());

@@ -31,7 +31,7 @@ use crate::auth::rbac::Action;
 use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use body::Answer;
-use query::Query;
+use query::{Query, percent_decode};
 use route::Route;
 
 /// The version this server says it is: a semantic version that names its Kubernetes level.
@@ -128,7 +128,7 @@ impl Service {
             }
             Route::Group(name) => {
                 let group = discovery::group(registry, name);
-                group.map(|g| body::json(200, &g)).ok_or_else(Status::no_such_resource)
+                group.map(|g| body::json(200, &g)).ok_or_else(Status::no_such_page)
             }
             Route::Resources(group, version) => {
                 let list = discovery::resources(registry, group, version);
@@ -150,7 +150,7 @@ impl Service {
                 Ok(answer)
             }
             Route::OpenApiSecond => Ok(body::json(200, &openapi::second(registry))),
-            Route::Unknown | Route::Health(_) => Err(Status::no_such_resource()),
+            Route::Unknown | Route::Health(_) => Err(Status::no_such_page()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),
         }
     }
@@ -234,6 +234,10 @@ impl Service {
     fn impersonate(&self, asker: Identity, headers: &http::HeaderMap) -> ApiResult<Identity> {
         let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
         let Some(user) = headers.get("impersonate-user").and_then(text) else {
+            if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+                let why = "impersonation is asked for without impersonating a user name";
+                return Err(Status::bad_request(why));
+            }
             return Ok(asker);
         };
         let groups: Vec<String> =
@@ -241,7 +245,11 @@ impl Service {
         let may = |resource: &str, namespace: &str, name: &str| {
             let action = Action::Object {
                 verb: "impersonate".into(),
-                group: String::new(),
+                // Uids and extras belong to another group than users and groups.
+                group: match resource.starts_with('u') && resource != "users" {
+                    true => "authentication.k8s.io".into(),
+                    false => String::new(),
+                },
                 resource: resource.into(),
                 namespace: namespace.into(),
                 name: name.into(),
@@ -261,6 +269,17 @@ impl Service {
         };
         for group in &groups {
             may("groups", "", group)?;
+        }
+        if let Some(uid) = headers.get("impersonate-uid").and_then(text) {
+            may("uids", "", &uid)?;
+            identity.uid = uid;
+        }
+        for (name, value) in headers {
+            if let Some(key) = name.as_str().strip_prefix("impersonate-extra-") {
+                let value = text(value).unwrap_or_default();
+                may(&format!("userextras/{key}"), "", &value)?;
+                identity.extra.entry(percent_decode(key)).or_default().push(value);
+            }
         }
         if !groups.is_empty() {
             identity.groups = groups;

@@ -45,6 +45,9 @@ pub fn answer(
         }
         "SelfSubjectRulesReview" => {
             let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+            if namespace.is_empty() {
+                return Err(Status::bad_request("no namespace on request"));
+            }
             rules_review(&inner.access.policy().rules_for(asker, namespace))
         }
         kind => {

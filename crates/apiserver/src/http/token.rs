@@ -21,7 +21,7 @@ pub async fn answer(inner: &Inner, target: &Target, request: &Value) -> ApiResul
     let account = inner.core.get(target, None).await?;
     let spec = &request["spec"];
     let seconds = spec["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
-    check_seconds(target, seconds)?;
+    check_seconds(seconds)?;
     let mut audiences: Vec<String> = spec["audiences"]
         .as_array()
         .into_iter()
@@ -49,7 +49,7 @@ pub async fn answer(inner: &Inner, target: &Target, request: &Value) -> ApiResul
     let mut answered = json!({
         "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
         "metadata": {
-            "name": target.name, "namespace": target.namespace,
+            "name": target.name, "namespace": target.namespace, "uid": inner.core.env.uid(),
             "creationTimestamp": time_text(now),
         },
         "spec": {"audiences": audiences, "expirationSeconds": seconds, "boundObjectRef": null},
@@ -61,14 +61,14 @@ pub async fn answer(inner: &Inner, target: &Target, request: &Value) -> ApiResul
     Ok(answered)
 }
 
-fn check_seconds(target: &Target, seconds: i64) -> ApiResult<()> {
+fn check_seconds(seconds: i64) -> ApiResult<()> {
     let why = match seconds {
         few if few < MIN_SECONDS => "may not specify a duration less than 10 minutes",
         many if many > MAX_SECONDS => "may not specify a duration larger than 2^32 seconds",
         _ => return Ok(()),
     };
     let cause = Cause::invalid("spec.expirationSeconds", &json!(seconds), why);
-    Err(Status::invalid_kind("authentication.k8s.io", "TokenRequest", &target.name, vec![cause]))
+    Err(Status::invalid_kind("authentication.k8s.io", "TokenRequest", "", vec![cause]))
 }
 
 /// The object the token ends with.
@@ -99,7 +99,7 @@ async fn bound(inner: &Inner, target: &Target, reference: &Value) -> ApiResult<O
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
         );
-        return Err(Status::conflict(&place.resource, &place.name, &why));
+        return Err(Status::conflict_kind(&place.resource, &place.name, &why));
     }
     let kind = text("kind").to_lowercase();
     Ok(Some(Bound { kind, name: place.name, uid: found.uid.clone() }))

@@ -34,9 +34,9 @@ impl Core {
         };
         let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            let why = "must be greater than or equal to 0";
-            let causes = vec![Cause::invalid("spec.replicas", &json!(replicas), why)];
-            return Err(Status::invalid_kind("autoscaling", "Scale", &target.name, causes));
+            let why = "should be a non-negative integer";
+            let causes = vec![Cause::invalid(".spec.replicas", &json!(replicas), why)];
+            return Err(Status::invalid(&target.resource, &target.name, causes));
         }
         let paths = target.resource.custom.as_ref().and_then(|c| c.scale.as_ref());
         let pointer = paths.map(|paths| paths.spec.clone()).ok_or_else(Status::no_such_resource)?;

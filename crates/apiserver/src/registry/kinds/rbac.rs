@@ -97,7 +97,7 @@ impl Strategy for Binding {
             causes.push(Cause::required("roleRef.name", ""));
         }
         for (i, subject) in items(object, "/subjects").iter().enumerate() {
-            check_subject(&mut causes, &format!("subjects[{i}]"), subject);
+            self.check_subject(&mut causes, &format!("subjects[{i}]"), subject);
         }
         causes
     }
@@ -109,28 +109,31 @@ impl Strategy for Binding {
     }
 }
 
-fn check_subject(causes: &mut Vec<Cause>, field: &str, subject: &Value) {
-    if text(subject, "/name").is_empty() {
-        causes.push(Cause::required(format!("{field}.name"), ""));
-    }
-    let group = text(subject, "/apiGroup");
-    match text(subject, "/kind") {
-        "ServiceAccount" => {
-            if text(subject, "/namespace").is_empty() {
-                causes.push(Cause::required(format!("{field}.namespace"), ""));
-            }
-            if !group.is_empty() {
-                causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[""]));
-            }
+impl Binding {
+    fn check_subject(&self, causes: &mut Vec<Cause>, field: &str, subject: &Value) {
+        if text(subject, "/name").is_empty() {
+            causes.push(Cause::required(format!("{field}.name"), ""));
         }
-        "User" | "Group" => {
-            if group != GROUP {
-                causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[GROUP]));
+        let group = text(subject, "/apiGroup");
+        match text(subject, "/kind") {
+            "ServiceAccount" => {
+                // In a namespace, accounts without one are those of the namespace itself.
+                if self.cluster && text(subject, "/namespace").is_empty() {
+                    causes.push(Cause::required(format!("{field}.namespace"), ""));
+                }
+                if !group.is_empty() {
+                    causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[""]));
+                }
             }
-        }
-        other => {
-            let known = ["ServiceAccount", "User", "Group"];
-            causes.push(Cause::not_supported(format!("{field}.kind"), other, &known));
+            "User" | "Group" => {
+                if group != GROUP {
+                    causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[GROUP]));
+                }
+            }
+            other => {
+                let known = ["ServiceAccount", "User", "Group"];
+                causes.push(Cause::not_supported(format!("{field}.kind"), other, &known));
+            }
         }
     }
 }
@@ -167,13 +170,11 @@ mod tests {
             "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]});
         let rules = Binding { cluster: false };
         rules.default(&mut binding);
-        assert_eq!(fields(rules.validate_create(&binding)), ["subjects[1].namespace"]);
+        assert!(rules.validate_create(&binding).is_empty());
+        let strict = fields(Binding { cluster: true }.validate_create(&binding));
+        assert_eq!(strict, ["roleRef.kind", "subjects[1].namespace"]);
         let mut other = binding.clone();
         other["roleRef"]["name"] = json!("x");
         assert!(fields(rules.validate_update(&other, &binding)).contains(&"roleRef".into()));
-        assert!(
-            fields(Binding { cluster: true }.validate_create(&binding))
-                .contains(&"roleRef.kind".into())
-        );
     }
 }
