@@ -22,6 +22,14 @@ pub fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// Builds the `longshore` binary of this checkout, unless `LONGSHORE_BIN` names another to use.
+pub fn build_longshore() -> Result<()> {
+    if std::env::var_os("LONGSHORE_BIN").is_some() {
+        return Ok(());
+    }
+    cargo(&["build", "--package", "longshore"], &[])
+}
+
 /// Runs a program and returns its standard output.
 pub fn output(program: &str, args: &[&str]) -> Result<String> {
     let done = Command::new(program)

@@ -59,7 +59,7 @@ pub fn task(args: &[String]) -> Result<()> {
     if runs.is_empty() {
         bail!("--kind is local or shared");
     }
-    crate::run::cargo(&["build", "--package", "longshore"], &[])?;
+    crate::run::build_longshore()?;
     let reports = run(&runs, &crate::interrupt::flag()?)?;
     for report in &reports {
         report.print();

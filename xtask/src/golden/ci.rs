@@ -20,7 +20,7 @@ pub fn task(args: &[String]) -> Result<()> {
         bail!("golden ci takes no arguments, not {extra:?}");
     }
     let begin = Instant::now();
-    crate::run::cargo(&["build", "--package", "longshore"], &[])?;
+    crate::run::build_longshore()?;
     let stop = crate::interrupt::flag()?;
     let mut reports = embedded(&stop)?;
     reports.extend(real(&stop)?);

@@ -37,7 +37,7 @@ pub fn task(args: &[String]) -> Result<()> {
         other => bail!("there is no corpus {other:?}: say apiserver, controllers or ci"),
     };
     let options = Options::parse(rest)?;
-    crate::run::cargo(&["build", "--package", "longshore"], &[])?;
+    crate::run::build_longshore()?;
     let report = run(corpus, &options, &crate::interrupt::flag()?)?;
     report.print();
     report.verdict()
