@@ -3,6 +3,7 @@
 //! `test` is the README's test command and does its own set-up; `check` is what a change must pass
 //! before it lands; `leftovers` proves that a run cleaned up after itself.
 
+mod bench;
 mod cases;
 mod golden;
 mod interrupt;
@@ -34,6 +35,8 @@ cargo xtask TASK
   sanity [--kind local|shared]
                 csi-sanity against our drivers
   full          the long loops: simulator sweeps and crash loops
+  bench vs-go [--claims N] [--rounds R] [--json FILE]
+                the official provisioner and ours on one real control plane, side by side
 ";
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn task(args: &[String]) -> Result<()> {
         "sanity" => sanity::task(rest),
         "real-kube" => real_kube::run(rest),
         "full" => full(),
+        "bench" => bench::bench(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())
