@@ -14,9 +14,9 @@ use longshore_core::{
         kinds::{Claim, CsiNode, Node, SecretRef, StorageClass, Volume},
     },
     provision::{
-        Created, DeletionSecret, NotPlanned, Plan, PlanView, deletion_secret,
+        Created, DeletionSecret, NotPlanned, Plan, PlanView, RefusalView, deletion_secret,
         name::volume_name,
-        plan,
+        plan, proves_nothing_made,
         topology::{self, Requirement, SelectedNode, TopologyError},
     },
 };
@@ -41,18 +41,31 @@ pub(super) struct CsiProvisioner {
     /// Calls without a verdict, by claim UID: repeated as they were, also when nodes or the class
     /// have changed meanwhile.
     unsettled: Mutex<HashMap<String, Plan>>,
+    /// How often the driver has refused, in a row, what it may have made before; by claim UID.
+    refusals: Mutex<HashMap<String, u32>>,
     identity: String,
 }
 
 /// What became of one CreateVolume.
 pub(super) enum Answer {
     Made(Created),
-    /// The driver said no: nothing exists, nothing will.
+    /// The driver said no: nothing is running, nothing will be.
     No(CsiError),
     /// Nobody knows.
     NoVerdict(CsiError),
     /// It answered without a volume.
     Nonsense,
+}
+
+/// Which call for a volume this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// Nothing was asked before.
+    First,
+    /// There was one without a verdict; a claim waits for the outcome.
+    Repeated,
+    /// The same, and the claim is gone.
+    Abandoned,
 }
 
 impl CsiProvisioner {
@@ -65,7 +78,8 @@ impl CsiProvisioner {
         parts.csi = parts.csi.with_timeout(Some(config.timeout));
         let millis = clock::now().as_millisecond();
         let identity = format!("{millis}-{}-{}", fastrand::u32(0..10_000), driver.name);
-        Self { config, parts, driver, intents, unsettled: Mutex::default(), identity }
+        let (unsettled, refusals) = (Mutex::default(), Mutex::default());
+        Self { config, parts, driver, intents, unsettled, refusals, identity }
     }
 
     pub(super) async fn wait_for_caches(&self) {
@@ -106,9 +120,42 @@ impl CsiProvisioner {
         }
     }
 
+    /// Whether a refusal means that there is no volume. Without the guard it always does, as
+    /// upstream sees it: nothing would be there to ask again.
+    pub(super) fn believes(&self, plan: &Plan, error: &CsiError, attempt: Attempt) -> bool {
+        if self.intents.is_none() {
+            return true;
+        }
+        let mut all = self.refusals.lock();
+        let refusals = all.entry(plan.claim.uid.clone()).or_default();
+        *refusals += 1;
+        let believed = proves_nothing_made(RefusalView {
+            in_doubt: attempt != Attempt::First,
+            refusals: *refusals,
+            infeasible: error.is_infeasible(),
+            claim_waits: attempt != Attempt::Abandoned,
+        });
+        match believed {
+            true => drop(all.remove(&plan.claim.uid)),
+            false => tracing::info!(
+                volume = plan.volume,
+                refusals = *refusals,
+                %error,
+                "the driver says no, but may have made the volume before; it will be asked again"
+            ),
+        }
+        believed
+    }
+
+    /// Refusals count in a row only.
+    pub(super) fn forget_refusals(&self, uid: &str) {
+        self.refusals.lock().remove(uid);
+    }
+
     /// The outcome is known: neither memory nor record is needed.
     async fn settle(&self, uid: &str) {
         self.unsettled.lock().remove(uid);
+        self.forget_refusals(uid);
         let Some(intents) = &self.intents else { return };
         if let Err(error) = intents.end(uid).await {
             // The resolver drops it later: the watch still shows the record.
@@ -177,33 +224,38 @@ impl CsiProvisioner {
     }
 
     /// Finds what to ask for: an earlier call without an outcome, or a new one, written down.
-    async fn begin(&self, request: &Request) -> Result<Plan, NotMade> {
+    async fn begin(&self, request: &Request) -> Result<(Plan, Attempt), NotMade> {
         let uid = &request.claim.metadata.uid;
         let mut earlier = self.unsettled.lock().get(uid).cloned();
         loop {
             if let Some(plan) = earlier {
                 if plan.selected_node == request.node {
-                    return Ok(plan);
+                    return Ok((plan, Attempt::Repeated));
                 }
                 // The scheduler has chosen anew. What was begun elsewhere comes to its end first,
                 // or it would be left there.
-                if let Err(error) = self.abandon(&plan).await {
+                if let Err(error) = self.abandon(&plan, Attempt::Repeated).await {
                     self.unsettled.lock().insert(uid.clone(), plan);
                     return Err(NotMade::InBackground(error.into()));
                 }
                 self.unsettled.lock().remove(uid);
             }
             let plan = self.plan_afresh(request)?;
-            let Some(intents) = &self.intents else { return Ok(plan) };
+            let Some(intents) = &self.intents else { return Ok((plan, Attempt::First)) };
             match intents.begin(&plan).await {
-                Ok(Begun::New) => return Ok(plan),
+                Ok(Begun::New) => return Ok((plan, Attempt::First)),
                 Ok(Begun::Earlier(found)) => earlier = Some(*found),
                 Err(error) => return Err(NotMade::Unchanged(error.into())),
             }
         }
     }
 
-    async fn provision_planned(&self, request: &Request, plan: Plan) -> Result<Made, NotMade> {
+    async fn provision_planned(
+        &self,
+        request: &Request,
+        plan: Plan,
+        attempt: Attempt,
+    ) -> Result<Made, NotMade> {
         let uid = &request.claim.metadata.uid;
         let secrets = self
             .content(plan.secrets.provisioner.as_ref())
@@ -218,6 +270,7 @@ impl CsiProvisioner {
                 Err(NotMade::Final(error.into()))
             }
             Answer::NoVerdict(error) => {
+                self.forget_refusals(uid);
                 self.unsettled.lock().insert(uid.clone(), plan);
                 Err(NotMade::InBackground(error.into()))
             }
@@ -226,8 +279,13 @@ impl CsiProvisioner {
                 Err(NotMade::Final("the driver answered CreateVolume without a volume".into()))
             }
             Answer::No(error) => {
-                self.settle(uid).await;
                 let movable = plan.topology_in_use && plan.selected_node.is_some();
+                match self.believes(&plan, &error, attempt) {
+                    true => self.settle(uid).await,
+                    // The record stays, and so does the call: also when the claim goes, somebody
+                    // asks again.
+                    false => drop(self.unsettled.lock().insert(uid.clone(), plan)),
+                }
                 Err(refusal(error, movable))
             }
         }
@@ -314,13 +372,21 @@ impl Provisioner for CsiProvisioner {
             None => None,
         };
         let result = match self.begin(request).await {
-            Ok(plan) => self.provision_planned(request, plan).await,
+            Ok((plan, attempt)) => self.provision_planned(request, plan, attempt).await,
             Err(error) => Err(error),
         };
         if let Some(intents) = &self.intents {
-            // What is made stays ours until it is saved; what may be, until there is a verdict.
-            let open = result.is_ok() || self.unsettled.lock().contains_key(uid);
-            intents.set_owned(uid, open);
+            match &result {
+                // What is made stays ours until it is saved; what may be, as long as the claim's
+                // turns go on even without the claim.
+                Ok(_) => intents.set_owned(uid, true),
+                Err(NotMade::InBackground(_)) => {
+                    intents.set_owned(uid, self.unsettled.lock().contains_key(uid));
+                }
+                // Nothing has changed, so neither does this.
+                Err(NotMade::Unchanged(_)) => {}
+                Err(_) => intents.set_owned(uid, false),
+            }
         }
         result
     }

@@ -284,6 +284,8 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 #[cfg(test)]
 pub(crate) mod bench;
 #[cfg(test)]
+mod doubt_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod throttle_tests;

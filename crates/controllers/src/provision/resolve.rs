@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     guard::{INTENT_KIND, Intents, plan_in},
-    make::{Answer, CsiProvisioner},
+    make::{Answer, Attempt, CsiProvisioner},
 };
 
 const WORKERS: usize = 4;
@@ -129,7 +129,7 @@ impl CsiProvisioner {
             volume = plan.volume,
             "the claim is gone; settling what was begun for it"
         );
-        self.abandon(plan).await
+        self.abandon(plan, Attempt::Abandoned).await
     }
 
     /// Whether the volume of this plan is in the API.
@@ -141,7 +141,7 @@ impl CsiProvisioner {
     }
 
     /// Repeats a call to a verdict, deletes what it made, and drops the record.
-    pub(super) async fn abandon(&self, plan: &Plan) -> Result<(), Unresolved> {
+    pub(super) async fn abandon(&self, plan: &Plan, attempt: Attempt) -> Result<(), Unresolved> {
         let secrets =
             self.content(plan.secrets.provisioner.as_ref()).await.map_err(Unresolved::Secret)?;
         match self.create(plan, secrets.clone()).await {
@@ -151,10 +151,17 @@ impl CsiProvisioner {
                     self.delete_handle(&created.handle, secrets).await?;
                 }
             }
-            Answer::No(error) => tracing::info!(volume = plan.volume, %error, "nothing was made"),
+            Answer::No(error) if self.believes(plan, &error, attempt) => {
+                tracing::info!(volume = plan.volume, %error, "nothing was made");
+            }
+            Answer::No(error) => return Err(error.into()),
             Answer::Nonsense => tracing::error!(volume = plan.volume, "an answer without a volume"),
-            Answer::NoVerdict(error) => return Err(error.into()),
+            Answer::NoVerdict(error) => {
+                self.forget_refusals(&plan.claim.uid);
+                return Err(error.into());
+            }
         }
+        self.forget_refusals(&plan.claim.uid);
         match &self.intents {
             Some(intents) => Ok(intents.end(&plan.claim.uid).await?),
             None => Ok(()),

@@ -2,10 +2,11 @@
 //!
 //! [`choose`] says whether a claim is this provisioner's to answer, [`plan`] what a CSI driver is
 //! asked for, and [`Plan::volume`] what the PersistentVolume looks like once the driver has
-//! answered. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
+//! answered; [`proves_nothing_made`] says what its refusal is worth. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
 //! volume's life. The loops are in `longshore_provisioner` and `longshore_controllers::provision`.
 
 mod choose;
+mod doubt;
 pub mod migration;
 pub mod name;
 pub mod params;
@@ -14,6 +15,7 @@ mod reclaim;
 pub mod topology;
 
 pub use choose::{Choice, ChoiceView, choose};
+pub use doubt::{RefusalView, proves_nothing_made};
 pub use plan::{
     Access, Capability, ClaimId, Created, DriverCapabilities, NotPlanned, Plan, PlanSettings,
     PlanView, SecretRefs, plan,
