@@ -94,6 +94,11 @@ impl Corpus {
         Ok(known)
     }
 
+    /// Scenarios that depend on when they are played.
+    pub fn timed(self) -> Result<Known> {
+        Known::read(&self.dir().join("timed.txt"))
+    }
+
     /// Reads what the runner printed about the scenarios it was given. A runner that broke off says
     /// nothing about some.
     pub fn results(self, output: &str, asked: &[Scenario]) -> Vec<Case> {
@@ -229,6 +234,9 @@ mod tests {
         for corpus in [Corpus::Apiserver, Corpus::Controllers] {
             let all = corpus.scenarios().unwrap();
             let suites: BTreeSet<&str> = all.iter().map(|one| one.suite.as_str()).collect();
+            let timed = corpus.timed().unwrap();
+            let exists = |name: &str| all.iter().any(|one| one.name == name);
+            assert_eq!(timed.stale(exists).collect::<Vec<_>>(), [""; 0]);
             for suite in suites {
                 for against in ["embedded", "real"] {
                     let known = corpus.known(suite, against).unwrap();
