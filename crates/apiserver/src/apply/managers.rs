@@ -196,8 +196,7 @@ impl Managers {
                 set,
             }),
         }
-        // An applier that sent no field of its own is still one.
-        self.0.retain(|entry| !entry.set.is_empty() || (entry.apply && entry.is(writer)));
+        self.0.retain(|entry| !entry.set.is_empty());
         self.sum_up();
     }
 

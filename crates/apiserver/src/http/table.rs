@@ -113,7 +113,7 @@ const NODE: &[Column] = &[
 const NAMESPACE: &[Column] = &[NAME, text("Status"), AGE];
 const SECRET: &[Column] = &[NAME, text("Type"), ("Data", "string", "", 0), AGE];
 const CONFIG_MAP: &[Column] = &[NAME, ("Data", "string", "", 0), AGE];
-const ACCOUNT: &[Column] = &[NAME, text("Secrets"), AGE];
+const ACCOUNT: &[Column] = &[NAME, AGE];
 const EVENT: &[Column] = &[
     text("Last Seen"),
     text("Type"),
@@ -263,9 +263,9 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
         ("", "pods") => pod(object, name, age, now),
         ("", "nodes") => node(object, name, age),
         ("", "namespaces") => json!([name, at(object, "/status/phase"), age]),
-        ("", "secrets") => json!([name, at(object, "/type"), size("data").to_string(), age]),
-        ("", "configmaps") => json!([name, (size("data") + size("binaryData")).to_string(), age]),
-        ("", "serviceaccounts") => json!([name, list(object, "/secrets").len().to_string(), age]),
+        ("", "secrets") => json!([name, at(object, "/type"), size("data"), age]),
+        ("", "configmaps") => json!([name, size("data") + size("binaryData"), age]),
+        ("", "serviceaccounts") => json!([name, age]),
         ("", "events") => event(object, name, age, now, CORE_EVENT),
         (_, "events") => event(object, name, age, now, NEW_EVENT),
         (_, "storageclasses") => class(object, name, age),

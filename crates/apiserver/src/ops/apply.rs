@@ -10,6 +10,7 @@ use crate::apply::{
     Changes, FieldSet, Managers, Shape, Writer, compare, conflict, merge, named, remove, strip,
 };
 use crate::error::{ApiResult, Status};
+use crate::patch::Patch;
 use crate::registry::{Resource, codec};
 use crate::store::{Stored, WriteError};
 
@@ -166,8 +167,7 @@ impl Core {
         merged["kind"] = json!(resource.kind);
         merged["apiVersion"] = json!(resource.api_version());
         let (sent, mut warnings) = decode(resource, merged, &[], options)?;
-        let whole = Source::Whole { body: Value::Null, doubles: Vec::new() };
-        check_identity(target, &sent, &old, &whole)?;
+        check_identity(target, &sent, &old, &Source::Patch(Patch::Merge(Value::Null)))?;
         check_version(target, &sent, &stored, true)?;
         let new = self.merge(resource, part, sent, &old, Track::Done(managers))?;
         warnings.extend(resource.strategy.warnings(&new));
@@ -250,8 +250,11 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
     if !sent["metadata"].is_object() {
         sent["metadata"] = json!({});
     }
-    if sent["metadata"]["name"].is_null() {
-        sent["metadata"]["name"] = json!(target.name);
+    if sent["metadata"]["name"].as_str().unwrap_or_default().is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        )));
     }
     check_name(target, &sent["metadata"])?;
     let decoded = codec::decode(&resource.codec, resource.quantities, sent.clone(), false)
