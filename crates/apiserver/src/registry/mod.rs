@@ -9,8 +9,9 @@ pub mod rules;
 pub mod strategy;
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use parking_lot::Mutex;
 use schemars::SchemaGenerator;
 use serde_json::Value;
 
@@ -89,7 +90,7 @@ pub struct Resource {
     /// The Rust type, for built-in kinds.
     pub typed: Option<Typed>,
     /// How fields are divided among managers, worked out when first needed.
-    pub shape: OnceLock<Shape>,
+    pub shape: OnceLock<Arc<Shape>>,
 }
 
 impl Resource {
@@ -124,13 +125,9 @@ impl Resource {
     /// How the fields of objects are divided among managers.
     pub fn shape(&self) -> &Shape {
         self.shape.get_or_init(|| match (&self.custom, &self.typed) {
-            (Some(custom), _) => Shape::of_custom(&custom.schema),
-            (None, Some(typed)) => {
-                let mut generator = SchemaGenerator::default();
-                (typed.describe)(&mut generator);
-                Shape::of_type(&typed.name, &generator.take_definitions(true))
-            }
-            (None, None) => Shape::Free,
+            (Some(custom), _) => Arc::new(Shape::of_custom(&custom.schema)),
+            (None, Some(typed)) => builtin_shape(typed),
+            (None, None) => Arc::new(Shape::Free),
         })
     }
 
@@ -154,6 +151,18 @@ impl Resource {
             None => object,
         }
     }
+}
+
+/// The shape of a built-in type. It is a fact about the type, so all servers of a process share it.
+fn builtin_shape(typed: &Typed) -> Arc<Shape> {
+    static KNOWN: LazyLock<Mutex<HashMap<String, Arc<Shape>>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock();
+    let shape = known.entry(typed.name.clone()).or_insert_with(|| {
+        let mut generator = SchemaGenerator::default();
+        (typed.describe)(&mut generator);
+        Arc::new(Shape::of_type(&typed.name, &generator.take_definitions(true)))
+    });
+    Arc::clone(shape)
 }
 
 /// All served kinds. A registry never changes; a new definition leads to a new registry.
