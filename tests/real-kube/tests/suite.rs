@@ -31,6 +31,8 @@ fn images(cluster: &Cluster) {
         .unwrap()
         .import(&[
             Image::busybox(&named("/busybox:")),
+            // Specs of volumes want only a shell of it.
+            Image::busybox(&named("/nginx:")),
             Image::program(&named("/agnhost:"), "agnhost", &agnhost, &["pause"]),
         ])
         .unwrap();
