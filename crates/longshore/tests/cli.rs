@@ -177,7 +177,6 @@ fn a_link_makes_it_the_official_program() {
         "csi-resizer",
         "csi-snapshotter",
         "snapshot-controller",
-        "livenessprobe",
         "csi-external-health-monitor-controller",
     ] {
         refused(

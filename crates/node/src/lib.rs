@@ -10,6 +10,7 @@
 
 mod agent;
 pub mod drivers;
+pub mod liveness;
 pub mod node_object;
 pub mod pods;
 pub mod registrar;

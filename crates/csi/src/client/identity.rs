@@ -37,6 +37,13 @@ impl Client {
         Ok(self.shared.driver.get_or_init(|| name).clone())
     }
 
+    /// The same client with a name that was asked for on another connection, as metrics label.
+    #[must_use]
+    pub fn named(self, driver: &str) -> Self {
+        self.shared.driver.get_or_init(|| driver.to_owned());
+        self
+    }
+
     /// Probes at once and then every second until the driver is ready; each try has its own deadline.
     pub async fn wait_ready(&self, per_try: Duration) -> Result<(), ProbeFailed> {
         let client = self.with_timeout(Some(per_try));

@@ -6,6 +6,7 @@
 pub mod attacher;
 pub mod controllers;
 pub mod driver;
+pub mod liveness_probe;
 mod logging;
 pub mod node;
 pub mod node_registrar;
@@ -73,6 +74,8 @@ pub enum Action {
     Node(node::Config),
     /// `longshore node-registrar` or `csi-node-driver-registrar`.
     NodeRegistrar(node_registrar::Registration),
+    /// `longshore liveness-probe` or `livenessprobe`.
+    LivenessProbe(liveness_probe::Config),
     /// `longshore driver`.
     Driver(driver::Config),
     /// `longshore apply`, `get`, `describe`, `delete` or `logs`.
@@ -253,6 +256,7 @@ fn program_action(
             node_registrar::Config::OldProbe => Action::Print(String::new()),
             node_registrar::Config::Register(registration) => Action::NodeRegistrar(registration),
         }),
+        "liveness-probe" => go.read(&[], Action::LivenessProbe),
         "driver" => go.read(&[], Action::Driver),
         "completions" => people::completions(go.command, args),
         _ => people::action(program, go.command, args),
@@ -328,6 +332,9 @@ impl Readable for node::Config {
 impl Readable for node_registrar::Config {
     type Flags = node_registrar::Flags;
 }
+impl Readable for liveness_probe::Config {
+    type Flags = liveness_probe::Flags;
+}
 impl Readable for driver::Config {
     type Flags = driver::Flags;
 }
@@ -370,6 +377,9 @@ fn act(action: Action, program: &str) -> ExitCode {
         Action::Node(config) => logged(&config.logging.clone(), Threads::Many, run::node(config)),
         Action::NodeRegistrar(config) => {
             logged(&config.logging.clone(), Threads::One, run::node_registrar(config))
+        }
+        Action::LivenessProbe(config) => {
+            logged(&config.logging.clone(), Threads::One, run::liveness_probe(config))
         }
         Action::Driver(config) => {
             logged(&config.logging.clone(), Threads::Many, run::driver(config))
@@ -495,7 +505,6 @@ mod tests {
                 "/a/csi-snapshotter -v=5",
                 "csi-snapshotter: `csi-snapshotter` is not part of this version yet",
             ),
-            ("livenessprobe", "livenessprobe: `livenessprobe` is not part of this version yet"),
             (
                 "longshore up --data-dri=x",
                 "longshore: unknown flag --data-dri; did you mean --data-dir? (see `longshore up --help`)",

@@ -2,7 +2,9 @@
 
 use crate::flags::goify;
 
-use super::{attacher, controllers, driver, node, node_registrar, people, provisioner, up};
+use super::{
+    attacher, controllers, driver, liveness_probe, node, node_registrar, people, provisioner, up,
+};
 
 /// The hidden program that keeps one pod's processes.
 pub(super) const POD_SHIM: &str = "pod-shim";
@@ -17,7 +19,7 @@ pub(super) const OFFICIAL: &[(&str, Option<&str>)] = &[
     ("csi-resizer", None),
     ("csi-snapshotter", None),
     ("snapshot-controller", None),
-    ("livenessprobe", None),
+    ("livenessprobe", Some("liveness-probe")),
     ("csi-node-driver-registrar", Some("node-registrar")),
     ("csi-external-health-monitor-controller", None),
 ];
@@ -27,7 +29,6 @@ pub(super) const NOT_YET: &[&str] = &[
     "resizer",
     "snapshotter",
     "snapshot-controller",
-    "liveness-probe",
     "health-monitor",
     "sidecars",
     "hostpath-provisioner",
@@ -112,6 +113,12 @@ const PROGRAMS: &[(&str, &str, Augment, &str)] = &[
         "Introduce a CSI driver to the kubelet of its node (as csi-node-driver-registrar)",
         <node_registrar::Flags as clap::Args>::augment_args,
         "longshore node-registrar --csi-address=/csi/csi.sock --kubelet-registration-path=/var/lib/kubelet/plugins/DRIVER/csi.sock",
+    ),
+    (
+        "liveness-probe",
+        "Show over HTTP whether a CSI driver is alive (as livenessprobe)",
+        <liveness_probe::Flags as clap::Args>::augment_args,
+        "longshore liveness-probe --csi-address=/csi/csi.sock --http-endpoint=:9808",
     ),
     (
         "driver",

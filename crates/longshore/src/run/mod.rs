@@ -2,6 +2,7 @@
 
 mod alone;
 mod demo;
+mod liveness;
 mod loops;
 mod registrar;
 mod root;
@@ -86,6 +87,14 @@ pub async fn node(config: cli::node::Config) -> anyhow::Result<()> {
 /// When it cannot start, when the kubelet refuses the driver, or when it fails while running.
 pub async fn node_registrar(config: cli::node_registrar::Registration) -> anyhow::Result<()> {
     registrar::run(config).await
+}
+
+/// The liveness page of a CSI driver.
+///
+/// # Errors
+/// When the driver does not say who it is, or a page fails.
+pub async fn liveness_probe(config: cli::liveness_probe::Config) -> anyhow::Result<()> {
+    liveness::run(config).await
 }
 
 /// A CSI driver.

@@ -1,0 +1,130 @@
+//! Whether a driver is alive: a page that forwards to its Probe.
+//!
+//! Each request dials anew. A driver that has hung or gone is noticed by that, and one that is back
+//! needs nobody to be restarted.
+
+use std::future::IntoFuture as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::{Router, extract::Request, response::IntoResponse as _, response::Response};
+use http::{StatusCode, header};
+use longshore_cluster::Metrics;
+use longshore_csi::client::{ConnectError, DriverNameError};
+use longshore_csi::{Client, ConnectOptions, Options, metrics, v1};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+/// Why the driver is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum LivenessError {
+    /// The socket is of no use.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The driver does not say who it is.
+    #[error("cannot learn the driver's name")]
+    Name(#[from] DriverNameError),
+}
+
+/// A driver that can be asked whether it is alive.
+#[derive(Debug, Clone)]
+pub struct Liveness {
+    socket: PathBuf,
+    driver: String,
+    timeout: Duration,
+    calls: metrics::Metrics,
+}
+
+impl Liveness {
+    /// Waits for the driver, however long it takes, and asks for its name. `timeout` is the time for
+    /// one look later on.
+    ///
+    /// # Errors
+    /// When it answers with an error or without a name.
+    pub async fn find(
+        socket: &Path,
+        timeout: Duration,
+        calls: metrics::Metrics,
+    ) -> Result<Self, LivenessError> {
+        let client = Client::connect(options(socket, None, &calls)).await?;
+        let driver = client.driver_name().await?;
+        Ok(Self { socket: socket.to_owned(), driver, timeout, calls })
+    }
+
+    /// The driver's name.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// Dials, asks, hangs up. One deadline holds for all of it.
+    ///
+    /// # Errors
+    /// Why the driver counts as dead.
+    pub async fn probe(&self) -> Result<(), String> {
+        let deadline = Instant::now() + self.timeout;
+        let dialing = Client::connect(options(&self.socket, Some(self.timeout), &self.calls));
+        let client = match tokio::time::timeout_at(deadline, dialing).await {
+            Ok(dialed) => dialed.map_err(|error| error.to_string())?,
+            Err(_) => {
+                let socket = self.socket.display();
+                return Err(format!("cannot connect to {socket} within {:?}", self.timeout));
+            }
+        };
+        let client = client.named(&self.driver).with_deadline(deadline);
+        let answer = client.probe(v1::ProbeRequest {}).await.map_err(|error| error.to_string())?;
+        match answer.ready {
+            Some(false) => Err("driver responded but is not ready".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn options(socket: &Path, timeout: Option<Duration>, calls: &metrics::Metrics) -> ConnectOptions {
+    ConnectOptions {
+        timeout,
+        calls: Options { metrics: Some(calls.clone()), ..Options::default() },
+        ..ConnectOptions::from(socket.display().to_string())
+    }
+}
+
+/// What one HTTP server shows.
+#[derive(Clone, Default)]
+pub struct Pages {
+    /// Under `/healthz`.
+    pub health: Option<Liveness>,
+    /// Under the path.
+    pub metrics: Option<(String, Metrics)>,
+}
+
+impl Pages {
+    /// Shows them on a port, for ever.
+    ///
+    /// # Errors
+    /// When the server fails.
+    pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
+        let router = Router::new().fallback(move |request: Request| {
+            let pages = self.clone();
+            async move { pages.answer(request.uri().path()).await }
+        });
+        axum::serve(listener, router).into_future().await
+    }
+
+    async fn answer(&self, path: &str) -> Response {
+        match self {
+            Self { health: Some(liveness), .. } if path == "/healthz" => {
+                let Err(reason) = liveness.probe().await else {
+                    return (StatusCode::OK, "ok").into_response();
+                };
+                tracing::error!(driver = liveness.driver, reason, "health check failed");
+                (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
+            }
+            Self { metrics: Some((shown, metrics)), .. } if path == shown => {
+                let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+                (kind, metrics.render()).into_response()
+            }
+            _ => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
+        }
+    }
+}
