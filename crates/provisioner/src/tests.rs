@@ -514,6 +514,26 @@ async fn a_late_cache_deletes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_finalizer_goes_wherever_it_is_by_now() {
+    let lab = Lab::new().await;
+    lab.volume("ours", "Released", json!({}), json!({})).await;
+    let ours = "external-provisioner.volume.kubernetes.io/finalizer";
+    let key = ObjectKey::cluster("ours");
+    let patch = json!({"metadata": {"finalizers": ["a/b", "c/d", ours]}});
+    lab.api.patch::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
+    let uid = lab.volumes().await["ours"].metadata.uid.clone();
+    let config = Config { add_finalizer: true, ..Config::new(NAME) };
+    let controller = lab.controller(config, Scripted::default());
+    let seen = || ["c/d", ours].map(str::to_owned).to_vec();
+    // Another volume's finalizer stays, whatever its name.
+    controller.inner.drop_finalizer(&key, "another", seen()).await.unwrap();
+    assert!(lab.volumes().await["ours"].metadata.has_finalizer(ours));
+    controller.inner.drop_finalizer(&key, &uid, seen()).await.unwrap();
+    assert_eq!(lab.volumes().await["ours"].metadata.finalizers, ["a/b", "c/d"]);
+    controller.inner.drop_finalizer(&ObjectKey::cluster("gone"), &uid, seen()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_controller_runs_on_its_own() {
     let lab = Lab::new().await;
     let controller = lab.controller(Config::new(NAME), refusing(&[final_no, background]));

@@ -6,7 +6,7 @@ use longshore_core::{
     provision::{finalizers_after, is_ours, wants_deletion},
 };
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{Cause, NotDeleted, Provisioner, controller::Inner};
@@ -58,6 +58,7 @@ impl<P: Provisioner> Inner<P> {
         let started = Instant::now();
         let key = ObjectKey::cluster(&volume.metadata.name);
         let uid = &volume.metadata.uid;
+        let mut finalizers = volume.metadata.finalizers.clone();
         if !self.memory.is_emptied(uid) {
             // The cache may be late, and what follows cannot be undone: ask the API itself.
             let live = self.parts.api.get::<Volume>(&key).await?;
@@ -72,6 +73,7 @@ impl<P: Provisioner> Inner<P> {
                 return Ok(());
             }
             self.memory.mark_emptied(uid);
+            finalizers = live.metadata.finalizers;
         }
         match self.parts.api.delete::<Volume>(&key, &DeleteParams::uid(uid.clone())).await {
             Ok(()) => {}
@@ -82,7 +84,7 @@ impl<P: Provisioner> Inner<P> {
         if self.memory.count_deletion(uid) {
             self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
         }
-        self.drop_finalizer(&key, uid).await
+        self.drop_finalizer(&key, uid, finalizers).await
     }
 
     /// Removes the storage; false when it is not ours to remove.
@@ -109,28 +111,33 @@ impl<P: Provisioner> Inner<P> {
         }
     }
 
-    async fn drop_finalizer(&self, key: &ObjectKey, uid: &str) -> Result<(), Cause> {
+    /// Takes our finalizer off where it was last seen, whatever else has changed: others take theirs
+    /// off at the same moment. Only when it is elsewhere by now is the volume read again.
+    pub(crate) async fn drop_finalizer(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        mut seen: Vec<String>,
+    ) -> Result<(), Cause> {
         if !self.config.add_finalizer {
             return Ok(());
         }
         let mut tries = 0;
         loop {
-            let live = self.parts.api.get::<Volume>(key).await?;
-            let Some(live) = live.filter(|live| live.metadata.uid == uid) else { return Ok(()) };
-            if !live.metadata.has_finalizer(finalizers::EXTERNAL_PROVISIONER) {
-                return Ok(());
-            }
-            let all = live.metadata.finalizers.iter();
-            let kept: Vec<String> =
-                all.filter(|one| *one != finalizers::EXTERNAL_PROVISIONER).cloned().collect();
+            let Some(patch) = removal(uid, &seen) else { return Ok(()) };
             tries += 1;
-            match self.patch_finalizers(&live, &kept).await {
-                Ok(_) => return Ok(()),
+            match self.parts.api.patch::<Volume>(key, Patch::Json(&patch)).await {
+                Ok(written) => {
+                    self.parts.volumes.assume(&written);
+                    return Ok(());
+                }
                 Err(error) if error.is_not_found() => return Ok(()),
-                // Others take their finalizers off at the same moment.
-                Err(error) if error.is_conflict() && tries < TRIES => {}
+                Err(ApiError::Invalid { .. } | ApiError::Conflict { .. }) if tries < TRIES => {}
                 Err(error) => return Err(error.into()),
             }
+            let live = self.parts.api.get::<Volume>(key).await?;
+            let Some(live) = live.filter(|live| live.metadata.uid == uid) else { return Ok(()) };
+            seen = live.metadata.finalizers;
         }
     }
 
@@ -150,4 +157,16 @@ impl<P: Provisioner> Inner<P> {
         self.parts.volumes.assume(&written);
         Ok(Volume::deserialize(&written).unwrap_or_else(|_| volume.clone()))
     }
+}
+
+/// A patch that takes our finalizer out of the list, if it is in it. It fails on another volume of
+/// the same name, and when something else is in that place.
+fn removal(uid: &str, finalizers: &[String]) -> Option<Value> {
+    let at = finalizers.iter().position(|one| one == finalizers::EXTERNAL_PROVISIONER)?;
+    let path = format!("/metadata/finalizers/{at}");
+    Some(json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": path, "value": finalizers::EXTERNAL_PROVISIONER},
+        {"op": "remove", "path": path},
+    ]))
 }
