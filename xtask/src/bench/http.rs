@@ -186,18 +186,14 @@ impl Watch {
         self.closer.take()
     }
 
-    /// The next event; none when the watch has ended.
-    pub fn next(&mut self) -> Option<Value> {
+    /// The next event, as it came.
+    pub fn next(&mut self) -> Result<Vec<u8>> {
         loop {
             if let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.text.drain(..=end).collect();
-                match serde_json::from_slice(&line) {
-                    Ok(event) => return Some(event),
-                    Err(_) => return None,
-                }
+                return Ok(self.text.drain(..=end).collect());
             }
-            if !matches!(self.connection.chunk(&mut self.text), Ok(true)) {
-                return None;
+            if !self.connection.chunk(&mut self.text)? {
+                bail!("the API server ended the watch");
             }
         }
     }

@@ -1,28 +1,27 @@
 //! The load: claims are made all at once, and what becomes of them is read from a watch.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::http::{Closer, Connection, Server};
+use super::{
+    follow::{Seen, lock},
+    http::{Connection, Server},
+};
 
 /// Where the claims are.
-const NAMESPACE: &str = "bench";
+pub const NAMESPACE: &str = "bench";
 /// The class of the claims.
 const CLASS: &str = "bench";
 /// Connections that send at the same time.
 const SENDERS: usize = 16;
-/// How long a burst may take; the slowest contender needs less than a second a claim.
-const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Makes the namespace and the class.
 pub fn prepare(server: &Server, driver: &str) -> Result<()> {
@@ -150,99 +149,4 @@ where
     })?;
     let sent = std::mem::take(&mut *lock(&sent));
     sent.into_iter().collect::<Option<Vec<_>>>().context("a request was not sent")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the watches have shown so far.
-#[derive(Default)]
-struct State {
-    /// When a claim was seen Bound, and its volume.
-    bound: HashMap<String, (Instant, String)>,
-    /// When a volume was seen gone.
-    gone: HashMap<String, Instant>,
-    /// A watch ended, so nothing more will be seen.
-    ended: bool,
-}
-
-/// Two watches, each read by a thread of its own, until this is dropped.
-struct Seen {
-    shared: Arc<(Mutex<State>, Condvar)>,
-    closers: Vec<Closer>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Seen {
-    fn start(server: &Server) -> Result<Self> {
-        let mut seen = Self { shared: Arc::default(), closers: Vec::new(), threads: Vec::new() };
-        let claims = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims");
-        seen.follow(server, &claims, |state, kind, object| {
-            if kind != "DELETED" && object["status"]["phase"] == "Bound" {
-                let volume = text(&object["spec"]["volumeName"]);
-                let name = text(&object["metadata"]["name"]);
-                state.bound.entry(name).or_insert_with(|| (Instant::now(), volume));
-            }
-        })?;
-        seen.follow(server, "/api/v1/persistentvolumes", |state, kind, object| {
-            if kind == "DELETED" {
-                state.gone.insert(text(&object["metadata"]["name"]), Instant::now());
-            }
-        })?;
-        Ok(seen)
-    }
-
-    fn follow(
-        &mut self,
-        server: &Server,
-        path: &str,
-        take: impl Fn(&mut State, &str, &Value) + Send + 'static,
-    ) -> Result<()> {
-        let list = server.connect()?.call("GET", path, None)?;
-        let version = text(&list["metadata"]["resourceVersion"]);
-        let query = format!("{path}?watch=1&timeoutSeconds=3600&resourceVersion={version}");
-        let mut watch = server.connect()?.watch(&query)?;
-        self.closers.extend(watch.closer());
-        let shared = self.shared.clone();
-        self.threads.push(std::thread::spawn(move || {
-            while let Some(event) = watch.next() {
-                take(&mut lock(&shared.0), &text(&event["type"]), &event["object"]);
-                shared.1.notify_all();
-            }
-            lock(&shared.0).ended = true;
-            shared.1.notify_all();
-        }));
-        Ok(())
-    }
-
-    /// Waits until what was seen is enough.
-    fn wait(&self, what: &str, enough: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>> {
-        let until = Instant::now() + PATIENCE;
-        let mut state = lock(&self.shared.0);
-        while !enough(&state) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.ended {
-                let why = if state.ended { "a watch ended" } else { "too long" };
-                let (bound, gone) = (state.bound.len(), state.gone.len());
-                bail!("waiting for {what}: {why}; {bound} were Bound and {gone} volumes gone");
-            }
-            let waited = self.shared.1.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(state)
-    }
-}
-
-impl Drop for Seen {
-    fn drop(&mut self) {
-        self.closers.clear();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }

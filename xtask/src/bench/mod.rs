@@ -3,6 +3,7 @@
 
 mod audit;
 mod contender;
+mod follow;
 mod http;
 mod kubeconfig;
 mod load;
