@@ -165,8 +165,8 @@ pub fn may(cluster: &Cluster, account: &Account, what: &[&str]) -> bool {
 }
 
 /// The requests of an account by the audit log: all, and those that were forbidden.
-pub fn requests(cluster: &Cluster, account: &Account) -> (usize, Vec<String>) {
-    let (mut all, mut forbidden) = (0, Vec::new());
+pub fn requests(cluster: &Cluster, account: &Account) -> (Vec<String>, Vec<String>) {
+    let (mut all, mut forbidden) = (Vec::new(), Vec::new());
     let log = fs::read_to_string(cluster.audit_log().unwrap()).unwrap();
     for line in log.lines() {
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
@@ -175,7 +175,8 @@ pub fn requests(cluster: &Cluster, account: &Account) -> (usize, Vec<String>) {
         if event["user"]["username"] != account.user() || agent.starts_with("kubectl") {
             continue;
         }
-        all += 1;
+        let resource = text_of(&event["objectRef"]["resource"]);
+        all.push(format!("{} {resource}", text_of(&event["verb"])));
         if event["responseStatus"]["code"] == 403 {
             forbidden.push(format!(
                 "{} {}",
