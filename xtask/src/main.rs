@@ -34,7 +34,7 @@ cargo xtask TASK
                 play recorded scenarios against our programs; `golden ci` plays what CI needs
   sanity [--kind local|shared]
                 csi-sanity against our drivers
-  full          the long loops: simulator sweeps and crash loops
+  full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   bench vs-go [--claims N] [--rounds R] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
 ";
@@ -108,5 +108,9 @@ fn full() -> Result<()> {
     let path = setup::path_with_kubectl();
     let long = [long[0], long[1], ("PATH", &path)];
     run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
+    for corpus in ["apiserver", "controllers"] {
+        golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
+    }
+    bench::bench(&["vs-go".to_owned()])?;
     before.compare()
 }
