@@ -10,12 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
     http::{Closer, Server, Watch},
     load::NAMESPACE,
 };
+
+/// How often a wait looks whether it was interrupted.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// How long a burst may take; the slowest contender needs less than a second a claim.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -107,15 +110,17 @@ impl Seen {
         enough: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'_, State>> {
         let until = Instant::now() + PATIENCE;
+        let stop = crate::interrupt::flag()?;
         let mut state = lock(&self.shared.0);
         while !enough(&state) {
+            ensure!(!stop.load(Ordering::Relaxed), "interrupted while waiting for {what}");
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || state.failed.is_some() {
                 let why = state.failed.as_deref().unwrap_or("that takes too long");
                 let (bound, gone) = (state.bound.len(), state.gone.len());
                 bail!("waiting for {what}: {why}; {bound} were Bound and {gone} volumes gone");
             }
-            let waited = self.shared.1.wait_timeout(state, left);
+            let waited = self.shared.1.wait_timeout(state, left.min(LOOK));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(state)

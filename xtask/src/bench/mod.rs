@@ -13,6 +13,7 @@ mod report;
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -83,6 +84,7 @@ fn vs_go(args: &Args) -> Result<()> {
     let cluster = Cluster::start(&Options {
         audit: true,
         controllers: Controllers::Volumes,
+        interrupt: Some(crate::interrupt::flag()?),
         // The binder must not be the bottleneck.
         more_controller_manager_args: ["--kube-api-qps=1000", "--kube-api-burst=2000"]
             .map(str::to_owned)
@@ -117,6 +119,12 @@ fn all_rounds(ring: &Ring<'_>, count: usize) -> Result<(Rounds, Vec<&'static str
             turns.reverse();
         }
         for one in turns {
+            let stop = crate::interrupt::flag()?;
+            ensure!(
+                !stop.load(Ordering::Relaxed),
+                "interrupted before round {round}'s {}",
+                one.label
+            );
             let figures = ring.turn(one, round)?;
             eprintln!(
                 "round {round}: {:<12} {:7.2} s to bind, {:7.2} s to delete",
