@@ -9,8 +9,11 @@ use longshore_real_kube::{
 };
 
 /// Programs that the tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 5] = [
+const TOOLS: [(&str, &str); 8] = [
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("fsfreeze", "util-linux"),
     ("losetup", "util-linux"),
     ("mount", "mount"),
     ("ip", "iproute2"),

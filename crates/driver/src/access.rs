@@ -27,8 +27,8 @@ pub enum AccessKind {
     Mount {
         /// The filesystem, if the caller cares.
         fstype: Option<FsType>,
-        /// Mount flags.
-        options: Options,
+        /// Mount flags, each known to the filesystem (to some, when the caller names none).
+        flags: Vec<String>,
     },
 }
 
@@ -58,8 +58,8 @@ impl Access {
                     "" => None,
                     name => Some(name.parse::<FsType>().map_err(invalid)?),
                 };
-                let options = Options::parse(&mount.mount_flags, fstype.unwrap_or(FsType::Ext4));
-                AccessKind::Mount { fstype, options: options.map_err(invalid)? }
+                check_flags(&mount.mount_flags, fstype).map_err(invalid)?;
+                AccessKind::Mount { fstype, flags: mount.mount_flags.clone() }
             }
         };
         Ok(Self { kind: access, mode })
@@ -88,7 +88,8 @@ impl Access {
     /// The mount flags say read-only.
     #[must_use]
     pub fn mounts_read_only(&self) -> bool {
-        matches!(&self.kind, AccessKind::Mount { options, .. } if options.read_only)
+        let AccessKind::Mount { flags, .. } = &self.kind else { return false };
+        flags.iter().flat_map(|flag| flag.split(',')).any(|flag| flag.trim() == "ro")
     }
 
     /// Several nodes may have the volume at once.
@@ -119,6 +120,21 @@ impl Access {
             (AccessKind::Mount { .. }, Some(_)) | (AccessKind::Block, _) => None,
         }
     }
+}
+
+/// Refuses flags that the filesystem, or every filesystem, does not know.
+fn check_flags(flags: &[String], fstype: Option<FsType>) -> Result<(), String> {
+    if let Some(fstype) = fstype {
+        return Options::parse(flags, fstype).map(drop);
+    }
+    let mut first = None;
+    for fstype in FsType::ALL {
+        match Options::parse(flags, fstype) {
+            Ok(_) => return Ok(()),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    first.map_or(Ok(()), Err)
 }
 
 fn mode_allowed(mode: Mode, kind: DriverKind) -> Result<bool, Refusal> {

@@ -103,14 +103,23 @@ impl FromStr for Mode {
 pub enum FsType {
     /// The fourth extended filesystem.
     Ext4,
+    /// XFS.
+    Xfs,
+    /// Btrfs, one device, one volume.
+    Btrfs,
 }
 
 impl FsType {
+    /// All of them, the default first.
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
     /// The name the kernel and Kubernetes use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -120,6 +129,9 @@ impl FsType {
         match self {
             // One MiB is too small for a journal, and without one a crash may cost files.
             Self::Ext4 => 2 << 20,
+            // mkfs.xfs refuses less, and smaller ones made by force do not perform.
+            Self::Xfs => 300 << 20,
+            Self::Btrfs => 114 << 20,
         }
     }
 }
@@ -136,7 +148,9 @@ impl FromStr for FsType {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "ext4" => Ok(Self::Ext4),
-            _ => Err(format!("filesystem {text:?} is not supported; supported: ext4")),
+            "xfs" => Ok(Self::Xfs),
+            "btrfs" => Ok(Self::Btrfs),
+            _ => Err(format!("filesystem {text:?} is not supported; supported: ext4, xfs, btrfs")),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::topology;
 use crate::access::{Access, AccessKind};
 use crate::config::FsType;
 use crate::driver::Inner;
+use crate::format::FormatOptions;
 use crate::pool::Pool;
 use crate::pool::record::{Content, Record, VERSION};
 use crate::refusal::{Refusal, required_short};
@@ -33,6 +34,7 @@ struct Wanted<'a> {
     pool: &'a Pool,
     range: Range,
     fstype: Option<FsType>,
+    format: FormatOptions,
     block: bool,
 }
 
@@ -49,7 +51,7 @@ impl Inner {
             check_same(&record, pool, &wanted, &request.name)?;
             return Ok(self.created(pool, &record));
         }
-        let minimum_bytes = wanted.fstype.map_or(1, FsType::minimum_bytes);
+        let minimum_bytes = wanted.fstype.map_or(1, |fstype| wanted.format.minimum_bytes(fstype));
         let record = Record {
             version: VERSION,
             id,
@@ -77,11 +79,13 @@ impl Inner {
         }
         let (pool, from_class) = self.check_parameters(&request.parameters)?;
         topology::check(&self.config, request.accessibility_requirements.as_ref())?;
+        let fstype = one_fstype(&accesses, from_class.unwrap_or(self.config.default_fstype))?;
         Ok(Wanted {
             pool,
             range: Range::parse(request.capacity_range.as_ref())?,
             block: accesses.iter().any(Access::is_block),
-            fstype: one_fstype(&accesses, from_class.unwrap_or(self.config.default_fstype))?,
+            format: FormatOptions::parse(&request.parameters, fstype).map_err(Refusal::Invalid)?,
+            fstype,
         })
     }
 
@@ -107,7 +111,7 @@ impl Inner {
                         parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?,
                     );
                 }
-                key if CLAIM_NAMES.contains(&key) => {}
+                key if CLAIM_NAMES.contains(&key) || FormatOptions::knows(key) => {}
                 key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
             }
         }
@@ -193,6 +197,9 @@ fn check_same(
         "exists in another pool"
     } else if (record.fstype, record.block) != (wanted.fstype, wanted.block) {
         "exists for another filesystem or kind of access"
+    } else if FormatOptions::parse(&record.parameters, record.fstype).as_ref() != Ok(&wanted.format)
+    {
+        "exists with other format options"
     } else {
         return Ok(());
     };

@@ -3,17 +3,21 @@
 //! The filesystem is made in a scratch file that takes the image's place when it is complete, so
 //! an interrupted mkfs leaves the image as blank as it was, and a finished one is never repeated.
 
+pub mod options;
 pub mod probe;
+mod superblock;
+mod tool;
+pub mod uuid;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use crate::config::FsType;
+use crate::loopdev::LoopError;
+use crate::mount::MountError;
+pub use options::FormatOptions;
 use probe::Found;
+pub use uuid::renew_uuid;
 
 /// Why there is no filesystem.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,34 @@ pub enum FormatError {
         /// What was asked for.
         wanted: FsType,
     },
+    /// The superblock could not be read or written.
+    #[error("cannot {what}: {source}")]
+    Superblock {
+        /// The step.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The log of a copy could not be replayed, because it could not be had as a device.
+    #[error("cannot replay the log of the copy: {0}")]
+    Attach(#[from] LoopError),
+    /// The log of a copy could not be replayed, because it could not be mounted.
+    #[error("cannot replay the log of the copy: {0}")]
+    Mount(#[from] MountError),
+    /// A program said that the UUID is new, and it is not.
+    #[error(
+        "{tool} reported success but the UUID of the {fstype} filesystem is {found}, not {wanted}"
+    )]
+    NotRenewed {
+        /// The program.
+        tool: &'static str,
+        /// The filesystem.
+        fstype: FsType,
+        /// What was read back.
+        found: ::uuid::Uuid,
+        /// What was asked for.
+        wanted: ::uuid::Uuid,
+    },
     /// mkfs said it was done, and it is not.
     #[error("{tool} reported success but made no {wanted} filesystem")]
     NotMade {
@@ -92,58 +124,20 @@ pub fn plan(image: &File, never_used: bool, wanted: FsType) -> Result<Plan, Form
 }
 
 /// Makes a filesystem in a scratch file full of zeros, and checks that it is there.
-pub fn make(scratch: &File, fstype: FsType) -> Result<(), FormatError> {
-    let (tool, package) = match fstype {
-        FsType::Ext4 => ("mkfs.ext4", "e2fsprogs"),
+pub fn make(scratch: &File, fstype: FsType, options: &FormatOptions) -> Result<(), FormatError> {
+    let tool = match fstype {
+        FsType::Ext4 => tool::MKFS_EXT4,
+        FsType::Xfs => tool::MKFS_XFS,
+        FsType::Btrfs => tool::MKFS_BTRFS,
     };
-    let program = find_tool(tool).ok_or(FormatError::ToolMissing { tool, package })?;
-    let run = |source| FormatError::Run { tool, source };
-    let output = Command::new(program)
-        .args(mkfs_args(fstype))
-        // The file arrives as a descriptor: no path that could come to mean something else.
-        .arg("/proc/self/fd/0")
-        .stdin(scratch.try_clone().map_err(run)?)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .env_clear()
-        .env("PATH", TOOL_DIRS.join(":"))
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(run)?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        return Err(FormatError::Failed { tool, status: output.status, stderr });
-    }
+    let args = options.mkfs_args(fstype);
+    let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+    args.push(tool::IMAGE);
+    tool::run(tool, &args, scratch, &[0])?;
     match probe::probe(scratch).map_err(FormatError::Probe)? {
         Found::Signature(name) if name == fstype.as_str() => Ok(()),
-        _ => Err(FormatError::NotMade { tool, wanted: fstype }),
+        _ => Err(FormatError::NotMade { tool: tool.name, wanted: fstype }),
     }
-}
-
-/// The scratch file is known to be zero, so the journal needs no wiping, and the inode tables are
-/// marked as done, or the kernel would fill them with zeros later and take the space for it.
-fn mkfs_args(fstype: FsType) -> &'static [&'static str] {
-    match fstype {
-        FsType::Ext4 => {
-            &["-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=1"]
-        }
-    }
-}
-
-const TOOL_DIRS: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-
-fn find_tool(tool: &str) -> Option<PathBuf> {
-    let given = std::env::var_os("PATH").unwrap_or_default();
-    let given = std::env::split_paths(&given).filter(|dir| dir.is_absolute());
-    find_in(given.chain(TOOL_DIRS.iter().map(PathBuf::from)), tool.as_ref())
-}
-
-fn find_in(dirs: impl Iterator<Item = PathBuf>, tool: &OsStr) -> Option<PathBuf> {
-    let runs = |path: &Path| {
-        path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    dirs.map(|dir| dir.join(tool)).find(|path| runs(path))
 }
 
 #[cfg(test)]
@@ -173,14 +167,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_missing_tool_is_not_found() {
-        let empty = tempfile::tempdir().unwrap();
-        let dirs = || std::iter::once(empty.path().to_owned());
-        assert_eq!(find_in(dirs(), "mkfs.ext4".as_ref()), None);
-        std::fs::write(empty.path().join("mkfs.ext4"), "").unwrap();
-        assert_eq!(find_in(dirs(), "mkfs.ext4".as_ref()), None, "not executable");
     }
 }

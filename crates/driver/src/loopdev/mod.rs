@@ -112,6 +112,28 @@ pub struct Held {
     _open: File,
 }
 
+impl Held {
+    /// Closes the device and waits until it has let go of its file; for autoclear devices that
+    /// nothing else has open.
+    pub fn release(self) -> Result<(), LoopError> {
+        let number = self.device.number;
+        let bound = backing_path(number)?;
+        drop(self._open);
+        if bound.is_some() {
+            wait_until(number, || Ok(backing_path(number)? != bound))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Binds a free device to a file that is no volume (yet), for as long as the device is open. Such
+/// a device belongs to this call and is looked for by nobody.
+pub fn attach_scratch(file: &File) -> Result<Held, LoopError> {
+    let tag = Tag("longshore:scratch".to_owned());
+    attach(file, &tag, Binding { read_only: false, autoclear: true })
+}
+
 /// The device through which this node has `backing`, if any.
 pub fn find(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<Option<LoopDevice>, LoopError> {
     for number in candidates(id)? {
@@ -235,11 +257,18 @@ pub fn detach(id: &VolumeId, backing: Backing, tag: &Tag) -> Result<(), LoopErro
 
 /// Waits until sysfs no longer shows the volume behind the device.
 pub fn wait_gone(id: &VolumeId, device: LoopDevice) -> Result<(), LoopError> {
+    wait_until(device.number, || Ok(!is_candidate(id, device.number)?))
+}
+
+fn wait_until(
+    number: u32,
+    mut done: impl FnMut() -> Result<bool, LoopError>,
+) -> Result<(), LoopError> {
     let since = Instant::now();
     let mut pause = Duration::from_micros(200);
-    while is_candidate(id, device.number)? {
+    while !done()? {
         if since.elapsed() > GONE_WITHIN {
-            return Err(LoopError::StillInUse(device.number));
+            return Err(LoopError::StillInUse(number));
         }
         // The kernel has no event for this that does not need a netlink socket per call.
         std::thread::sleep(pause);
@@ -350,8 +379,13 @@ fn is_candidate(id: &VolumeId, number: u32) -> Result<bool, LoopError> {
 
 /// File name of what a device is bound to; `None` when it is bound to nothing.
 fn backing_name(number: u32) -> Result<Option<String>, LoopError> {
+    Ok(backing_path(number)?.map(|path| file_name(&path)))
+}
+
+/// Path of what a device is bound to, as sysfs has it.
+fn backing_path(number: u32) -> Result<Option<Vec<u8>>, LoopError> {
     match std::fs::read(format!("/sys/block/loop{number}/loop/backing_file")) {
-        Ok(path) => Ok(Some(file_name(&path))),
+        Ok(path) => Ok(Some(path)),
         // Unbound devices do not have the attribute, and ones just removed have no directory.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ENXIO)) =>

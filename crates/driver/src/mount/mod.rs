@@ -56,6 +56,18 @@ pub fn mount_filesystem(
     options: &Options,
     onto: BorrowedFd<'_>,
 ) -> Result<(), MountError> {
+    let mount = detached(device, fstype, options)?;
+    // The descriptor closes before anybody can want to unmount: an open one makes it busy.
+    place_mount(&mount, onto).map_err(|source| MountError::Filesystem {
+        fstype,
+        device: device.display().to_string(),
+        detail: String::new(),
+        source: source.into(),
+    })
+}
+
+/// Mounts the filesystem on `device` nowhere: it is gone again when the descriptor closes.
+pub fn detached(device: &Path, fstype: FsType, options: &Options) -> Result<OwnedFd, MountError> {
     let fail = |detail: String, source: rustix::io::Errno| MountError::Filesystem {
         fstype,
         device: device.display().to_string(),
@@ -65,9 +77,7 @@ pub fn mount_filesystem(
     let context = rustix::mount::fsopen(fstype.as_str(), FsOpenFlags::FSOPEN_CLOEXEC)
         .map_err(|e| fail(String::new(), e))?;
     let mount = make_mount(&context, device, options);
-    let mount = mount.map_err(|error| fail(explanation(&context), error))?;
-    // Both descriptors close before anybody can want to unmount: an open one makes it busy.
-    place_mount(&mount, onto).map_err(|error| fail(String::new(), error))
+    mount.map_err(|error| fail(explanation(&context), error))
 }
 
 fn make_mount(

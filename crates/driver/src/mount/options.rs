@@ -76,6 +76,24 @@ fn known(flag: &str, fstype: FsType) -> Option<(String, Option<String>)> {
             ("commit" | "stripe", Some(value)) => number(value),
             _ => false,
         },
+        FsType::Xfs => match (key, value) {
+            ("discard" | "nodiscard" | "largeio" | "nolargeio" | "inode32" | "inode64", None) => {
+                true
+            }
+            ("logbsize", Some("16k" | "32k" | "64k" | "128k" | "256k")) => true,
+            ("logbufs", Some("2" | "3" | "4" | "5" | "6" | "7" | "8")) => true,
+            ("allocsize", Some(value)) => number(value.trim_end_matches(['k', 'm'])),
+            _ => false,
+        },
+        // Not `subvol`: a pod gets the volume, not a part of it that it could leave.
+        FsType::Btrfs => match (key, value) {
+            ("autodefrag" | "noautodefrag" | "datacow" | "nodatacow", None) => true,
+            ("discard" | "nodiscard" | "ssd" | "nossd" | "acl" | "noacl", None) => true,
+            ("discard", Some("sync" | "async")) => true,
+            ("compress" | "compress-force", Some("zlib" | "lzo" | "zstd" | "no")) => true,
+            ("commit", Some(value)) => number(value),
+            _ => false,
+        },
     };
     fine.then(|| (key.to_owned(), value.map(str::to_owned)))
 }
@@ -96,6 +114,16 @@ mod tests {
         {
             let error = parse(flag).expect_err(flag);
             assert!(error.contains("not supported"), "{flag}: {error}");
+        }
+        let by_filesystem = [
+            (FsType::Xfs, "logbsize=64k,inode64", "data=journal"),
+            (FsType::Btrfs, "compress=zstd,discard=async", "subvol=x"),
+            (FsType::Btrfs, "nodatacow", "device=/dev/sda"),
+            (FsType::Xfs, "allocsize=64k", "logdev=/dev/sda"),
+        ];
+        for (fstype, good, bad) in by_filesystem {
+            Options::parse(&[good.to_owned()], fstype).expect(good);
+            Options::parse(&[bad.to_owned()], fstype).expect_err(bad);
         }
         let options = parse("noatime,relatime,commit=5").unwrap();
         assert_eq!(options.attributes, Attr::MOUNT_ATTR_RELATIME);

@@ -19,6 +19,18 @@ pub struct Entry {
     pub read_only: bool,
     /// Type of the filesystem.
     pub fstype: String,
+    /// What it was mounted from, as the one who mounted it wrote it.
+    pub source: PathBuf,
+}
+
+impl Entry {
+    /// Whether this is a mount of the filesystem on a block device.
+    #[must_use]
+    pub fn is_of(&self, device: (u32, u32), node: &Path) -> bool {
+        // Btrfs shows a number of its own, because it may span devices. A device that is mounted
+        // keeps its name, so the source is as good.
+        self.device == device || (self.fstype == "btrfs" && self.source == node)
+    }
 }
 
 /// All mounts of this process's mount namespace, in the order in which they were made.
@@ -50,8 +62,9 @@ impl MountTable {
     }
 
     /// Every mount of the filesystem on a device.
-    pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(move |entry| entry.device == device)
+    #[must_use]
+    pub fn of_device(&self, device: (u32, u32), node: &Path) -> Vec<&Entry> {
+        self.entries.iter().filter(|entry| entry.is_of(device, node)).collect()
     }
 
     /// Every place where the node of a block device is mounted, such as a raw volume's target.
@@ -81,7 +94,8 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let options = fields.next()?;
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
-    fields.nth(1)?;
+    let source = unescape(fields.next()?);
+    fields.next()?;
     let read_only = |options: &[u8]| options.split(|&b| b == b',').any(|option| option == b"ro");
     Some(Entry {
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
@@ -89,6 +103,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         path,
         read_only: read_only(options),
         fstype,
+        source,
     })
 }
 
@@ -126,13 +141,18 @@ mod tests {
 30 27 7:3 / /var/a\\040b rw - ext4 /dev/loop3 ro
 31 27 7:3 /sub /var/c ro,noatime master:2 propagate_from:1 - ext4 /dev/loop3 rw
 32 27 0:6 /loop4 /var/block rw - devtmpfs devtmpfs rw
+33 27 0:44 / /var/b rw - btrfs /dev/loop5 rw
+34 27 0:45 / /var/o rw - overlay /dev/loop5 rw
 ";
         let table = MountTable::parse(text.as_bytes()).unwrap();
-        assert_eq!(table.entries.len(), 4);
+        assert_eq!(table.entries.len(), 6);
         let staged = table.at(Path::new("/var/a b")).unwrap();
         assert_eq!((staged.device, staged.read_only), ((7, 3), false));
-        let paths: Vec<_> = table.of_device((7, 3)).map(|entry| &entry.path).collect();
+        let of = |n| table.of_device((7, n), Path::new(&format!("/dev/loop{n}")));
+        let paths: Vec<_> = of(3).into_iter().map(|entry| &entry.path).collect();
         assert_eq!(paths, [Path::new("/var/a b"), Path::new("/var/c")]);
+        let paths: Vec<_> = of(5).into_iter().map(|entry| &entry.path).collect();
+        assert_eq!(paths, [Path::new("/var/b")]);
         let sub = table.at(Path::new("/var/c")).unwrap();
         assert_eq!((sub.root.as_path(), sub.read_only), (Path::new("/sub"), true));
         assert_eq!(table.at(Path::new("/var")), None);

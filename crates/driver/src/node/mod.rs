@@ -38,7 +38,7 @@ impl Look {
 
     /// Whether a mount is of the filesystem on this volume.
     pub fn is_filesystem(&self, entry: &Entry) -> bool {
-        self.device.is_some_and(|device| entry.device == (MAJOR, device.number))
+        self.device.is_some_and(|device| entry.is_of((MAJOR, device.number), &device.path()))
     }
 
     fn is_node(&self, entry: &Entry) -> bool {
@@ -49,8 +49,8 @@ impl Look {
     /// Every mount that shows this volume.
     pub fn mounts(&self) -> Vec<&Entry> {
         let Some(device) = self.device else { return Vec::new() };
-        let mut mounts: Vec<_> = self.table.of_device((MAJOR, device.number)).collect();
         let path = device.path();
+        let mut mounts = self.table.of_device((MAJOR, device.number), &path);
         for entry in &self.table.entries {
             if entry.root.file_name() == path.file_name() && self.is_node(entry) {
                 mounts.push(entry);

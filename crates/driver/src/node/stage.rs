@@ -14,7 +14,7 @@ use super::{Look, show};
 use crate::access::{Access, AccessKind};
 use crate::config::{DriverKind, FsType};
 use crate::driver::Inner;
-use crate::format::{self, Plan};
+use crate::format::{self, FormatOptions, Plan};
 use crate::loopdev::{self, Binding};
 use crate::mount::options::Options;
 use crate::mount::place::{Place, PlaceError, same_text};
@@ -59,11 +59,14 @@ impl Inner {
         })?;
         let staged = match &access.kind {
             AccessKind::Block => self.stage_block(pool, &record, wanted.read_only),
-            AccessKind::Mount { fstype, options } => {
+            AccessKind::Mount { fstype, flags } => {
                 let fstype = fstype.or(record.fstype).unwrap_or(self.config.default_fstype);
-                let mut options = options.clone();
-                options.read_only |= wanted.read_only;
-                self.stage_filesystem(pool, &record, &place, fstype, &options, access.many_nodes())
+                let options = Options::parse(flags, fstype).map_err(Refusal::Invalid);
+                options.and_then(|mut options| {
+                    options.read_only |= wanted.read_only;
+                    let many_nodes = access.many_nodes();
+                    self.stage_filesystem(pool, &record, &place, fstype, &options, many_nodes)
+                })
             }
         };
         if staged.is_err()
@@ -178,8 +181,10 @@ impl Inner {
                 return Err(Refusal::Precondition(text));
             }
             Plan::Make => {
+                let options = FormatOptions::parse(&record.parameters, Some(fstype));
+                let options = options.map_err(Refusal::Invalid)?;
                 let scratch = pool.scratch(record)?;
-                if let Err(error) = format::make(&scratch, fstype) {
+                if let Err(error) = format::make(&scratch, fstype, &options) {
                     pool.drop_scratch(id)?;
                     return Err(error.into());
                 }

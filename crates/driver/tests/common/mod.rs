@@ -10,7 +10,7 @@ use longshore_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, 
 use longshore_csi::v1::*;
 use longshore_csi::{Client, CsiError};
 use longshore_driver::id::VolumeId;
-use longshore_driver::{Driver, DriverConfig, DriverKind, PoolConfig};
+use longshore_driver::{Driver, DriverConfig, DriverKind, FsType, PoolConfig};
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
@@ -19,6 +19,12 @@ pub const MIB: i64 = 1 << 20;
 /// True when the machine can run these tests; says so otherwise.
 pub fn able(test: &str) -> bool {
     need(test, &[Need::Root, Need::LoopDevices, Need::Tool("mkfs.ext4")])
+}
+
+/// As [`able`], with every filesystem.
+pub fn able_all(test: &str) -> bool {
+    let tools = [Need::Tool("mkfs.xfs"), Need::Tool("xfs_db"), Need::Tool("mkfs.btrfs")];
+    able(test) && need(test, &tools)
 }
 
 /// A directory whose mounts and loop devices are gone when it is dropped.
@@ -159,6 +165,12 @@ pub fn mount(mode: Mode) -> VolumeCapability {
         access_mode: Some(AccessMode { mode: mode as i32 }),
         access_type: Some(AccessType::Mount(mount)),
     }
+}
+
+/// A single writer of a filesystem of this type.
+pub fn writer_of(fstype: FsType) -> VolumeCapability {
+    let mount = MountVolume { fs_type: fstype.to_string(), ..Default::default() };
+    VolumeCapability { access_type: Some(AccessType::Mount(mount)), ..writer() }
 }
 
 pub fn block(mode: Mode) -> VolumeCapability {

@@ -171,13 +171,7 @@ impl From<Config> for longshore_driver::DriverConfig {
 
 /// A file system that the driver can make.
 fn file_system(name: &str) -> Result<FsType, UsageError> {
-    name.parse().map_err(|why: String| match name {
-        "xfs" | "btrfs" => UsageError::FlagNotYet {
-            flag: format!("--default-fstype={name}"),
-            what: "volumes are formatted with ext4",
-        },
-        _ => UsageError::bad_value("--default-fstype", name, why),
-    })
+    name.parse().map_err(|why: String| UsageError::bad_value("--default-fstype", name, why))
 }
 
 /// CSI's rule for driver names: up to 63 characters in domain-name notation.
@@ -213,12 +207,13 @@ mod tests {
         assert_eq!(plain.default_fstype, FsType::Ext4);
         assert!(longshore_driver::DriverConfig::from(plain).validate().is_ok());
         let shared = config(
-            "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5",
+            "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5 --default-fstype xfs",
         )
         .unwrap();
         assert_eq!(shared.driver_name, "shared.csi.longshore.dev");
         assert_eq!(shared.pools[1], Pool { name: "default".into(), dir: "/a=b".into() });
         assert_eq!((shared.max_volumes, shared.mode), (None, Mode::Node));
+        assert_eq!(shared.default_fstype, FsType::Xfs);
     }
 
     #[test]
@@ -231,11 +226,7 @@ mod tests {
                 "--endpoint /s --node-id n --pool /p --kind remote",
                 "--kind cannot be `remote`: it is one of local, shared",
             ),
-            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "supported: ext4"),
-            (
-                "--endpoint /s --node-id n --pool /p --default-fstype xfs",
-                "--default-fstype=xfs is not part of this version yet",
-            ),
+            ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "supported: ext4, xfs"),
             ("--endpoint /s --node-id n --pool /p --overcommit 0.5", "at least 1"),
             ("--endpoint /s --node-id n --pool /p --driver-name a/b", "a driver name has"),
             ("--endpoint tcp://x:1 --node-id n --pool /p", "only a path or unix:///path"),
