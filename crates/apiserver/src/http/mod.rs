@@ -88,6 +88,10 @@ impl Service {
         let query = Query::parse(parts.uri.query());
         let route = route::parse(&path);
         if let Route::Health(check) = route {
+            // Anybody may ask, but who shows credentials must have good ones.
+            if self.identity.is_none() && bearer(&parts.headers).is_some() {
+                self.authenticate(&parts)?;
+            }
             only_get(&parts.method)?;
             return self.health(&path, check, &query);
         }
@@ -211,12 +215,7 @@ impl Service {
     }
 
     fn authenticate(&self, parts: &http::request::Parts) -> ApiResult<Identity> {
-        let token = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
-        let mut identity = match (&self.identity, token) {
+        let mut identity = match (&self.identity, bearer(&parts.headers)) {
             (Some(identity), _) => identity.clone(),
             (None, Some(token)) => {
                 self.inner.identify_token(token, &[]).ok_or_else(Status::unauthorized)?.0
@@ -322,6 +321,14 @@ fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Acti
         namespace: namespace.into(),
         name: name.into(),
     }
+}
+
+/// The token that a request shows. The scheme may be spelled in any case.
+fn bearer(headers: &http::HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 fn only_get(method: &Method) -> ApiResult<()> {

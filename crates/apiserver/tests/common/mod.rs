@@ -21,9 +21,14 @@ pub struct Running {
 
 impl Running {
     pub async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::with(|dir| Config::at(dir)).await
+    }
+
+    /// A server with a configuration for its data directory.
+    pub async fn with(config: impl FnOnce(&Path) -> Config) -> Self {
+        let dir = tempfile::Builder::new().prefix("longshore-").tempdir().unwrap();
         let data_dir = dir.path().join("data");
-        let server = ApiServer::open(Config::at(&data_dir)).await.unwrap();
+        let server = ApiServer::open(config(&data_dir)).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
