@@ -85,6 +85,13 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "read line"]).arg(&name);
         let mut user = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        // The kernel shows a new program's arguments a moment after `spawn` has returned.
+        for _ in 0..1000 {
+            if !processes_of(&dir).is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         let error = remove(&dir).unwrap_err().to_string();
         assert!(error.contains(&user.id().to_string()), "{error}");
         assert!(dir.exists());
