@@ -77,7 +77,7 @@ fn task(args: &[String]) -> Result<()> {
 fn test(args: &[String]) -> Result<()> {
     setup::prepare()?;
     setup::real_tools()?;
-    run::cargo(&["build", "--package", "longshore"], &[])?;
+    run::cargo(&["build", "--workspace", "--bin", "longshore"], &[])?;
     let mut line = vec!["test", "--workspace", "--no-fail-fast"];
     line.extend(args.iter().map(String::as_str));
     let path = setup::path_with_kubectl();

@@ -11,8 +11,7 @@ pub fn root() -> PathBuf {
 
 /// Runs cargo in the checkout and shows the line it runs.
 pub fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut command = Command::new(program);
+    let mut command = cargo_command();
     command.current_dir(root()).args(args).envs(env.iter().copied());
     eprintln!("+ cargo {}", args.join(" "));
     let status = command.status().context("cannot start cargo")?;
@@ -22,12 +21,28 @@ pub fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// A cargo that sees the environment of the caller's shell, not that of `cargo xtask`.
+///
+/// `cargo xtask` sets `CARGO_MANIFEST_DIR`, `CARGO_PKG_NAME` and more for xtask itself. Build
+/// scripts of dependencies watch some of them; passed on, they would be built anew each time.
+pub fn cargo_command() -> Command {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// Builds the `longshore` binary of this checkout, unless `LONGSHORE_BIN` names another to use.
 pub fn build_longshore() -> Result<()> {
     if std::env::var_os("LONGSHORE_BIN").is_some() {
         return Ok(());
     }
-    cargo(&["build", "--package", "longshore"], &[])
+    cargo(&["build", "--workspace", "--bin", "longshore"], &[])
 }
 
 /// Runs a program and returns its standard output.
