@@ -22,6 +22,7 @@ pub mod auth;
 pub mod clock;
 mod crd;
 pub mod error;
+mod first;
 mod housekeeping;
 pub mod http;
 mod logs;
@@ -38,20 +39,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
-use ops::{Core, Target, WriteOptions};
+use ops::Core;
 use store::{DiskJournal, Journal, JournalError, MemoryJournal, Store};
 
 pub use logs::{LogError, LogRequest, LogSource};
-
-/// Namespaces that are always there.
-const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Bounds on what clients can use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,12 +80,21 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Bounds.
     pub limits: Limits,
+    /// Whether the kinds of `snapshot.storage.k8s.io` and `groupsnapshot.storage.k8s.io` are there
+    /// from the start.
+    pub snapshot_kinds: bool,
 }
 
 impl Config {
     /// A server whose state lives and dies with the process.
     pub fn memory() -> Self {
-        Self { data_dir: None, clock: Arc::new(SystemClock), seed: None, limits: Limits::default() }
+        Self {
+            data_dir: None,
+            clock: Arc::new(SystemClock),
+            seed: None,
+            limits: Limits::default(),
+            snapshot_kinds: true,
+        }
     }
 
     /// A server that keeps its state in a directory.
@@ -97,10 +103,16 @@ impl Config {
     }
 
     /// A server in memory that is fully repeatable: time follows tokio's clock (which tests pause),
-    /// uids and names follow the seed. Call it inside the runtime.
+    /// uids and names follow the seed. It starts without the kinds for snapshots, which would cost
+    /// each of thousands of small worlds more than all the rest. Call it inside the runtime.
     pub fn deterministic(seed: u64) -> Self {
         let start = jiff::Timestamp::new(1_767_225_600, 0).expect("a time in range");
-        Self { clock: Arc::new(TokioClock::starting_at(start)), seed: Some(seed), ..Self::memory() }
+        Self {
+            clock: Arc::new(TokioClock::starting_at(start)),
+            seed: Some(seed),
+            snapshot_kinds: false,
+            ..Self::memory()
+        }
     }
 }
 
@@ -230,40 +242,14 @@ impl ApiServer {
             logs: ArcSwapOption::empty(),
         };
         let server = Self { inner: Arc::new(inner) };
-        server.write_first_objects().await.map_err(OpenError::FirstObjects)?;
+        first::write(&server.inner.core, config.snapshot_kinds)
+            .await
+            .map_err(OpenError::FirstObjects)?;
         // A first start and a restart look the same to clients: history begins now.
         server.inner.core.store.forget_history();
         let (core, closing) = (Arc::clone(&server.inner.core), server.inner.closing.clone());
         tokio::spawn(housekeeping::run(core, closing));
         Ok(server)
-    }
-
-    async fn write_first_objects(&self) -> error::ApiResult<()> {
-        let core = &self.inner.core;
-        let resource = Arc::clone(core.registry().core("namespaces"));
-        for name in NAMESPACES {
-            if core.store.get(&resource.key("", name)).is_some() {
-                continue;
-            }
-            let target = Target {
-                resource: Arc::clone(&resource),
-                namespace: String::new(),
-                name: String::new(),
-            };
-            let body = json!({"metadata": {"name": name}});
-            core.create(&target, body, &[], WriteOptions::default()).await?;
-        }
-        let registry = core.registry();
-        for (plural, body) in housekeeping::first_roles() {
-            let resource = registry.find("rbac.authorization.k8s.io", "v1", plural);
-            let Some(resource) = resource.cloned() else { continue };
-            let name = body["metadata"]["name"].as_str().unwrap_or_default();
-            if core.store.get(&resource.key("", name)).is_none() {
-                let target = Target { resource, namespace: String::new(), name: String::new() };
-                core.create(&target, body, &[], WriteOptions::default()).await?;
-            }
-        }
-        Ok(())
     }
 
     /// A client of the administrator, without a socket.

@@ -30,7 +30,7 @@ pub mod tools;
 
 use std::{env, path::PathBuf};
 
-pub use cluster::{Cluster, Controllers, Options};
+pub use cluster::{Cluster, Controllers, Options, kubectl_with_input};
 pub use process::Process;
 pub use program::{Interrupt, Lifetime, Program};
 

@@ -16,7 +16,7 @@ use crate::registry::Resource;
 pub(super) const STORAGE: &str = "apiextensions.k8s.io/customresourcedefinitions";
 
 /// Brings names, served kinds and deletions in line with the stored definitions.
-pub(super) async fn settle(core: &Core) -> ApiResult<()> {
+pub(crate) async fn settle(core: &Core) -> ApiResult<()> {
     let now = core.env.now_text();
     let all: Vec<Value> =
         core.store.list(STORAGE, None).objects.iter().map(|o| o.value()).collect();

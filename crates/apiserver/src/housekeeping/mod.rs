@@ -24,6 +24,7 @@ use crate::ops::{Core, Target};
 use crate::registry::{Registry, Resource};
 use crate::store::{Change, Event, Key};
 
+pub(crate) use definitions::settle as settle_definitions;
 pub(crate) use roles::first_roles;
 
 /// Work that failed is tried again after this long.

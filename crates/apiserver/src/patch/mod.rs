@@ -2,6 +2,8 @@
 
 mod strategic;
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
@@ -63,7 +65,8 @@ impl Patch {
                     if finds_nothing(step, &object) {
                         continue;
                     }
-                    json_patch::patch(&mut object, std::slice::from_ref(step))
+                    let step = as_the_go_server_reads(step, &object);
+                    json_patch::patch(&mut object, std::slice::from_ref(step.as_ref()))
                         .map_err(|e| Status::unprocessable(&e.to_string()))?;
                 }
                 Ok(object)
@@ -82,6 +85,22 @@ impl Patch {
 fn finds_nothing(step: &json_patch::PatchOperation, object: &Value) -> bool {
     let json_patch::PatchOperation::Test(test) = step else { return false };
     test.value.is_null() && object.pointer(test.path.as_str()).is_none()
+}
+
+/// To replace a member that an object does not have is to add it: the Go server does so, and the
+/// official snapshotter replaces annotations where there are none.
+fn as_the_go_server_reads<'a>(
+    step: &'a json_patch::PatchOperation,
+    object: &Value,
+) -> Cow<'a, json_patch::PatchOperation> {
+    let json_patch::PatchOperation::Replace(replace) = step else { return Cow::Borrowed(step) };
+    let path = replace.path.as_str();
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    if object.pointer(path).is_some() || !parent.is_some_and(Value::is_object) {
+        return Cow::Borrowed(step);
+    }
+    let (path, value) = (replace.path.clone(), replace.value.clone());
+    Cow::Owned(json_patch::PatchOperation::Add(json_patch::AddOperation { path, value }))
 }
 
 /// RFC 7386: null deletes, objects merge, everything else replaces.
@@ -142,5 +161,18 @@ mod tests {
         let patch = Patch::parse("application/json-patch+json", body).unwrap();
         assert_eq!(patch.apply(json!({})).unwrap(), json!({"a": [1]}));
         assert_eq!(patch.apply(json!({"a": [2]})).unwrap_err().code, 422);
+    }
+
+    #[test]
+    fn a_member_that_is_not_there_can_be_replaced() {
+        let replace = |path: &str, object: Value| {
+            let body = json!([{"op": "replace", "path": path, "value": 1}]).to_string();
+            let patch = Patch::parse("application/json-patch+json", body.as_bytes()).unwrap();
+            patch.apply(object).map_err(|status| status.code)
+        };
+        assert_eq!(replace("/a/b", json!({"a": {}})), Ok(json!({"a": {"b": 1}})));
+        assert_eq!(replace("/a/b", json!({"a": {"b": 2}})), Ok(json!({"a": {"b": 1}})));
+        assert_eq!(replace("/a/b", json!({})), Err(422));
+        assert_eq!(replace("/a/0", json!({"a": []})), Err(422));
     }
 }

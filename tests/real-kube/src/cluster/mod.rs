@@ -245,17 +245,7 @@ impl Cluster {
     /// # Errors
     /// When kubectl cannot be run.
     pub fn kubectl_as(&self, kubeconfig: &Path, args: &[&str], stdin: &str) -> Result<Output> {
-        use std::io::Write as _;
-        let mut command = Command::new(tools::path(Tool::Kubectl)?);
-        command.arg("--kubeconfig").arg(kubeconfig);
-        command.arg("--cache-dir").arg(self.dir().join("kubectl-cache")).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().context("cannot start kubectl")?;
-        if let Some(mut pipe) = child.stdin.take() {
-            // A kubectl that does not read ends the pipe early, which is no failure.
-            let _ = pipe.write_all(stdin.as_bytes());
-        }
-        child.wait_with_output().context("cannot wait for kubectl")
+        kubectl_with_input(kubeconfig, &self.dir().join("kubectl-cache"), args, stdin)
     }
 
     /// Ends the cluster and removes its directory.
@@ -313,4 +303,26 @@ impl Drop for Cluster {
 fn own_name() -> String {
     let exe = std::env::current_exe().unwrap_or_default();
     exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Runs kubectl on any server, with something to read on its standard input.
+///
+/// # Errors
+/// When kubectl cannot be run.
+pub fn kubectl_with_input(
+    kubeconfig: &Path,
+    cache: &Path,
+    args: &[&str],
+    stdin: &str,
+) -> Result<Output> {
+    use std::io::Write as _;
+    let mut command = Command::new(tools::path(Tool::Kubectl)?);
+    command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(cache).args(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start kubectl")?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // A kubectl that does not read ends the pipe early, which is no failure.
+        let _ = pipe.write_all(stdin.as_bytes());
+    }
+    child.wait_with_output().context("cannot wait for kubectl")
 }

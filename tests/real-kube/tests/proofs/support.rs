@@ -16,7 +16,7 @@ use serde_json::Value;
 /// The name by which the official driver goes.
 pub const DRIVER: &str = "hostpath.csi.k8s.io";
 /// How long something may take before a proof gives up. Long, because machines can be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The top of the checkout.
 pub fn root() -> PathBuf {

@@ -10,7 +10,7 @@ use std::{
 
 use longshore_core::testing::{Need, need};
 use longshore_real_kube::{
-    longshore,
+    kubectl_with_input, longshore,
     tools::{self, Tool},
 };
 
@@ -52,20 +52,8 @@ impl Up {
     }
 
     fn kubectl(&self, args: &[&str], stdin: &str) -> Output {
-        use std::io::Write as _;
-        let mut child = Command::new(tools::path(Tool::Kubectl).unwrap())
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .arg("--cache-dir")
-            .arg(self.dir.join("kubectl-cache"))
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
+        let cache = self.dir.join("kubectl-cache");
+        kubectl_with_input(&self.kubeconfig, &cache, args, stdin).unwrap()
     }
 
     fn ok(&self, args: &[&str], stdin: &str) -> String {
