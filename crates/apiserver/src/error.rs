@@ -32,6 +32,21 @@ impl Cause {
         Self::new("FieldValueInvalid", field, format!("Invalid value: {}: {why}", brief(value)))
     }
 
+    /// One cause for each thing that is wrong with a text.
+    pub fn each<'a>(
+        field: &'a str,
+        value: &'a str,
+        problems: Vec<String>,
+    ) -> impl Iterator<Item = Self> + 'a {
+        let value = Value::from(value);
+        problems.into_iter().map(move |why| Self::invalid(field, &value, &why))
+    }
+
+    /// A value breaks a rule; it is shown as given.
+    pub fn invalid_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
+        Self::new("FieldValueInvalid", field, format!("Invalid value: {shown}: {why}"))
+    }
+
     /// A value is not one of the known ones.
     pub fn not_supported(field: impl Into<String>, value: &str, known: &[&str]) -> Self {
         let known = known.iter().map(|k| format!("{k:?}")).collect::<Vec<_>>().join(", ");

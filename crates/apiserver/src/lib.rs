@@ -37,6 +37,7 @@ mod watch;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::net::TcpListener;
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
+use registry::strategy::Settings;
 use store::{DiskJournal, Journal, JournalError, MemoryJournal, Store};
 
 pub use logs::{LogError, LogRequest, LogSource};
@@ -83,7 +85,15 @@ pub struct Config {
     /// Whether the kinds of `snapshot.storage.k8s.io` and `groupsnapshot.storage.k8s.io` are there
     /// from the start.
     pub snapshot_kinds: bool,
+    /// Whether pods without a service account get the one named `default`.
+    pub default_accounts: bool,
+    /// How long a deleted namespace is left alone before its content is deleted. Who is about to
+    /// create something in it learns meanwhile that it is going.
+    pub namespace_grace: Duration,
 }
+
+/// Long enough for a person's next command, short enough to wait for.
+const NAMESPACE_GRACE: Duration = Duration::from_secs(2);
 
 impl Config {
     /// A server whose state lives and dies with the process.
@@ -94,6 +104,8 @@ impl Config {
             seed: None,
             limits: Limits::default(),
             snapshot_kinds: true,
+            default_accounts: false,
+            namespace_grace: NAMESPACE_GRACE,
         }
     }
 
@@ -227,7 +239,11 @@ impl ApiServer {
         let store = Store::open(journal, config.limits.history_events)?;
         let pki = Pki::open(config.data_dir.as_ref().map(|dir| dir.join("pki")).as_deref())?;
         let env = Environment::new(config.clock, config.seed);
-        let core = Arc::new(Core::new(store, env));
+        let settings = Settings {
+            default_accounts: config.default_accounts,
+            namespace_grace: config.namespace_grace,
+        };
+        let core = Arc::new(Core::new(store, env, settings));
         housekeeping::serve_stored(&core);
         let inner = Inner {
             access: access::Access::new(&core.store),

@@ -86,9 +86,12 @@ impl Entry {
     fn to_value(&self) -> Value {
         let mut value = json!({
             "manager": self.manager, "operation": if self.apply { "Apply" } else { "Update" },
-            "apiVersion": self.api_version, "time": self.time, "fieldsType": "FieldsV1",
+            "apiVersion": self.api_version, "fieldsType": "FieldsV1",
             "fieldsV1": self.set.to_value(),
         });
+        if !self.time.is_empty() {
+            value["time"] = json!(self.time);
+        }
         if !self.subresource.is_empty() {
             value["subresource"] = json!(self.subresource);
         }
@@ -172,6 +175,9 @@ impl Managers {
             entry.set.subtract(&changes.gone);
         }
         let before = self.of(writer);
+        // An apply counts when it changes the object, any other write when it takes or loses fields.
+        // Who applies what is there already is a manager without a time.
+        let changed = !changes.set.is_empty() || !changes.gone.is_empty();
         let mut set = applied.unwrap_or_else(|| {
             let mut set = before.clone();
             set.subtract(&changes.gone);
@@ -181,7 +187,7 @@ impl Managers {
         strip(&mut set);
         match self.0.iter_mut().find(|entry| entry.is(writer)) {
             Some(entry) => {
-                if set != before {
+                if (writer.apply && changed) || (!writer.apply && set != before) {
                     entry.time = writer.now.into();
                 }
                 entry.api_version = writer.api_version.into();
@@ -192,7 +198,7 @@ impl Managers {
                 apply: writer.apply,
                 api_version: writer.api_version.into(),
                 subresource: writer.subresource.into(),
-                time: writer.now.into(),
+                time: if changed || !writer.apply { writer.now.into() } else { String::new() },
                 set,
             }),
         }

@@ -28,7 +28,9 @@ use super::tokens::Signer;
 use super::{Identity, MASTERS};
 
 const CA_NAME: &str = "longshore-ca";
-const ADMIN_NAME: &str = "longshore-admin";
+const ADMIN_NAME: &str = "admin";
+/// The attribute of a certificate's subject that holds the user's uid in Kubernetes.
+const UID_ATTRIBUTE: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
 /// Names under which the server is reached, beside its addresses.
 const SERVER_NAMES: &[&str] =
     &["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
@@ -137,7 +139,10 @@ impl Pki {
     /// Who a bearer token stands for.
     pub fn identify_token(&self, token: &str) -> Option<Identity> {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let admin = || Identity::new(ADMIN_NAME, [MASTERS, "system:authenticated"]);
+        let admin = || Identity {
+            uid: ADMIN_NAME.into(),
+            ..Identity::new(ADMIN_NAME, [MASTERS, "system:authenticated"])
+        };
         (hash == self.token_hash).then(admin)
     }
 
@@ -169,7 +174,7 @@ impl Pki {
     }
 }
 
-/// Who a verified client certificate stands for: common name and organizations.
+/// Who a verified client certificate stands for: common name, uid and organizations.
 pub fn identify_certificate(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = parsed.subject();
@@ -179,7 +184,9 @@ pub fn identify_certificate(certificate: &CertificateDer<'_>) -> Option<Identity
         .filter_map(|group| group.as_str().ok().map(str::to_owned))
         .collect();
     groups.push("system:authenticated".into());
-    Some(Identity::new(user, groups))
+    let oid = x509_parser::der_parser::Oid::from(UID_ATTRIBUTE).ok()?;
+    let uid = subject.iter_by_oid(&oid).next().and_then(|uid| uid.as_str().ok());
+    Some(Identity { uid: uid.unwrap_or_default().to_owned(), ..Identity::new(user, groups) })
 }
 
 /// Certificates outlive any one machine's wrong clock, but not forever.
@@ -220,6 +227,7 @@ fn make_admin(ca: &Pair) -> Result<Pair, PkiError> {
     let mut params = params(Vec::new(), what)?;
     params.distinguished_name.push(DnType::OrganizationName, MASTERS);
     params.distinguished_name.push(DnType::CommonName, ADMIN_NAME);
+    params.distinguished_name.push(DnType::CustomDnType(UID_ATTRIBUTE.to_vec()), ADMIN_NAME);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let certificate = params.signed_by(&key, &issuer(ca)?).map_err(make_error(what))?;

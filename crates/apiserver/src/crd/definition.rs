@@ -14,7 +14,6 @@ use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 
 /// Holds a deleted definition until its objects are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
-const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
 
 /// Checks the types of a definition. Bounds stay the whole numbers they were.
 ///
@@ -147,15 +146,11 @@ fn storage_versions(object: &Value) -> Vec<Value> {
     versions.map(|v| v["name"].clone()).collect()
 }
 
-fn is_1035(name: &str) -> bool {
-    names::is_dns_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
-}
-
 fn label(causes: &mut Vec<Cause>, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
-    } else if !is_1035(&value.to_lowercase()) || value != value.to_lowercase() {
-        causes.push(Cause::invalid(field, &json!(value), LABEL_1035));
+    } else {
+        causes.extend(Cause::each(field, value, names::label_1035(value)));
     }
 }
 
@@ -187,7 +182,7 @@ fn check_group(causes: &mut Vec<Cause>, object: &Value, group: &str) {
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
     } else if !names::is_dns_subdomain(group) {
-        causes.push(Cause::invalid("spec.group", &json!(group), names::SUBDOMAIN));
+        causes.extend(Cause::each("spec.group", group, names::subdomain(group)));
     } else if !group.contains('.') {
         let why = "should be a domain with at least one dot";
         causes.push(Cause::invalid("spec.group", &json!(group), why));

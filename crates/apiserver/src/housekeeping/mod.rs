@@ -8,6 +8,7 @@
 mod accounts;
 mod definitions;
 mod events;
+mod migrations;
 mod namespaces;
 mod owners;
 mod roles;
@@ -42,7 +43,8 @@ pub(crate) async fn run(core: Arc<Core>, closing: CancellationToken) {
             failed = keeper.work() => failed,
         };
         let retry = failed.then(|| Instant::now() + RETRY_AFTER);
-        let wake = [retry, keeper.events.next()].into_iter().flatten().min();
+        let wake =
+            [retry, keeper.events.next(), keeper.next_namespace()].into_iter().flatten().min();
         let sleep = async {
             match wake {
                 Some(wake) => tokio::time::sleep_until(wake).await,
@@ -73,14 +75,16 @@ struct Keeper {
     cursors: BTreeMap<Arc<str>, Option<u64>>,
     owners: owners::Index,
     events: events::Ages,
-    /// Namespaces on their way out.
-    terminating: BTreeSet<String>,
+    /// Namespaces on their way out, and when their content goes.
+    terminating: BTreeMap<String, Instant>,
     /// Namespaces whose default account has to be checked.
     accounts: BTreeSet<String>,
     /// Objects whose owners or dependents have to be checked.
     suspects: BTreeSet<Key>,
     /// Whether definitions have to be looked at.
     definitions: bool,
+    /// Whether migrations have to be looked at.
+    migrations: bool,
     /// Whether roles that are put together from others have to be looked at.
     roles: bool,
     /// Where the objects of definitions on their way out are stored.
@@ -97,10 +101,11 @@ impl Keeper {
             cursors,
             owners: owners::Index::default(),
             events: events::Ages::default(),
-            terminating: BTreeSet::new(),
+            terminating: BTreeMap::new(),
             accounts: BTreeSet::new(),
             suspects: BTreeSet::new(),
             definitions: true,
+            migrations: true,
             roles: true,
             ending: BTreeSet::new(),
         }
@@ -173,7 +178,8 @@ impl Keeper {
             "namespaces" => {
                 let name = event.key.name.clone();
                 if !gone && event.object.deleting {
-                    self.terminating.insert(name);
+                    let grace = self.core.settings.namespace_grace;
+                    self.terminating.entry(name).or_insert_with(|| Instant::now() + grace);
                 } else {
                     self.terminating.remove(&name);
                     if !gone {
@@ -196,10 +202,17 @@ impl Keeper {
                 }
             }
             roles::STORAGE => self.roles = true,
+            migrations::STORAGE => self.migrations |= !gone,
             storage if gone && self.ending.contains(storage) => self.definitions = true,
             _ => {}
         }
         self.suspects.extend(self.owners.observe(event));
+    }
+
+    /// When the content of a namespace is next to go.
+    fn next_namespace(&self) -> Option<Instant> {
+        let now = Instant::now();
+        self.terminating.values().copied().filter(|at| *at > now).min()
     }
 
     /// Does what is to be done; true when something has to be tried again.
@@ -216,7 +229,13 @@ impl Keeper {
             self.roles = true;
             failed = true;
         }
-        for name in self.terminating.clone() {
+        if std::mem::take(&mut self.migrations) && migrations::settle(&self.core).await.is_err() {
+            self.migrations = true;
+            failed = true;
+        }
+        let now = Instant::now();
+        let due = self.terminating.iter().filter(|(_, at)| **at <= now);
+        for name in due.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             failed |= namespaces::empty(&self.core, &name).await.is_err();
         }
         failed |= self.events.expire(&self.core).await.is_err();

@@ -1,10 +1,12 @@
 //! The HTTP face of the server: a tower service that needs no socket.
 
 pub mod body;
+mod deletion;
 mod discovery;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
+mod pods;
 mod protobuf;
 pub mod query;
 pub mod render;

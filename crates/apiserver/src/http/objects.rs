@@ -18,12 +18,8 @@ use super::route::Object;
 use super::{reviews, token};
 use crate::Inner;
 use crate::auth::Identity;
-use crate::error::{ApiResult, Cause, Status, object_details};
-use crate::logs::{LogError, LogRequest};
-use crate::ops::{
-    DeleteOptions, Deleted, Outcome, Part, Propagation, Source, Target, WriteOptions, Written,
-    decode,
-};
+use crate::error::{ApiResult, Cause, Status};
+use crate::ops::{Outcome, Part, Source, Target, WriteOptions, Written, decode};
 use crate::patch::Patch;
 use crate::watch;
 
@@ -64,14 +60,14 @@ enum Grant<'a> {
 }
 
 /// One request for objects.
-struct Call<'a> {
-    inner: &'a Arc<Inner>,
-    ending: &'a CancellationToken,
-    identity: &'a Identity,
-    target: Target,
-    parts: &'a Parts,
-    query: &'a Query,
-    body: Bytes,
+pub(super) struct Call<'a> {
+    pub(super) inner: &'a Arc<Inner>,
+    pub(super) ending: &'a CancellationToken,
+    pub(super) identity: &'a Identity,
+    pub(super) target: Target,
+    pub(super) parts: &'a Parts,
+    pub(super) query: &'a Query,
+    pub(super) body: Bytes,
 }
 
 /// Answers a request for an object or a collection.
@@ -219,7 +215,7 @@ impl Call<'_> {
     }
 
     /// Options of a write; without a named manager the program that asks is one.
-    fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'_>> {
+    pub(super) fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'_>> {
         let agent = self.parts.headers.get(http::header::USER_AGENT);
         let agent = agent.and_then(|value| value.to_str().ok()).unwrap_or_default();
         let agent = agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
@@ -237,7 +233,7 @@ impl Call<'_> {
         Ok(patch)
     }
 
-    fn renderer(&self, shape: Shape) -> ApiResult<Renderer> {
+    pub(super) fn renderer(&self, shape: Shape) -> ApiResult<Renderer> {
         let form = negotiate::form(&self.parts.headers, self.query.include()?, shape)?;
         Ok(Renderer::new(&self.target.resource, form, &self.inner.core.env))
     }
@@ -298,7 +294,7 @@ impl Call<'_> {
         Ok(body::stream("application/json", chunks))
     }
 
-    fn parse_body(&self) -> ApiResult<body::Parsed> {
+    pub(super) fn parse_body(&self) -> ApiResult<body::Parsed> {
         let encoding = negotiate::encoding(&self.parts.headers)?;
         body::parse(encoding, &self.body)
     }
@@ -368,150 +364,6 @@ impl Call<'_> {
         let (outcome, new) = applied.await?;
         Ok(written(if new { 201 } else { 200 }, renderer, &outcome))
     }
-
-    async fn delete(&self) -> ApiResult<Answer> {
-        let renderer = self.renderer(Shape::Single)?;
-        let options = self.delete_options()?;
-        let resource = &self.target.resource;
-        let whole = resource.traits().returns_deleted;
-        match self.inner.core.delete(&self.target, &options).await? {
-            Deleted::Removed(object) if !whole => {
-                let mut details =
-                    object_details(&resource.group, &resource.plural, &self.target.name);
-                details["uid"] = object.value()["metadata"]["uid"].clone();
-                Ok(body::json(200, &success(details, None)))
-            }
-            Deleted::Removed(object) | Deleted::Marked(object) => {
-                Ok(body::answer(200, "application/json", renderer.object(&object)))
-            }
-        }
-    }
-
-    async fn delete_collection(&self) -> ApiResult<Answer> {
-        let renderer = self.renderer(Shape::List)?;
-        let options = self.delete_options()?;
-        let select = self.query.list_options(&self.target.resource)?;
-        let listed = self.inner.core.list(&self.target, &select).await?;
-        for object in &listed.objects {
-            let one = Target {
-                resource: Arc::clone(&self.target.resource),
-                namespace: object.namespace.clone(),
-                name: object.name.clone(),
-            };
-            match self.inner.core.delete(&one, &options).await {
-                Ok(_) => {}
-                // Somebody else was faster.
-                Err(status) if status.code == 404 => {}
-                Err(status) => return Err(status),
-            }
-        }
-        Ok(body::answer(200, "application/json", renderer.list(&listed)))
-    }
-
-    /// Options may stand in the body or in the query; the body wins.
-    fn delete_options(&self) -> ApiResult<DeleteOptions> {
-        let sent = if self.body.is_empty() { body::empty() } else { self.parse_body()?.value };
-        let kind = sent["kind"].as_str().unwrap_or("DeleteOptions");
-        if kind != "DeleteOptions" {
-            return Err(Status::bad_request(format!("expected DeleteOptions, got {kind}")));
-        }
-        self.read_delete_options(&sent)
-    }
-
-    fn read_delete_options(&self, sent: &Value) -> ApiResult<DeleteOptions> {
-        let mut causes = Vec::new();
-        let text = |name: &str| {
-            sent[name]
-                .as_str()
-                .map(str::to_owned)
-                .or_else(|| self.query.get(name).map(str::to_owned))
-        };
-        let propagation = match text("propagationPolicy").as_deref() {
-            None => None,
-            Some("Background") => Some(Propagation::Background),
-            Some("Foreground") => Some(Propagation::Foreground),
-            Some("Orphan") => Some(Propagation::Orphan),
-            Some(other) => {
-                let known = ["Foreground", "Background", "Orphan", "nil"];
-                causes.push(Cause::not_supported("propagationPolicy", other, &known));
-                None
-            }
-        };
-        let orphan = sent["orphanDependents"]
-            .as_bool()
-            .or_else(|| self.query.get("orphanDependents").map(|value| value == "true"));
-        if orphan.is_some() && text("propagationPolicy").is_some() {
-            let why = "orphanDependents and deletionPropagation cannot be both set";
-            causes.push(Cause::invalid("propagationPolicy", &json!(""), why));
-        }
-        let dry: Vec<String> = match sent["dryRun"].as_array() {
-            Some(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
-            None => self.query.all("dryRun").map(str::to_owned).collect(),
-        };
-        for value in dry.iter().filter(|v| *v != "All") {
-            causes.push(Cause::not_supported("dryRun", value, &["All"]));
-        }
-        if !causes.is_empty() {
-            return Err(Status::invalid_kind("meta.k8s.io", "DeleteOptions", "", causes));
-        }
-        let precondition = |field: &str| sent["preconditions"][field].as_str().map(str::to_owned);
-        Ok(DeleteOptions {
-            dry_run: !dry.is_empty(),
-            uid: precondition("uid"),
-            resource_version: precondition("resourceVersion"),
-            grace_period_seconds: match sent["gracePeriodSeconds"].as_i64() {
-                Some(seconds) => Some(seconds),
-                None => self.query.number("gracePeriodSeconds")?,
-            },
-            propagation: propagation
-                .or(orphan.map(|o| if o { Propagation::Orphan } else { Propagation::Background })),
-        })
-    }
-
-    async fn bind(&self) -> ApiResult<Answer> {
-        let options = self.write_options("CreateOptions")?;
-        let binding = self.parse_body()?.value;
-        self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
-        Ok(body::json(201, &success(Value::Null, Some(201))))
-    }
-
-    async fn evict(&self) -> ApiResult<Answer> {
-        let eviction = self.parse_body()?.value;
-        let options = self.read_delete_options(&eviction["deleteOptions"])?;
-        self.inner.core.evict(&self.target, &options).await?;
-        Ok(body::json(201, &success(Value::Null, Some(201))))
-    }
-
-    async fn log(&self) -> ApiResult<Answer> {
-        let pod = self.inner.core.get(&self.target, None).await?.value();
-        if pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty() {
-            return Ok(body::answer(204, "text/plain", Bytes::new()));
-        }
-        let request = LogRequest {
-            namespace: self.target.namespace.clone(),
-            pod: self.target.name.clone(),
-            container: self.query.get("container").map(str::to_owned),
-            follow: self.query.flag("follow"),
-            previous: self.query.flag("previous"),
-            timestamps: self.query.flag("timestamps"),
-            tail_lines: self.query.number("tailLines")?,
-            since_seconds: self.query.number("sinceSeconds")?,
-            since_time: self.query.get("sinceTime").map(str::to_owned),
-            limit_bytes: self.query.number("limitBytes")?,
-        };
-        let Some(source) = self.inner.log_source() else {
-            return Err(Status::unavailable("no node of this server serves container logs"));
-        };
-        match source.open(request).await {
-            Ok(chunks) => {
-                let closed = self.ending.clone();
-                let chunks = chunks.take_until(async move { closed.cancelled().await });
-                Ok(body::stream("text/plain", chunks))
-            }
-            Err(LogError::BadRequest(why)) => Err(Status::bad_request(why)),
-            Err(LogError::Failed(why)) => Err(Status::internal(why)),
-        }
-    }
 }
 
 fn written(code: u16, renderer: &Renderer, outcome: &Outcome) -> Answer {
@@ -520,7 +372,8 @@ fn written(code: u16, renderer: &Renderer, outcome: &Outcome) -> Answer {
     answer
 }
 
-fn success(details: Value, code: Option<u16>) -> Value {
+/// A Status that says so.
+pub(super) fn success(details: Value, code: Option<u16>) -> Value {
     let mut status =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if !details.is_null() {

@@ -6,7 +6,7 @@ use crate::Inner;
 use crate::auth::Identity;
 use crate::auth::rbac::{Action, rules_review};
 use crate::error::{ApiResult, Cause, Status};
-use crate::registry::Resource;
+use crate::registry::{Resource, shown};
 
 /// Answers a review: the object with its status.
 ///
@@ -57,7 +57,9 @@ pub fn answer(
             if !one {
                 let why =
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-                return invalid(vec![Cause::invalid("spec", &spec["nonResourceAttributes"], why)]);
+                let path = &spec["nonResourceAttributes"];
+                let path = shown::compact(shown::PATH_ATTRIBUTES, path);
+                return invalid(vec![Cause::invalid_shown("spec", &path, why)]);
             }
             let subject =
                 if kind == "SelfSubjectAccessReview" { asker.clone() } else { subject(spec) };

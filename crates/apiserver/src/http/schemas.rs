@@ -3,7 +3,8 @@
 //! The types know names, fields and texts; how lists merge comes from the table that server-side
 //! apply uses too.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -40,7 +41,7 @@ pub fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String,
     schemas.extend(custom);
     for (name, kind) in kinds {
         let Some(schema) = schemas.get_mut(&name) else { continue };
-        match schema["x-kubernetes-group-version-kind"].as_array_mut() {
+        match schema.get_mut("x-kubernetes-group-version-kind").and_then(Value::as_array_mut) {
             Some(list) => list.push(kind),
             None => schema["x-kubernetes-group-version-kind"] = json!([kind]),
         }
@@ -91,20 +92,75 @@ fn finish(name: &str, schema: &mut Value) {
     if facts::is_atomic(name) {
         schema["x-kubernetes-map-type"] = json!("atomic");
     }
-    // The path says what the object is, and metadata is always there.
-    if let Some(required) = schema["required"].as_array_mut() {
-        required.retain(|field| field != "metadata" && field != "kind" && field != "apiVersion");
-        if required.is_empty()
-            && let Some(map) = schema.as_object_mut()
-        {
-            map.remove("required");
+    require(name, schema);
+    references(schema, true);
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (field, property) in fields.into_iter().flatten() {
+        describe_list(name, field, property);
+        if let Some(values) = FACTS.enums.get(&(short(name), field.as_str())) {
+            let whole = ["items", "additionalProperties"].iter().all(|n| property.get(n).is_none());
+            let at = if whole {
+                ""
+            } else if property["type"] == "array" {
+                "/items"
+            } else {
+                "/additionalProperties"
+            };
+            if let Some(place) = property.pointer_mut(at) {
+                place["enum"] = json!(values);
+            }
         }
     }
-    references(schema, true);
-    for (field, property) in schema["properties"].as_object_mut().into_iter().flatten() {
-        describe_list(name, field, property);
+}
+
+/// The path says what the object is, and metadata is always there.
+fn require(name: &str, schema: &mut Value) {
+    let Some(map) = schema.as_object_mut() else { return };
+    let required: Vec<Value> = match FACTS.required.get(short(name)) {
+        Some(fields) => fields.iter().map(|field| json!(field)).collect(),
+        None => {
+            let known = map.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+            let implied =
+                |field: &Value| field == "metadata" || field == "kind" || field == "apiVersion";
+            known.into_iter().filter(|field| !implied(field)).collect()
+        }
+    };
+    if required.is_empty() {
+        map.remove("required");
+    } else {
+        map.insert("required".into(), json!(required));
     }
 }
+
+/// The name of a type as the table of facts has it.
+fn short(name: &str) -> &str {
+    name.strip_prefix("io.k8s.").unwrap_or(name)
+}
+
+/// What the Rust types do not hold.
+#[derive(Default)]
+struct Facts {
+    enums: HashMap<(&'static str, &'static str), Vec<&'static str>>,
+    required: HashMap<&'static str, Vec<&'static str>>,
+}
+
+static FACTS: LazyLock<Facts> = LazyLock::new(|| {
+    let mut facts = Facts::default();
+    for line in include_str!("schema_facts.txt").lines() {
+        let mut words = line.split(' ');
+        match (words.next(), words.next()) {
+            (Some("enum"), Some(place)) => {
+                let values = words.map(|word| word.trim_matches('"')).collect();
+                facts.enums.extend(place.rsplit_once('.').map(|place| (place, values)));
+            }
+            (Some("required"), Some(name)) => {
+                facts.required.insert(name, words.collect());
+            }
+            _ => {}
+        }
+    }
+    facts
+});
 
 fn describe_list(owner: &str, field: &str, property: &mut Value) {
     if facts::is_atomic_field(owner, field) {
@@ -219,7 +275,14 @@ mod tests {
         assert_eq!(pod["tolerations"]["x-kubernetes-list-type"], "atomic");
         let class = &schemas["io.k8s.api.storage.v1.StorageClass"];
         assert_eq!(class["required"], json!(["provisioner"]));
+        assert_eq!(class["properties"]["reclaimPolicy"]["enum"][0], "Delete");
+        let modes =
+            &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"];
+        assert_eq!(modes["items"]["enum"][3], "ReadWriteOncePod");
         assert!(schemas["io.k8s.apimachinery.pkg.api.resource.Quantity"].get("type").is_none());
+        for schema in schemas.values().filter_map(Value::as_object) {
+            assert!(schema.values().all(|value| !value.is_null()), "{schema:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,11 @@ use crate::patch::Patch;
 use crate::registry::{Resource, codec};
 use crate::store::{Stored, WriteError};
 
+/// The manager that `kubectl apply --server-side` names itself.
+const KUBECTL: &str = "kubectl";
+/// Where `kubectl apply` keeps what it applied last.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// How the managers of a changed object are found.
 #[derive(Clone)]
 pub(super) enum Track<'a> {
@@ -213,8 +218,28 @@ impl Core {
             return Err(conflict(&held));
         }
         managers.note(writer, &changes, Some(config.fields.clone()));
+        if options.manager == KUBECTL {
+            keep_last_applied(&mut merged, &config.sent);
+        }
         Ok((merged, managers.to_value()))
     }
+}
+
+/// What kubectl remembers of an object that was applied the old way follows what it applies the new
+/// way, so that going back works. Nobody manages the note anew for that.
+fn keep_last_applied(object: &mut Value, sent: &Value) {
+    let notes = &mut object["metadata"]["annotations"];
+    if notes.get(LAST_APPLIED).and_then(Value::as_str).is_none_or(str::is_empty) {
+        return;
+    }
+    let mut sent = sent.clone();
+    if let Some(own) = sent["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+        own.remove(LAST_APPLIED);
+    }
+    // As Go writes JSON: these three could end a script in a page.
+    let text = sent.to_string();
+    let text = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026") + "\n";
+    notes[LAST_APPLIED] = json!(text);
 }
 
 /// What differs, as far as anybody can manage it.

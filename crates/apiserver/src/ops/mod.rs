@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::clock::Environment;
 use crate::error::{ApiResult, Cause, Status};
 use crate::registry::codec;
-use crate::registry::strategy::Context;
+use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource};
 use crate::store::{Key, Store, Stored, WriteError};
 
@@ -35,13 +35,15 @@ pub struct Core {
     pub store: Store,
     /// Time and randomness.
     pub env: Environment,
+    /// What differs from server to server.
+    pub settings: Settings,
     kinds: Kinds,
 }
 
 impl Core {
     /// Verbs over a store, with the built-in kinds.
-    pub fn new(store: Store, env: Environment) -> Self {
-        Self { store, env, kinds: Kinds::default() }
+    pub fn new(store: Store, env: Environment, settings: Settings) -> Self {
+        Self { store, env, settings, kinds: Kinds::default() }
     }
 
     /// The kinds served now.
@@ -55,7 +57,8 @@ impl Core {
     }
 
     fn context(&self) -> Context<'_> {
-        Context { store: &self.store, registry: self.registry(), env: &self.env }
+        let (registry, settings) = (self.registry(), self.settings);
+        Context { store: &self.store, registry, env: &self.env, settings }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1 as roles;
 use k8s_openapi::api::storage::v1 as storage;
+use k8s_openapi::api::storagemigration::v1::StorageVersionMigration;
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 use k8s_openapi::api::{core::v1 as core, events::v1 as events};
 
@@ -12,8 +13,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 
 use super::codec::{Codec, Typed, of};
 use super::kinds::{
-    attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, namespace,
-    node, pod, rbac, volume,
+    attachment, capacity, claim, class, config, csi_driver, csi_node, event, lease, migration,
+    namespace, node, pod, rbac, volume,
 };
 use super::strategy::{Plain, Strategy, Traits};
 use super::{Resource, Subresource, View};
@@ -403,6 +404,14 @@ pub(super) fn resources() -> Vec<Resource> {
     shown.view = Some(View { show: event::show, store: event::store });
     all.push(shown);
     all.extend(storage_kinds());
+    all.push(resource(
+        ("storagemigration.k8s.io", "v1"),
+        "StorageVersionMigration",
+        "storageversionmigrations",
+        false,
+        of::<StorageVersionMigration>(),
+        migration::Migration,
+    ));
     all.extend(role_kinds());
     all.extend(review_kinds());
     all.push(definition());

@@ -78,18 +78,17 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
     let meta = &object["metadata"];
     let mut causes = Vec::new();
     let name = text(meta, "/name");
-    let (valid, rule) = if resource.traits().path_names {
-        let fits = !matches!(name, "." | "..") && !name.contains(['/', '%']);
-        (fits, "may not be '.', '..' or contain '/' or '%'")
+    let problems = if resource.traits().path_names {
+        names::path_segment(name)
     } else if resource.traits().label_names {
-        (names::is_dns_label(name), names::LABEL)
+        names::label(name)
     } else {
-        (names::is_dns_subdomain(name), names::SUBDOMAIN)
+        names::subdomain(name)
     };
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
-    } else if !valid {
-        causes.push(Cause::invalid("metadata.name", &meta["name"], rule));
+    } else {
+        causes.extend(Cause::each("metadata.name", name, problems));
     }
     validate_common(meta, &mut causes);
     causes
@@ -116,18 +115,14 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<Cause> {
 
 fn validate_common(meta: &Value, causes: &mut Vec<Cause>) {
     for (key, value) in meta["labels"].as_object().into_iter().flatten() {
-        if !names::is_qualified_name(key) {
-            causes.push(Cause::invalid("metadata.labels", &json!(key), names::QUALIFIED));
-        }
-        if !names::is_label_value(value.as_str().unwrap_or_default()) {
-            causes.push(Cause::invalid("metadata.labels", value, names::QUALIFIED));
-        }
+        let value = value.as_str().unwrap_or_default();
+        causes.extend(Cause::each("metadata.labels", key, names::qualified(key)));
+        causes.extend(Cause::each("metadata.labels", value, names::label_value(value)));
     }
     let mut size = 0;
     for (key, value) in meta["annotations"].as_object().into_iter().flatten() {
-        if !names::is_qualified_name(&key.to_lowercase()) {
-            causes.push(Cause::invalid("metadata.annotations", &json!(key), names::QUALIFIED));
-        }
+        let problems = names::qualified(&key.to_lowercase());
+        causes.extend(Cause::each("metadata.annotations", key, problems));
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > MAX_ANNOTATION_BYTES {
@@ -143,8 +138,9 @@ fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) 
     const SHORT: &[&str] = &["orphan", "foregroundDeletion", "kubernetes", CLEANUP];
     let name = finalizer.as_str().unwrap_or_default();
     let field = format!("metadata.finalizers[{index}]");
-    if !names::is_qualified_name(name) {
-        causes.push(Cause::invalid(field, finalizer, names::QUALIFIED));
+    let problems = names::qualified(name);
+    if !problems.is_empty() {
+        causes.extend(Cause::each(&field, name, problems));
     } else if !name.contains('/') && !SHORT.contains(&name) {
         let why = "name is neither a standard finalizer name nor is it fully qualified";
         causes.push(Cause::invalid(field, finalizer, why));

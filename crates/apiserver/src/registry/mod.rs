@@ -6,7 +6,9 @@ mod kinds;
 pub mod meta;
 pub mod names;
 pub mod rules;
+pub mod shown;
 pub mod strategy;
+mod unified;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};

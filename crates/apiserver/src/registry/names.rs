@@ -1,59 +1,131 @@
-//! Rules for names, labels and annotations, and the text said when they are broken.
+//! Rules for names, labels and annotations, and what is said when they are broken.
+//!
+//! Each rule answers with what is wrong with a text, in the words that Kubernetes uses: scripts
+//! match them. Nothing wrong is an empty list.
 
-/// Rule of an RFC 1123 subdomain.
-pub const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
-/// Rule of an RFC 1123 label.
-pub const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
-/// Rule of a qualified name's last part.
-pub const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const QUALIFIED_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const QUALIFIED: &str = "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+
+const MAX_SUBDOMAIN: usize = 253;
+const MAX_LABEL: usize = 63;
+
+/// What is wrong with a text; empty when nothing is.
+pub type Problems = Vec<String>;
 
 fn is_lower(b: u8) -> bool {
     b.is_ascii_lowercase() || b.is_ascii_digit()
 }
 
+/// Made of some characters, with certain ones at both ends.
+fn is_made_of(text: &str, inner: impl Fn(u8) -> bool, ends: impl Fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    bytes.iter().all(|&b| inner(b))
+        && bytes.first().is_some_and(|&b| ends(b))
+        && bytes.last().is_some_and(|&b| ends(b))
+}
+
+fn is_lower_part(text: &str) -> bool {
+    is_made_of(text, |b| is_lower(b) || b == b'-', is_lower)
+}
+
+fn is_part(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    is_made_of(text, inner, |b| b.is_ascii_alphanumeric())
+}
+
+fn too_long(text: &str, max: usize) -> Option<String> {
+    (text.len() > max).then(|| format!("must be no more than {max} characters"))
+}
+
+fn problems(length: Option<String>, holds: bool, rule: &str) -> Problems {
+    length.into_iter().chain((!holds).then(|| rule.to_owned())).collect()
+}
+
+/// A DNS name: parts divided by dots.
+pub fn subdomain(text: &str) -> Problems {
+    problems(too_long(text, MAX_SUBDOMAIN), text.split('.').all(is_lower_part), SUBDOMAIN)
+}
+
 /// One part of a DNS name.
-pub fn is_dns_label(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    !bytes.is_empty()
-        && bytes.len() <= 63
-        && bytes.iter().all(|&b| is_lower(b) || b == b'-')
-        && bytes.first().is_some_and(|&b| is_lower(b))
-        && bytes.last().is_some_and(|&b| is_lower(b))
+pub fn label(text: &str) -> Problems {
+    problems(too_long(text, MAX_LABEL), is_lower_part(text), LABEL)
 }
 
-/// A DNS name: at most 253 bytes, parts divided by dots.
-pub fn is_dns_subdomain(text: &str) -> bool {
-    let part = |p: &str| {
-        let bytes = p.as_bytes();
-        !bytes.is_empty()
-            && bytes.iter().all(|&b| is_lower(b) || b == b'-')
-            && bytes.first().is_some_and(|&b| is_lower(b))
-            && bytes.last().is_some_and(|&b| is_lower(b))
-    };
-    text.len() <= 253 && text.split('.').all(part)
-}
-
-/// The part of a qualified name after the slash.
-pub fn is_qualified_part(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    !bytes.is_empty()
-        && bytes.len() <= 63
-        && bytes.iter().all(|&b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
-        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+/// One part of a DNS name that starts with a letter.
+pub fn label_1035(text: &str) -> Problems {
+    let holds = is_lower_part(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
+    problems(too_long(text, MAX_LABEL), holds, LABEL_1035)
 }
 
 /// `name` or `prefix.example.com/name`.
-pub fn is_qualified_name(text: &str) -> bool {
-    match text.split_once('/') {
-        None => is_qualified_part(text),
-        Some((prefix, name)) => is_dns_subdomain(prefix) && is_qualified_part(name),
+pub fn qualified(text: &str) -> Problems {
+    let mut found = Vec::new();
+    let name = match text.split('/').collect::<Vec<_>>()[..] {
+        [name] => name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                found.push("prefix part must be non-empty".to_owned());
+            } else {
+                found.extend(subdomain(prefix).iter().map(|why| format!("prefix part {why}")));
+            }
+            name
+        }
+        _ => return vec![QUALIFIED.to_owned()],
+    };
+    if name.is_empty() {
+        found.push("name part must be non-empty".to_owned());
+    } else if let Some(why) = too_long(name, MAX_LABEL) {
+        found.push(format!("name part {why}"));
     }
+    if !is_part(name) {
+        found.push(QUALIFIED_PART.to_owned());
+    }
+    found
 }
 
 /// A label's value: empty or like a qualified part.
-pub fn is_label_value(text: &str) -> bool {
-    text.is_empty() || is_qualified_part(text)
+pub fn label_value(text: &str) -> Problems {
+    problems(too_long(text, MAX_LABEL), text.is_empty() || is_part(text), LABEL_VALUE)
+}
+
+/// A key of a config map or a secret.
+pub fn config_key(text: &str) -> Problems {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let mut found =
+        problems(too_long(text, MAX_SUBDOMAIN), is_made_of(text, inner, inner), CONFIG_KEY);
+    match text {
+        "." => found.push("must not be '.'".into()),
+        ".." => found.push("must not be '..'".into()),
+        _ if text.starts_with("..") => found.push("must not start with '..'".into()),
+        _ => {}
+    }
+    found
+}
+
+/// A name that is one part of a path.
+pub fn path_segment(text: &str) -> Problems {
+    match text {
+        "." => return vec!["may not be '.'".into()],
+        ".." => return vec!["may not be '..'".into()],
+        _ => {}
+    }
+    let bad = ["/", "%"].into_iter().filter(|part| text.contains(part));
+    bad.map(|part| format!("may not contain '{part}'")).collect()
+}
+
+/// Whether a text is a DNS name.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    subdomain(text).is_empty()
+}
+
+/// Whether a text is `name` or `prefix.example.com/name`.
+pub fn is_qualified_name(text: &str) -> bool {
+    qualified(text).is_empty()
 }
 
 #[cfg(test)]
@@ -74,7 +146,27 @@ mod tests {
         for bad in ["", "/x", "x/", "a/b/c", "-a", "EX.com/a"] {
             assert!(!is_qualified_name(bad), "{bad}");
         }
-        assert!(!is_dns_label(&"a".repeat(64)));
-        assert!(is_label_value(""));
+        assert!(!label(&"a".repeat(64)).is_empty());
+        assert!(label_value("").is_empty());
+        assert!(label_1035("0a").len() == 1 && label_1035("a0").is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_told() {
+        let rows: [(Problems, &[&str]); 6] = [
+            (subdomain(&"A".repeat(254)), &["must be no more than 253", "a lowercase RFC 1123"]),
+            (
+                qualified("/"),
+                &["prefix part must be", "name part must be non-empty", "name part must consist"],
+            ),
+            (qualified("Ex/a"), &["prefix part a lowercase"]),
+            (qualified("a/b/c"), &["a qualified name must"]),
+            (config_key("..x"), &["must not start with '..'"]),
+            (path_segment("a/%"), &["may not contain '/'", "may not contain '%'"]),
+        ];
+        for (found, wanted) in rows {
+            assert_eq!(found.len(), wanted.len(), "{found:?}");
+            assert!(found.iter().zip(wanted).all(|(f, w)| f.starts_with(w)), "{found:?}");
+        }
     }
 }

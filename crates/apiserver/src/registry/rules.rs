@@ -71,9 +71,7 @@ pub fn one_of(causes: &mut Vec<Cause>, field: &str, value: &str, known: &[&str])
 
 /// An optional name must be a DNS subdomain.
 pub fn subdomain(causes: &mut Vec<Cause>, field: &str, value: &str) {
-    if !names::is_dns_subdomain(value) {
-        causes.push(Cause::invalid(field, &value.into(), names::SUBDOMAIN));
-    }
+    causes.extend(Cause::each(field, value, names::subdomain(value)));
 }
 
 /// A CSI driver's name.
@@ -85,17 +83,15 @@ pub fn driver_name(causes: &mut Vec<Cause>, field: &str, value: &str) {
     if value.len() > 63 {
         causes.push(Cause::too_long(field, 63));
     }
-    if !names::is_dns_subdomain(&value.to_lowercase()) {
-        causes.push(Cause::invalid(field, &value.into(), names::SUBDOMAIN));
-    }
+    causes.extend(Cause::each(field, value, names::subdomain(&value.to_lowercase())));
 }
 
 /// A provisioner's name: qualified, and compared without case.
 pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
-    } else if !names::is_qualified_name(&value.to_lowercase()) {
-        causes.push(Cause::invalid(field, &value.into(), names::QUALIFIED));
+    } else {
+        causes.extend(Cause::each(field, value, names::qualified(&value.to_lowercase())));
     }
 }
 
@@ -120,16 +116,10 @@ pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value) {
 /// A label selector object.
 pub fn label_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        if !names::is_qualified_name(key) {
-            causes.push(Cause::invalid(
-                format!("{field}.matchLabels"),
-                &key.as_str().into(),
-                names::QUALIFIED,
-            ));
-        }
-        if !names::is_label_value(value.as_str().unwrap_or_default()) {
-            causes.push(Cause::invalid(format!("{field}.matchLabels"), value, names::QUALIFIED));
-        }
+        let field = format!("{field}.matchLabels");
+        let value = value.as_str().unwrap_or_default();
+        causes.extend(Cause::each(&field, key, names::qualified(key)));
+        causes.extend(Cause::each(&field, value, names::label_value(value)));
     }
     for (i, term) in items(selector, "/matchExpressions").iter().enumerate() {
         let field = format!("{field}.matchExpressions[{i}]");
@@ -156,9 +146,8 @@ pub fn label_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
                 ));
             }
         }
-        if !names::is_qualified_name(text(term, "/key")) {
-            causes.push(Cause::invalid(format!("{field}.key"), &term["key"], names::QUALIFIED));
-        }
+        let key = text(term, "/key");
+        causes.extend(Cause::each(&format!("{field}.key"), key, names::qualified(key)));
     }
 }
 
@@ -210,9 +199,8 @@ fn node_expression(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
             ));
         }
     }
-    if !names::is_qualified_name(text(expression, "/key")) {
-        causes.push(Cause::invalid(format!("{field}.key"), &expression["key"], names::QUALIFIED));
-    }
+    let key = text(expression, "/key");
+    causes.extend(Cause::each(&format!("{field}.key"), key, names::qualified(key)));
 }
 
 /// Parameters of classes: few, small, and with names.

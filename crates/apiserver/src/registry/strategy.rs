@@ -1,6 +1,7 @@
 //! What a kind adds to the common handling of objects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -68,6 +69,17 @@ pub struct Context<'a> {
     pub registry: Arc<Registry>,
     /// Time and randomness.
     pub env: &'a Environment,
+    /// What differs from server to server.
+    pub settings: Settings,
+}
+
+/// What differs from server to server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether pods without a service account get the one named `default`.
+    pub default_accounts: bool,
+    /// How long a deleted namespace is left alone before its content goes.
+    pub namespace_grace: Duration,
 }
 
 /// The rules of one kind. Objects have passed the kind's codec, so types can be relied on.

@@ -66,6 +66,7 @@ fn sample(group: &str, plural: &str) -> Option<Value> {
         ("rbac.authorization.k8s.io", "clusterrolebindings") => {
             binding("x", "ClusterRole", "x", "nobody")
         }
+        ("storagemigration.k8s.io", _) => json!({"spec": {"resource": {"resource": "secrets"}}}),
         ("apiextensions.k8s.io", _) => definition(),
         ("example.com", "walks") => json!({"apiVersion": "example.com/v1", "kind": "Walk",
             "spec": {"replicas": 1}}),
@@ -111,6 +112,10 @@ pub async fn settle(admin: &Client) {
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/walks.example.com";
         let (_, definition) = call(&admin, "GET", path).await;
         let conditions = definition["status"]["conditions"].as_array().map_or(0, Vec::len);
+        let path = "/apis/storagemigration.k8s.io/v1/storageversionmigrations";
+        let (_, migrations) = call(&admin, "GET", path).await;
+        let mut migrations = migrations["items"].as_array().unwrap().iter();
+        let settled = settled && migrations.all(|m| m["status"]["conditions"].is_array());
         if settled && code == 200 && served["resources"].is_array() && conditions >= 2 {
             return;
         }

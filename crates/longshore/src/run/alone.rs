@@ -11,7 +11,7 @@ use crate::cli;
 /// `longshore apiserver`: the API alone, with its own housekeeping and nothing else.
 pub async fn apiserver(config: cli::up::ApiServerConfig) -> Result<()> {
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
-    let mut served = up::Served::start(&config.server).await?;
+    let mut served = up::Served::start(&config.server, false).await?;
     up::announce(&served.data.kubeconfig())?;
     tokio::select! {
         () = signal.cancelled() => served.stop().await,

@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use crate::error::Cause;
-use crate::registry::names;
-use crate::registry::rules::{immutable, label_selector, quantity, text};
+use crate::registry::rules::{immutable, label_selector, quantity, subdomain, text};
 use crate::registry::strategy::{Strategy, Traits};
 
 /// The rules of capacity reports.
@@ -18,9 +17,7 @@ impl Strategy for StorageCapacity {
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         let class = text(object, "/storageClassName");
-        if !names::is_dns_subdomain(class) {
-            causes.push(Cause::invalid("storageClassName", &class.into(), names::SUBDOMAIN));
-        }
+        subdomain(&mut causes, "storageClassName", class);
         for field in ["capacity", "maximumVolumeSize"] {
             if quantity(object, &format!("/{field}")).is_some_and(|q| q.is_negative()) {
                 let why = "must be greater than or equal to 0";

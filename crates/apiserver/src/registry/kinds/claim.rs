@@ -14,6 +14,7 @@ use crate::registry::names;
 use crate::registry::rules::{
     access_modes, at, label_selector, one_of, quantity, same, set_default, subdomain, text, unset,
 };
+use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
 
 /// The rules of claims.
@@ -224,8 +225,8 @@ fn validate_source(causes: &mut Vec<Cause>, field: &str, source: &Value) {
         let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
         causes.push(Cause::invalid(field, &kind.into(), why));
     }
-    if !group.is_empty() && !names::is_dns_subdomain(group) {
-        causes.push(Cause::invalid(format!("{field}.apiGroup"), &group.into(), names::SUBDOMAIN));
+    if !group.is_empty() {
+        subdomain(causes, &format!("{field}.apiGroup"), group);
     }
 }
 
@@ -235,8 +236,9 @@ fn validate_change(new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let bound = text(old, "/status/phase") == "Bound";
     let (new_spec, old_spec) = (&new["spec"], &old["spec"]);
-    let mut allowed = new_spec.clone();
-    let mut allow = |field: &str| allowed[field] = old_spec[field].clone();
+    // What may change is made equal, each time on the side that a person would expect to see.
+    let (mut before, mut after) = (old_spec.clone(), new_spec.clone());
+    let mut allow = |field: &str| before[field] = new_spec[field].clone();
     if text(old_spec, "/volumeName").is_empty() {
         allow("volumeName");
     }
@@ -248,16 +250,15 @@ fn validate_change(new: &Value, old: &Value) -> Vec<Cause> {
     }
     if bound {
         allow("volumeAttributesClassName");
-        if !unset(&allowed, "/resources/requests/storage") {
+        if !unset(&after, "/resources/requests/storage") {
             let request = at(old_spec, "/resources/requests/storage").clone();
-            allowed["resources"]["requests"]["storage"] = request;
+            after["resources"]["requests"]["storage"] = request;
         }
     }
-    if !same(&allowed, old_spec) {
-        causes.push(Cause::forbidden(
-            "spec",
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
-        ));
+    if !same(&after, &before) {
+        let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        let changes = shown::difference(shown::CLAIM, &before, &after);
+        causes.push(Cause::forbidden("spec", &format!("{why}\n{changes}")));
     }
     if !same(&new_spec["volumeMode"], &old_spec["volumeMode"]) {
         causes.push(Cause::invalid("volumeMode", &new_spec["volumeMode"], "field is immutable"));

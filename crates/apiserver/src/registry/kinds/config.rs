@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::error::Cause;
+use crate::registry::names;
 use crate::registry::rules::{same, set_default, text};
 use crate::registry::strategy::Strategy;
 
@@ -12,21 +13,10 @@ use crate::registry::strategy::Strategy;
 const MAX_BYTES: usize = 1024 * 1024;
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-fn is_config_key(key: &str) -> bool {
-    !key.is_empty()
-        && key.len() <= 253
-        && key != "."
-        && !key.starts_with("..")
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-}
-
 fn validate_keys(causes: &mut Vec<Cause>, object: &Value, field: &str) -> usize {
     let mut size = 0;
     for (key, value) in object[field].as_object().into_iter().flatten() {
-        if !is_config_key(key) {
-            let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
-            causes.push(Cause::invalid(format!("{field}[{key}]"), &json!(key), why));
-        }
+        causes.extend(Cause::each(&format!("{field}[{key}]"), key, names::config_key(key)));
         size += value.as_str().map_or(0, str::len);
     }
     size

@@ -1,10 +1,11 @@
 //! `CSINode`.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::Cause;
 use crate::registry::names;
 use crate::registry::rules::{driver_name, items, same, text};
+use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
 
 /// The rules of a node's driver list.
@@ -37,7 +38,8 @@ impl Strategy for CsiNode {
                 ["nodeID", "topologyKeys"].iter().any(|field| !same(&is[*field], &was[*field]))
             });
             if changed {
-                causes.push(Cause::invalid("spec.drivers", &json!(is), "field is immutable"));
+                let driver = shown::compact(shown::NODE_DRIVER, is.unwrap_or(&Value::Null));
+                causes.push(Cause::invalid_shown("spec.drivers", &driver, "field is immutable"));
             }
         }
         causes
@@ -63,10 +65,7 @@ fn validate_driver(causes: &mut Vec<Cause>, field: &str, driver: &Value) {
     for (i, key) in keys.iter().enumerate() {
         match key.as_str().unwrap_or_default() {
             "" => causes.push(Cause::required(field, "")),
-            name if !names::is_qualified_name(name) => {
-                causes.push(Cause::invalid(field, key, names::QUALIFIED));
-            }
-            _ => {}
+            name => causes.extend(Cause::each(field, name, names::qualified(name))),
         }
         if keys[..i].contains(key) {
             causes.push(Cause::duplicate(field, key));

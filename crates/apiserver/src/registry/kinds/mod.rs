@@ -9,6 +9,7 @@ pub mod csi_driver;
 pub mod csi_node;
 pub mod event;
 pub mod lease;
+pub mod migration;
 pub mod namespace;
 pub mod node;
 pub mod pod;

@@ -45,10 +45,8 @@ impl Strategy for Node {
             let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
             let field = format!("metadata.taints[{i}].effect");
             one_of(&mut causes, &field, text(taint, "/effect"), &effects);
-            if !names::is_qualified_name(text(taint, "/key")) {
-                let field = format!("metadata.taints[{i}].key");
-                causes.push(Cause::invalid(field, &taint["key"], names::QUALIFIED));
-            }
+            let (field, key) = (format!("metadata.taints[{i}].key"), text(taint, "/key"));
+            causes.extend(Cause::each(&field, key, names::qualified(key)));
         }
         causes
     }

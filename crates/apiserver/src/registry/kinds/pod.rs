@@ -77,10 +77,14 @@ impl Strategy for Pod {
         object["status"] = json!({"phase": "Pending", "qosClass": qos_class(&object["spec"])});
     }
 
-    fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
+    fn admit_create(&self, object: &mut Value, cx: &Context<'_>) -> ApiResult<()> {
         let spec = &mut object["spec"];
-        set_default(spec, "serviceAccountName", "default");
-        spec["serviceAccount"] = spec["serviceAccountName"].clone();
+        if cx.settings.default_accounts {
+            set_default(spec, "serviceAccountName", "default");
+        }
+        if spec["serviceAccountName"].is_string() {
+            spec["serviceAccount"] = spec["serviceAccountName"].clone();
+        }
         set_default(spec, "priority", 0);
         set_default(spec, "preemptionPolicy", "PreemptLowerPriority");
         for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -231,8 +235,8 @@ fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
         let field = format!("spec.volumes[{i}]");
         match text(volume, "/name") {
             "" => causes.push(Cause::required(format!("{field}.name"), "")),
-            name if !names::is_dns_label(name) => {
-                causes.push(Cause::invalid(format!("{field}.name"), &name.into(), names::LABEL));
+            name if !names::label(name).is_empty() => {
+                causes.extend(Cause::each(&format!("{field}.name"), name, names::label(name)));
             }
             _ if volumes[..i].iter().any(|other| other["name"] == volume["name"]) => {
                 causes.push(Cause::duplicate(format!("{field}.name"), &volume["name"]));
@@ -254,10 +258,7 @@ fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
 fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Value, spec: &Value) {
     match text(container, "/name") {
         "" => causes.push(Cause::required(format!("{field}.name"), "")),
-        name if !names::is_dns_label(name) => {
-            causes.push(Cause::invalid(format!("{field}.name"), &name.into(), names::LABEL));
-        }
-        _ => {}
+        name => causes.extend(Cause::each(&format!("{field}.name"), name, names::label(name))),
     }
     if text(container, "/image").is_empty() {
         causes.push(Cause::required(format!("{field}.image"), ""));

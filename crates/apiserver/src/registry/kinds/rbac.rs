@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::error::Cause;
-use crate::registry::rules::{immutable, items, text};
+use crate::registry::rules::{items, same, text};
+use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -104,7 +105,10 @@ impl Strategy for Binding {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = self.validate_create(new);
-        immutable(&mut causes, new, old, &["roleRef"]);
+        if !same(&new["roleRef"], &old["roleRef"]) {
+            let role = shown::compact(shown::ROLE_REF, &new["roleRef"]);
+            causes.push(Cause::invalid_shown("roleRef", &role, "field is immutable"));
+        }
         causes
     }
 }

@@ -10,6 +10,7 @@ use crate::registry::rules::{
     access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
     text, unset,
 };
+use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
 
 /// The rules of volumes.
@@ -90,7 +91,11 @@ impl Strategy for Volume {
         let (new, old) = (&new["spec"], &old["spec"]);
         if !same_source(new, old) {
             let why = "spec.persistentvolumesource is immutable after creation";
-            causes.push(Cause::forbidden("spec.persistentvolumesource", why));
+            let changes = shown::difference(shown::VOLUME_SOURCE, old, new);
+            causes.push(Cause::forbidden(
+                "spec.persistentvolumesource",
+                &format!("{why}\n{changes}"),
+            ));
         }
         if !same(&new["volumeMode"], &old["volumeMode"]) {
             causes.push(Cause::invalid("volumeMode", &new["volumeMode"], "field is immutable"));
@@ -101,7 +106,8 @@ impl Strategy for Volume {
             && !moved
         {
             let why = "field is immutable, except for updating from beta label to GA";
-            causes.push(Cause::invalid("nodeAffinity", &new["nodeAffinity"], why));
+            let affinity = shown::compact(shown::AFFINITY, &new["nodeAffinity"]);
+            causes.push(Cause::invalid_shown("nodeAffinity", &affinity, why));
         }
         if !unset(old, "/volumeAttributesClassName") && unset(new, "/volumeAttributesClassName") {
             let why = "update from non-nil value to nil is forbidden";
@@ -270,8 +276,8 @@ pub fn validate_csi(causes: &mut Vec<Cause>, field: &str, csi: &Value) {
         let field = format!("{field}.{secret}.namespace");
         if namespace.is_empty() {
             causes.push(Cause::required(field, ""));
-        } else if !names::is_dns_label(namespace) {
-            causes.push(Cause::invalid(field, &namespace.into(), names::LABEL));
+        } else {
+            causes.extend(Cause::each(&field, namespace, names::label(namespace)));
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::cli::up::{Config, NodeConfig, Server};
 pub async fn run(config: Config) -> Result<()> {
     root::require_mkfs()?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
-    let served = Served::start(&config.server).await?;
+    let served = Served::start(&config.server, true).await?;
     let api = Api::new(served.server.client());
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
@@ -87,7 +87,9 @@ pub struct Served {
 
 impl Served {
     /// Takes the lock and the port, opens the store, serves, and writes the kubeconfig.
-    pub async fn start(config: &Server) -> Result<Self> {
+    ///
+    /// `pods` says whether something here runs them; then each has an account, as in a cluster.
+    pub async fn start(config: &Server, pods: bool) -> Result<Self> {
         let data = DataDir::lock(&config.data_dir)?;
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             format!(
@@ -96,7 +98,11 @@ impl Served {
             )
         })?;
         let address = listener.local_addr().context("the listener has no address")?;
-        let server = ApiServer::open(longshore_apiserver::Config::at(data.api()))
+        let settings = longshore_apiserver::Config {
+            default_accounts: pods,
+            ..longshore_apiserver::Config::at(data.api())
+        };
+        let server = ApiServer::open(settings)
             .await
             .with_context(|| format!("cannot open the API's store in {}", data.api().display()))?;
         let kubeconfig = server.kubeconfig(address);

@@ -1,188 +1,12 @@
-//! Tables: what `kubectl get` prints.
+//! The cells of each built-in kind.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use longshore_core::model::keys::annotations::{BETA_IS_DEFAULT_CLASS, IS_DEFAULT_CLASS};
 
+use super::age::age_since;
 use crate::registry::Resource;
-
-/// Name, type, format, priority.
-type Column = (&'static str, &'static str, &'static str, u8);
-
-const NAME: Column = ("Name", "string", "name", 0);
-const AGE: Column = ("Age", "string", "", 0);
-
-const fn text(name: &'static str) -> Column {
-    (name, "string", "", 0)
-}
-
-const fn wide(name: &'static str) -> Column {
-    (name, "string", "", 1)
-}
-
-const VOLUME: &[Column] = &[
-    NAME,
-    text("Capacity"),
-    text("Access Modes"),
-    text("Reclaim Policy"),
-    text("Status"),
-    text("Claim"),
-    text("StorageClass"),
-    text("VolumeAttributesClass"),
-    text("Reason"),
-    AGE,
-    wide("VolumeMode"),
-];
-const CLAIM: &[Column] = &[
-    NAME,
-    text("Status"),
-    text("Volume"),
-    text("Capacity"),
-    text("Access Modes"),
-    text("StorageClass"),
-    text("VolumeAttributesClass"),
-    AGE,
-    wide("VolumeMode"),
-];
-const CLASS: &[Column] = &[
-    NAME,
-    text("Provisioner"),
-    text("ReclaimPolicy"),
-    text("VolumeBindingMode"),
-    text("AllowVolumeExpansion"),
-    AGE,
-];
-const ATTACHMENT: &[Column] = &[
-    NAME,
-    ("Attacher", "string", "name", 0),
-    text("PV"),
-    text("Node"),
-    ("Attached", "boolean", "", 0),
-    AGE,
-];
-const DRIVER: &[Column] = &[
-    NAME,
-    ("AttachRequired", "boolean", "", 0),
-    ("PodInfoOnMount", "boolean", "", 0),
-    ("StorageCapacity", "boolean", "", 0),
-    text("TokenRequests"),
-    ("RequiresRepublish", "boolean", "", 0),
-    text("Modes"),
-    AGE,
-];
-const CSI_NODE: &[Column] = &[NAME, ("Drivers", "integer", "", 0), AGE];
-const ATTRIBUTES_CLASS: &[Column] = &[NAME, text("DriverName"), AGE];
-const CREATED: &[Column] = &[NAME, ("Created At", "date", "", 0)];
-const BINDING: &[Column] =
-    &[NAME, text("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts")];
-const DEFINITION: &[Column] = &[
-    NAME,
-    text("Scope"),
-    text("Versions"),
-    ("Created At", "date", "", 0),
-    wide("Group"),
-    wide("Kind"),
-    wide("ShortNames"),
-    ("Established", "boolean", "", 1),
-];
-const LEASE: &[Column] = &[NAME, text("Holder"), AGE];
-const POD: &[Column] = &[
-    NAME,
-    text("Ready"),
-    text("Status"),
-    text("Restarts"),
-    AGE,
-    wide("IP"),
-    wide("Node"),
-    wide("Nominated Node"),
-    wide("Readiness Gates"),
-];
-const NODE: &[Column] = &[
-    NAME,
-    text("Status"),
-    text("Roles"),
-    AGE,
-    text("Version"),
-    wide("Internal-IP"),
-    wide("External-IP"),
-    wide("OS-Image"),
-    wide("Kernel-Version"),
-    wide("Container-Runtime"),
-];
-const NAMESPACE: &[Column] = &[NAME, text("Status"), AGE];
-const SECRET: &[Column] = &[NAME, text("Type"), ("Data", "string", "", 0), AGE];
-const CONFIG_MAP: &[Column] = &[NAME, ("Data", "string", "", 0), AGE];
-const ACCOUNT: &[Column] = &[NAME, AGE];
-const EVENT: &[Column] = &[
-    text("Last Seen"),
-    text("Type"),
-    text("Reason"),
-    text("Object"),
-    wide("Subobject"),
-    wide("Source"),
-    text("Message"),
-    wide("First Seen"),
-    wide("Count"),
-    ("Name", "string", "name", 1),
-];
-
-fn layout(resource: &Resource) -> &'static [Column] {
-    match (resource.group.as_str(), resource.plural.as_str()) {
-        ("", "persistentvolumes") => VOLUME,
-        ("", "persistentvolumeclaims") => CLAIM,
-        ("", "pods") => POD,
-        ("", "nodes") => NODE,
-        ("", "namespaces") => NAMESPACE,
-        ("", "secrets") => SECRET,
-        ("", "configmaps") => CONFIG_MAP,
-        ("", "serviceaccounts") => ACCOUNT,
-        (_, "events") => EVENT,
-        (_, "storageclasses") => CLASS,
-        (_, "volumeattachments") => ATTACHMENT,
-        (_, "csidrivers") => DRIVER,
-        (_, "csinodes") => CSI_NODE,
-        (_, "volumeattributesclasses") => ATTRIBUTES_CLASS,
-        (_, "leases") => LEASE,
-        (_, "rolebindings" | "clusterrolebindings") => BINDING,
-        ("apiextensions.k8s.io", _) => DEFINITION,
-        _ => CREATED,
-    }
-}
-
-/// The column definitions of a kind.
-pub fn columns(resource: &Resource) -> Value {
-    if let Some(custom) = &resource.custom {
-        let name = json!({
-            "name": "Name", "type": "string", "format": "name", "priority": 0,
-            "description": format!("Name of the {}.", resource.kind),
-        });
-        let rest = custom.columns.iter().map(|column| {
-            json!({
-                "name": column.name, "type": column.kind, "format": column.format,
-                "priority": column.priority, "description": column.description,
-            })
-        });
-        return std::iter::once(name).chain(rest).collect();
-    }
-    layout(resource)
-        .iter()
-        .map(|(name, kind, format, priority)| {
-            json!({
-                "name": name, "type": kind, "format": format, "priority": priority,
-                "description": format!("{name} of the {}.", resource.kind),
-            })
-        })
-        .collect()
-}
-
-/// A table; null columns stand for "as before" in a watch.
-pub fn table(columns: Value, rows: Vec<Value>, metadata: Value) -> Value {
-    json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-        "columnDefinitions": columns, "rows": rows,
-    })
-}
 
 fn at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -194,38 +18,6 @@ fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 
 fn or<'a>(value: &'a str, default: &'a str) -> &'a str {
     if value.is_empty() { default } else { value }
-}
-
-fn age_since(time: &str, now: Timestamp) -> String {
-    match time.parse::<Timestamp>() {
-        Ok(then) => short_duration(now.duration_since(then).as_secs()),
-        Err(_) => "<unknown>".into(),
-    }
-}
-
-/// A duration as short as people read it: `5s`, `3m20s`, `2h`, `4d`.
-fn short_duration(seconds: i64) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
-    const YEAR: i64 = 365 * DAY;
-    let two = |big: i64, unit: &str, small: i64, small_unit: &str| match small {
-        0 => format!("{big}{unit}"),
-        _ => format!("{big}{unit}{small}{small_unit}"),
-    };
-    match seconds {
-        s if s < -1 => "<invalid>".into(),
-        s if s < 0 => "0s".into(),
-        s if s < 2 * MINUTE => format!("{s}s"),
-        s if s < 10 * MINUTE => two(s / MINUTE, "m", s % MINUTE, "s"),
-        s if s < 3 * HOUR => format!("{}m", s / MINUTE),
-        s if s < 8 * HOUR => two(s / HOUR, "h", s % HOUR / MINUTE, "m"),
-        s if s < 2 * DAY => format!("{}h", s / HOUR),
-        s if s < 8 * DAY => two(s / DAY, "d", s % DAY / HOUR, "h"),
-        s if s < 2 * YEAR => format!("{}d", s / DAY),
-        s if s < 8 * YEAR => two(s / YEAR, "y", s % YEAR / DAY, "d"),
-        s => format!("{}y", s / YEAR),
-    }
 }
 
 fn modes(object: &Value, pointer: &str) -> String {
@@ -283,8 +75,20 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
         ("apiextensions.k8s.io", _) => definition(object, name),
         (_, "rolebindings" | "clusterrolebindings") => binding(object, name, age),
         (_, "leases") => json!([name, at(object, "/spec/holderIdentity"), age]),
+        (_, "storageversionmigrations") => migration(object, name),
         _ => json!([name, at(object, "/metadata/creationTimestamp")]),
     }
+}
+
+fn migration(object: &Value, name: &str) -> Value {
+    let resource = match (at(object, "/spec/resource/resource"), at(object, "/spec/resource/group"))
+    {
+        (resource, "") => resource.to_owned(),
+        (resource, group) => format!("{resource}.{group}"),
+    };
+    let conditions = list(object, "/status/conditions").iter();
+    let holds = conditions.filter(|c| c["status"] == "True").map(|c| at(c, "/type")).next_back();
+    json!([name, resource, holds.unwrap_or("Unknown")])
 }
 
 fn binding(object: &Value, name: &str, age: String) -> Value {
@@ -558,31 +362,4 @@ fn event(object: &Value, name: &str, age: String, now: Timestamp, fields: EventF
         count.to_string(),
         name,
     ])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_short() {
-        let rows = [
-            (0, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (200, "3m20s"),
-            (600, "10m"),
-            (7200, "120m"),
-            (10800, "3h"),
-            (12_000, "3h20m"),
-            (86_400, "24h"),
-            (2 * 86_400, "2d"),
-            (2 * 86_400 + 3600, "2d1h"),
-            (9 * 86_400, "9d"),
-            (800 * 86_400, "2y70d"),
-        ];
-        for (seconds, wanted) in rows {
-            assert_eq!(short_duration(seconds), wanted, "{seconds}");
-        }
-    }
 }
