@@ -35,6 +35,38 @@ fn definition() -> Value {
                 "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}}}]}})
 }
 
+/// A sample of a kind for snapshots; its version is that of the path.
+fn snapshot_kind(plural: &str) -> Value {
+    let reference = json!({"name": "x", "namespace": "default"});
+    let (kind, mut body) = match plural {
+        "volumesnapshotclasses" => ("VolumeSnapshotClass", json!({})),
+        "volumegroupsnapshotclasses" => ("VolumeGroupSnapshotClass", json!({})),
+        "volumesnapshots" => {
+            ("VolumeSnapshot", json!({"spec": {"source": {"persistentVolumeClaimName": "x"}}}))
+        }
+        "volumegroupsnapshots" => (
+            "VolumeGroupSnapshot",
+            json!({"spec": {"source": {"selector": {"matchLabels": {"a": "b"}}}}}),
+        ),
+        "volumesnapshotcontents" => (
+            "VolumeSnapshotContent",
+            json!({"spec": {"driver": "d", "deletionPolicy": "Delete",
+                "source": {"volumeHandle": "h"}, "volumeSnapshotRef": reference}}),
+        ),
+        "volumegroupsnapshotcontents" => (
+            "VolumeGroupSnapshotContent",
+            json!({"spec": {"driver": "d", "deletionPolicy": "Delete",
+                "source": {"volumeHandles": ["h"]}, "volumeGroupSnapshotRef": reference}}),
+        ),
+        _ => panic!("no sample of {plural}: add one"),
+    };
+    if kind.ends_with("Class") {
+        body = json!({"driver": "d", "deletionPolicy": "Delete"});
+    }
+    body["kind"] = json!(kind);
+    body
+}
+
 /// The sample of a kind; kinds that are only asked, never stored, have none.
 fn sample(group: &str, plural: &str) -> Option<Value> {
     let one_giga = json!({"storage": "1Gi"});
@@ -67,6 +99,7 @@ fn sample(group: &str, plural: &str) -> Option<Value> {
             binding("x", "ClusterRole", "x", "nobody")
         }
         ("storagemigration.k8s.io", _) => json!({"spec": {"resource": {"resource": "secrets"}}}),
+        ("snapshot.storage.k8s.io" | "groupsnapshot.storage.k8s.io", _) => snapshot_kind(plural),
         ("apiextensions.k8s.io", _) => definition(),
         ("example.com", "walks") => json!({"apiVersion": "example.com/v1", "kind": "Walk",
             "spec": {"replicas": 1}}),
@@ -86,11 +119,17 @@ pub async fn create_all(admin: &Client) {
             continue;
         }
         let Some(mut body) = sample(&route.group, &route.resource) else { continue };
+        let snapshots = route.group.ends_with("snapshot.storage.k8s.io");
+        if snapshots {
+            let version = route.path.split('/').nth(3).unwrap_or_default();
+            body["apiVersion"] = json!(format!("{}/{version}", route.group));
+        }
         if body["metadata"]["name"].is_null() {
             body["metadata"]["name"] = json!(name(&route.group, &route.resource));
         }
         let (code, made) = create(admin, &route.path, &body).await;
-        let there = route.group == "apiextensions.k8s.io" && code == 409;
+        // Several versions show the same objects.
+        let there = (route.group == "apiextensions.k8s.io" || snapshots) && code == 409;
         assert!(code == 201 || there, "{}: {made}", route.path);
     }
     settle(admin).await;
