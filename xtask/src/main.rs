@@ -37,6 +37,8 @@ cargo xtask TASK
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   bench vs-go [--claims N] [--rounds R] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
+  bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]
+                etcd with kube-apiserver, and `longshore apiserver`, side by side
 ";
 
 fn main() -> ExitCode {
@@ -111,6 +113,8 @@ fn full() -> Result<()> {
     for corpus in ["apiserver", "controllers"] {
         golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
     }
+    run::cargo(&["test", "--package", "longshore-apiserver", "--test", "crash"], &long)?;
     bench::bench(&["vs-go".to_owned()])?;
+    bench::bench(&["api".to_owned()])?;
     before.compare()
 }

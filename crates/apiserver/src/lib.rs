@@ -48,7 +48,7 @@ use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
 use registry::strategy::Settings;
-use store::{DiskJournal, Journal, JournalError, MemoryJournal, Store};
+use store::{DiskJournal, History, Journal, JournalError, MemoryJournal, Store};
 
 pub use logs::{LogError, LogRequest, LogSource};
 
@@ -63,11 +63,19 @@ pub struct Limits {
     pub watches: usize,
     /// Events kept per resource; a watcher that falls behind them is cut off.
     pub history_events: usize,
+    /// Memory for the events of all resources.
+    pub history_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 3 << 20, in_flight: 512, watches: 4096, history_events: 10_000 }
+        Self {
+            body_bytes: 3 << 20,
+            in_flight: 512,
+            watches: 4096,
+            history_events: 10_000,
+            history_bytes: 32 << 20,
+        }
     }
 }
 
@@ -145,9 +153,28 @@ pub enum OpenError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] JournalError),
+    /// The directory was written by a version that was never released.
+    #[error(
+        "{} was written by an early development version and cannot be read by this one; \
+         move it away to start with an empty store",
+        path.display()
+    )]
+    OldStore {
+        /// The file.
+        path: PathBuf,
+    },
     /// The objects that are always there could not be written.
     #[error("writing the first objects: {0}")]
     FirstObjects(#[source] error::Status),
+}
+
+/// An empty store must not silently take the place of one that is there.
+fn refuse_old_store(dir: &std::path::Path) -> Result<(), OpenError> {
+    let path = dir.join("store.redb");
+    if path.exists() && !dir.join("store").exists() {
+        return Err(OpenError::OldStore { path });
+    }
+    Ok(())
 }
 
 /// Why a server could not listen.
@@ -233,10 +260,21 @@ impl ApiServer {
             Some(dir) => {
                 std::fs::create_dir_all(dir)
                     .map_err(|source| OpenError::DataDir { path: dir.clone(), source })?;
-                Box::new(DiskJournal::open(&dir.join("store.redb"))?)
+                refuse_old_store(dir)?;
+                Box::new(DiskJournal::open(&dir.join("store"))?)
             }
         };
-        let store = Store::open(journal, config.limits.history_events)?;
+        Self::open_on(config, journal).await
+    }
+
+    /// The same on a journal of the caller's; the data directory then holds the keys only.
+    ///
+    /// # Errors
+    /// When the data directory or the journal cannot be used.
+    pub async fn open_on(config: Config, journal: Box<dyn Journal>) -> Result<Self, OpenError> {
+        let Limits { history_events, history_bytes, .. } = config.limits;
+        let store = Store::open(journal, History { events: history_events, bytes: history_bytes })?;
+        let is_new = store.revision() == 0;
         let pki = Pki::open(config.data_dir.as_ref().map(|dir| dir.join("pki")).as_deref())?;
         let env = Environment::new(config.clock, config.seed);
         let settings = Settings {
@@ -261,8 +299,10 @@ impl ApiServer {
         first::write(&server.inner.core, config.snapshot_kinds)
             .await
             .map_err(OpenError::FirstObjects)?;
-        // A first start and a restart look the same to clients: history begins now.
-        server.inner.core.store.forget_history();
+        if is_new {
+            // How the first objects came about is nobody's business: history begins now.
+            server.inner.core.store.forget_history();
+        }
         let (core, closing) = (Arc::clone(&server.inner.core), server.inner.closing.clone());
         tokio::spawn(housekeeping::run(core, closing));
         Ok(server)

@@ -80,12 +80,34 @@ impl Connection {
         serde_json::from_slice(&text).with_context(|| format!("{method} {path}: not JSON"))
     }
 
+    /// Creates an object from text; the answer is read and not looked at.
+    pub fn post(&mut self, path: &str, body: &str) -> Result<()> {
+        let (status, text) = self.exchange_text("POST", path, body)?;
+        if status != 201 {
+            bail!("POST {path}: {status} {}", String::from_utf8_lossy(&text).trim());
+        }
+        Ok(())
+    }
+
+    /// Reads something as it comes.
+    pub fn get(&mut self, path: &str) -> Result<Vec<u8>> {
+        let (status, text) = self.exchange_text("GET", path, "")?;
+        if status != 200 {
+            bail!("GET {path}: {status} {}", String::from_utf8_lossy(&text).trim());
+        }
+        Ok(text)
+    }
+
     fn exchange(
         &mut self,
         method: &str,
         path: &str,
         body: Option<&Value>,
     ) -> Result<(u16, Vec<u8>)> {
+        self.exchange_text(method, path, &body.map(Value::to_string).unwrap_or_default())
+    }
+
+    fn exchange_text(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Vec<u8>)> {
         self.send(method, path, body)?;
         let head = self.head().with_context(|| format!("{method} {path}"))?;
         let mut text = Vec::new();
@@ -100,8 +122,7 @@ impl Connection {
         Ok((head.status, text))
     }
 
-    fn send(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<()> {
-        let body = body.map(Value::to_string).unwrap_or_default();
+    fn send(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
         let length = body.len();
         let address = &self.address;
         let request = format!(
@@ -158,7 +179,7 @@ impl Connection {
         let socket = &self.stream.get_ref().sock;
         socket.set_read_timeout(None)?;
         let closer = Closer(socket.try_clone()?);
-        self.send("GET", path, None)?;
+        self.send("GET", path, "")?;
         let head = self.head()?;
         if head.status != 200 || !head.chunked {
             bail!("GET {path}: {} instead of a watch", head.status);

@@ -15,13 +15,19 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
-    /// Reads a kubeconfig with one cluster and one user, in JSON as our clusters write it.
+    /// Reads a kubeconfig with one cluster and one user: in JSON, as our clusters write it, or in YAML
+    /// with one value in a line, as `longshore` does.
     pub fn read(file: &Path) -> Result<Self> {
         let at = || format!("kubeconfig {}", file.display());
-        let text = std::fs::read(file).with_context(at)?;
-        let all: Value = serde_json::from_slice(&text).with_context(at)?;
-        let cluster = &all["clusters"][0]["cluster"];
-        let user = &all["users"][0]["user"];
+        let text = std::fs::read_to_string(file).with_context(at)?;
+        let (cluster, user) = if text.starts_with('{') {
+            let all: Value = serde_json::from_str(&text).with_context(at)?;
+            (all["clusters"][0]["cluster"].clone(), all["users"][0]["user"].clone())
+        } else {
+            let all = lines(&text);
+            (all.clone(), all)
+        };
+        let (cluster, user) = (&cluster, &user);
         let server = cluster["server"].as_str().with_context(at)?.to_owned();
         Ok(Self {
             server,
@@ -36,6 +42,11 @@ impl Kubeconfig {
         let rest = self.server.strip_prefix("https://").context("the server is not https")?;
         Ok(rest.trim_end_matches('/').to_owned())
     }
+}
+
+fn lines(text: &str) -> Value {
+    let pairs = text.lines().filter_map(|line| line.trim().split_once(": "));
+    pairs.map(|(name, value)| (name.to_owned(), Value::String(value.to_owned()))).collect()
 }
 
 /// A PEM that is in the file itself, or in the file that it names.

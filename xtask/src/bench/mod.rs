@@ -1,6 +1,7 @@
 //! `cargo xtask bench vs-go`: the official provisioner and ours on the same real control plane,
-//! with the same driver, in one run.
+//! with the same driver, in one run. `cargo xtask bench api`: the API servers, see [`api`].
 
+mod api;
 mod audit;
 mod contender;
 mod follow;
@@ -46,7 +47,11 @@ struct Args {
 pub fn bench(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "vs-go" => vs_go(&Args::read(rest)?),
-        _ => bail!("say `bench vs-go [--claims N] [--rounds R] [--json FILE]`"),
+        Some((name, rest)) if name == "api" => api::bench(rest),
+        _ => bail!(
+            "say `bench vs-go [--claims N] [--rounds R] [--json FILE]`, or \
+             `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`"
+        ),
     }
 }
 

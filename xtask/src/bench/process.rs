@@ -29,6 +29,12 @@ fn resident(pid: u32) -> Result<u64> {
     line(&read(pid, "status")?, "VmRSS:")
 }
 
+/// Resident memory in KiB: all of it, and the part that is no file's.
+pub fn resident_and_anonymous(pid: u32) -> Result<(u64, u64)> {
+    let status = read(pid, "status")?;
+    Ok((line(&status, "VmRSS:")?, line(&status, "RssAnon:")?))
+}
+
 /// Processor time used so far, in seconds.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = read(pid, "stat")?;

@@ -42,7 +42,7 @@ fn mib(kib: u64) -> f64 {
 }
 
 /// The middle one, or the mean of the two in the middle.
-fn median(mut all: Vec<f64>) -> f64 {
+pub fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     match (all.len(), all.len() / 2) {
         (0, _) => f64::NAN,
@@ -98,7 +98,7 @@ pub fn requests_table(rounds: &Rounds, claims: usize) -> String {
     markdown(&lines)
 }
 
-fn markdown(lines: &[Vec<String>]) -> String {
+pub fn markdown(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(|at| width(at).max(3)).collect();

@@ -65,7 +65,7 @@ pub struct Listed {
 /// Where a page starts, and at which version.
 #[derive(Debug, Serialize, Deserialize)]
 struct Token {
-    /// Version of the first page.
+    /// Version of the first page; zero for the one that is current when the token is used.
     rv: u64,
     /// Namespace and name of the last object seen.
     after: (String, String),
@@ -81,8 +81,25 @@ impl Token {
             .decode(text)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .ok_or_else(|| Status::bad_request("continue key is not valid"))
+            .ok_or_else(invalid_token)
     }
+}
+
+fn invalid_token() -> Status {
+    Status::bad_request("continue key is not valid")
+}
+
+/// The rest of an old list can be had at the current version, if the client accepts that the pages then
+/// do not show one and the same moment.
+fn expired(trimmed: Trimmed, token: &Token) -> Status {
+    let mut status = Status::expired(format!(
+        "The provided continue parameter is too old: version {}, oldest kept {}. Start the list over, or \
+         use the token in this answer: it goes on from the same place at the current version, so objects \
+         that were changed meanwhile may be missing or come twice",
+        token.rv, trimmed.oldest
+    ));
+    status.continue_token = Some(Token { rv: 0, after: token.after.clone() }.encode());
+    status
 }
 
 impl Core {
@@ -105,11 +122,7 @@ impl Core {
         let (page, after) = match &options.continue_token {
             Some(token) => {
                 let token = Token::decode(token)?;
-                let page = self
-                    .store
-                    .list_at(&resource.storage, namespace, token.rv)
-                    .map_err(|trimmed| self.expired(trimmed, &token))?;
-                (page, Some(token.after))
+                (self.next_page(resource, namespace, &token)?, Some(token.after))
             }
             None => (self.first_page(resource, namespace, options).await?, None),
         };
@@ -143,15 +156,23 @@ impl Core {
         }
     }
 
-    /// An old page that can be continued at the current version.
-    fn expired(&self, trimmed: Trimmed, token: &Token) -> Status {
-        let mut status = Status::expired(format!(
-            "The provided continue parameter is too old: version {}, oldest kept {}. Use the given token to continue at the current version",
-            token.rv, trimmed.oldest
-        ));
-        let fresh = Token { rv: self.store.revision(), after: token.after.clone() };
-        status.continue_token = Some(fresh.encode());
-        status
+    /// The list that a token goes on with.
+    fn next_page(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        token: &Token,
+    ) -> ApiResult<Page> {
+        if token.rv == 0 {
+            return Ok(self.store.list(&resource.storage, namespace));
+        }
+        if token.rv > self.store.revision() {
+            // No page was ever made at that version.
+            return Err(invalid_token());
+        }
+        self.store
+            .list_at(&resource.storage, namespace, token.rv)
+            .map_err(|trimmed| expired(trimmed, token))
     }
 
     /// Waits a moment for a version from the future.

@@ -236,6 +236,7 @@ fn write_failed(error: &WriteError) -> Status {
         WriteError::Conflict(key) => {
             Status::too_many_requests(format!("too many writers of {key}, try again"), 1)
         }
+        WriteError::Full(why) => Status::unavailable(why.clone()),
         WriteError::Failed(why) => Status::internal(why.clone()),
     }
 }

@@ -1,8 +1,10 @@
 //! The narrow interface to durable storage.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::state::{Change, Event, Key};
+use super::state::{Change, Event, Key, Stored};
 
 /// One change on its way to storage.
 #[derive(Debug)]
@@ -11,65 +13,113 @@ pub struct Entry<'a> {
     pub revision: u64,
     /// The object.
     pub key: &'a Key,
-    /// The object's new content, or `None` when it goes away.
-    pub body: Option<&'a [u8]>,
+    /// What happens to it.
+    pub change: Change,
+    /// The object's new content; when it goes away, its last.
+    pub body: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
     pub(super) fn of(event: &'a Event) -> Self {
-        let body = match event.change {
-            Change::Put => Some(&*event.object.body),
-            Change::Delete => None,
-        };
-        Self { revision: event.revision, key: &event.key, body }
+        let Event { revision, key, change, object, .. } = event;
+        Self { revision: *revision, key, change: *change, body: &object.body }
     }
 }
 
-/// What a journal holds at start.
-#[derive(Debug, Default)]
-pub struct Loaded {
-    /// The newest revision ever written, deletions included.
-    pub revision: u64,
-    /// Every object: key, revision, content.
-    pub objects: Vec<(Key, u64, Vec<u8>)>,
+/// One object of a snapshot, with its resource.
+pub type SnapshotObject = (Arc<str>, Arc<Stored>);
+
+/// Takes in what a journal holds, in this order: objects, where history begins, changes.
+pub trait Replay {
+    /// An object as it was when the log began.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String>;
+
+    /// Everything up to this revision has been handed over; how it came about is not known.
+    fn history_begins(&mut self, revision: u64);
+
+    /// A change after that.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn change(
+        &mut self,
+        key: Key,
+        change: Change,
+        revision: u64,
+        body: &[u8],
+    ) -> Result<(), String>;
 }
 
 /// Why storage failed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process has the file open.
+    /// Another process has the store open.
     #[error("{} is in use by another process", path.display())]
     Locked {
-        /// The database file.
+        /// The directory.
         path: PathBuf,
     },
-    /// The database cannot be opened, read or written.
+    /// Files cannot be opened, read or written.
     #[error("{operation} {}: {source}", path.display())]
-    Database {
+    Io {
         /// What was tried.
         operation: &'static str,
-        /// The database file.
+        /// The file or directory.
         path: PathBuf,
-        /// What the database said.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        /// What the system said.
+        source: io::Error,
     },
-    /// A record does not match its checksum or cannot be understood.
-    #[error("stored object {key} is damaged: {why}")]
-    Corrupt {
-        /// The record.
-        key: String,
-        /// What is wrong with it.
+    /// There is no room; nothing was changed, and the next write is tried as if nothing had been.
+    #[error(
+        "there is no room left in {} ({source}); nothing was changed: make room there and write again",
+        path.display()
+    )]
+    Full {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Acknowledged data is not what was written.
+    #[error(
+        "{} is damaged at byte {offset}: {why}. This was acknowledged data, so nothing is served from it: \
+         keep a copy of its directory and restore the directory from a backup",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damage shows.
+        offset: usize,
+        /// What is wrong.
         why: String,
+    },
+    /// A file that must be there is not, or is not the one its name says.
+    #[error(
+        "{} does not continue the store at revision {revision}: a file in {} is missing or was renamed; \
+         restore the directory from a backup",
+        path.display(), dir.display()
+    )]
+    Missing {
+        /// The file that does not fit, or is not there.
+        path: PathBuf,
+        /// The store.
+        dir: PathBuf,
+        /// The newest revision that is there.
+        revision: u64,
     },
     /// The file was written by another version of the format.
     #[error("{} has storage format {found}, this program reads {expected}", path.display())]
     Format {
-        /// The database file.
+        /// The file.
         path: PathBuf,
         /// Version in the file.
-        found: u64,
+        found: u32,
         /// Version of this program.
-        expected: u64,
+        expected: u32,
     },
     /// The writer thread could not be started.
     #[error("starting the writer thread: {source}")]
@@ -79,22 +129,38 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    pub(super) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { operation, path: path.into(), source }
+    }
+}
+
 /// Durable storage of the current state.
 pub trait Journal: Send + 'static {
-    /// Reads everything; called once, before the first commit.
+    /// Reads everything; called once, before the first commit. Returns the newest revision ever
+    /// written, deletions included.
     ///
     /// # Errors
     /// When storage cannot be read or holds damaged data.
-    fn load(&mut self) -> Result<Loaded, JournalError>;
+    fn load(&mut self, state: &mut dyn Replay) -> Result<u64, JournalError>;
 
     /// Makes a batch durable: all of it or nothing, and durable when this returns.
     ///
     /// # Errors
-    /// When the batch could not be made durable. No further call follows.
+    /// When the batch could not be made durable. After [`JournalError::Full`] another batch may
+    /// follow, with the same revisions; after anything else no further call does.
     fn commit(&mut self, batch: &[Entry<'_>]) -> Result<(), JournalError>;
 
     /// Whether `commit` blocks the thread, and so needs a thread of its own.
     fn blocks(&self) -> bool;
+
+    /// Whether the whole state should be written, so that the log can start over.
+    fn wants_checkpoint(&mut self) -> bool {
+        false
+    }
+
+    /// Takes the whole state at a revision, all of which is committed.
+    fn checkpoint(&mut self, _revision: u64, _objects: Vec<SnapshotObject>) {}
 }
 
 /// Keeps nothing: the state in memory is all there is.
@@ -102,8 +168,9 @@ pub trait Journal: Send + 'static {
 pub struct MemoryJournal;
 
 impl Journal for MemoryJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        Ok(Loaded::default())
+    fn load(&mut self, state: &mut dyn Replay) -> Result<u64, JournalError> {
+        state.history_begins(0);
+        Ok(0)
     }
 
     fn commit(&mut self, _batch: &[Entry<'_>]) -> Result<(), JournalError> {

@@ -5,8 +5,9 @@
 //! conflict at once instead of one overwriting the other. A write is answered after its batch is
 //! durable; batches form by themselves while the previous one is being written.
 
-mod disk;
 mod journal;
+mod log;
+mod outline;
 mod state;
 
 use std::collections::HashMap;
@@ -16,13 +17,24 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-pub use disk::DiskJournal;
-pub use journal::{Entry, Journal, JournalError, Loaded, MemoryJournal};
+pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
+pub use log::DiskJournal;
 use state::State;
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
 
-/// How many entries one transaction may carry.
+/// How many entries one batch may carry.
 const MAX_BATCH: usize = 512;
+/// A batch takes no more entries when it holds so much.
+const MAX_BATCH_BYTES: usize = 4 << 20;
+
+/// Bounds on what is kept of the past, for watches and consistent pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Events per resource.
+    pub events: usize,
+    /// Memory for all of them.
+    pub bytes: usize,
+}
 
 /// What a writer expects to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +66,9 @@ pub enum WriteError {
     /// Something else was found than expected.
     #[error("{0} has changed")]
     Conflict(Key),
+    /// There was no room on disk. The write did not happen; one after it may.
+    #[error("{0}")]
+    Full(String),
     /// The journal refused a batch; nothing is written any more.
     #[error("the store has failed and takes no more writes: {0}")]
     Failed(String),
@@ -121,14 +136,11 @@ impl Drop for Writer {
 impl Store {
     /// Replays the journal and starts the writer.
     ///
-    /// `history` bounds how many events are kept per resource for watches and consistent pages.
-    ///
     /// # Errors
     /// When the journal cannot be read or holds damaged data.
-    pub fn open(mut journal: Box<dyn Journal>, history: usize) -> Result<Self, JournalError> {
-        let loaded = journal.load()?;
-        let revision = loaded.revision;
-        let state = State::restore(loaded, history)?;
+    pub fn open(mut journal: Box<dyn Journal>, history: History) -> Result<Self, JournalError> {
+        let mut state = State::new(history);
+        let revision = journal.load(&mut state)?;
         let inline = !journal.blocks();
         let (sender, receiver) = mpsc::channel();
         let (lane, thread_journal) = if inline {
@@ -324,23 +336,69 @@ impl Store {
 
 /// The writer thread: takes what has gathered, makes it durable, shows it, answers.
 fn write_batches(shared: &Shared, mut journal: Box<dyn Journal>, queue: &mpsc::Receiver<Pending>) {
+    let mut full = false;
     while let Ok(first) = queue.recv() {
-        let mut batch = vec![first];
-        while batch.len() < MAX_BATCH
-            && let Ok(next) = queue.try_recv()
-        {
-            batch.push(next);
-        }
+        let batch = gather(first, queue);
         let entries: Vec<Entry<'_>> = batch.iter().map(|p| Entry::of(&p.event)).collect();
         let result = journal.commit(&entries);
         drop(entries);
         match result {
-            Ok(()) => publish(shared, batch),
+            Ok(()) => {
+                publish(shared, batch);
+                if std::mem::take(&mut full) {
+                    tracing::info!("there is room for the store again; writes are taken");
+                }
+            }
+            Err(error @ JournalError::Full { .. }) => {
+                if !std::mem::replace(&mut full, true) {
+                    tracing::error!(%error, "writes are refused until there is room for them");
+                }
+                turn_away(shared, batch, queue, &error);
+            }
             Err(error) => {
                 refuse(shared, batch, queue, &error);
                 return;
             }
         }
+        if journal.wants_checkpoint() {
+            let state = shared.state.read();
+            let (revision, objects) = (state.revision(), state.all());
+            drop(state);
+            journal.checkpoint(revision, objects);
+        }
+    }
+}
+
+fn gather(first: Pending, queue: &mpsc::Receiver<Pending>) -> Vec<Pending> {
+    let mut bytes = first.event.object.body.len();
+    let mut batch = vec![first];
+    while batch.len() < MAX_BATCH
+        && bytes < MAX_BATCH_BYTES
+        && let Ok(next) = queue.try_recv()
+    {
+        bytes += next.event.object.body.len();
+        batch.push(next);
+    }
+    batch
+}
+
+/// Without room nothing happened: writers see again what is on disk. What else is under way may build on
+/// the refused writes, so all of it is refused.
+fn turn_away(
+    shared: &Shared,
+    mut batch: Vec<Pending>,
+    queue: &mpsc::Receiver<Pending>,
+    why: &JournalError,
+) {
+    {
+        let mut head = shared.head.lock();
+        // Writers queue under this lock, so nothing comes in between.
+        batch.extend(queue.try_iter());
+        head.overlay.clear();
+        head.revision = shared.state.read().revision();
+    }
+    for pending in batch {
+        let _ = pending.answer.send(Err(WriteError::Full(why.to_string())));
     }
 }
 

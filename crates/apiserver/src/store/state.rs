@@ -8,7 +8,9 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::journal::{JournalError, Loaded};
+use super::History;
+use super::journal::{Replay, SnapshotObject};
+use super::outline::Outline;
 
 /// Where an object is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,6 +60,21 @@ impl Stored {
         object["metadata"]["resourceVersion"] = Value::String(revision.to_string());
         let body = Bytes::from(object.to_string());
         Self::with_body(key, revision, &object, body)
+    }
+
+    /// An object that is text already.
+    pub(super) fn from_text(key: &Key, revision: u64, body: &[u8]) -> Result<Self, String> {
+        let outline = Outline::read(body).map_err(|e| format!("{key} cannot be read: {e}"))?;
+        Ok(Self {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: outline.uid,
+            revision,
+            labels: outline.labels,
+            owners: outline.owners,
+            deleting: outline.deleting,
+            body: Bytes::copy_from_slice(body),
+        })
     }
 
     fn with_body(key: &Key, revision: u64, object: &Value, body: Bytes) -> Self {
@@ -116,6 +133,15 @@ pub struct Event {
     pub previous: Option<Arc<Stored>>,
 }
 
+impl Event {
+    /// Memory that only history keeps: the content that is no longer current.
+    fn cost(&self) -> usize {
+        const OVERHEAD: usize = 256;
+        let last = if self.change == Change::Delete { self.object.body.len() } else { 0 };
+        OVERHEAD + last + self.previous.as_ref().map_or(0, |previous| previous.body.len())
+    }
+}
+
 /// The asked revision is older than the kept history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trimmed {
@@ -153,16 +179,55 @@ impl Table {
         }
     }
 
-    fn list(&self, namespace: Option<&str>) -> Vec<Arc<Stored>> {
+    /// Forgets the oldest event; returns what that frees.
+    fn trim(&mut self) -> usize {
+        let Some(oldest) = self.history.pop_front() else { return 0 };
+        self.trimmed = oldest.revision;
+        oldest.cost()
+    }
+
+    /// Objects in order, of one namespace or of all.
+    fn iter<'a>(
+        &'a self,
+        namespace: Option<&'a str>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Stored>> + 'a> {
         match namespace {
-            None => self.objects.values().cloned().collect(),
-            Some(ns) => self
-                .objects
-                .range((ns.to_owned(), String::new())..)
-                .take_while(|((in_ns, _), _)| in_ns == ns)
-                .map(|(_, object)| Arc::clone(object))
-                .collect(),
+            None => Box::new(self.objects.values()),
+            Some(ns) => Box::new(
+                self.objects
+                    .range((ns.to_owned(), String::new())..)
+                    .take_while(move |((in_ns, _), _)| in_ns == ns)
+                    .map(|(_, object)| object),
+            ),
         }
+    }
+
+    fn list(&self, namespace: Option<&str>) -> Vec<Arc<Stored>> {
+        self.iter(namespace).cloned().collect()
+    }
+
+    /// The same with newer events undone.
+    fn list_at(&self, namespace: Option<&str>, revision: u64) -> Vec<Arc<Stored>> {
+        // Newest first, so that of several changes to one object the oldest decides.
+        let newer = self.history.iter().rev().take_while(|event| event.revision > revision);
+        let mut undone: BTreeMap<(&str, &str), Option<&Arc<Stored>>> = BTreeMap::new();
+        for event in newer.filter(|event| namespace.is_none_or(|ns| ns == event.key.namespace)) {
+            undone.insert((&event.key.namespace, &event.key.name), event.previous.as_ref());
+        }
+        let mut undone = undone.into_iter().peekable();
+        let mut objects = Vec::new();
+        for object in self.iter(namespace) {
+            let name = (object.namespace.as_str(), object.name.as_str());
+            while let Some((_, before)) = undone.next_if(|(other, _)| *other < name) {
+                objects.extend(before.cloned());
+            }
+            match undone.next_if(|(other, _)| *other == name) {
+                Some((_, before)) => objects.extend(before.cloned()),
+                None => objects.push(Arc::clone(object)),
+            }
+        }
+        objects.extend(undone.filter_map(|(_, before)| before.cloned()));
+        objects
     }
 }
 
@@ -171,25 +236,62 @@ pub(super) struct State {
     revision: u64,
     /// Revision at start: nothing is known about how it came to be.
     start: u64,
-    history: usize,
+    limits: History,
+    /// What all histories hold that would be gone without them.
+    history_bytes: usize,
     tables: BTreeMap<Arc<str>, Table>,
     changed: watch::Sender<u64>,
 }
 
+impl Replay for State {
+    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String> {
+        let stored = Arc::new(Stored::from_text(&key, revision, body)?);
+        self.table(&key.resource).objects.insert((key.namespace, key.name), stored);
+        Ok(())
+    }
+
+    fn history_begins(&mut self, revision: u64) {
+        self.revision = revision;
+        self.forget_history();
+    }
+
+    fn change(
+        &mut self,
+        key: Key,
+        change: Change,
+        revision: u64,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let object = Arc::new(Stored::from_text(&key, revision, body)?);
+        let previous = self.get(&key);
+        self.apply(Event { revision, key, change, object, previous });
+        Ok(())
+    }
+}
+
 impl State {
-    pub(super) fn restore(loaded: Loaded, history: usize) -> Result<Self, JournalError> {
-        let start = loaded.revision;
-        let changed = watch::Sender::new(start);
-        let tables = BTreeMap::new();
-        let mut state = Self { revision: start, start, history, tables, changed };
-        for (key, revision, body) in loaded.objects {
-            let object: Value = serde_json::from_slice(&body)
-                .map_err(|e| JournalError::Corrupt { key: key.to_string(), why: e.to_string() })?;
-            let stored = Arc::new(Stored::with_body(&key, revision, &object, Bytes::from(body)));
-            let table = state.table(&key.resource);
-            table.objects.insert((key.namespace, key.name), stored);
+    pub(super) fn new(limits: History) -> Self {
+        Self {
+            revision: 0,
+            start: 0,
+            limits,
+            history_bytes: 0,
+            tables: BTreeMap::new(),
+            changed: watch::Sender::new(0),
         }
-        Ok(state)
+    }
+
+    /// Everything there is, in order.
+    pub(super) fn all(&self) -> Vec<SnapshotObject> {
+        let objects = |(name, table): (&Arc<str>, &'_ Table)| {
+            let name = Arc::clone(name);
+            table
+                .objects
+                .values()
+                .map(move |object| (Arc::clone(&name), Arc::clone(object)))
+                .collect::<Vec<_>>()
+        };
+        self.tables.iter().flat_map(objects).collect()
     }
 
     fn table(&mut self, resource: &Arc<str>) -> &mut Table {
@@ -211,7 +313,6 @@ impl State {
         Page { revision: self.revision, objects }
     }
 
-    /// Undoes newer events, newest first, on a copy of the current names.
     pub(super) fn list_at(
         &self,
         resource: &str,
@@ -228,23 +329,7 @@ impl State {
         if revision < table.trimmed {
             return Err(Trimmed { oldest: table.trimmed });
         }
-        if table.history.back().is_none_or(|newest| newest.revision <= revision) {
-            return Ok(Page { revision, objects: table.list(namespace) });
-        }
-        let mut objects: BTreeMap<Name, Arc<Stored>> = table
-            .list(namespace)
-            .into_iter()
-            .map(|o| ((o.namespace.clone(), o.name.clone()), o))
-            .collect();
-        let newer = table.history.iter().rev().take_while(|e| e.revision > revision);
-        for event in newer.filter(|e| namespace.is_none_or(|ns| ns == e.key.namespace)) {
-            let name = (event.key.namespace.clone(), event.key.name.clone());
-            match &event.previous {
-                Some(previous) => objects.insert(name, Arc::clone(previous)),
-                None => objects.remove(&name),
-            };
-        }
-        Ok(Page { revision, objects: objects.into_values().collect() })
+        Ok(Page { revision, objects: table.list_at(namespace, revision) })
     }
 
     pub(super) fn events_after(
@@ -283,6 +368,7 @@ impl State {
 
     pub(super) fn forget_history(&mut self) {
         self.start = self.revision;
+        self.history_bytes = 0;
         for table in self.tables.values_mut() {
             table.history.clear();
             table.trimmed = self.revision;
@@ -299,7 +385,8 @@ impl State {
 
     pub(super) fn apply(&mut self, event: Event) {
         self.revision = event.revision;
-        let history = self.history;
+        let limits = self.limits;
+        let cost = event.cost();
         let table = self.table(&event.key.resource);
         let name = (event.key.namespace.clone(), event.key.name.clone());
         match event.change {
@@ -308,12 +395,25 @@ impl State {
         };
         let revision = event.revision;
         table.history.push_back(Arc::new(event));
-        while table.history.len() > history {
-            if let Some(oldest) = table.history.pop_front() {
-                table.trimmed = oldest.revision;
-            }
+        let mut freed = 0;
+        while table.history.len() > limits.events {
+            freed += table.trim();
         }
         table.changed.send_replace(revision);
+        self.history_bytes = (self.history_bytes + cost).saturating_sub(freed);
+        while self.history_bytes > limits.bytes && self.trim_oldest() {}
         self.changed.send_replace(revision);
+    }
+
+    /// Forgets the oldest event of all resources; false when there is none.
+    fn trim_oldest(&mut self) -> bool {
+        let oldest = self
+            .tables
+            .values_mut()
+            .filter(|table| !table.history.is_empty())
+            .min_by_key(|table| table.history.front().map(|event| event.revision));
+        let Some(table) = oldest else { return false };
+        self.history_bytes = self.history_bytes.saturating_sub(table.trim());
+        true
     }
 }

@@ -4,8 +4,10 @@ use serde_json::json;
 
 use super::*;
 
+const SMALL: History = History { events: 4, bytes: 1 << 20 };
+
 fn store() -> Store {
-    Store::open(Box::new(MemoryJournal), 4).unwrap()
+    Store::open(Box::new(MemoryJournal), SMALL).unwrap()
 }
 
 fn key(name: &str) -> Key {
@@ -75,31 +77,29 @@ async fn events_are_read_in_order_and_in_pieces() {
 #[tokio::test]
 async fn a_dropped_store_lets_go_of_its_file() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store.redb");
-    let store = Store::open(Box::new(DiskJournal::open(&path).unwrap()), 4).unwrap();
+    let path = dir.path().join("store");
+    let store = Store::open(Box::new(DiskJournal::open(&path).unwrap()), SMALL).unwrap();
     store.write(put("a", Expect::Absent, "1")).await.unwrap();
     let thread = store.writer.thread.lock().take().unwrap();
     drop(store);
     thread.join().unwrap();
-    assert_eq!(DiskJournal::open(&path).unwrap().load().unwrap().revision, 1);
+    let again = Store::open(Box::new(DiskJournal::open(&path).unwrap()), SMALL).unwrap();
+    assert_eq!(again.revision(), 1);
 }
 
-/// A journal whose commits fail from the given one on.
-struct FailingJournal {
-    good_commits: usize,
-}
+/// A journal that answers from a list, then always well.
+struct ScriptedJournal(Vec<Option<JournalError>>);
 
-impl Journal for FailingJournal {
-    fn load(&mut self) -> Result<Loaded, JournalError> {
-        Ok(Loaded::default())
+impl Journal for ScriptedJournal {
+    fn load(&mut self, _: &mut dyn Replay) -> Result<u64, JournalError> {
+        Ok(0)
     }
 
     fn commit(&mut self, _batch: &[Entry<'_>]) -> Result<(), JournalError> {
-        if self.good_commits == 0 {
-            return Err(JournalError::Corrupt { key: "x".into(), why: "disk full".into() });
+        if self.0.is_empty() {
+            return Ok(());
         }
-        self.good_commits -= 1;
-        Ok(())
+        self.0.remove(0).map_or(Ok(()), Err)
     }
 
     fn blocks(&self) -> bool {
@@ -109,19 +109,62 @@ impl Journal for FailingJournal {
 
 #[tokio::test]
 async fn a_failed_commit_is_never_shown_and_ends_writing() {
-    let store = Store::open(Box::new(FailingJournal { good_commits: 1 }), 4).unwrap();
+    let broken = JournalError::io("writing", "x".as_ref(), std::io::Error::other("broken"));
+    let journal = ScriptedJournal(vec![None, Some(broken)]);
+    let store = Store::open(Box::new(journal), SMALL).unwrap();
     store.write(put("a", Expect::Absent, "1")).await.unwrap();
     assert!(matches!(store.write(put("b", Expect::Absent, "1")).await, Err(WriteError::Failed(_))));
     assert!(store.get(&key("b")).is_none());
     assert!(matches!(store.write(put("c", Expect::Absent, "1")).await, Err(WriteError::Failed(_))));
+    assert!(!store.is_writable());
     store.close();
+}
+
+#[tokio::test]
+async fn a_write_without_room_did_not_happen_and_the_next_one_may() {
+    let full =
+        || JournalError::Full { path: "x".into(), source: std::io::ErrorKind::StorageFull.into() };
+    let journal = ScriptedJournal(vec![None, Some(full()), Some(full())]);
+    let store = Store::open(Box::new(journal), SMALL).unwrap();
+    store.write(put("a", Expect::Absent, "1")).await.unwrap();
+    for _ in 0..2 {
+        let refused = store.write(put("a", Expect::Revision(1), "2")).await.unwrap_err();
+        assert!(matches!(&refused, WriteError::Full(why) if why.contains("no room")), "{refused}");
+        assert_eq!(store.head(&key("a")).unwrap().revision, 1);
+    }
+    assert!(store.is_writable());
+    let written = store.write(put("a", Expect::Revision(1), "3")).await.unwrap();
+    assert_eq!((written.revision, store.revision()), (2, 2), "no revision is skipped");
+    store.close();
+}
+
+#[tokio::test]
+async fn history_is_bounded_by_its_size_too() {
+    let limits = History { events: 1000, bytes: 20_000 };
+    let store = Store::open(Box::new(MemoryJournal), limits).unwrap();
+    let mut revision = store.write(put("a", Expect::Absent, "x")).await.unwrap().revision;
+    let other = Key { resource: Arc::from("secrets"), namespace: "ns".into(), name: "s".into() };
+    let object = json!({"metadata": {"name": "s"}});
+    let write = Write { key: other, expect: Expect::Absent, object, delete: false, guards: vec![] };
+    store.write(write).await.unwrap();
+    for _ in 0..20 {
+        let large = put("a", Expect::Revision(revision), &"x".repeat(3000));
+        revision = store.write(large).await.unwrap().revision;
+    }
+    assert!(store.events_after("secrets", 1, 1).is_err(), "the oldest goes first, whosever it is");
+    assert!(store.events_after("configmaps", revision - 10, 1).is_err());
+    assert_eq!(store.events_after("configmaps", revision - 5, 99).unwrap().0.len(), 5);
+    assert!(store.list_at("configmaps", None, revision - 10).is_err());
+    assert_eq!(store.list_at("configmaps", None, revision - 5).unwrap().objects.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_writers_lose_nothing_on_disk() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store.redb");
-    let open = || Store::open(Box::new(DiskJournal::open(&path).unwrap()), 1000).unwrap();
+    let open = || {
+        let journal = DiskJournal::open(dir.path()).unwrap().with_smallest_log(8 << 10);
+        Store::open(Box::new(journal), History { events: 1000, bytes: 1 << 20 }).unwrap()
+    };
     let store = open();
     let mut tasks = tokio::task::JoinSet::new();
     for writer in 0..8 {
@@ -143,6 +186,7 @@ async fn concurrent_writers_lose_nothing_on_disk() {
     let store = open();
     assert_eq!(store.revision(), 160);
     assert_eq!(store.list("configmaps", None).objects.len(), 160);
-    assert!(store.events_after("configmaps", 159, 1).is_err(), "history starts at opening");
+    assert_eq!(store.events_after("configmaps", 159, 9).unwrap().0.len(), 1, "the log is history");
+    assert!(store.events_after("configmaps", 1, 1).is_err(), "a snapshot has replaced the rest");
     store.close();
 }
