@@ -87,13 +87,18 @@ pub fn bench(args: &[String]) -> Result<()> {
         .collect();
     tools::build(&missing, &|line: &str| eprintln!("{line}"))?;
     let ours = super::release_binary()?;
-    let mut sides = [Side::theirs()?, Side::ours(&ours)?];
     let mut figures = [Figures::default(), Figures::default()];
+    // Rates leave many objects behind, so everything else starts afresh.
+    let sides = [Side::theirs()?, Side::ours(&ours)?];
+    rates(&args, &sides, &mut figures)?;
+    for side in sides {
+        side.stop()?;
+    }
+    let mut sides = [Side::theirs()?, Side::ours(&ours)?];
     std::thread::sleep(REST);
     for (side, figures) in sides.iter().zip(&mut figures) {
         figures.idle = side.memory()?;
     }
-    rates(&args, &sides, &mut figures)?;
     at_some(&args, &sides, &mut figures)?;
     for (side, figures) in sides.iter_mut().zip(&mut figures) {
         go_on()?;
@@ -118,7 +123,7 @@ fn go_on() -> Result<()> {
 
 /// Both sides, the other one first every second time.
 fn turns(round: usize) -> [usize; 2] {
-    if round % 2 == 0 { [0, 1] } else { [1, 0] }
+    if round.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
 fn rates(args: &Args, sides: &[Side; 2], figures: &mut [Figures; 2]) -> Result<()> {
@@ -139,7 +144,7 @@ fn rates(args: &Args, sides: &[Side; 2], figures: &mut [Figures; 2]) -> Result<(
 fn at_some(args: &Args, sides: &[Side; 2], figures: &mut [Figures; 2]) -> Result<()> {
     for (side, figures) in sides.iter().zip(figures.iter_mut()) {
         go_on()?;
-        work::settle(side, SOME)?;
+        work::fill(side, SOME)?;
         std::thread::sleep(REST);
         figures.memory_some = side.memory()?;
     }

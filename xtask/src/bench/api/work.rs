@@ -84,9 +84,9 @@ pub fn fill(side: &Side, objects: usize) -> Result<()> {
     std::thread::scope(|scope| -> Result<()> {
         let threads: Vec<_> = (0..16)
             .map(|_| {
-                let next = &next;
+                let (next, server) = (&next, &side.server);
                 scope.spawn(move || -> Result<()> {
-                    let mut connection = side.server.connect()?;
+                    let mut connection = server.connect()?;
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         if number >= end {
@@ -104,41 +104,6 @@ pub fn fill(side: &Side, objects: usize) -> Result<()> {
     })?;
     side.made.set(end);
     check_count(side, objects)
-}
-
-/// Makes it so many volumes, by creating or deleting.
-pub fn settle(side: &Side, objects: usize) -> Result<()> {
-    let there = count(side)?;
-    if there <= objects {
-        return fill(side, objects);
-    }
-    let names = names(side, there - objects)?;
-    std::thread::scope(|scope| -> Result<()> {
-        let threads: Vec<_> = names
-            .chunks(names.len().div_ceil(16))
-            .map(|names| {
-                scope.spawn(move || -> Result<()> {
-                    let mut connection = side.server.connect()?;
-                    for name in names {
-                        // A volume has a finalizer only where controllers run.
-                        connection.call("DELETE", &format!("{PATH}/{name}"), None)?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().map_err(|_| anyhow::anyhow!("a deleter panicked"))??;
-        }
-        Ok(())
-    })?;
-    check_count(side, objects)
-}
-
-fn names(side: &Side, count: usize) -> Result<Vec<String>> {
-    let list = side.server.connect()?.call("GET", &format!("{PATH}?limit={count}"), None)?;
-    let items = list["items"].as_array().context("a list without items")?;
-    Ok(items.iter().filter_map(|o| o["metadata"]["name"].as_str().map(str::to_owned)).collect())
 }
 
 /// How many volumes there are.
