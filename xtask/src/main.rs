@@ -32,8 +32,8 @@ cargo xtask TASK
   golden apiserver|controllers [--against embedded|real] [--component NAME]… [--only TEXT]
          [--jobs N] [--junit FILE] [--sample COMMIT]
                 play recorded scenarios against our programs; `golden ci` plays what CI needs
-  sanity [--kind local|shared]
-                csi-sanity against our drivers
+  sanity [--matrix] [--kind local|shared]
+                csi-sanity against our drivers; with --matrix every filesystem on every kind of pool
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   bench vs-go [--claims N] [--rounds R] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
@@ -114,6 +114,11 @@ fn full() -> Result<()> {
         golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
     }
     run::cargo(&["test", "--package", "longshore-apiserver", "--test", "crash"], &long)?;
+    run::cargo(
+        &["test", "--release", "--package", "longshore-driver", "--", "--nocapture"],
+        &long,
+    )?;
+    sanity::task(&["--matrix".to_owned()])?;
     bench::bench(&["vs-go".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     before.compare()

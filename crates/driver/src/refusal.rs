@@ -90,7 +90,7 @@ impl Refusal {
 fn pool_code(error: &PoolError) -> Code {
     match error {
         PoolError::NotFound(_) => Code::NotFound,
-        PoolError::Full { .. } => Code::ResourceExhausted,
+        PoolError::Full { .. } | PoolError::NearlyFull { .. } => Code::ResourceExhausted,
         PoolError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
             Code::ResourceExhausted
         }

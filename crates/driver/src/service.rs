@@ -98,7 +98,13 @@ impl Identity for Service {
                 r#type: service as i32,
             })),
         };
-        let capabilities = services.into_iter().map(capability).collect();
+        let mut capabilities: Vec<_> = services.into_iter().map(capability).collect();
+        let online = csi::plugin_capability::volume_expansion::Type::Online as i32;
+        capabilities.push(csi::PluginCapability {
+            r#type: Some(csi::plugin_capability::Type::VolumeExpansion(
+                csi::plugin_capability::VolumeExpansion { r#type: online },
+            )),
+        });
         Ok(Response::new(csi::GetPluginCapabilitiesResponse { capabilities }))
     }
 
@@ -200,6 +206,8 @@ impl Controller for Service {
             ControllerRpc::CreateDeleteVolume,
             ControllerRpc::ListVolumes,
             ControllerRpc::GetCapacity,
+            ControllerRpc::GetVolume,
+            ControllerRpc::VolumeCondition,
             ControllerRpc::SingleNodeMultiWriter,
         ];
         if self.inner.config.kind == DriverKind::Shared {
@@ -207,6 +215,7 @@ impl Controller for Service {
                 ControllerRpc::PublishUnpublishVolume,
                 ControllerRpc::PublishReadonly,
                 ControllerRpc::ListVolumesPublishedNodes,
+                ControllerRpc::ExpandVolume,
             ]);
         }
         let capability = |rpc: ControllerRpc| csi::ControllerServiceCapability {
@@ -248,16 +257,21 @@ impl Controller for Service {
 
     async fn controller_expand_volume(
         &self,
-        _: Request<csi::ControllerExpandVolumeRequest>,
+        request: Request<csi::ControllerExpandVolumeRequest>,
     ) -> Answer<csi::ControllerExpandVolumeResponse> {
-        missing("ControllerExpandVolume")
+        self.shared_only("ControllerExpandVolume")?;
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("ControllerExpandVolume", id, move |inner| inner.controller_expand(&request))
+            .await
     }
 
     async fn controller_get_volume(
         &self,
-        _: Request<csi::ControllerGetVolumeRequest>,
+        request: Request<csi::ControllerGetVolumeRequest>,
     ) -> Answer<csi::ControllerGetVolumeResponse> {
-        missing("ControllerGetVolume")
+        let request = request.into_inner();
+        self.call("ControllerGetVolume", None, move |inner| inner.get_volume(&request)).await
     }
 
     async fn controller_modify_volume(
@@ -317,17 +331,24 @@ impl Node for Service {
 
     async fn node_expand_volume(
         &self,
-        _: Request<csi::NodeExpandVolumeRequest>,
+        request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Answer<csi::NodeExpandVolumeResponse> {
-        missing("NodeExpandVolume")
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("NodeExpandVolume", id, move |inner| inner.node_expand(&request)).await
     }
 
     async fn node_get_capabilities(
         &self,
         _: Request<csi::NodeGetCapabilitiesRequest>,
     ) -> Answer<csi::NodeGetCapabilitiesResponse> {
-        let types =
-            [NodeRpc::StageUnstageVolume, NodeRpc::GetVolumeStats, NodeRpc::SingleNodeMultiWriter];
+        let types = [
+            NodeRpc::StageUnstageVolume,
+            NodeRpc::GetVolumeStats,
+            NodeRpc::ExpandVolume,
+            NodeRpc::VolumeCondition,
+            NodeRpc::SingleNodeMultiWriter,
+        ];
         let capability = |rpc: NodeRpc| csi::NodeServiceCapability {
             r#type: Some(csi::node_service_capability::Type::Rpc(
                 csi::node_service_capability::Rpc { r#type: rpc as i32 },

@@ -14,7 +14,7 @@ use crate::config::FsType;
 use crate::driver::Inner;
 use crate::format::FormatOptions;
 use crate::pool::Pool;
-use crate::pool::record::{Content, Record, VERSION};
+use crate::pool::record::{Content, OVERCOMMIT, Record, VERSION};
 use crate::refusal::{Refusal, required_short};
 
 /// Chooses the pool.
@@ -111,6 +111,7 @@ impl Inner {
                         parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?,
                     );
                 }
+                OVERCOMMIT => drop(overcommit(parameters)?),
                 key if CLAIM_NAMES.contains(&key) || FormatOptions::knows(key) => {}
                 key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
             }
@@ -151,12 +152,24 @@ impl Inner {
                 minimum_volume_size: None,
             });
         }
-        let bytes = self.check_parameters(&request.parameters)?.0.allocatable_bytes()?;
+        let pool = self.check_parameters(&request.parameters)?.0;
+        let bytes = pool.allocatable_bytes(overcommit(&request.parameters)?)?;
         Ok(GetCapacityResponse {
             available_capacity: bytes.cast_signed(),
             maximum_volume_size: Some(bytes.cast_signed()),
             minimum_volume_size: None,
         })
+    }
+}
+
+/// How often a class lets free space be promised.
+fn overcommit(parameters: &BTreeMap<String, String>) -> Result<f64, Refusal> {
+    let Some(text) = parameters.get(OVERCOMMIT) else { return Ok(1.0) };
+    match text.parse::<f64>() {
+        Ok(ratio) if ratio.is_finite() && (1.0..=1000.0).contains(&ratio) => Ok(ratio),
+        _ => Err(Refusal::Invalid(format!(
+            "parameter {OVERCOMMIT}: {text:?} is not a number from 1 to 1000"
+        ))),
     }
 }
 

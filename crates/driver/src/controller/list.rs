@@ -39,7 +39,8 @@ impl Inner {
             let Ok(Some(record)) = pool.read(&id) else { continue };
             let published_node_ids =
                 record.attachments.iter().map(|one| one.node.clone()).collect();
-            let status = VolumeStatus { published_node_ids, volume_condition: None };
+            let volume_condition = Some(self.condition(pool, &record, pool.space()?)?);
+            let status = VolumeStatus { published_node_ids, volume_condition };
             entries
                 .push(Entry { volume: Some(self.describe(pool, &record)), status: Some(status) });
         }

@@ -1,7 +1,9 @@
 //! The controller's side: making, removing, attaching and listing volumes. Everything blocks.
 
 pub mod attach;
+pub mod condition;
 pub mod create;
+pub mod expand;
 pub mod list;
 pub mod size;
 pub mod topology;

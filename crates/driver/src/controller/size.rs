@@ -47,6 +47,20 @@ impl Range {
         bytes >= self.required_bytes && (self.limit_bytes == 0 || bytes <= self.limit_bytes)
     }
 
+    /// The size to which a volume of `current` bytes grows; never less than it has.
+    pub fn grow(self, current: u64) -> Result<u64, Refusal> {
+        if self.required_bytes <= current {
+            if self.limit_bytes != 0 && current > self.limit_bytes {
+                return Err(Refusal::OutOfRange(format!(
+                    "the volume has {current} bytes, more than limit_bytes {}; volumes do not shrink",
+                    self.limit_bytes
+                )));
+            }
+            return Ok(current);
+        }
+        self.choose(current)
+    }
+
     /// The size of a new volume that must have at least `minimum_bytes`.
     pub fn choose(self, minimum_bytes: u64) -> Result<u64, Refusal> {
         let wanted = match (self.required_bytes, self.limit_bytes) {
@@ -80,6 +94,26 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+
+    #[test]
+    fn growth() {
+        const MIB: i64 = 1 << 20;
+        let cases = [
+            ("more", (20 * MIB, 0), Ok(20 * MIB)),
+            ("rounded up", (20 * MIB + 1, 0), Ok(21 * MIB)),
+            ("what it has", (10 * MIB, 0), Ok(10 * MIB)),
+            ("less than it has", (MIB, 0), Ok(10 * MIB)),
+            ("a limit above", (0, 40 * MIB), Ok(10 * MIB)),
+            ("a limit below", (MIB, 9 * MIB), Err(Code::OutOfRange)),
+            ("no whole step below the limit", (20 * MIB + 1, 20 * MIB + 2), Err(Code::OutOfRange)),
+        ];
+        for (name, (required_bytes, limit_bytes), want) in cases {
+            let range = CapacityRange { required_bytes, limit_bytes };
+            let got = Range::parse(Some(&range)).and_then(|range| range.grow(10 << 20));
+            let got = got.map(|bytes| bytes.cast_signed()).map_err(|refusal| refusal.code());
+            assert_eq!(got, want, "{name}");
+        }
+    }
 
     #[test]
     fn sizes() {

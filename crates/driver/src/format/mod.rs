@@ -3,6 +3,7 @@
 //! The filesystem is made in a scratch file that takes the image's place when it is complete, so
 //! an interrupted mkfs leaves the image as blank as it was, and a finished one is never repeated.
 
+pub mod grow;
 pub mod options;
 pub mod probe;
 mod superblock;

@@ -1,4 +1,4 @@
-//! What the superblocks say: identity, read from the bytes and not through a tool.
+//! What the superblocks say: identity and size, read from the bytes and not through a tool.
 
 use std::fs::File;
 use std::io;
@@ -25,6 +25,60 @@ pub fn uuid(image: &File, fstype: FsType) -> io::Result<Uuid> {
         FsType::Btrfs => BTRFS[0] + BTRFS_FSID as u64,
     };
     Ok(Uuid::from_bytes(read(image, at)?))
+}
+
+/// Bytes that the filesystem on a device or unmounted image spans.
+pub fn size_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
+    match fstype {
+        FsType::Ext4 => {
+            let (low, high) = (le32(image, EXT4 + 4)?, le32(image, EXT4 + 0x150)?);
+            // The high half is only there where the feature says so.
+            let high = if le32(image, EXT4 + 0x60)? & 0x80 == 0 { 0 } else { high };
+            Ok(((u64::from(high) << 32) | u64::from(low)).saturating_mul(ext4_block(image)?))
+        }
+        FsType::Xfs => {
+            let blocks = u64::from_be_bytes(read(image, 8)?);
+            Ok(blocks.saturating_mul(u64::from(be32(image, 4)?)))
+        }
+        FsType::Btrfs => Ok(u64::from_le_bytes(read(image, BTRFS[0] + 0x70)?)),
+    }
+}
+
+/// How much of a device a filesystem that fills it may leave unused, because what is left does
+/// not make a whole unit of it.
+pub fn slack_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
+    match fstype {
+        FsType::Ext4 => {
+            // A last group that its own tables would fill is not begun.
+            let inodes = u64::from(le32(image, EXT4 + 0x28)?);
+            let inode: [u8; 2] = read(image, EXT4 + 0x58)?;
+            let block = ext4_block(image)?;
+            Ok(inodes * u64::from(u16::from_le_bytes(inode)) + (1024 + 64) * block)
+        }
+        FsType::Xfs => Ok(64 * u64::from(be32(image, 4)?)),
+        FsType::Btrfs => Ok(64 << 10),
+    }
+}
+
+/// Bytes of the log of an xfs, which `statfs` leaves out.
+pub fn xfs_log_bytes(device: &File) -> io::Result<u64> {
+    Ok(u64::from(be32(device, 96)?) * u64::from(be32(device, 4)?))
+}
+
+fn ext4_block(image: &File) -> io::Result<u64> {
+    let shift = le32(image, EXT4 + 0x18)?;
+    if shift > 6 {
+        return Err(io::Error::other("its block size makes no sense"));
+    }
+    Ok(1024 << shift)
+}
+
+fn le32(image: &File, at: u64) -> io::Result<u32> {
+    Ok(u32::from_le_bytes(read(image, at)?))
+}
+
+fn be32(image: &File, at: u64) -> io::Result<u32> {
+    Ok(u32::from_be_bytes(read(image, at)?))
 }
 
 fn read<const N: usize>(image: &File, at: u64) -> io::Result<[u8; N]> {

@@ -23,6 +23,11 @@ pub(super) const MKFS_BTRFS: Tool = Tool { name: "mkfs.btrfs", package: "btrfs-p
 pub(super) const TUNE2FS: Tool = Tool { name: "tune2fs", package: "e2fsprogs" };
 pub(super) const XFS_DB: Tool = Tool { name: "xfs_db", package: "xfsprogs" };
 
+pub(super) const E2FSCK: Tool = Tool { name: "e2fsck", package: "e2fsprogs" };
+pub(super) const RESIZE2FS: Tool = Tool { name: "resize2fs", package: "e2fsprogs" };
+pub(super) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", package: "xfsprogs" };
+pub(super) const BTRFS: Tool = Tool { name: "btrfs", package: "btrfs-progs" };
+
 /// The path under which a program finds the image: a descriptor, so no name that could come to
 /// mean something else.
 pub(super) const IMAGE: &str = "/proc/self/fd/0";

@@ -49,6 +49,11 @@ pub fn clear(device: &File) -> io::Result<()> {
     plain(device.as_raw_fd(), raw::LOOP_CLR_FD, 0).map(drop)
 }
 
+/// Takes over the size that the backing file has now.
+pub fn set_capacity(device: &File) -> io::Result<()> {
+    plain(device.as_raw_fd(), raw::LOOP_SET_CAPACITY, 0).map(drop)
+}
+
 /// Makes the block device refuse or take writes.
 pub fn set_read_only(device: &File, read_only: bool) -> io::Result<()> {
     let value = libc::c_int::from(read_only);

@@ -283,6 +283,12 @@ pub fn set_read_only(device: LoopDevice, read_only: bool) -> Result<(), LoopErro
     ioctl::set_read_only(&file, read_only).map_err(|e| fail(device.number, "set its access", e))
 }
 
+/// Lets a device have the size that its file has grown to.
+pub fn update_size(device: LoopDevice) -> Result<(), LoopError> {
+    let file = open_node(device.number, false)?;
+    ioctl::set_capacity(&file).map_err(|e| fail(device.number, "update its size", e))
+}
+
 /// Size of a device.
 pub fn size_bytes(device: LoopDevice) -> Result<u64, LoopError> {
     let file = open_node(device.number, false)?;

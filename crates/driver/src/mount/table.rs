@@ -17,6 +17,8 @@ pub struct Entry {
     pub path: PathBuf,
     /// The mount itself refuses writes.
     pub read_only: bool,
+    /// The filesystem itself refuses writes, whoever asks.
+    pub filesystem_read_only: bool,
     /// Type of the filesystem.
     pub fstype: String,
     /// What it was mounted from, as the one who mounted it wrote it.
@@ -95,13 +97,18 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let fstype = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
-    fields.next()?;
-    let read_only = |options: &[u8]| options.split(|&b| b == b',').any(|option| option == b"ro");
+    let of_filesystem = fields.next()?;
+    let has = |options: &[u8], wanted: &[u8]| {
+        options.split(|&b| b == b',').any(|option| option == wanted)
+    };
+    // Newer kernels leave the plain mark alone and say why a filesystem refuses writes.
+    let refuses = ["ro", "emergency_ro", "shutdown"].map(str::as_bytes);
     Some(Entry {
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
         root,
         path,
-        read_only: read_only(options),
+        read_only: has(options, b"ro"),
+        filesystem_read_only: refuses.iter().any(|word| has(of_filesystem, word)),
         fstype,
         source,
     })
@@ -148,6 +155,7 @@ mod tests {
         assert_eq!(table.entries.len(), 6);
         let staged = table.at(Path::new("/var/a b")).unwrap();
         assert_eq!((staged.device, staged.read_only), ((7, 3), false));
+        assert!(staged.filesystem_read_only);
         let of = |n| table.of_device((7, n), Path::new(&format!("/dev/loop{n}")));
         let paths: Vec<_> = of(3).into_iter().map(|entry| &entry.path).collect();
         assert_eq!(paths, [Path::new("/var/a b"), Path::new("/var/c")]);

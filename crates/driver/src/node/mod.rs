@@ -3,6 +3,7 @@
 //! What is true is read from the kernel each time: the loop device is found by the image's
 //! (device, inode), the mounts by the device's number. The record only says what was intended.
 
+pub mod expand;
 pub mod publish;
 pub mod settle;
 pub mod stage;

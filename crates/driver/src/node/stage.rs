@@ -144,11 +144,20 @@ impl Inner {
             }
         }
         self.prepare_filesystem(pool, record, fstype, many_nodes)?;
+        let may_grow = !options.read_only && !many_nodes;
+        if may_grow {
+            pool.stretch(record)?;
+            self.grow_before_mount(&pool.image(&record.id, OFlags::RDWR)?, record, fstype);
+        }
         // One reader may replay the journal of a crash; several at once may not write at all.
         let held =
             self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
         let onto = place.open()?;
         mount_filesystem(&held.device.path(), fstype, options, onto.as_fd())?;
+        drop(onto);
+        if may_grow {
+            self.grow_after_mount(held.device, place, record, fstype);
+        }
         Ok(())
     }
 

@@ -1,11 +1,18 @@
 //! NodeGetVolumeStats.
 
 use longshore_csi::v1::volume_usage::Unit;
-use longshore_csi::v1::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeUsage};
+use longshore_csi::v1::{
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage,
+};
 
+use super::Look;
+use crate::controller::condition::abnormal;
 use crate::driver::Inner;
 use crate::loopdev;
 use crate::mount::place::{Place, PlaceError};
+use crate::mount::table::Entry;
+use crate::pool::Pool;
+use crate::pool::record::Record;
 use crate::refusal::Refusal;
 
 impl Inner {
@@ -16,7 +23,7 @@ impl Inner {
     ) -> Result<NodeGetVolumeStatsResponse, Refusal> {
         let given = request.volume_path.as_str();
         let id = self.node_volume(&request.volume_id, &[("volume_path", given)])?;
-        let (pool, _) = self.need(&id)?;
+        let (pool, record) = self.need(&id)?;
         let absent = || Refusal::NotFound(format!("volume {id} is not at {given}"));
         let place = match Place::resolve(given) {
             Ok(place) => place,
@@ -28,19 +35,41 @@ impl Inner {
         let (Some(device), Some(entry)) = (look.device, look.at(&place)) else {
             return Err(absent());
         };
-        if look.is_filesystem(entry) {
-            return Ok(NodeGetVolumeStatsResponse {
-                usage: filesystem(&place)?,
-                volume_condition: None,
-            });
-        }
-        if look.shows(entry) {
+        let condition = self.seen_condition(pool, &record, &look, entry)?;
+        let usage = if look.is_filesystem(entry) {
+            match filesystem(&place) {
+                Ok(usage) => usage,
+                // A filesystem that shut itself down answers nothing any more.
+                Err(error) => {
+                    let volume_condition = Some(abnormal(error.to_string()));
+                    return Ok(NodeGetVolumeStatsResponse { usage: vec![], volume_condition });
+                }
+            }
+        } else if look.shows(entry) {
             let total = loopdev::size_bytes(device)?.cast_signed();
-            let usage =
-                vec![VolumeUsage { available: 0, total, used: 0, unit: Unit::Bytes as i32 }];
-            return Ok(NodeGetVolumeStatsResponse { usage, volume_condition: None });
+            vec![VolumeUsage { available: 0, total, used: 0, unit: Unit::Bytes as i32 }]
+        } else {
+            return Err(absent());
+        };
+        Ok(NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) })
+    }
+
+    /// The condition of a volume, by what its user sees and then by its pool.
+    fn seen_condition(
+        &self,
+        pool: &Pool,
+        record: &Record,
+        look: &Look,
+        entry: &Entry,
+    ) -> Result<VolumeCondition, Refusal> {
+        let asked_for = look.staged.as_ref().is_some_and(|staged| staged.read_only);
+        if look.is_filesystem(entry) && entry.filesystem_read_only && !asked_for {
+            return Ok(abnormal(
+                "the filesystem has become read-only, usually after an error: check it before it is used again"
+                    .to_owned(),
+            ));
         }
-        Err(absent())
+        self.condition(pool, record, pool.space()?)
     }
 }
 

@@ -68,6 +68,18 @@ pub enum PoolError {
     /// A file that is no volume of ours is in the way.
     #[error("volume {0}: an image file without a record is in the way")]
     InTheWay(VolumeId),
+    /// So little is left that those who have volumes need it.
+    #[error(
+        "pool {pool} is nearly full ({free_bytes} of {total_bytes} bytes are free): it takes no new work until something is deleted or its filesystem grows"
+    )]
+    NearlyFull {
+        /// Name of the pool.
+        pool: String,
+        /// What is free.
+        free_bytes: u64,
+        /// Of how much.
+        total_bytes: u64,
+    },
     /// The pool cannot promise that many bytes.
     #[error("pool {pool} has {allocatable_bytes} bytes left, {wanted_bytes} are needed")]
     Full {
@@ -91,6 +103,20 @@ pub struct Role<'a> {
     pub node_id: &'a str,
     /// How often free space may be promised.
     pub overcommit: f64,
+}
+
+/// An image file, as it is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageState {
+    /// It is not there.
+    Missing,
+    /// It is there.
+    Has {
+        /// Its length.
+        bytes: u64,
+        /// What it occupies.
+        allocated_bytes: u64,
+    },
 }
 
 /// An open pool.
@@ -177,7 +203,7 @@ impl Pool {
     pub fn create(&self, record: &Record) -> Result<(), PoolError> {
         let id = &record.id;
         self.finish_delete(id)?;
-        self.reserve(id, record.capacity_bytes)?;
+        self.reserve(id, record.capacity_bytes, record.overcommit())?;
         let made = self.write_volume(record);
         if made.is_err() {
             self.release(id);
@@ -270,6 +296,27 @@ impl Pool {
         Ok(after)
     }
 
+    /// Gives a volume more room: promised, then written down, then there. A crash after the second
+    /// step leaves an image that [`Pool::stretch`] brings up to its record.
+    pub fn grow(&self, id: &VolumeId, bytes: u64) -> Result<Record, PoolError> {
+        let record = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
+        let before = self.reserve_more(id, bytes, record.overcommit())?;
+        let grown = self.update(id, |record| {
+            record.capacity_bytes = record.capacity_bytes.max(bytes);
+            Ok::<_, PoolError>(())
+        });
+        match grown {
+            Ok(record) => {
+                self.stretch(&record)?;
+                Ok(record)
+            }
+            Err(error) => {
+                self.set_reserved(id, before);
+                Err(error)
+            }
+        }
+    }
+
     /// Waits until no other process is changing the volume's record; held until dropped.
     fn take_turn(&self, id: &VolumeId) -> Result<File, PoolError> {
         loop {
@@ -298,6 +345,15 @@ impl Pool {
     pub fn image_id(&self, id: &VolumeId) -> Result<(u64, u64), PoolError> {
         let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
         stat.map(|s| (s.st_dev, s.st_ino)).ok_or_else(|| PoolError::ImageMissing(id.clone()))
+    }
+
+    /// How the image of a volume is.
+    pub fn image_state(&self, record: &Record) -> Result<ImageState, PoolError> {
+        let stat = self.io("look at an image", self.dir.stat(&names::image(&record.id)))?;
+        Ok(stat.map_or(ImageState::Missing, |stat| ImageState::Has {
+            bytes: stat.st_size.max(0).cast_unsigned(),
+            allocated_bytes: stat.st_blocks.max(0).cast_unsigned() * 512,
+        }))
     }
 
     /// Gives an image its full size again, should a power failure have cost it some.

@@ -11,6 +11,9 @@ use crate::id::VolumeId;
 /// The form this program writes; a higher number comes from a newer one and is left alone.
 pub const VERSION: u32 = 1;
 
+/// Class parameter: how often free space may be promised.
+pub const OVERCOMMIT: &str = "overcommit";
+
 /// One volume, as recorded in `<id>.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,6 +87,19 @@ pub struct Staged {
 }
 
 impl Record {
+    /// How often the class lets free space be promised; 1 unless it says otherwise.
+    #[must_use]
+    pub fn overcommit(&self) -> f64 {
+        let given = self.parameters.get(OVERCOMMIT).and_then(|text| text.parse().ok());
+        given.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0).unwrap_or(1.0)
+    }
+
+    /// Whether nobody ever had access to its bytes.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.content == Content::Blank
+    }
+
     /// The attachment of `node`.
     #[must_use]
     pub fn attachment(&self, node: &str) -> Option<&Attachment> {

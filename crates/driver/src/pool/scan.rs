@@ -1,5 +1,7 @@
 //! What a pool does first: finish or undo whatever a crash cut short.
 
+use std::collections::HashMap;
+
 use rustix::fs::{OFlags, RenameFlags};
 
 use super::names::{self, Entry};
@@ -82,9 +84,14 @@ impl Pool {
     }
 
     fn count(&self) -> Result<(), PoolError> {
-        let ids = self.list()?;
-        let mut accounts = self.accounts.lock();
-        for id in ids {
+        self.accounts.lock().reserved = self.sizes()?;
+        Ok(())
+    }
+
+    /// The size of every volume, by its record.
+    pub(super) fn sizes(&self) -> Result<HashMap<VolumeId, u64>, PoolError> {
+        let mut sizes = HashMap::new();
+        for id in self.list()? {
             let bytes = match self.read(&id) {
                 Ok(Some(record)) => record.capacity_bytes,
                 Ok(None) => continue,
@@ -95,8 +102,8 @@ impl Pool {
                     stat.map_or(0, |stat| stat.st_size.max(0).cast_unsigned())
                 }
             };
-            accounts.reserved.insert(id, bytes);
+            sizes.insert(id, bytes);
         }
-        Ok(())
+        Ok(sizes)
     }
 }

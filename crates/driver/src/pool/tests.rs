@@ -77,14 +77,14 @@ fn space_is_promised_once() {
     pool.create(&record("a", 6 << 20)).unwrap();
     let refused = pool.create(&record("b", 6 << 20));
     assert!(matches!(refused, Err(PoolError::Full { .. })), "{refused:?}");
-    assert_eq!(pool.allocatable_bytes().unwrap(), 4 << 20);
+    assert_eq!(pool.allocatable_bytes(1.0).unwrap(), 4 << 20);
     drop(pool);
 
     // The sum is rebuilt from the disk, and given back by a delete.
     let pool = Pool::open(&config, ALONE).unwrap();
-    assert_eq!(pool.allocatable_bytes().unwrap(), 4 << 20);
+    assert_eq!(pool.allocatable_bytes(1.0).unwrap(), 4 << 20);
     delete(&pool, &record("a", 0).id);
-    assert_eq!(pool.allocatable_bytes().unwrap(), 10 << 20);
+    assert_eq!(pool.allocatable_bytes(1.0).unwrap(), 10 << 20);
     assert_eq!(files(tmp.path()), Vec::<String>::new());
 }
 
