@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::freeze::HolderProgram;
 
 /// Which of the two drivers a process is. Attach and topology are properties of a driver, not of
 /// a volume, so the two kinds carry two names.
@@ -212,7 +215,15 @@ pub struct DriverConfig {
     pub default_fstype: FsType,
     /// How often free space may be promised; 1 promises each byte once.
     pub overcommit: f64,
+    /// How long writers of a volume may be held up while its data is copied.
+    pub copy_budget: Duration,
+    /// The program that holds a filesystem frozen while it is copied. Without one, only volumes
+    /// that nothing has mounted can be copied.
+    pub freeze_holder: Option<HolderProgram>,
 }
+
+/// Value of [`DriverConfig::copy_budget`] when nothing else is said.
+pub const DEFAULT_COPY_BUDGET: Duration = Duration::from_secs(5);
 
 impl DriverConfig {
     /// A configuration with the documented defaults and no pool yet.
@@ -226,6 +237,8 @@ impl DriverConfig {
             max_volumes: 128,
             default_fstype: FsType::Ext4,
             overcommit: 1.0,
+            copy_budget: DEFAULT_COPY_BUDGET,
+            freeze_holder: None,
         }
     }
 
@@ -259,6 +272,9 @@ impl DriverConfig {
                 return Err(ConfigError::PoolTwice(pool.name.clone(), pool.dir.clone()));
             }
         }
+        if self.copy_budget.is_zero() {
+            return Err(ConfigError::CopyBudget);
+        }
         if !(self.overcommit.is_finite() && self.overcommit >= 1.0) {
             return Err(ConfigError::Overcommit(self.overcommit));
         }
@@ -288,6 +304,9 @@ pub enum ConfigError {
     /// Two pools share a name or a directory.
     #[error("pool {0} ({1}) is given twice, by name or by directory")]
     PoolTwice(String, PathBuf),
+    /// No time to copy anything.
+    #[error("the copy budget must be longer than nothing")]
+    CopyBudget,
     /// The ratio promises less than there is, or is no number.
     #[error("overcommit {0} must be a number of at least 1")]
     Overcommit(f64),
@@ -321,7 +340,8 @@ mod tests {
     #[test]
     fn bad_settings_are_named() {
         type Change = fn(&mut DriverConfig);
-        let cases: [(&str, Change, &str); 9] = [
+        let cases: [(&str, Change, &str); 10] = [
+            ("no time", |c| c.copy_budget = Duration::ZERO, "copy budget"),
             ("empty name", |c| c.driver_name.clear(), "driver name"),
             ("slash in name", |c| c.driver_name = "a/b".into(), "driver name"),
             ("too long for a key", |c| c.driver_name = "a".repeat(60), "driver name"),

@@ -1,6 +1,6 @@
 //! The driver as a whole: its pools, who is busy with which volume, and what starts it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,8 +51,8 @@ pub struct Driver {
 pub(crate) struct Inner {
     pub config: DriverConfig,
     pub pools: Vec<Pool>,
-    /// Volumes with a call under way.
-    busy: Arc<Mutex<HashSet<VolumeId>>>,
+    /// Volumes, snapshots and groups with a call under way.
+    busy: Arc<Mutex<Busy>>,
     /// Volumes attached to each node, as recorded; only the controller changes them.
     pub attached: Mutex<HashMap<String, BTreeSet<VolumeId>>>,
 }
@@ -78,6 +78,9 @@ impl Driver {
         let inner = Inner { config, pools, busy: Arc::default(), attached: Mutex::default() };
         if inner.config.mode.node() {
             inner.settle_node().map_err(DriverError::Settle)?;
+        }
+        if inner.config.mode.controller() {
+            inner.settle_groups().map_err(DriverError::Settle)?;
         }
         if inner.config.mode.controller() && inner.config.kind == DriverKind::Shared {
             inner.count_attachments().map_err(DriverError::Settle)?;
@@ -137,21 +140,35 @@ fn endpoint_path(endpoint: &str) -> Result<&Path, DriverError> {
 }
 
 impl Inner {
-    /// Notes that a call for `id` is under way; refuses when another one is.
-    pub fn lock(&self, id: &VolumeId) -> Result<VolumeGuard, Refusal> {
-        if !self.busy.lock().insert(id.clone()) {
-            return Err(Refusal::Pending(id.clone()));
+    /// Notes that a call for a volume is under way; refuses when another one is.
+    pub fn lock(&self, id: &VolumeId) -> Result<BusyGuard, Refusal> {
+        self.claim(&Claim::alone(id))
+    }
+
+    /// Notes that a call is under way; refuses when one is that gets in its way.
+    pub fn claim(&self, claim: &Claim) -> Result<BusyGuard, Refusal> {
+        let mut busy = self.busy.lock();
+        match (busy.get_mut(&claim.id), claim.alone) {
+            (None, alone) => {
+                busy.insert(claim.id.clone(), if alone { ALONE } else { 1 });
+            }
+            (Some(others), false) if *others != ALONE => *others += 1,
+            (Some(_), _) => return Err(Refusal::Pending(claim.id.clone())),
         }
-        Ok(VolumeGuard { busy: Arc::clone(&self.busy), id: id.clone() })
+        Ok(BusyGuard { busy: Arc::clone(&self.busy), id: claim.id.clone() })
     }
 
     /// Id under which a volume of this name is found.
     pub fn id_for(&self, name: &str) -> VolumeId {
-        let scope = match self.config.kind {
+        VolumeId::for_name(self.scope(), name)
+    }
+
+    /// Names mean the same thing within it.
+    pub fn scope(&self) -> &str {
+        match self.config.kind {
             DriverKind::Local => self.config.node_id.as_str(),
             DriverKind::Shared => "",
-        };
-        VolumeId::for_name(scope, name)
+        }
     }
 
     /// The pool that has a volume, and its record.
@@ -170,16 +187,49 @@ impl Inner {
     }
 }
 
-/// Held while a call for a volume is under way.
-#[derive(Debug)]
-pub(crate) struct VolumeGuard {
-    busy: Arc<Mutex<HashSet<VolumeId>>>,
-    id: VolumeId,
+/// How many calls use each thing; [`ALONE`] is one that wants no other.
+type Busy = HashMap<String, u32>;
+
+const ALONE: u32 = u32::MAX;
+
+/// What a call needs for itself while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    id: String,
+    alone: bool,
 }
 
-impl Drop for VolumeGuard {
+impl Claim {
+    /// No other call may use it.
+    pub fn alone(id: impl ToString) -> Self {
+        Self { id: id.to_string(), alone: true }
+    }
+
+    /// Others that want no more may use it too.
+    pub fn shared(id: impl ToString) -> Self {
+        Self { id: id.to_string(), alone: false }
+    }
+
+    /// What is claimed.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// Held while a call is under way.
+#[derive(Debug)]
+pub(crate) struct BusyGuard {
+    busy: Arc<Mutex<Busy>>,
+    id: String,
+}
+
+impl Drop for BusyGuard {
     fn drop(&mut self) {
-        self.busy.lock().remove(&self.id);
+        let mut busy = self.busy.lock();
+        match busy.get_mut(&self.id) {
+            Some(others) if *others != ALONE && *others > 1 => *others -= 1,
+            _ => drop(busy.remove(&self.id)),
+        }
     }
 }
 

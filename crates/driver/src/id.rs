@@ -1,4 +1,5 @@
-//! Volume ids: the only text from outside that ever becomes part of a file name.
+//! Ids of volumes, snapshots and groups: the only text from outside that ever becomes part of a
+//! file name.
 
 use std::fmt;
 
@@ -34,9 +35,7 @@ impl VolumeId {
     /// Reads an id; `None` for whatever this driver cannot have made.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_prefix(PREFIX)?;
-        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        (digits.len() == DIGITS && digits.bytes().all(hex)).then(|| Self(text.to_owned()))
+        is_digits(text.strip_prefix(PREFIX)?).then(|| Self(text.to_owned()))
     }
 
     /// The id as text.
@@ -66,6 +65,96 @@ impl From<VolumeId> for String {
     }
 }
 
+/// An id of the same make as [`VolumeId`], under another prefix.
+macro_rules! hex_id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            fn of(parts: &[&str]) -> Self {
+                let mut hash = Sha256::new();
+                for part in parts {
+                    hash.update(part.as_bytes());
+                    hash.update([0]);
+                }
+                Self(format!("{}{}", $prefix, &hex::encode(hash.finalize())[..DIGITS]))
+            }
+
+            /// Reads an id; `None` for whatever this driver cannot have made.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                is_digits(text.strip_prefix($prefix)?).then(|| Self(text.to_owned()))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                Self::parse(&text).ok_or_else(|| format!("{text:?} is not a {} id", $what))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+    };
+}
+
+hex_id! {
+    /// The driver's handle for a snapshot: `snap-` and 32 hexadecimal digits.
+    SnapshotId, "snap-", "snapshot"
+}
+
+hex_id! {
+    /// The driver's handle for a group of snapshots: `group-` and 32 hexadecimal digits.
+    GroupId, "group-", "group snapshot"
+}
+
+impl SnapshotId {
+    /// The id of the snapshot called `name` within `scope`, as for volumes.
+    #[must_use]
+    pub fn for_name(scope: &str, name: &str) -> Self {
+        Self::of(&["single", scope, name])
+    }
+
+    /// The id of the snapshot of `source` that belongs to a group.
+    #[must_use]
+    pub fn in_group(group: &GroupId, source: &VolumeId) -> Self {
+        Self::of(&["member", group.as_str(), source.as_str()])
+    }
+}
+
+impl GroupId {
+    /// The id of the group of snapshots called `name` within `scope`, as for volumes.
+    #[must_use]
+    pub fn for_name(scope: &str, name: &str) -> Self {
+        Self::of(&["group", scope, name])
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.len() == DIGITS && text.bytes().all(hex)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +170,18 @@ mod tests {
         for text in ["", "vol-", "..", "../etc/passwd", "vol-/", "a\0b", &upper, &long, &dots] {
             assert_eq!(VolumeId::parse(text), None, "{text:?}");
         }
+    }
+    #[test]
+    fn ids_of_snapshots_and_groups_never_meet() {
+        let group = GroupId::for_name("n1", "a");
+        let source = VolumeId::for_name("n1", "v");
+        let one = SnapshotId::for_name("n1", "a");
+        assert_ne!(SnapshotId::in_group(&group, &source), one);
+        assert_ne!(SnapshotId::for_name("n2", "a"), one);
+        assert_eq!(SnapshotId::parse(one.as_str()), Some(one.clone()));
+        assert_eq!(GroupId::parse(group.as_str()), Some(group.clone()));
+        assert_eq!(SnapshotId::parse(group.as_str()), None);
+        assert_eq!(VolumeId::parse(one.as_str()), None);
+        assert_eq!(SnapshotId::parse("snap-../../etc/passwd"), None);
     }
 }

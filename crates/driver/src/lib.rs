@@ -8,7 +8,8 @@
 //!   finished or undone from the disk alone.
 //! * [`loopdev`], [`format`], [`mount`]: the kernel's side, each known by what it *is* (inode,
 //!   signature, device number) and never by a path or a number that may come to mean another thing.
-//! * `controller` and `node`: the rules of each call, blocking and free of locks.
+//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem that holds still meanwhile.
+//! * `controller`, `snapshot` and `node`: the rules of each call, blocking and free of locks.
 //! * `service`: the CSI services around them, with one lock for each volume.
 //!
 //! ```no_run
@@ -25,8 +26,10 @@
 mod access;
 pub mod config;
 mod controller;
+pub mod copy;
 mod driver;
 pub mod format;
+pub mod freeze;
 pub mod id;
 pub mod loopdev;
 pub mod mount;
@@ -34,6 +37,7 @@ mod node;
 pub mod pool;
 pub mod refusal;
 mod service;
+mod snapshot;
 
 pub use config::{ConfigError, DriverConfig, DriverKind, FsType, Mode, PoolConfig};
 pub use driver::{Driver, DriverError, run, serve};

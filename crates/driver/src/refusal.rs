@@ -2,7 +2,9 @@
 
 use tonic::{Code, Status};
 
+use crate::copy::CopyError;
 use crate::format::FormatError;
+use crate::freeze::FreezeError;
 use crate::id::VolumeId;
 use crate::loopdev::LoopError;
 use crate::mount::MountError;
@@ -34,9 +36,9 @@ pub enum Refusal {
     /// A page token that this driver did not give out.
     #[error("starting_token {0:?} is not valid; start again without it")]
     BadToken(String),
-    /// Another call for the same volume is under way.
-    #[error("another operation on volume {0} is under way")]
-    Pending(VolumeId),
+    /// Another call for the same volume, snapshot or group is under way.
+    #[error("another operation on {0} is under way")]
+    Pending(String),
     /// The pool said no.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -52,6 +54,22 @@ pub enum Refusal {
     /// A path from the request cannot be used.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// A filesystem could not be held still.
+    #[error("volume {id}: {source}")]
+    Freeze {
+        /// The volume.
+        id: VolumeId,
+        /// Why.
+        source: FreezeError,
+    },
+    /// An image could not be copied.
+    #[error("volume {id}: {source}")]
+    Copy {
+        /// The volume, or the snapshot's source.
+        id: VolumeId,
+        /// Why.
+        source: CopyError,
+    },
     /// The mount table could not be read.
     #[error("cannot read the mount table: {0}")]
     MountTable(#[source] std::io::Error),
@@ -80,6 +98,9 @@ impl Refusal {
                 Code::FailedPrecondition
             }
             Self::Format(_) => Code::Internal,
+            Self::Freeze { source, .. } => freeze_code(source),
+            Self::Copy { source: CopyError::TooSlow { .. }, .. } => Code::FailedPrecondition,
+            Self::Copy { source: CopyError::Io { source, .. }, .. } => io_code(source),
             Self::Place(PlaceError::Bad { .. }) => Code::InvalidArgument,
             Self::Place(PlaceError::NoParent(_)) => Code::FailedPrecondition,
             Self::Place(PlaceError::Io { .. }) => Code::Internal,
@@ -87,16 +108,36 @@ impl Refusal {
     }
 }
 
+fn freeze_code(error: &FreezeError) -> Code {
+    match error {
+        FreezeError::NoHolder | FreezeError::Foreign | FreezeError::TooSlow => {
+            Code::FailedPrecondition
+        }
+        // Both are over in a moment.
+        FreezeError::Ending | FreezeError::Lost => Code::Aborted,
+        FreezeError::Io { .. } => Code::Internal,
+    }
+}
+
+fn io_code(error: &std::io::Error) -> Code {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            Code::ResourceExhausted
+        }
+        _ => Code::Internal,
+    }
+}
+
 fn pool_code(error: &PoolError) -> Code {
     match error {
         PoolError::NotFound(_) => Code::NotFound,
         PoolError::Full { .. } | PoolError::NearlyFull { .. } => Code::ResourceExhausted,
-        PoolError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            Code::ResourceExhausted
-        }
-        PoolError::ImageMissing(_) | PoolError::BadRecord { .. } => Code::DataLoss,
+        PoolError::Io { source, .. } => io_code(source),
+        PoolError::ImageMissing(_)
+        | PoolError::BadRecord { .. }
+        | PoolError::BadSnapshot { .. } => Code::DataLoss,
         PoolError::InTheWay(_) => Code::FailedPrecondition,
-        PoolError::Io { .. } | PoolError::Busy { .. } => Code::Internal,
+        PoolError::Busy { .. } => Code::Internal,
     }
 }
 

@@ -10,6 +10,8 @@ use longshore_csi::server::Routes;
 use longshore_csi::v1 as csi;
 use longshore_csi::v1::controller_server::{Controller, ControllerServer};
 use longshore_csi::v1::controller_service_capability::rpc::Type as ControllerRpc;
+use longshore_csi::v1::group_controller_server::{GroupController, GroupControllerServer};
+use longshore_csi::v1::group_controller_service_capability::rpc::Type as GroupRpc;
 use longshore_csi::v1::identity_server::{Identity, IdentityServer};
 use longshore_csi::v1::node_server::{Node, NodeServer};
 use longshore_csi::v1::node_service_capability::rpc::Type as NodeRpc;
@@ -17,10 +19,11 @@ use longshore_csi::v1::plugin_capability::service::Type as PluginService;
 use tonic::{Request, Response, Status};
 
 use crate::config::DriverKind;
-use crate::controller::topology;
-use crate::driver::{Driver, Inner};
-use crate::id::VolumeId;
+use crate::controller::{source, topology};
+use crate::driver::{Claim, Driver, Inner};
+use crate::id::{SnapshotId, VolumeId};
 use crate::refusal::Refusal;
+use crate::snapshot;
 
 /// The services of the driver's mode.
 pub(crate) fn routes(driver: &Driver) -> Routes {
@@ -29,6 +32,7 @@ pub(crate) fn routes(driver: &Driver) -> Routes {
     let mut routes = Routes::new(IdentityServer::new(service.clone()));
     if mode.controller() {
         routes = routes.add_service(ControllerServer::new(service.clone()));
+        routes = routes.add_service(GroupControllerServer::new(service.clone()));
     }
     if mode.node() {
         routes = routes.add_service(NodeServer::new(service));
@@ -51,10 +55,21 @@ impl Service {
         volume: Option<VolumeId>,
         work: impl FnOnce(&Inner) -> Result<T, Refusal> + Send + 'static,
     ) -> Answer<T> {
+        self.claiming(call, volume.map(Claim::alone).into_iter().collect(), work).await
+    }
+
+    /// As [`Service::call`], alone with or sharing whatever is claimed.
+    async fn claiming<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        claims: Vec<Claim>,
+        work: impl FnOnce(&Inner) -> Result<T, Refusal> + Send + 'static,
+    ) -> Answer<T> {
         let inner = Arc::clone(&self.inner);
-        let label = volume.as_ref().map(ToString::to_string).unwrap_or_default();
+        let label = claims.first().map(|claim| claim.id().to_owned()).unwrap_or_default();
         let run = move || {
-            let _guard = volume.map(|id| inner.lock(&id)).transpose()?;
+            let guards: Result<Vec<_>, _> = claims.iter().map(|one| inner.claim(one)).collect();
+            let _guards = guards?;
             work(&inner)
         };
         let result = match tokio::task::spawn_blocking(run).await {
@@ -89,7 +104,8 @@ impl Identity for Service {
         _: Request<csi::GetPluginCapabilitiesRequest>,
     ) -> Answer<csi::GetPluginCapabilitiesResponse> {
         // The same from every process of a driver, whatever its mode: callers ask any of them.
-        let mut services = vec![PluginService::ControllerService];
+        let mut services =
+            vec![PluginService::ControllerService, PluginService::GroupControllerService];
         if self.inner.config.kind == DriverKind::Local {
             services.push(PluginService::VolumeAccessibilityConstraints);
         }
@@ -136,8 +152,8 @@ impl Controller for Service {
         request: Request<csi::CreateVolumeRequest>,
     ) -> Answer<csi::CreateVolumeResponse> {
         let request = request.into_inner();
-        let id = self.inner.id_for(&request.name);
-        self.call("CreateVolume", Some(id), move |inner| inner.create_volume(&request)).await
+        let claims = source::create_claims(&self.inner, &request);
+        self.claiming("CreateVolume", claims, move |inner| inner.create_volume(&request)).await
     }
 
     async fn delete_volume(
@@ -209,6 +225,11 @@ impl Controller for Service {
             ControllerRpc::GetVolume,
             ControllerRpc::VolumeCondition,
             ControllerRpc::SingleNodeMultiWriter,
+            ControllerRpc::CreateDeleteSnapshot,
+            ControllerRpc::ListSnapshots,
+            ControllerRpc::CloneVolume,
+            // GetSnapshot is answered but not announced: csi-sanity takes its capability, which
+            // is alpha, for a mistake.
         ];
         if self.inner.config.kind == DriverKind::Shared {
             types.extend([
@@ -229,30 +250,37 @@ impl Controller for Service {
 
     async fn create_snapshot(
         &self,
-        _: Request<csi::CreateSnapshotRequest>,
+        request: Request<csi::CreateSnapshotRequest>,
     ) -> Answer<csi::CreateSnapshotResponse> {
-        missing("CreateSnapshot")
+        let request = request.into_inner();
+        let claims = snapshot::create_claims(&self.inner, &request);
+        self.claiming("CreateSnapshot", claims, move |inner| inner.create_snapshot(&request)).await
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<csi::DeleteSnapshotRequest>,
+        request: Request<csi::DeleteSnapshotRequest>,
     ) -> Answer<csi::DeleteSnapshotResponse> {
-        missing("DeleteSnapshot")
+        let request = request.into_inner();
+        let claims =
+            SnapshotId::parse(&request.snapshot_id).map(Claim::alone).into_iter().collect();
+        self.claiming("DeleteSnapshot", claims, move |inner| inner.delete_snapshot(&request)).await
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<csi::ListSnapshotsRequest>,
+        request: Request<csi::ListSnapshotsRequest>,
     ) -> Answer<csi::ListSnapshotsResponse> {
-        missing("ListSnapshots")
+        let request = request.into_inner();
+        self.call("ListSnapshots", None, move |inner| inner.list_snapshots(&request)).await
     }
 
     async fn get_snapshot(
         &self,
-        _: Request<csi::GetSnapshotRequest>,
+        request: Request<csi::GetSnapshotRequest>,
     ) -> Answer<csi::GetSnapshotResponse> {
-        missing("GetSnapshot")
+        let request = request.into_inner();
+        self.call("GetSnapshot", None, move |inner| inner.get_snapshot(&request)).await
     }
 
     async fn controller_expand_volume(
@@ -279,6 +307,52 @@ impl Controller for Service {
         _: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Answer<csi::ControllerModifyVolumeResponse> {
         missing("ControllerModifyVolume")
+    }
+}
+
+#[tonic::async_trait]
+impl GroupController for Service {
+    async fn group_controller_get_capabilities(
+        &self,
+        _: Request<csi::GroupControllerGetCapabilitiesRequest>,
+    ) -> Answer<csi::GroupControllerGetCapabilitiesResponse> {
+        let capability = csi::GroupControllerServiceCapability {
+            r#type: Some(csi::group_controller_service_capability::Type::Rpc(
+                csi::group_controller_service_capability::Rpc {
+                    r#type: GroupRpc::CreateDeleteGetVolumeGroupSnapshot as i32,
+                },
+            )),
+        };
+        let capabilities = vec![capability];
+        Ok(Response::new(csi::GroupControllerGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn create_volume_group_snapshot(
+        &self,
+        request: Request<csi::CreateVolumeGroupSnapshotRequest>,
+    ) -> Answer<csi::CreateVolumeGroupSnapshotResponse> {
+        let request = request.into_inner();
+        let claims = snapshot::group::create_claims(&self.inner, &request);
+        let work = move |inner: &Inner| inner.create_group(&request);
+        self.claiming("CreateVolumeGroupSnapshot", claims, work).await
+    }
+
+    async fn delete_volume_group_snapshot(
+        &self,
+        request: Request<csi::DeleteVolumeGroupSnapshotRequest>,
+    ) -> Answer<csi::DeleteVolumeGroupSnapshotResponse> {
+        let request = request.into_inner();
+        let claims = snapshot::group::delete_claims(&self.inner, &request);
+        let work = move |inner: &Inner| inner.delete_group(&request);
+        self.claiming("DeleteVolumeGroupSnapshot", claims, work).await
+    }
+
+    async fn get_volume_group_snapshot(
+        &self,
+        request: Request<csi::GetVolumeGroupSnapshotRequest>,
+    ) -> Answer<csi::GetVolumeGroupSnapshotResponse> {
+        let request = request.into_inner();
+        self.call("GetVolumeGroupSnapshot", None, move |inner| inner.get_group(&request)).await
     }
 }
 

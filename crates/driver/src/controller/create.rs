@@ -8,13 +8,14 @@ use longshore_csi::v1::{
 };
 
 use super::size::Range;
+use super::source::{self, Origin};
 use super::topology;
 use crate::access::{Access, AccessKind};
 use crate::config::FsType;
 use crate::driver::Inner;
 use crate::format::FormatOptions;
 use crate::pool::Pool;
-use crate::pool::record::{Content, OVERCOMMIT, Record, VERSION};
+use crate::pool::record::{Content, OVERCOMMIT, Record, Source, VERSION};
 use crate::refusal::{Refusal, required_short};
 
 /// Chooses the pool.
@@ -36,6 +37,40 @@ struct Wanted<'a> {
     fstype: Option<FsType>,
     format: FormatOptions,
     block: bool,
+    source: Option<Source>,
+}
+
+impl Wanted<'_> {
+    /// Size of the new volume; a copy is at least as large as its source.
+    fn size(&self, minimum_bytes: u64, origin: Option<&Origin<'_>>) -> Result<u64, Refusal> {
+        let Some(origin) = origin else { return self.range.choose(minimum_bytes) };
+        let least = origin.size_bytes();
+        let mut range = self.range;
+        if range.required_bytes == 0 {
+            range.required_bytes = least;
+        }
+        let size = range.choose(minimum_bytes)?;
+        if size < least {
+            return Err(Refusal::OutOfRange(format!(
+                "{size} bytes are too small for a copy of {}, which has {least}",
+                origin.label()
+            )));
+        }
+        Ok(size)
+    }
+
+    fn check_origin(&self, origin: &Origin<'_>) -> Result<(), Refusal> {
+        if self.pool.name() != origin.pool().name() {
+            return Err(Refusal::Invalid(format!(
+                "volume_content_source {} is in pool {}, and copies are made in the same pool, \
+                 not in {}",
+                origin.label(),
+                origin.pool().name(),
+                self.pool.name()
+            )));
+        }
+        origin.check_use(self.fstype, self.block)
+    }
 }
 
 impl Inner {
@@ -45,47 +80,67 @@ impl Inner {
         request: &CreateVolumeRequest,
     ) -> Result<CreateVolumeResponse, Refusal> {
         check_name(&request.name)?;
-        let wanted = self.check_create(request)?;
+        // Mistakes in the request come before anything that only a look at the pools can tell.
+        Access::parse_all(&request.volume_capabilities, self.config.kind)?;
         let id = self.id_for(&request.name);
         if let Some((pool, record)) = self.find(&id)? {
+            let like = record.source.is_some().then_some((pool, record.fstype));
+            let wanted = self.check_create(request, like)?;
             check_same(&record, pool, &wanted, &request.name)?;
             return Ok(self.created(pool, &record));
         }
+        let origin = self.origin(request.volume_content_source.as_ref())?;
+        let like = origin.as_ref().map(|origin| (origin.pool(), origin.fstype()));
+        let wanted = self.check_create(request, like)?;
         let minimum_bytes = wanted.fstype.map_or(1, |fstype| wanted.format.minimum_bytes(fstype));
-        let record = Record {
+        let mut record = Record {
             version: VERSION,
             id,
             name: request.name.clone(),
-            capacity_bytes: wanted.range.choose(minimum_bytes)?,
+            capacity_bytes: wanted.size(minimum_bytes, origin.as_ref())?,
             fstype: wanted.fstype,
             block: wanted.block,
             parameters: request.parameters.clone(),
-            content: Content::Blank,
+            content: origin.as_ref().map_or(Content::Blank, Origin::content),
+            source: origin.as_ref().map(Origin::source),
+            shares: false,
             attachments: vec![],
             created: Timestamp::now(),
         };
-        wanted.pool.create(&record)?;
+        match &origin {
+            None => wanted.pool.create(&record)?,
+            Some(origin) => {
+                wanted.check_origin(origin)?;
+                wanted.pool.create_from(&mut record, |image| self.fill(origin, image))?;
+            }
+        }
         Ok(self.created(wanted.pool, &record))
     }
 
-    fn check_create(&self, request: &CreateVolumeRequest) -> Result<Wanted<'_>, Refusal> {
+    /// `like` is where a copy's source is and what it holds, which count unless the request says
+    /// otherwise.
+    fn check_create<'a>(
+        &'a self,
+        request: &CreateVolumeRequest,
+        like: Option<(&'a Pool, Option<FsType>)>,
+    ) -> Result<Wanted<'a>, Refusal> {
         let accesses = Access::parse_all(&request.volume_capabilities, self.config.kind)?;
-        if request.volume_content_source.is_some() {
-            let text = "volume_content_source: snapshots and clones are not supported";
-            return Err(Refusal::Invalid(text.to_owned()));
-        }
         if !request.mutable_parameters.is_empty() {
             return Err(Refusal::Invalid("mutable_parameters are not supported".to_owned()));
         }
         let (pool, from_class) = self.check_parameters(&request.parameters)?;
         topology::check(&self.config, request.accessibility_requirements.as_ref())?;
-        let fstype = one_fstype(&accesses, from_class.unwrap_or(self.config.default_fstype))?;
+        let default_pool = like.map(|(pool, _)| pool);
+        let default_fstype = from_class.or(like.and_then(|(_, fstype)| fstype));
+        let default_fstype = default_fstype.unwrap_or(self.config.default_fstype);
+        let fstype = one_fstype(&accesses, default_fstype)?;
         Ok(Wanted {
-            pool,
+            pool: default_pool.filter(|_| !request.parameters.contains_key(POOL)).unwrap_or(pool),
             range: Range::parse(request.capacity_range.as_ref())?,
             block: accesses.iter().any(Access::is_block),
             format: FormatOptions::parse(&request.parameters, fstype).map_err(Refusal::Invalid)?,
             fstype,
+            source: source::named(request.volume_content_source.as_ref()),
         })
     }
 
@@ -129,7 +184,7 @@ impl Inner {
             capacity_bytes: record.capacity_bytes.cast_signed(),
             volume_id: record.id.to_string(),
             volume_context: [(POOL.to_owned(), pool.name().to_owned())].into(),
-            content_source: None,
+            content_source: record.source.as_ref().map(source::describe),
             accessible_topology: topology::here(&self.config).into_iter().collect(),
         }
     }
@@ -188,7 +243,7 @@ fn one_fstype(accesses: &[Access], default: FsType) -> Result<Option<FsType>, Re
     Ok(chosen)
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+pub(crate) fn check_name(name: &str) -> Result<(), Refusal> {
     let banned = |c: char| matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     if required_short("name", name)?.contains(banned) {
         return Err(Refusal::Invalid("name contains a control character".to_owned()));
@@ -206,6 +261,8 @@ fn check_same(
         "belongs to another volume"
     } else if !wanted.range.admits(record.capacity_bytes) {
         "exists with another size"
+    } else if record.source != wanted.source {
+        "exists with another source"
     } else if pool.name() != wanted.pool.name() {
         "exists in another pool"
     } else if (record.fstype, record.block) != (wanted.fstype, wanted.block) {

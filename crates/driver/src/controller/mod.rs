@@ -6,6 +6,7 @@ pub mod create;
 pub mod expand;
 pub mod list;
 pub mod size;
+pub mod source;
 pub mod topology;
 
 use longshore_csi::v1::{
@@ -37,6 +38,7 @@ impl Inner {
                 self.release_device(pool, &id)?;
             }
             pool.delete(&id, |record| self.check_unused(pool, record))?;
+            pool.forget_freeze(&id, &self.config.node_id)?;
         }
         Ok(DeleteVolumeResponse {})
     }

@@ -289,6 +289,12 @@ pub fn update_size(device: LoopDevice) -> Result<(), LoopError> {
     ioctl::set_capacity(&file).map_err(|e| fail(device.number, "update its size", e))
 }
 
+/// Writes back whatever users of a raw device have written to it.
+pub fn flush(device: LoopDevice) -> Result<(), LoopError> {
+    let file = open_node(device.number, false)?;
+    file.sync_all().map_err(|e| fail(device.number, "flush it", e))
+}
+
 /// Size of a device.
 pub fn size_bytes(device: LoopDevice) -> Result<u64, LoopError> {
     let file = open_node(device.number, false)?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,19 @@ impl MountTable {
         };
         let entries = lines.map(|line| parse_line(line).ok_or_else(|| bad(line)));
         Ok(Self { entries: entries.collect::<io::Result<_>>()? })
+    }
+
+    /// Device number of the filesystem that an open file is on, as the table gives it; that of the
+    /// file itself may be another one (btrfs).
+    pub fn device_of(fd: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
+        let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd()))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+        let Some(id) = id else { return Ok(None) };
+        let table = std::fs::read("/proc/thread-self/mountinfo")?;
+        let line = table.split(|&b| b == b'\n').find(|line| {
+            line.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
+        });
+        Ok(line.and_then(parse_line).map(|entry| entry.device))
     }
 
     /// The mount that is on top at exactly this path.

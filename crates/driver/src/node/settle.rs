@@ -16,6 +16,8 @@ impl Inner {
                 pool.register_node(&self.config.node_id)?;
             }
         }
+        // First, because nothing else can be done with a frozen filesystem.
+        self.thaw_leftovers()?;
         let freed = self.cleanup_orphans()?;
         if freed > 0 {
             tracing::info!(freed, "detached loop devices that nothing used");

@@ -201,6 +201,15 @@ impl Inner {
                 return Ok(());
             }
         }
+        if record.content == Content::Copy {
+            if many_nodes {
+                let text = format!("volume {id} is a new copy: one node must stage it first");
+                return Err(Refusal::Precondition(text));
+            }
+            // Before any device shows it: two filesystems of one identity confuse the kernel.
+            let image = pool.image(id, OFlags::RDWR)?;
+            format::uuid::renew_uuid(&image, fstype)?;
+        }
         if record.content != Content::Filesystem {
             // Made by an earlier call that did not come to write it down, or brought along.
             pool.update(id, |record| {

@@ -5,16 +5,34 @@ use std::time::{Duration, Instant};
 
 use super::capacity::{self, View};
 use super::dir::Space;
-use super::{Pool, PoolError, names};
-use crate::id::VolumeId;
+use super::{Pool, PoolError};
 
 /// How long a sum of free space is believed while volumes are created in quick succession.
 const ESTIMATE_AGE: Duration = Duration::from_millis(100);
 
-/// Sizes of all volumes. Only the controller, being alone, needs and can keep them.
+/// What has been promised to one image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Promise {
+    /// Most bytes it can ever occupy.
+    pub(super) bytes: u64,
+    /// It may grow, as volumes do; a snapshot stays as it is.
+    pub(super) grows: bool,
+    /// It was made by sharing the blocks of another image.
+    pub(super) shares: bool,
+}
+
+impl Promise {
+    /// To an image with blocks of its own.
+    pub(super) fn to_volume(bytes: u64) -> Self {
+        Self { bytes, grows: true, shares: false }
+    }
+}
+
+/// What has been promised to all volumes and snapshots, by id. Only the controller, being alone,
+/// needs and can keep it.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    pub(super) reserved: HashMap<VolumeId, u64>,
+    pub(super) reserved: HashMap<String, Promise>,
     /// The pool when last summed up, with what was promised since; wrong by what others did.
     estimate: Option<(Instant, View)>,
 }
@@ -53,18 +71,18 @@ impl Pool {
     fn sum_up(&self, accounts: &mut Accounts) -> Result<View, PoolError> {
         if self._lock.is_none() {
             // Another process makes and deletes volumes here, so nothing is known for long.
-            accounts.reserved = self.sizes()?;
+            accounts.reserved = self.promises()?;
         }
         let (mut reserved_bytes, mut owed_bytes) = (0, 0);
-        for (id, reserved) in &accounts.reserved {
-            let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
-            let (size, allocated) = stat.map_or((0, 0), |stat| {
-                (stat.st_size.max(0).cast_unsigned(), stat.st_blocks.max(0).cast_unsigned() * 512)
-            });
+        for (id, promise) in &accounts.reserved {
+            let (size, allocated) = self.measure(id)?;
             // A node may have grown it since it was counted.
-            let bytes = size.max(*reserved);
+            let bytes = if promise.grows { size.max(promise.bytes) } else { promise.bytes };
+            // Blocks that an image shares count with the image they came from, and may all have
+            // to be had a second time.
+            let own = if promise.shares { 0 } else { allocated };
             reserved_bytes += bytes;
-            owed_bytes += bytes.saturating_sub(allocated);
+            owed_bytes += bytes.saturating_sub(own);
         }
         let view = View {
             space: self.space()?,
@@ -76,47 +94,54 @@ impl Pool {
         Ok(view)
     }
 
-    /// Sets bytes aside for a volume, or confirms that they are.
+    /// Size of an image and what it occupies; nothing when it is not there.
+    fn measure(&self, id: &str) -> Result<(u64, u64), PoolError> {
+        let stat = self.io("look at an image", self.dir.stat(&format!("{id}.img")))?;
+        Ok(stat.map_or((0, 0), |stat| {
+            (stat.st_size.max(0).cast_unsigned(), stat.st_blocks.max(0).cast_unsigned() * 512)
+        }))
+    }
+
+    /// Sets bytes aside for a volume or snapshot, or confirms that they are.
     pub(super) fn reserve(
         &self,
-        id: &VolumeId,
-        bytes: u64,
+        id: &str,
+        promise: Promise,
         overcommit: f64,
     ) -> Result<(), PoolError> {
         let mut accounts = self.accounts.lock();
         if accounts.reserved.contains_key(id) {
             return Ok(());
         }
-        self.check_room(&mut accounts, bytes, overcommit)?;
-        accounts.promised(bytes);
-        accounts.reserved.insert(id.clone(), bytes);
+        self.check_room(&mut accounts, promise.bytes, overcommit)?;
+        accounts.promised(promise.bytes);
+        accounts.reserved.insert(id.to_owned(), promise);
         Ok(())
     }
 
     /// Sets aside what a volume lacks to `bytes`, and returns what it had.
     pub(super) fn reserve_more(
         &self,
-        id: &VolumeId,
+        id: &str,
         bytes: u64,
         overcommit: f64,
-    ) -> Result<u64, PoolError> {
+    ) -> Result<Promise, PoolError> {
         let mut accounts = self.accounts.lock();
-        let stat = self.io("look at an image", self.dir.stat(&names::image(id)))?;
-        let size = stat.map_or(0, |stat| stat.st_size.max(0).cast_unsigned());
-        let before = accounts.reserved.get(id).copied().unwrap_or(size);
-        let more = bytes.saturating_sub(before);
+        let (size, _) = self.measure(id)?;
+        let before = accounts.reserved.get(id).copied().unwrap_or(Promise::to_volume(size));
+        let more = bytes.saturating_sub(before.bytes);
         if more > 0 {
             self.check_room(&mut accounts, more, overcommit)?;
             accounts.promised(more);
-            accounts.reserved.insert(id.clone(), bytes);
+            accounts.reserved.insert(id.to_owned(), Promise { bytes, ..before });
         }
         Ok(before)
     }
 
-    /// Takes a promise back that could not be kept.
-    pub(super) fn set_reserved(&self, id: &VolumeId, bytes: u64) {
+    /// Says what an image came to be, or takes a promise back that could not be kept.
+    pub(super) fn set_reserved(&self, id: &str, promise: Promise) {
         let mut accounts = self.accounts.lock();
-        accounts.reserved.insert(id.clone(), bytes);
+        accounts.reserved.insert(id.to_owned(), promise);
         accounts.estimate = None;
     }
 
@@ -150,7 +175,7 @@ impl Pool {
         Ok(())
     }
 
-    pub(super) fn release(&self, id: &VolumeId) {
+    pub(super) fn release(&self, id: &str) {
         let mut accounts = self.accounts.lock();
         if accounts.reserved.remove(id).is_some() {
             accounts.estimate = None;

@@ -14,6 +14,7 @@ pub mod names;
 mod notes;
 pub mod record;
 mod scan;
+pub mod snapshots;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,9 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags, RenameFlags};
 
 use crate::config::PoolConfig;
+use crate::copy::Method;
 use crate::id::VolumeId;
-use accounts::Accounts;
+use accounts::{Accounts, Promise};
 use dir::Dir;
 use record::{Content, Record};
 
@@ -59,6 +61,14 @@ pub enum PoolError {
     BadRecord {
         /// The volume.
         id: VolumeId,
+        /// What is wrong.
+        why: String,
+    },
+    /// A snapshot or group that cannot be used; nothing is done with it.
+    #[error("{id} is unusable: {why}")]
+    BadSnapshot {
+        /// The snapshot or group.
+        id: String,
         /// What is wrong.
         why: String,
     },
@@ -130,6 +140,8 @@ pub struct Pool {
     overcommit: f64,
     /// No other process touches the pool.
     alone: bool,
+    /// Images can share blocks.
+    shares: bool,
     accounts: Mutex<Accounts>,
     /// Keeps other controllers out for as long as the process lives.
     _lock: Option<File>,
@@ -147,7 +159,7 @@ impl Pool {
         let path = std::path::absolute(&config.dir).map_err(|e| fail("use", e))?;
         let dir = Dir::open_private(&path).map_err(|e| fail("open", e))?;
         let lock = if role.controller { Some(own(&dir, config, &fail)?) } else { None };
-        let pool = Self {
+        let mut pool = Self {
             name: config.name.clone(),
             path: path.canonicalize().map_err(|e| fail("resolve", e))?,
             file_id: dir.file_id().map_err(|e| fail("look at", e))?,
@@ -155,10 +167,14 @@ impl Pool {
             limit_bytes: config.limit_bytes,
             overcommit: role.overcommit,
             alone: role.alone,
+            shares: false,
             accounts: Mutex::default(),
             _lock: lock,
         };
         pool.settle(role)?;
+        if role.controller {
+            pool.shares = pool.probe_sharing()?;
+        }
         Ok(pool)
     }
 
@@ -178,6 +194,12 @@ impl Pool {
     #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
         self.file_id
+    }
+
+    /// Whether images can share blocks. Known to the controller, who makes copies.
+    #[must_use]
+    pub fn shares(&self) -> bool {
+        self.shares
     }
 
     /// The record of a volume; `None` when there is no such volume.
@@ -201,12 +223,23 @@ impl Pool {
 
     /// Makes a volume: its image, then its record. Space is set aside before anything else.
     pub fn create(&self, record: &Record) -> Result<(), PoolError> {
-        let id = &record.id;
+        self.create_from(&mut record.clone(), |_| Ok::<_, PoolError>(None))
+    }
+
+    /// As [`Pool::create`], with an image that `fill` copies something into. `fill` gets an empty
+    /// file and says how it was filled, or that it was not.
+    pub fn create_from<E: From<PoolError>>(
+        &self,
+        record: &mut Record,
+        fill: impl FnOnce(&File) -> Result<Option<Method>, E>,
+    ) -> Result<(), E> {
+        let id = &record.id.clone();
         self.finish_delete(id)?;
-        self.reserve(id, record.capacity_bytes, record.overcommit())?;
-        let made = self.write_volume(record);
+        let promise = Promise::to_volume(record.capacity_bytes);
+        self.reserve(id.as_str(), promise, record.overcommit())?;
+        let made = self.write_volume(record, fill);
         if made.is_err() {
-            self.release(id);
+            self.release(id.as_str());
             // Leave nothing that a later look could take for a volume on its way.
             let _ = self.dir.remove(&names::new_record(id));
             let _ = self.dir.remove(&names::new_image(id));
@@ -214,14 +247,37 @@ impl Pool {
         made
     }
 
-    fn write_volume(&self, record: &Record) -> Result<(), PoolError> {
-        let id = &record.id;
-        let (new_image, new_record) = (names::new_image(id), names::new_record(id));
+    fn write_volume<E: From<PoolError>>(
+        &self,
+        record: &mut Record,
+        fill: impl FnOnce(&File) -> Result<Option<Method>, E>,
+    ) -> Result<(), E> {
+        let new_image = names::new_image(&record.id);
         let image = self.io("make an image", self.dir.create_file(&new_image))?;
+        let filled = fill(&image)?;
         // Not flushed: a blank image that a power failure shortened is stretched when it is used.
         self.io("size an image", image.set_len(record.capacity_bytes))?;
+        if let Some(method) = filled {
+            self.io("flush an image", image.sync_all())?;
+            record.shares = method == Method::Shared;
+        }
+        self.commit_volume(record)?;
+        if record.shares {
+            let promise = Promise { shares: true, ..Promise::to_volume(record.capacity_bytes) };
+            self.set_reserved(record.id.as_str(), promise);
+        }
+        Ok(())
+    }
+
+    fn commit_volume(&self, record: &Record) -> Result<(), PoolError> {
+        let id = &record.id;
+        let (new_image, new_record) = (names::new_image(id), names::new_record(id));
         let written =
             self.io("write a record", self.dir.write_unflushed(&new_record, &render(record)))?;
+        if record.source.is_some() {
+            // An empty record is undone only where the image is blank, which this one is not.
+            self.io("flush a record", written.sync_all())?;
+        }
         match self.dir.rename(&new_image, &names::image(id), RenameFlags::NOREPLACE) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Err(PoolError::InTheWay(id.clone()));
@@ -273,7 +329,7 @@ impl Pool {
         self.io("remove a record", self.dir.remove(&names::temporary(id)))?;
         // Not flushed: what a power failure brings back is marked as deleted all the same.
         self.io("remove a record", self.dir.remove(&names::deleting(id)))?;
-        self.release(id);
+        self.release(id.as_str());
         Ok(())
     }
 
@@ -300,7 +356,7 @@ impl Pool {
     /// step leaves an image that [`Pool::stretch`] brings up to its record.
     pub fn grow(&self, id: &VolumeId, bytes: u64) -> Result<Record, PoolError> {
         let record = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
-        let before = self.reserve_more(id, bytes, record.overcommit())?;
+        let before = self.reserve_more(id.as_str(), bytes, record.overcommit())?;
         let grown = self.update(id, |record| {
             record.capacity_bytes = record.capacity_bytes.max(bytes);
             Ok::<_, PoolError>(())
@@ -311,14 +367,14 @@ impl Pool {
                 Ok(record)
             }
             Err(error) => {
-                self.set_reserved(id, before);
+                self.set_reserved(id.as_str(), before);
                 Err(error)
             }
         }
     }
 
     /// Waits until no other process is changing the volume's record; held until dropped.
-    fn take_turn(&self, id: &VolumeId) -> Result<File, PoolError> {
+    pub fn take_turn(&self, id: &VolumeId) -> Result<File, PoolError> {
         loop {
             let image = self.image(id, OFlags::RDONLY)?;
             self.io("lock an image", rustix::fs::flock(&image, FlockOperation::LockExclusive))?;
@@ -354,6 +410,11 @@ impl Pool {
             bytes: stat.st_size.max(0).cast_unsigned(),
             allocated_bytes: stat.st_blocks.max(0).cast_unsigned() * 512,
         }))
+    }
+
+    /// What an image occupies now.
+    pub fn data_bytes(&self, id: &VolumeId) -> Result<u64, PoolError> {
+        self.allocated_bytes(&names::image(id))
     }
 
     /// Gives an image its full size again, should a power failure have cost it some.

@@ -11,6 +11,8 @@
 //! | `.stg-<id>-<hash>.json` | the volume is staged on a node, or about to be |
 //! | `.node-<hash>.json` | a node that has this pool (`shared`) |
 //! | `.lock` | held by the one controller of the pool |
+//!
+//! Those of snapshots are in [`super::snapshots`].
 
 use crate::id::VolumeId;
 
@@ -78,6 +80,12 @@ pub fn temporary(id: &VolumeId) -> String {
 #[must_use]
 pub fn staged(id: &VolumeId, node_id: &str) -> String {
     format!(".stg-{id}-{}.json", hash(node_id))
+}
+
+/// Name of a node's note that it froze the volume's filesystem.
+#[must_use]
+pub fn freeze(id: &VolumeId, node_id: &str) -> String {
+    format!(".frz-{id}-{}", hash(node_id))
 }
 
 /// Name of the file by which a node shows that it has the pool.

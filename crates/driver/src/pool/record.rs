@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::FsType;
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 
 /// The form this program writes; a higher number comes from a newer one and is left alone.
 pub const VERSION: u32 = 1;
@@ -37,6 +37,12 @@ pub struct Record {
     pub parameters: BTreeMap<String, String>,
     /// Whether the image may still be formatted.
     pub content: Content,
+    /// What it was copied from, which may be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// The image was made by sharing the blocks of its source.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shares: bool,
     /// Nodes that may use the volume (`shared` driver only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
@@ -54,6 +60,24 @@ pub enum Content {
     Raw,
     /// It holds a filesystem that this driver made or found.
     Filesystem,
+    /// It holds a copy of another volume's filesystem, which needs an identity of its own before
+    /// it is mounted.
+    Copy,
+}
+
+/// What a volume was copied from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// Another volume.
+    Volume(VolumeId),
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Leave for one node to use a volume. It never expires by time.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use rustix::fs::{OFlags, RenameFlags};
 
+use super::accounts::Promise;
 use super::names::{self, Entry};
 use super::{Pool, PoolError, Role};
 use crate::format::probe::{Found, probe};
@@ -41,7 +42,11 @@ impl Pool {
             }
         }
         self.io("flush it", self.dir.sync())?;
-        if role.controller { self.count() } else { Ok(()) }
+        if role.controller {
+            self.settle_snapshots()?;
+            self.count()?;
+        }
+        Ok(())
     }
 
     /// An image that already has its final name only lacks the commit; anything less is undone.
@@ -84,26 +89,29 @@ impl Pool {
     }
 
     fn count(&self) -> Result<(), PoolError> {
-        self.accounts.lock().reserved = self.sizes()?;
+        self.accounts.lock().reserved = self.promises()?;
         Ok(())
     }
 
-    /// The size of every volume, by its record.
-    pub(super) fn sizes(&self) -> Result<HashMap<VolumeId, u64>, PoolError> {
-        let mut sizes = HashMap::new();
+    /// What each volume and snapshot may occupy, by its record.
+    pub(super) fn promises(&self) -> Result<HashMap<String, Promise>, PoolError> {
+        let mut promises = HashMap::new();
         for id in self.list()? {
-            let bytes = match self.read(&id) {
-                Ok(Some(record)) => record.capacity_bytes,
+            let promise = match self.read(&id) {
+                Ok(Some(record)) => {
+                    Promise { shares: record.shares, ..Promise::to_volume(record.capacity_bytes) }
+                }
                 Ok(None) => continue,
                 // Its bytes are still there and still somebody's.
                 Err(error) => {
                     tracing::error!(pool = %self.name, volume = %id, %error, "unusable volume left alone");
                     let stat = self.io("look at an image", self.dir.stat(&names::image(&id)))?;
-                    stat.map_or(0, |stat| stat.st_size.max(0).cast_unsigned())
+                    Promise::to_volume(stat.map_or(0, |stat| stat.st_size.max(0).cast_unsigned()))
                 }
             };
-            sizes.insert(id, bytes);
+            promises.insert(id.into(), promise);
         }
-        Ok(sizes)
+        self.snapshot_promises(&mut promises)?;
+        Ok(promises)
     }
 }

@@ -16,6 +16,8 @@ fn record(name: &str, capacity_bytes: u64) -> Record {
         block: true,
         parameters: BTreeMap::new(),
         content: Content::Blank,
+        source: None,
+        shares: false,
         attachments: vec![],
         created: jiff::Timestamp::UNIX_EPOCH,
     }

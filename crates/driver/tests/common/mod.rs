@@ -9,6 +9,7 @@ use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use longshore_csi::v1::*;
 use longshore_csi::{Client, CsiError};
+use longshore_driver::freeze::{HolderProgram, holder};
 use longshore_driver::id::VolumeId;
 use longshore_driver::{Driver, DriverConfig, DriverKind, FsType, PoolConfig};
 use tokio_util::sync::CancellationToken;
@@ -110,6 +111,7 @@ impl World {
     pub fn config(&self, kind: DriverKind, node: &str) -> DriverConfig {
         let mut config = DriverConfig::new(kind, node);
         config.pools.push(PoolConfig::new("default", self.pool()));
+        config.freeze_holder = Some(freeze_holder());
         config
     }
 }
@@ -165,6 +167,11 @@ pub fn mount(mode: Mode) -> VolumeCapability {
         access_mode: Some(AccessMode { mode: mode as i32 }),
         access_type: Some(AccessType::Mount(mount)),
     }
+}
+
+/// A single writer that does not care about the filesystem.
+pub fn mount_any() -> VolumeCapability {
+    VolumeCapability { access_type: Some(AccessType::Mount(MountVolume::default())), ..writer() }
 }
 
 /// A single writer of a filesystem of this type.
@@ -272,4 +279,71 @@ pub fn refused<T: std::fmt::Debug>(result: Result<T, CsiError>) -> Code {
 pub fn image(world: &World, id: &str) -> PathBuf {
     assert!(VolumeId::parse(id).is_some(), "{id}");
     world.pool().join(format!("{id}.img"))
+}
+
+/// This test program as the holder of a freeze: each test file that freezes has a test
+/// `freeze_holder` that calls [`hold_freeze`].
+pub fn freeze_holder() -> HolderProgram {
+    HolderProgram {
+        program: std::env::current_exe().expect("this program"),
+        args: ["--exact", "freeze_holder", "--nocapture"].map(str::to_owned).to_vec(),
+    }
+}
+
+/// Does nothing in an ordinary run.
+pub fn hold_freeze() {
+    if std::env::var_os(holder::ENV).is_some() {
+        let _ = holder::main();
+        std::process::exit(0);
+    }
+}
+
+/// A pool directory on a filesystem of its own, on a loop device below the world.
+pub fn mount_pool(world: &World, fstype: &str, bytes: u64) {
+    let image = world.at("pool.disk");
+    std::fs::File::create(&image).expect("made").set_len(bytes).expect("sized");
+    let run = |program: &str, args: &[&str]| {
+        let done = std::process::Command::new(program).args(args).output().expect(program);
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    run(&format!("mkfs.{fstype}"), &["-q", &image]);
+    let pool = world.dir("pool");
+    run("mount", &["-t", fstype, "-o", "loop", &image, &pool]);
+}
+
+pub fn snapshot(name: &str, source: &str) -> CreateSnapshotRequest {
+    CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: source.to_owned(),
+        ..Default::default()
+    }
+}
+
+pub async fn cut(client: &Client, name: &str, source: &str) -> Snapshot {
+    let made = client.create_snapshot(snapshot(name, source)).await.expect("cut");
+    made.snapshot.expect("a snapshot")
+}
+
+pub fn delete_snapshot(id: &str) -> DeleteSnapshotRequest {
+    DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() }
+}
+
+pub fn from_snapshot(id: &str) -> VolumeContentSource {
+    let source = volume_content_source::SnapshotSource { snapshot_id: id.to_owned() };
+    VolumeContentSource { r#type: Some(volume_content_source::Type::Snapshot(source)) }
+}
+
+pub fn from_volume(id: &str) -> VolumeContentSource {
+    let source = volume_content_source::VolumeSource { volume_id: id.to_owned() };
+    VolumeContentSource { r#type: Some(volume_content_source::Type::Volume(source)) }
+}
+
+/// A request for a copy.
+pub fn copy_of(
+    source: VolumeContentSource,
+    name: &str,
+    bytes: i64,
+    capability: VolumeCapability,
+) -> CreateVolumeRequest {
+    CreateVolumeRequest { volume_content_source: Some(source), ..create(name, bytes, capability) }
 }

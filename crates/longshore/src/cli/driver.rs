@@ -1,8 +1,10 @@
 //! `longshore driver`: the CSI drivers `local` and `shared`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use longshore_driver::FsType;
+use longshore_driver::freeze::HolderProgram;
 
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
@@ -71,6 +73,9 @@ pub struct Flags {
     /// How much may be promised for each byte of the pool.
     #[arg(long, default_value = "1", value_name = "RATIO")]
     overcommit: f64,
+    /// How long writers may be held up while a volume in use is copied for a snapshot or clone.
+    #[arg(long, default_value = "5s", value_parser = values::positive_duration, value_name = "TIME")]
+    copy_budget: Duration,
 }
 
 /// What a driver runs on.
@@ -96,6 +101,8 @@ pub struct Config {
     pub default_fstype: FsType,
     /// Promise per byte of pool, at least 1.
     pub overcommit: f64,
+    /// How long a copy may hold up writers.
+    pub copy_budget: Duration,
 }
 
 impl TryFrom<Flags> for Config {
@@ -113,6 +120,7 @@ impl TryFrom<Flags> for Config {
             max_volumes,
             default_fstype,
             overcommit,
+            copy_budget,
         } = flags;
         let required = |flag, why| UsageError::Required { flag, why };
         let pools =
@@ -141,6 +149,7 @@ impl TryFrom<Flags> for Config {
             max_volumes: Some(max_volumes).filter(|count| *count > 0),
             default_fstype: file_system(&default_fstype)?,
             overcommit,
+            copy_budget,
         })
     }
 }
@@ -165,7 +174,19 @@ impl From<Config> for longshore_driver::DriverConfig {
             max_volumes: config.max_volumes.unwrap_or(0),
             default_fstype: config.default_fstype,
             overcommit: config.overcommit,
+            copy_budget: config.copy_budget,
+            freeze_holder: Some(freeze_holder()),
         }
+    }
+}
+
+/// This program, as the holder of a frozen filesystem. Named so that it is found even when its
+/// file was replaced meanwhile.
+#[must_use]
+pub fn freeze_holder() -> HolderProgram {
+    HolderProgram {
+        program: "/proc/self/exe".into(),
+        args: vec![super::tree::FREEZE_HOLDER.to_owned()],
     }
 }
 
@@ -205,6 +226,7 @@ mod tests {
         assert_eq!(plain.pools, [Pool { name: "default".into(), dir: "/p".into() }]);
         assert_eq!((plain.max_volumes, plain.mode), (Some(128), Mode::All));
         assert_eq!(plain.default_fstype, FsType::Ext4);
+        assert_eq!(plain.copy_budget, longshore_driver::config::DEFAULT_COPY_BUDGET);
         assert!(longshore_driver::DriverConfig::from(plain).validate().is_ok());
         let shared = config(
             "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5 --default-fstype xfs",

@@ -82,6 +82,8 @@ pub enum Action {
     Client(client::Command),
     /// The keeper of one pod's processes, started by the node agent only.
     PodShim(Vec<OsString>),
+    /// The holder of a frozen filesystem, started by a driver only.
+    FreezeHolder,
 }
 
 /// A command line that was refused.
@@ -181,6 +183,7 @@ fn subcommand(rest: &[OsString]) -> Result<Action, Refusal> {
         "--help" | "-help" | "-h" | "help" => {
             return help(rest).map_err(|error| refuse(error, top));
         }
+        tree::FREEZE_HOLDER => return Ok(Action::FreezeHolder),
         tree::POD_SHIM => return Ok(Action::PodShim(rest.to_vec())),
         tree::UP_NODE => return up_node(rest).map_err(|error| refuse(error, top)),
         _ => {}
@@ -356,6 +359,7 @@ fn act(action: Action, program: &str) -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Action::FreezeHolder => return longshore_driver::freeze::holder::main(),
         Action::Client(command) => on(Threads::One, client::run(command)),
         Action::Up(config) => logged(&config.logging.clone(), Threads::Many, run::up(config)),
         Action::UpNode(config) => {
@@ -478,6 +482,7 @@ mod tests {
         assert!(
             matches!(decided("longshore pod-shim --x y"), Ok(Action::PodShim(args)) if args.len() == 2)
         );
+        assert!(matches!(decided("longshore freeze-holder"), Ok(Action::FreezeHolder)));
         assert!(matches!(decided("longshore get pvc"), Ok(Action::Client(_))));
     }
 

@@ -9,6 +9,9 @@ use super::{
 /// The hidden program that keeps one pod's processes.
 pub(super) const POD_SHIM: &str = "pod-shim";
 
+/// The hidden program that holds a filesystem frozen.
+pub(super) const FREEZE_HOLDER: &str = "freeze-holder";
+
 /// The hidden program that is one node of several; its argument is a file.
 pub(super) const UP_NODE: &str = "up-node";
 

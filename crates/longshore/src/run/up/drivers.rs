@@ -51,6 +51,9 @@ impl Plan<'_> {
         let mut shared = DriverConfig::new(DriverKind::Shared, self.node);
         shared.pools = vec![PoolConfig::new("default", self.shared_pool)];
         shared.mode = self.shared_mode;
+        for config in [&mut local, &mut shared] {
+            config.freeze_holder = Some(crate::cli::driver::freeze_holder());
+        }
         let mut served = Vec::new();
         for config in [local, shared] {
             let socket = self.root.join("plugins").join(&config.driver_name).join("csi.sock");

@@ -1,0 +1,184 @@
+//! Freezing a mounted filesystem for as long as its image is being copied, and never longer.
+//!
+//! A process that dies between freezing and thawing would leave every writer hanging. So a child
+//! does both ([`holder`]): it thaws when it is told to, when its parent is gone, and when its time
+//! is up. Should both be killed at once, a note in the pool says that the freeze was ours, and
+//! the next start thaws it. A freeze that somebody else made is never touched.
+
+pub mod holder;
+mod ioctl;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use holder::{FREEZE, FROZEN, LOST, THAW, THAWED};
+
+/// How much longer than allowed a holder waits for a parent that hangs.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// The program that holds a freeze: it must call [`holder::main`] and do nothing before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+}
+
+/// Why a filesystem is not, or was not, frozen.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeError {
+    /// Whoever runs this driver gave it no program for the job.
+    #[error("this driver was started without a program that holds filesystems frozen")]
+    NoHolder,
+    /// An earlier freeze of the volume is still ending.
+    #[error("an earlier freeze of the same filesystem is still ending")]
+    Ending,
+    /// Somebody else froze it.
+    #[error(
+        "the filesystem is frozen by somebody else; thaw it (fsfreeze --unfreeze) and try again"
+    )]
+    Foreign,
+    /// Writing back what was in memory took too long.
+    #[error("the filesystem did not come to rest in time")]
+    TooSlow,
+    /// It was thawed under our hands, so whatever was copied meanwhile is worthless.
+    #[error("the filesystem was thawed by somebody else while it was being copied")]
+    Lost,
+    /// A step failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A frozen filesystem. Dropping it thaws, without a word on whether the freeze held.
+#[derive(Debug)]
+pub struct Frozen {
+    control: Option<UnixStream>,
+    child: Option<Child>,
+}
+
+impl Frozen {
+    /// Freezes the filesystem that `mount` is a directory of, for at most until `until`. `note`
+    /// is locked by the holder for as long as it lives and tells of the freeze.
+    pub fn freeze(
+        program: Option<&HolderProgram>,
+        mount: OwnedFd,
+        note: File,
+        until: Instant,
+    ) -> Result<Self, FreezeError> {
+        let program = program.ok_or(FreezeError::NoHolder)?;
+        match rustix::fs::flock(&note, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(FreezeError::Ending),
+            Err(error) => return Err(fail("lock the note of a freeze")(error.into())),
+        }
+        let (ours, theirs) = UnixStream::pair().map_err(fail("make a socket"))?;
+        let child = Command::new(&program.program)
+            .args(&program.args)
+            .env_clear()
+            .env(holder::ENV, "1")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(mount)
+            .stderr(note)
+            // A key pressed in our terminal is not for the holder: it must outlive us.
+            .process_group(0)
+            .spawn()
+            .map_err(fail("start the program that holds a freeze"))?;
+        let mut frozen = Self { control: Some(ours), child: Some(child) };
+        frozen.begin(until)?;
+        Ok(frozen)
+    }
+
+    fn begin(&mut self, until: Instant) -> Result<(), FreezeError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let within = u32::try_from((left + SLACK).as_millis()).unwrap_or(u32::MAX);
+        let mut order = [FREEZE, 0, 0, 0, 0];
+        order[1..].copy_from_slice(&within.to_le_bytes());
+        self.control().write_all(&order).map_err(fail("tell the holder to freeze"))?;
+        match self.answer(left.max(Duration::from_millis(1)))? {
+            (FROZEN, _) => Ok(()),
+            (_, libc::EBUSY) => Err(FreezeError::Foreign),
+            (_, code) => Err(fail("freeze the filesystem")(io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    /// Thaws, and says whether the filesystem was frozen all the time.
+    pub fn thaw(mut self) -> Result<(), FreezeError> {
+        self.control().write_all(&[THAW]).map_err(|_| FreezeError::Lost)?;
+        // Thawing needs no disk; a holder that does not answer is being killed.
+        let answer = self.answer(Duration::from_secs(60));
+        self.control = None;
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
+        match answer {
+            Ok((THAWED, _)) => Ok(()),
+            Ok((LOST, _)) | Err(_) => Err(FreezeError::Lost),
+            Ok((_, code)) => Err(fail("thaw the filesystem")(io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    fn control(&self) -> &UnixStream {
+        self.control.as_ref().expect("only `thaw` and `drop` take it, and they end this")
+    }
+
+    fn answer(&self, within: Duration) -> Result<(u8, i32), FreezeError> {
+        let mut control = self.control();
+        control.set_read_timeout(Some(within)).map_err(fail("wait for the holder"))?;
+        let mut answer = [0; 5];
+        match control.read_exact(&mut answer) {
+            Ok(()) => {
+                let [kind, code @ ..] = answer;
+                Ok((kind, i32::from_le_bytes(code)))
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+            {
+                Err(FreezeError::TooSlow)
+            }
+            Err(error) => Err(fail("hear from the holder of a freeze")(error)),
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // The holder sees the end of the connection and thaws.
+        self.control = None;
+        if let Some(mut child) = self.child.take() {
+            // A freeze that takes long ends only when it is through; nobody has to wait for that.
+            std::thread::spawn(move || child.wait());
+        }
+    }
+}
+
+/// Thaws what a freeze of ours left, judging by its note. Waits for a holder that is at it.
+pub fn thaw_leftover(note: &File, mount: Option<OwnedFd>) -> Result<bool, FreezeError> {
+    rustix::fs::flock(note, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(|e| fail("lock the note of a freeze")(e.into()))?;
+    let Some(mount) = mount else { return Ok(false) };
+    if !holder::says_frozen(note).map_err(fail("read the note of a freeze"))? {
+        return Ok(false);
+    }
+    match ioctl::thaw(&mount) {
+        Ok(()) => Ok(true),
+        // The holder was killed before it froze anything.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(error) => Err(fail("thaw the filesystem")(error)),
+    }
+}
+
+fn fail(what: &'static str) -> impl FnOnce(io::Error) -> FreezeError {
+    move |source| FreezeError::Io { what, source }
+}

@@ -1,0 +1,238 @@
+//! Cutting: copies of one or several volumes as they are at one moment.
+//!
+//! Whoever uses a volume is held up or flushed first: a mounted filesystem is frozen, a raw device
+//! is flushed. Frozen time is what users feel, so everything slow (writing back, making files,
+//! flushing the copies) happens before or after it.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::config::DriverKind;
+use crate::copy::{self, CopyError, Method, Terms};
+use crate::driver::Inner;
+use crate::freeze::{FreezeError, Frozen};
+use crate::loopdev::{self, LoopDevice};
+use crate::mount::table::MountTable;
+use crate::node::show;
+use crate::pool::Pool;
+use crate::pool::record::Record;
+use crate::refusal::Refusal;
+
+/// A volume to be copied, and the empty file that gets the copy.
+pub(crate) struct Job<'a> {
+    pub pool: &'a Pool,
+    pub record: &'a Record,
+    pub to: &'a File,
+}
+
+/// What stands between a volume's image and a copy of it.
+enum Use {
+    /// Nothing has it.
+    Idle,
+    /// A filesystem is mounted; one of its directories.
+    Mounted(OwnedFd),
+    /// It is a raw device on this node.
+    Raw(LoopDevice),
+}
+
+/// A volume ready to be cut.
+struct Ready<'a> {
+    job: &'a Job<'a>,
+    image: File,
+    usage: Use,
+    /// Keeps other processes from staging the volume meanwhile.
+    _turn: File,
+}
+
+type Held<'a> = (&'a Job<'a>, Frozen);
+
+impl Inner {
+    /// Copies all volumes as they are at one moment between now and the answer. The caller holds
+    /// the lock of each, which unstaging needs too.
+    pub(crate) fn cut(&self, jobs: &[Job<'_>]) -> Result<Vec<Method>, Refusal> {
+        let mut ready = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            ready.push(self.prepare(job, jobs.len() > 1)?);
+        }
+        let (frozen, until) = match self.freeze_all(&ready) {
+            Ok(frozen) => frozen,
+            Err(error) => return Err(self.advise(error)),
+        };
+        let copied: Result<Vec<_>, _> = ready.iter().map(|one| self.copy_one(one, until)).collect();
+        // Whether or not the copies succeeded.
+        let held = self.thaw_all(frozen);
+        let copied = copied.map_err(|error| self.advise(error))?;
+        held.map(|()| copied)
+    }
+
+    /// Freezes whatever is mounted, one after the other; when the last one is frozen, all are.
+    fn freeze_all<'a>(
+        &self,
+        ready: &'a [Ready<'a>],
+    ) -> Result<(Vec<Held<'a>>, Option<Instant>), Refusal> {
+        let mut until = None;
+        let mut held = Vec::new();
+        for one in ready {
+            let Use::Mounted(mount) = &one.usage else { continue };
+            let until = *until.get_or_insert_with(|| Instant::now() + self.config.copy_budget);
+            match self.freeze_one(one.job, mount, until) {
+                Ok(frozen) => held.push((one.job, frozen)),
+                Err(error) => {
+                    // The first failure is the answer.
+                    let _ = self.thaw_all(held);
+                    return Err(error);
+                }
+            }
+        }
+        Ok((held, until))
+    }
+
+    fn freeze_one(
+        &self,
+        job: &Job<'_>,
+        mount: &OwnedFd,
+        until: Instant,
+    ) -> Result<Frozen, Refusal> {
+        let (id, node) = (&job.record.id, &self.config.node_id);
+        let fail = |source| Refusal::Freeze { id: id.clone(), source };
+        let mount = mount.try_clone().map_err(|e| fail(io("use its mount", e)))?;
+        let note = job.pool.freeze_note(id, node)?;
+        let frozen = Frozen::freeze(self.config.freeze_holder.as_ref(), mount, note, until);
+        // A holder that is still at it keeps its note, for whoever comes next.
+        if !matches!(frozen, Ok(_) | Err(FreezeError::TooSlow | FreezeError::Ending)) {
+            job.pool.forget_freeze(id, node)?;
+        }
+        frozen.map_err(fail)
+    }
+
+    /// Thaws everything, and says whether it was all frozen until now.
+    fn thaw_all(&self, frozen: Vec<Held<'_>>) -> Result<(), Refusal> {
+        let mut held = Ok(());
+        for (job, frozen) in frozen {
+            let id = &job.record.id;
+            let thawed = frozen.thaw().map_err(|source| Refusal::Freeze { id: id.clone(), source });
+            let forgotten = job.pool.forget_freeze(id, &self.config.node_id);
+            held = held.and(thawed).and(forgotten.map_err(Refusal::from));
+        }
+        held
+    }
+
+    fn prepare<'a>(&self, job: &'a Job<'a>, several: bool) -> Result<Ready<'a>, Refusal> {
+        let (pool, id) = (job.pool, &job.record.id);
+        let turn = pool.take_turn(id)?;
+        // As it is now, and not as it was before our turn: another node may have staged it.
+        let record = pool
+            .read(id)?
+            .ok_or_else(|| Refusal::NotFound(format!("volume {id} does not exist")))?;
+        let usage = self.usage(pool, &record)?;
+        let image = pool.image(id, OFlags::RDONLY)?;
+        match &usage {
+            Use::Idle => {}
+            Use::Mounted(mount) => {
+                // What is written back now need not be written back while everybody waits.
+                let written = rustix::fs::syncfs(mount).map_err(std::io::Error::from);
+                let fail = |source| Refusal::Freeze { id: id.clone(), source };
+                written
+                    .and_then(|()| image.sync_data())
+                    .map_err(|e| fail(io("write it back", e)))?;
+            }
+            Use::Raw(_) if several => {
+                return Err(Refusal::Precondition(format!(
+                    "volume {id} is in use as a raw device, which cannot be held still together \
+                     with others; stop its pod or take it out of the group"
+                )));
+            }
+            Use::Raw(_) if !pool.shares() => {
+                return Err(Refusal::Precondition(format!(
+                    "volume {id} is in use as a raw device, and pool {} can only copy it slowly; \
+                     stop its pod or use a pool on xfs or btrfs",
+                    pool.name()
+                )));
+            }
+            Use::Raw(device) => loopdev::flush(*device)?,
+        }
+        Ok(Ready { job, image, usage, _turn: turn })
+    }
+
+    /// Who has the volume. Freezing is possible only on the node that has it mounted.
+    fn usage(&self, pool: &Pool, record: &Record) -> Result<Use, Refusal> {
+        let (id, here) = (&record.id, &self.config.node_id);
+        for other in record.attachments.iter().filter(|one| one.node != *here) {
+            // Several nodes that only read leave the image as it is.
+            if !other.many_nodes && pool.is_staged(id, &other.node)? {
+                return Err(Refusal::Precondition(format!(
+                    "volume {id} is in use on node {}, and can be copied only by the driver there; \
+                     stop its pod",
+                    other.node
+                )));
+            }
+        }
+        if self.config.kind == DriverKind::Shared && !self.config.mode.node() {
+            return Ok(Use::Idle);
+        }
+        let look = self.look(pool, id)?;
+        let Some(device) = look.device else {
+            if self.config.kind == DriverKind::Local && loopdev::is_bound(id, look.backing)? {
+                let text = format!("volume {id} is in use on a loop device of somebody else");
+                return Err(Refusal::Precondition(text));
+            }
+            return Ok(Use::Idle);
+        };
+        if let Some(entry) = look.mounts().into_iter().find(|entry| look.is_filesystem(entry)) {
+            return Ok(Use::Mounted(open_mount(&entry.path, entry.device)?));
+        }
+        if look.staged.as_ref().is_some_and(|staged| staged.block) {
+            return Ok(Use::Raw(device));
+        }
+        if loopdev::is_claimed(device)? {
+            let text = format!("volume {id} is in use in another mount namespace; stop its pod");
+            return Err(Refusal::Precondition(text));
+        }
+        Ok(Use::Idle)
+    }
+
+    fn copy_one(&self, one: &Ready<'_>, until: Option<Instant>) -> Result<Method, Refusal> {
+        let terms = Terms { share: one.job.pool.shares(), until };
+        let copied = copy::copy(&one.image, one.job.to, terms);
+        copied.map_err(|source| Refusal::Copy { id: one.job.record.id.clone(), source })
+    }
+
+    /// What to do about a volume that cannot be copied in time.
+    fn advise(&self, refusal: Refusal) -> Refusal {
+        let slow = matches!(
+            refusal,
+            Refusal::Copy { source: CopyError::TooSlow { .. }, .. }
+                | Refusal::Freeze { source: FreezeError::TooSlow, .. }
+        );
+        if !slow {
+            return refusal;
+        }
+        Refusal::Precondition(format!(
+            "{refusal}; its pod may be held up for {:?} at most: stop the pod, or use a pool on xfs \
+             or btrfs, where a copy takes no time",
+            self.config.copy_budget
+        ))
+    }
+}
+
+/// Opens the root of a mounted filesystem, and makes sure that it is that one.
+pub(super) fn open_mount(path: &std::path::Path, device: (u32, u32)) -> Result<OwnedFd, Refusal> {
+    let fail = |error: rustix::io::Errno| {
+        Refusal::Precondition(format!("cannot open the mount at {}: {error}", show(path)))
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
+    let found = MountTable::device_of(&fd).map_err(Refusal::MountTable)?;
+    if found != Some(device) {
+        let text = format!("what is mounted at {} changed meanwhile", show(path));
+        return Err(Refusal::Precondition(text));
+    }
+    Ok(fd)
+}
+
+fn io(what: &'static str, source: std::io::Error) -> FreezeError {
+    FreezeError::Io { what, source }
+}

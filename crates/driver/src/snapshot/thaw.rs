@@ -1,0 +1,40 @@
+//! What an earlier process left frozen.
+
+use crate::driver::Inner;
+use crate::freeze;
+use crate::id::VolumeId;
+use crate::pool::{Pool, PoolError};
+use crate::refusal::Refusal;
+
+use super::cut::open_mount;
+
+impl Inner {
+    /// Thaws filesystems that this node's notes say were frozen here and never thawed. Only a
+    /// holder that was killed leaves one behind; others are not touched.
+    pub(crate) fn thaw_leftovers(&self) -> Result<(), Refusal> {
+        for pool in &self.pools {
+            for id in pool.freeze_notes(&self.config.node_id)? {
+                if self.thaw_leftover(pool, &id)? {
+                    tracing::warn!(volume = %id, "thawed a filesystem that a killed process left frozen");
+                }
+                pool.forget_freeze(&id, &self.config.node_id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn thaw_leftover(&self, pool: &Pool, id: &VolumeId) -> Result<bool, Refusal> {
+        let note = pool.freeze_note(id, &self.config.node_id)?;
+        let look = match self.look(pool, id) {
+            Ok(look) => Some(look),
+            Err(Refusal::Pool(PoolError::ImageMissing(_))) => None,
+            Err(error) => return Err(error),
+        };
+        let mount = look
+            .as_ref()
+            .and_then(|look| look.mounts().into_iter().find(|entry| look.is_filesystem(entry)));
+        let mount = mount.map(|entry| open_mount(&entry.path, entry.device)).transpose()?;
+        let thawed = freeze::thaw_leftover(&note, mount);
+        thawed.map_err(|source| Refusal::Freeze { id: id.clone(), source })
+    }
+}
