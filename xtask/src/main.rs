@@ -29,7 +29,7 @@ cargo xtask TASK
                 remember what the machine holds, and later fail if more is there
   real-kube build [TOOL…] | up [FLAGS] | down [DIR…]
                 build the real Kubernetes programs; start and end a cluster of them
-  golden apiserver|controllers [--against embedded|real] [--component NAME]… [--only TEXT]
+  golden apiserver|controllers [--against embedded|real] [--strict] [--component NAME]… [--only TEXT]
          [--jobs N] [--junit FILE] [--sample COMMIT]
                 play recorded scenarios against our programs; `golden ci` plays what CI needs
   sanity [--matrix] [--kind local|shared]

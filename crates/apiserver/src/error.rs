@@ -42,6 +42,11 @@ impl Cause {
         problems.into_iter().map(move |why| Self::invalid(field, &value, &why))
     }
 
+    /// A text breaks a rule; it is shown in full, however long it is.
+    pub fn invalid_whole(field: &str, text: &str, why: &str) -> Self {
+        Self::invalid_shown(field, &Value::from(text).to_string(), why)
+    }
+
     /// A value breaks a rule; it is shown as given.
     pub fn invalid_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
         Self::new("FieldValueInvalid", field, format!("Invalid value: {shown}: {why}"))
@@ -119,13 +124,16 @@ impl Cause {
     }
 }
 
-/// A value as it stands in an error text: short, and strings quoted.
+/// Longer values are cut in error texts: an answer stays small whatever was sent.
+const MAX_SHOWN: usize = 16 * 1024;
+
+/// A value as it stands in an error text, strings quoted.
 fn brief(value: &Value) -> String {
     let text = value.to_string();
-    if text.len() <= 256 {
+    if text.len() <= MAX_SHOWN {
         return text;
     }
-    let cut = (0..=256).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    let cut = (0..=MAX_SHOWN).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     format!("{}…", &text[..cut])
 }
 
@@ -255,6 +263,25 @@ impl Status {
         Self::new(406, "NotAcceptable", message)
     }
 
+    /// 406 for a media type that nothing is served in.
+    pub fn no_representation(list: bool) -> Self {
+        let watch = if list {
+            ", application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+        } else {
+            ""
+        };
+        let message = format!(
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf{watch}"
+        );
+        Self::new(406, "NotAcceptable", message).with_details(json!({}))
+    }
+
+    /// 415 for a patch of a type that nobody knows.
+    pub fn no_such_patch() -> Self {
+        Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+            .with_details(json!({}))
+    }
+
     /// 415 naming what would have been accepted.
     pub fn unsupported_media_type(accepted: &str) -> Self {
         let message = format!(
@@ -282,6 +309,29 @@ impl Status {
             &resource.plural,
             name,
         ))
+    }
+
+    /// 409: the object is another one than the client thinks.
+    pub fn other_uid(
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        wanted: &str,
+        is: &str,
+    ) -> Self {
+        // Where the object would be in etcd; custom resources are there under their group.
+        let place = match (&resource.custom, resource.plural.as_str()) {
+            (Some(_), plural) => format!("{}/{plural}", resource.group),
+            (None, "nodes") => "minions".into(),
+            (None, plural) => plural.to_owned(),
+        };
+        let place = [place.as_str(), namespace, name];
+        let key: String =
+            place.iter().filter(|part| !part.is_empty()).map(|part| format!("/{part}")).collect();
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}"
+        );
+        Self::conflict(resource, name, &why)
     }
 
     /// 409 that names the kind instead of the resource, as deletions do.

@@ -33,6 +33,7 @@ mod registry;
 mod selector;
 pub mod store;
 mod watch;
+mod words;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

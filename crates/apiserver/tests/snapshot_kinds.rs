@@ -108,7 +108,7 @@ async fn a_content_belongs_to_a_named_snapshot() {
         contents.patch_status("c", &PatchParams::default(), &Patch::Merge(size)).await.map(drop);
     refused(
         done.map_err(|error| error.to_string()),
-        "status.restoreSize in body should be greater than or equal to 0",
+        "restoreSize in body should be greater than or equal to 0",
     );
 }
 

@@ -43,7 +43,7 @@ pub fn task(args: &[String]) -> Result<()> {
 fn embedded(stop: &Interrupt) -> Result<Vec<Report>> {
     let options = Options::default();
     thread::scope(|scope| {
-        let talk = Options { jobs: Some(1), ..options.clone() };
+        let talk = Options { jobs: Some(1), strict: true, ..options.clone() };
         let beside = scope.spawn(move || run(Corpus::Apiserver, &talk, stop));
         let controllers = run(Corpus::Controllers, &options, stop);
         let apiserver = joined(beside.join());

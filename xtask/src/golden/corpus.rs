@@ -81,8 +81,8 @@ impl Corpus {
         Ok(Scenario { name, suite, components, file, shares })
     }
 
-    /// What is known to fail in a suite against a kind of server.
-    pub fn known(self, suite: &str, against: &str) -> Result<Known> {
+    /// What is known to fail in a suite against a kind of server; `strict` when prose is compared.
+    pub fn known(self, suite: &str, against: &str, strict: bool) -> Result<Known> {
         let lists = golden_dir().join("known-failures");
         let stem = match self {
             Self::Apiserver => lists.join(suite),
@@ -91,6 +91,9 @@ impl Corpus {
         let file = |ending: &str| PathBuf::from(format!("{}{ending}", stem.display()));
         let mut known = Known::read(&file(".txt"))?;
         known.merge(Known::read(&file(&format!(".{against}.txt")))?)?;
+        if strict {
+            known.merge(Known::read(&file(".strict.txt"))?)?;
+        }
         Ok(known)
     }
 
@@ -239,7 +242,7 @@ mod tests {
             assert_eq!(timed.stale(exists).collect::<Vec<_>>(), [""; 0]);
             for suite in suites {
                 for against in ["embedded", "real"] {
-                    let known = corpus.known(suite, against).unwrap();
+                    let known = corpus.known(suite, against, true).unwrap();
                     let exists =
                         |name: &str| all.iter().any(|s| s.name == name && s.suite == suite);
                     assert_eq!(known.stale(exists).collect::<Vec<_>>(), [""; 0], "{suite}");

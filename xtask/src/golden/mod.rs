@@ -56,11 +56,14 @@ pub struct Report {
 pub fn run(corpus: Corpus, options: &Options, stop: &Interrupt) -> Result<Report> {
     let begin = Instant::now();
     let against = options.against;
+    if options.strict && corpus != Corpus::Apiserver {
+        bail!("--strict is for the conversations with the API server");
+    }
     let all = corpus.scenarios()?;
     let suites: BTreeSet<String> = all.iter().map(|one| one.suite.clone()).collect();
     let mut known = BTreeMap::new();
     for suite in &suites {
-        let list = corpus.known(suite, against.name())?;
+        let list = corpus.known(suite, against.name(), options.strict)?;
         let here = |name: &str| all.iter().any(|one| one.name == name && one.suite == *suite);
         if let Some(gone) = list.stale(here).next() {
             bail!(
@@ -80,11 +83,12 @@ pub fn run(corpus: Corpus, options: &Options, stop: &Interrupt) -> Result<Report
         _ => 2,
     });
     server::build_tools(against, corpus)?;
-    let plan = Plan { corpus, against, jobs, stop };
+    let plan = Plan { corpus, against, jobs, strict: options.strict, stop };
     let mut cases = shards::run(&plan, &able, &is_known)?;
     play_timed_again(&plan, &able, &mut cases)?;
     cases.extend(unable);
-    let title = format!("{} on the {} API server", corpus.name(), against.name());
+    let prose = if options.strict { ", prose included," } else { "" };
+    let title = format!("{}{prose} on the {} API server", corpus.name(), against.name());
     let junit = options
         .junit
         .clone()

@@ -22,6 +22,8 @@ pub struct Options {
     pub only: Option<String>,
     pub jobs: Option<usize>,
     pub junit: Option<PathBuf>,
+    /// Compare prose too.
+    pub strict: bool,
     /// The fixed choice and what this commit draws.
     pub sample: Option<String>,
 }
@@ -34,6 +36,7 @@ impl Default for Options {
             only: None,
             jobs: None,
             junit: None,
+            strict: false,
             sample: None,
         }
     }
@@ -44,6 +47,10 @@ impl Options {
         let mut options = Self::default();
         let mut rest = args.iter();
         while let Some(arg) = rest.next() {
+            if arg == "--strict" {
+                options.strict = true;
+                continue;
+            }
             let (flag, value) = match arg.split_once('=') {
                 Some((flag, value)) => (flag, Some(value.to_owned())),
                 None => (arg.as_str(), None),
@@ -133,6 +140,7 @@ mod tests {
 
     #[test]
     fn flags_are_read_in_both_forms() {
+        assert!(parse("--strict").unwrap().strict && !parse("").unwrap().strict);
         let options =
             parse("--against real --component=attacher --component b --jobs 2 --only x").unwrap();
         assert_eq!(options.against, Against::Real);
@@ -147,7 +155,8 @@ mod tests {
     fn the_fixed_sample_has_25_scenarios_that_shall_pass() {
         let corpus = Corpus::Controllers;
         let all = corpus.scenarios().unwrap();
-        let known = |one: &Scenario| corpus.known(&one.suite, "real").unwrap().has(&one.name);
+        let known =
+            |one: &Scenario| corpus.known(&one.suite, "real", false).unwrap().has(&one.name);
         let options = parse("--sample 0123abc").unwrap();
         let chosen = options.choose(corpus, all, &known).unwrap();
         assert_eq!(chosen.len(), 25 + DRAWN);

@@ -30,6 +30,8 @@ pub struct Plan<'a> {
     pub corpus: Corpus,
     pub against: Against,
     pub jobs: usize,
+    /// Compare prose too.
+    pub strict: bool,
     pub stop: &'a Interrupt,
 }
 
@@ -112,6 +114,9 @@ fn runner(plan: &Plan, server: &Server, dir: &Path, batch: &[Scenario]) -> Resul
     let log = dir.join("runner.log");
     let mut command = python::runner(plan.corpus);
     command.arg("--kubeconfig").arg(server.kubeconfig()).env("TMPDIR", dir.join("tmp"));
+    if plan.strict {
+        command.arg("--strict");
+    }
     if plan.corpus == Corpus::Controllers {
         command.arg("--proto").arg(root().join("crates/csi/proto/csi.proto"));
         // The server is ours alone, and a runner that broke off leaves objects.

@@ -134,7 +134,15 @@ impl Strategy for CustomRules {
     }
 
     fn validate_status(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        self.0.judge(new, Some(old))
+        let mut causes = self.0.judge(new, Some(old));
+        // What is written through `/status` is called by its name inside of it.
+        for cause in &mut causes {
+            if let Some(inner) = cause.field.strip_prefix("status.") {
+                let whole = format!("{} in body", cause.field);
+                cause.message = cause.message.replace(&whole, &format!("{inner} in body"));
+            }
+        }
+        causes
     }
 
     fn is_new_generation(&self, new: &Value, old: &Value) -> bool {

@@ -19,6 +19,13 @@ fn walk(schema: &Schema, value: &Value, old: Option<&Value>, path: &str, causes:
     }
     if !fits(schema, value) {
         causes.push(Cause::wrong_type(path, type_of(value), &wanted(schema)));
+    }
+    if schema.kind == Some(Type::Integer)
+        && let Value::Number(number) = value
+    {
+        range(&schema.checks, number, path, causes);
+    }
+    if !fits(schema, value) {
         return;
     }
     limits(&schema.checks, value, path, causes);
@@ -109,6 +116,26 @@ fn wanted(schema: &Schema) -> String {
         _ if schema.int_or_string => "integer,string".into(),
         Some(kind) => kind.name().into(),
         None => String::new(),
+    }
+}
+
+/// A number has to be whole, and of the size its format says.
+fn range(checks: &Checks, number: &serde_json::Number, path: &str, causes: &mut Vec<Cause>) {
+    let whole = number.as_i64().or_else(|| {
+        number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e18).map(|f| f as i64)
+    });
+    let format = checks.format.as_deref().unwrap_or_default();
+    let fits = match format {
+        "int32" => whole.is_some_and(|n| i32::try_from(n).is_ok()),
+        _ => whole.is_some(),
+    };
+    if !fits {
+        let format = match format {
+            "" => "(default format)".to_owned(),
+            name => format!("with format {name}"),
+        };
+        let why = format!("Checked value must be of type integer {format} in {path}");
+        causes.push(Cause::invalid("<nil>", &"".into(), &why));
     }
 }
 
@@ -295,7 +322,6 @@ mod tests {
                 "FieldValueInvalid",
             ),
             (json!({"type": "integer", "multipleOf": 2}), json!(3), "FieldValueInvalid"),
-            (json!({"type": "integer"}), json!(1.5), "FieldValueTypeInvalid"),
             (json!({"type": "integer"}), json!("1"), "FieldValueTypeInvalid"),
             (json!({"type": "string"}), json!(null), "FieldValueTypeInvalid"),
             (json!({"type": "array", "maxItems": 1}), json!([1, 2]), "FieldValueTooMany"),
@@ -309,6 +335,18 @@ mod tests {
             assert_eq!(found.first().map(|(r, _)| *r), Some(wanted), "{schema} {value}");
             assert_eq!(found.len(), 1, "{schema} {value}: {found:?}");
         }
+    }
+
+    #[test]
+    fn numbers_that_are_not_whole_or_too_large_are_told() {
+        let int = |format: Value, value: Value| {
+            reasons(json!({"type": "integer", "format": format}), value)
+        };
+        let both = int(Value::Null, json!(1.5));
+        let nowhere = ("FieldValueInvalid", "<nil>".to_owned());
+        assert_eq!(both, [("FieldValueTypeInvalid", "spec.x".into()), nowhere.clone()]);
+        assert_eq!(int(json!("int32"), json!(3_000_000_000_i64)), [nowhere]);
+        assert_eq!(int(json!("int64"), json!(3_000_000_000_i64)), []);
     }
 
     #[test]

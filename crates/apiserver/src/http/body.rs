@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status};
+use crate::words;
 
 /// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -106,14 +107,52 @@ pub struct Parsed {
     pub doubles: Vec<String>,
 }
 
-/// Parses a body.
+/// What Go calls the part of an object that says what it is.
+const TYPE_META: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
+/// A body that is no object of the kind that was asked for.
+pub fn unrecognized(kind: &str, why: &str, body: &[u8]) -> Status {
+    let summary = words::summary(body);
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {why} ({summary})"
+    ))
+}
+
+/// Parses a body that should hold an object of a kind.
 ///
 /// # Errors
 /// 400 when it cannot be parsed.
-pub fn parse(encoding: Encoding, body: &[u8]) -> ApiResult<Parsed> {
-    let bad = |why: String| {
-        Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+pub fn parse(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
+    let mut parsed = read_tree(encoding, body, kind)?;
+    let fault = match &parsed.value {
+        // Nothing is an empty object.
+        Value::Null => {
+            parsed.value = empty();
+            None
+        }
+        Value::Object(map) => ["apiVersion", "kind"].into_iter().find_map(|field| {
+            let value = map.get(field).filter(|value| !value.is_string() && !value.is_null())?;
+            let is = words::type_name(value);
+            Some(format!(
+                "json: cannot unmarshal {is} into Go struct field .{field} of type string"
+            ))
+        }),
+        other => {
+            let is = words::type_name(other);
+            Some(format!("json: cannot unmarshal {is} into Go value of type {TYPE_META}"))
+        }
     };
+    match fault {
+        None => Ok(parsed),
+        Some(why) => Err(no_kind(kind, &why, body)),
+    }
+}
+
+fn no_kind(kind: &str, why: &str, body: &[u8]) -> Status {
+    unrecognized(kind, &format!("couldn't get version/kind; json parse error: {why}"), body)
+}
+
+fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
     match encoding {
         Encoding::Json => {
             let mut doubles = Vec::new();
@@ -121,16 +160,21 @@ pub fn parse(encoding: Encoding, body: &[u8]) -> ApiResult<Parsed> {
             let seed = doubles::Tree { path: String::new(), doubles: &mut doubles };
             let value = serde::de::DeserializeSeed::deserialize(seed, &mut deserializer)
                 .and_then(|value| deserializer.end().map(|()| value))
-                .map_err(|e| bad(e.to_string()))?;
+                .map_err(|e: serde_json::Error| {
+                    let why = words::json_fault(body).unwrap_or_else(|| e.to_string());
+                    no_kind(kind, &why, body)
+                })?;
             Ok(Parsed { value, doubles })
         }
         Encoding::Yaml => {
+            let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
         Encoding::Protobuf => {
-            let value = super::protobuf::decode(body)?;
+            let value =
+                super::protobuf::decode(body).map_err(|why| unrecognized(kind, &why, body))?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
     }
@@ -230,15 +274,27 @@ mod tests {
 
     #[test]
     fn doubles_are_found_and_the_last_counts() {
-        let parsed = parse(Encoding::Json, br#"{"a":{"k":1,"k":2},"l":[{"x":1,"x":2}]}"#).unwrap();
+        let parsed =
+            parse(Encoding::Json, br#"{"a":{"k":1,"k":2},"l":[{"x":1,"x":2}]}"#, "A").unwrap();
         assert_eq!(parsed.value, json!({"a": {"k": 2}, "l": [{"x": 2}]}));
         assert_eq!(parsed.doubles, ["a.k", "l[0].x"]);
-        assert!(parse(Encoding::Json, b"{} {}").is_err());
+        let why = |body: &[u8]| parse(Encoding::Json, body, "A").unwrap_err().message;
+        let start = "the object provided is unrecognized (must be of type A): couldn't get version/kind; json parse error: ";
+        assert_eq!(
+            why(b"{} {}"),
+            format!("{start}invalid character '{{' after top-level value ({{}} {{}})")
+        );
+        assert!(
+            why(b"[1]").starts_with(&format!("{start}json: cannot unmarshal array into Go value"))
+        );
+        assert!(
+            why(br#"{"kind":1}"#).contains("cannot unmarshal number into Go struct field .kind")
+        );
     }
 
     #[test]
     fn yaml_is_read() {
-        let parsed = parse(Encoding::Yaml, b"a: 1\nb:\n- x\n").unwrap();
+        let parsed = parse(Encoding::Yaml, b"a: 1\nb:\n- x\n", "A").unwrap();
         assert_eq!(parsed.value, json!({"a": 1, "b": ["x"]}));
     }
 }

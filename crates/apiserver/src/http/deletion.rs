@@ -52,10 +52,17 @@ impl Call<'_> {
 
     /// Options may stand in the body or in the query; the body wins.
     pub(super) fn delete_options(&self) -> ApiResult<DeleteOptions> {
-        let sent = if self.body.is_empty() { body::empty() } else { self.parse_body()?.value };
+        let sent = if self.body.is_empty() {
+            body::empty()
+        } else {
+            self.parse_other("DeleteOptions")?.value
+        };
         let kind = sent["kind"].as_str().unwrap_or("DeleteOptions");
         if kind != "DeleteOptions" {
-            return Err(Status::bad_request(format!("expected DeleteOptions, got {kind}")));
+            let version = sent["apiVersion"].as_str().unwrap_or_default();
+            return Err(Status::bad_request(format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
+            )));
         }
         self.read_delete_options(&sent)
     }
@@ -84,14 +91,18 @@ impl Call<'_> {
             .or_else(|| self.query.get("orphanDependents").map(|value| value == "true"));
         if orphan.is_some() && text("propagationPolicy").is_some() {
             let why = "orphanDependents and deletionPropagation cannot be both set";
-            causes.push(Cause::invalid("propagationPolicy", &json!(""), why));
+            causes.push(Cause::invalid(
+                "propagationPolicy",
+                &json!(text("propagationPolicy")),
+                why,
+            ));
         }
         let dry: Vec<String> = match sent["dryRun"].as_array() {
             Some(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
             None => self.query.all("dryRun").map(str::to_owned).collect(),
         };
-        for value in dry.iter().filter(|v| *v != "All") {
-            causes.push(Cause::not_supported("dryRun", value, &["All"]));
+        if dry.iter().any(|value| value != "All") {
+            causes.push(Cause::not_one_of("dryRun", &json!(dry), &[json!("All")]));
         }
         if !causes.is_empty() {
             return Err(Status::invalid_kind("meta.k8s.io", "DeleteOptions", "", causes));

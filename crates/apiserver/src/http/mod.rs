@@ -35,6 +35,7 @@ use crate::error::{ApiResult, Status};
 use body::Answer;
 use query::{Query, percent_decode};
 use route::Route;
+pub(crate) use schemas::field_type;
 
 /// The version this server says it is: a semantic version that names its Kubernetes level.
 pub const GIT_VERSION: &str = "v1.37.0+longshore";

@@ -55,6 +55,12 @@ impl<'a> Entry<'a> {
         self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
+    /// Whether some answer of ours has this media type, if not this form.
+    fn is_known(&self) -> bool {
+        self.is_json()
+            || matches!(self.media, "application/yaml" | "application/vnd.kubernetes.protobuf")
+    }
+
     fn is_json(&self) -> bool {
         matches!(self.media, "application/json" | "*/*" | "application/*")
     }
@@ -70,6 +76,9 @@ fn accept(headers: &HeaderMap) -> Option<&str> {
 /// 406 when none can be served.
 pub fn form(headers: &HeaderMap, include: Include, shape: Shape) -> ApiResult<Form> {
     let Some(accept) = accept(headers) else { return Ok(Form::Object) };
+    if !accept.split(',').map(Entry::parse).any(|entry| entry.is_known()) {
+        return Err(Status::no_representation(shape == Shape::List));
+    }
     for entry in accept.split(',').map(Entry::parse).filter(Entry::is_json) {
         let meta = entry.get("g") == Some("meta.k8s.io") && entry.get("v") == Some("v1");
         match (entry.get("as"), shape) {

@@ -172,7 +172,7 @@ impl Call<'_> {
 
     async fn token(&self) -> ApiResult<Answer> {
         self.write_options("CreateOptions")?;
-        let request = self.parse_body()?.value;
+        let request = self.parse_other("TokenRequest")?.value;
         let answered = token::answer(self.inner, &self.target, &request).await?;
         Ok(body::json(201, &answered))
     }
@@ -202,7 +202,7 @@ impl Call<'_> {
             "get" => core.scale(&self.target, self.query.version()?).await?,
             "update" => {
                 let options = self.write_options("UpdateOptions")?;
-                let parsed = self.parse_body()?;
+                let parsed = self.parse_other("Scale")?;
                 let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
                 core.rescale(&self.target, &source, options).await?
             }
@@ -296,7 +296,25 @@ impl Call<'_> {
 
     pub(super) fn parse_body(&self) -> ApiResult<body::Parsed> {
         let encoding = negotiate::encoding(&self.parts.headers)?;
-        body::parse(encoding, &self.body)
+        let resource = &self.target.resource;
+        let parsed = body::parse(encoding, &self.body, &resource.kind)?;
+        // A custom resource has to say what it is.
+        let missing = [("Kind", "kind"), ("apiVersion", "apiVersion")]
+            .into_iter()
+            .find(|(_, field)| parsed.value[*field].as_str().unwrap_or_default().is_empty());
+        match missing.filter(|_| resource.custom.is_some()) {
+            Some((name, _)) => {
+                let text = String::from_utf8_lossy(&self.body);
+                let why = format!("Object '{name}' is missing in '{text}'");
+                Err(body::unrecognized(&resource.kind, &why, &self.body))
+            }
+            None => Ok(parsed),
+        }
+    }
+
+    /// Reads a body of another kind than that of the path.
+    pub(super) fn parse_other(&self, kind: &str) -> ApiResult<body::Parsed> {
+        body::parse(negotiate::encoding(&self.parts.headers)?, &self.body, kind)
     }
 
     async fn create(&self) -> ApiResult<Answer> {
@@ -357,7 +375,8 @@ impl Call<'_> {
             let cause = Cause::required("fieldManager", "is required for apply patch");
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
-        let config = body::parse(negotiate::Encoding::Yaml, &self.body)?.value;
+        let config =
+            body::parse(negotiate::Encoding::Yaml, &self.body, &self.target.resource.kind)?.value;
         self.check_grant(Grant::Apply(&config)).await?;
         let force = self.query.flag("force");
         let applied = self.inner.core.apply(&self.target, part, &config, force, options);

@@ -12,13 +12,13 @@ use crate::logs::{LogError, LogRequest};
 impl Call<'_> {
     pub(super) async fn bind(&self) -> ApiResult<Answer> {
         let options = self.write_options("CreateOptions")?;
-        let binding = self.parse_body()?.value;
+        let binding = self.parse_other("Binding")?.value;
         self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))
     }
 
     pub(super) async fn evict(&self) -> ApiResult<Answer> {
-        let eviction = self.parse_body()?.value;
+        let eviction = self.parse_other("Eviction")?.value;
         let options = self.read_delete_options(&eviction["deleteOptions"])?;
         self.inner.core.evict(&self.target, &options).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))

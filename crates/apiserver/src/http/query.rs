@@ -75,7 +75,7 @@ impl Query {
         let parse = |text: &str| {
             text.parse().map_err(|_| {
                 Status::bad_request(format!(
-                    "invalid resource version: resourceVersion: Invalid value: {text:?}"
+                    "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
                 ))
             })
         };
@@ -104,11 +104,10 @@ impl Query {
     pub fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'static>> {
         let mut causes = Vec::new();
         let mut options = WriteOptions::default();
-        for value in self.all("dryRun").filter(|v| !v.is_empty()) {
-            options.dry_run = true;
-            if value != "All" {
-                causes.push(Cause::not_supported("dryRun", value, &["All"]));
-            }
+        let dry: Vec<&str> = self.all("dryRun").filter(|v| !v.is_empty()).collect();
+        options.dry_run = !dry.is_empty();
+        if dry.iter().any(|value| *value != "All") {
+            causes.push(Cause::not_one_of("dryRun", &dry.into(), &["All".into()]));
         }
         options.validation = match self.get("fieldValidation") {
             None | Some("Warn") => FieldValidation::Warn,

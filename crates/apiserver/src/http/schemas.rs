@@ -142,6 +142,12 @@ fn short(name: &str) -> &str {
 struct Facts {
     enums: HashMap<(&'static str, &'static str), Vec<&'static str>>,
     required: HashMap<&'static str, Vec<&'static str>>,
+    types: HashMap<(&'static str, &'static str), &'static str>,
+}
+
+/// The Go type of a field, where its schema does not say it.
+pub(crate) fn field_type(owner: &str, field: &str) -> Option<&'static str> {
+    FACTS.types.get(&(short(owner), field)).copied()
 }
 
 static FACTS: LazyLock<Facts> = LazyLock::new(|| {
@@ -152,6 +158,10 @@ static FACTS: LazyLock<Facts> = LazyLock::new(|| {
             (Some("enum"), Some(place)) => {
                 let values = words.map(|word| word.trim_matches('"')).collect();
                 facts.enums.extend(place.rsplit_once('.').map(|place| (place, values)));
+            }
+            (Some("type"), Some(place)) => {
+                let named = place.rsplit_once('.').zip(words.next());
+                facts.types.extend(named);
             }
             (Some("required"), Some(name)) => {
                 facts.required.insert(name, words.collect());

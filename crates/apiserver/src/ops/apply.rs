@@ -264,8 +264,14 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
     let resource = &target.resource;
     let text = |field: &str| config[field].as_str().unwrap_or_default();
     if text("kind").is_empty() || text("apiVersion").is_empty() {
-        let (version, kind) = (text("apiVersion"), text("kind"));
-        return Err(Status::bad_request(format!("invalid object type: /{version}, Kind={kind}")));
+        let (group, version) = match text("apiVersion").split_once('/') {
+            Some(pair) => pair,
+            None => ("", text("apiVersion")),
+        };
+        let kind = text("kind");
+        return Err(Status::bad_request(format!(
+            "invalid object type: {group}/{version}, Kind={kind}"
+        )));
     }
     check_kind(resource, config)?;
     if config["metadata"]["managedFields"].as_array().is_some_and(|list| !list.is_empty()) {
@@ -283,7 +289,7 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
     }
     check_name(target, &sent["metadata"])?;
     let decoded = codec::decode(&resource.codec, resource.quantities, sent.clone(), false)
-        .map_err(|why| undeclared(resource, &target.name, &why))?;
+        .map_err(|fault| undeclared(resource, &target.name, &resource.explain(fault)))?;
     if let Some(path) = decoded.unknown.first() {
         let why = format!(".{path}: field not declared in schema");
         return Err(undeclared(resource, &target.name, &why));
@@ -296,9 +302,8 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
 
 fn undeclared(resource: &Resource, name: &str, why: &str) -> Status {
     Status::bad_request(format!(
-        "failed to create typed patch object (/{name}; {}, Kind={}): {why}",
-        resource.api_version(),
-        resource.kind
+        "failed to create typed patch object (/{name}; {}/{}, Kind={}): {why}",
+        resource.group, resource.version, resource.kind
     ))
 }
 

@@ -83,9 +83,7 @@ fn bound(
     let uid = binding["metadata"]["uid"].as_str().unwrap_or_default();
     let is = pod["metadata"]["uid"].as_str().unwrap_or_default();
     if !uid.is_empty() && uid != is {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {is}");
-        return Err(Status::conflict(&target.resource, name, &why));
+        return Err(Status::other_uid(&target.resource, &target.namespace, name, uid, is));
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
         return refuse(&format!("pod {name} is being deleted, cannot be assigned to a host"));

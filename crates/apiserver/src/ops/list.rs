@@ -12,6 +12,7 @@ use crate::error::{ApiResult, Cause, Status};
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::store::{Page, Stored, Trimmed};
+use crate::words;
 
 /// How long a read waits for a version that is not there yet.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
@@ -77,16 +78,19 @@ impl Token {
     }
 
     fn decode(text: &str) -> ApiResult<Self> {
-        URL_SAFE_NO_PAD
-            .decode(text)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .ok_or_else(invalid_token)
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| {
+            let at = words::base64_fault_at(text, false).unwrap_or(0);
+            invalid_token(&format!("illegal base64 data at input byte {at}"))
+        })?;
+        serde_json::from_slice(&bytes).map_err(|_| match words::json_fault(&bytes) {
+            Some(why) => invalid_token(&why),
+            None => invalid_token("server does not recognize this encoded version "),
+        })
     }
 }
 
-fn invalid_token() -> Status {
-    Status::bad_request("continue key is not valid")
+fn invalid_token(why: &str) -> Status {
+    Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
 }
 
 /// The rest of an old list can be had at the current version, if the client accepts that the pages then
@@ -168,7 +172,9 @@ impl Core {
         }
         if token.rv > self.store.revision() {
             // No page was ever made at that version.
-            return Err(invalid_token());
+            return Err(invalid_token(
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ));
         }
         self.store
             .list_at(&resource.storage, namespace, token.rv)

@@ -17,7 +17,7 @@ use crate::clock::Environment;
 use crate::error::{ApiResult, Cause, Status};
 use crate::registry::codec;
 use crate::registry::strategy::{Context, Settings};
-use crate::registry::{Registry, Resource};
+use crate::registry::{Registry, Resource, is_builtin_kind};
 use crate::store::{Key, Store, Stored, WriteError};
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
@@ -150,8 +150,29 @@ fn check_kind(resource: &Resource, body: &Value) -> ApiResult<()> {
     if fits {
         return Ok(());
     }
-    let why = format!("no kind {kind:?} is registered for version {version:?}");
-    Err(cannot_handle(resource, if kind.is_empty() { &resource.kind } else { kind }, &why))
+    let (kind, version) = match (kind, version) {
+        ("", version) => (resource.kind.as_str(), version.to_owned()),
+        (kind, "") => (kind, resource.api_version()),
+        (kind, version) => (kind, version.to_owned()),
+    };
+    let last = version.rsplit('/').next().unwrap_or_default();
+    let why = if is_builtin_kind(&version, kind) {
+        let to = internal_package(&resource.group);
+        format!("converting ({last}.{kind}) to ({to}.{}): unknown conversion", resource.kind)
+    } else {
+        format!(
+            "no kind {kind:?} is registered for version {version:?} in scheme \"kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+        )
+    };
+    Err(Status::bad_request(format!(
+        "{kind} in version {last:?} cannot be handled as a {}: {why}",
+        resource.kind
+    )))
+}
+
+/// Where upstream has the types of a group.
+fn internal_package(group: &str) -> &str {
+    if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
 }
 
 /// A custom resource has to say what it is.
@@ -203,7 +224,7 @@ pub(crate) fn decode(
     }
     check_kind(resource, &body)?;
     let decoded = codec::decode(&resource.codec, resource.quantities, body, true)
-        .map_err(|why| cannot_handle(resource, &resource.kind, &why))?;
+        .map_err(|fault| cannot_handle(resource, &resource.kind, &resource.explain(fault)))?;
     let found: Vec<String> = decoded
         .unknown
         .iter()

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::patch::Patch;
-use crate::registry::{Resource, meta};
+use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, Stored, Write, WriteError};
+use crate::words;
 
 /// Which part of the object a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,21 +209,29 @@ fn make(
             let mut typed = old.clone();
             typed["kind"] = resource.kind.clone().into();
             typed["apiVersion"] = resource.api_version().into();
-            let patched = patch.apply(typed)?;
-            decode(resource, patched, &[], options).map_err(as_patch_error)
+            let patched = patch.apply(typed.clone())?;
+            decode(resource, patched, &[], options)
+                .map_err(|status| as_patch_error(status, resource, patch, typed))
         }
     }
 }
 
 /// A patch whose result is no object of the kind is invalid, not undecodable.
-fn as_patch_error(status: Status) -> Status {
-    match status.message.split_once(" cannot be handled as a ") {
-        Some((_, why)) => {
-            let cause = Cause::invalid("patch", &Value::Null, why);
-            Status::invalid_kind("", "", "", vec![cause])
+fn as_patch_error(status: Status, resource: &Resource, patch: &Patch, object: Value) -> Status {
+    let handled = status.message.split_once(" cannot be handled as a ");
+    let Some((_, why)) = handled.and_then(|(_, rest)| rest.split_once(": ")) else {
+        return status;
+    };
+    let shown = match (patch, patch.apply(object)) {
+        (Patch::Strategic(sent), _) => words::map_text(sent),
+        (_, Ok(patched)) => {
+            let ordered = resource.custom.is_none() && !patch.touches_metadata();
+            shown::object(&patched, ordered)
         }
-        None => status,
-    }
+        (_, Err(_)) => String::new(),
+    };
+    let cause = Cause::invalid_whole("patch", &shown, why);
+    Status::invalid_kind("", "", "", vec![cause])
 }
 
 /// Name, namespace and uid must be those of the object.
@@ -238,13 +247,9 @@ pub(super) fn check_identity(
     let uid = text("uid");
     if !uid.is_empty() && uid != is {
         return Err(match source {
-            Source::Whole { .. } => Status::conflict(
-                &target.resource,
-                &target.name,
-                &format!(
-                    "Precondition failed: UID in precondition: {uid}, UID in object meta: {is}"
-                ),
-            ),
+            Source::Whole { .. } => {
+                Status::other_uid(&target.resource, &target.namespace, &target.name, uid, is)
+            }
             Source::Patch(_) => immutable(target, "metadata.uid", &uid.into()),
         });
     }

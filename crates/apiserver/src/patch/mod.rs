@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
+use crate::words;
 
 /// A parsed patch.
 pub enum Patch {
@@ -24,33 +25,51 @@ impl Patch {
     /// # Errors
     /// 415 for an unknown type, 400 for a body that is no patch of that type.
     pub fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
-        let parse = || -> ApiResult<Value> {
-            serde_json::from_slice(body).map_err(|e| Status::bad_request(e.to_string()))
+        let other = |value: &Value, wanted: &str| {
+            let is = words::type_name(value);
+            Status::bad_request(format!(
+                "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
+            ))
         };
-        let object = || -> ApiResult<Value> {
-            let value = parse()?;
+        let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
+            serde_json::from_slice(body).map_err(|error| {
+                let why = words::json_fault(body).unwrap_or_else(|| error.to_string());
+                Status::bad_request(wrong(why))
+            })
+        };
+        let object = |wrong: fn(String) -> String| -> ApiResult<Value> {
+            let value = parse(wrong)?;
             if value.is_object() {
                 return Ok(value);
             }
-            Err(Status::bad_request("the patch is not an object"))
+            Err(other(&value, "map[string]interface {}"))
         };
         match content_type {
             "application/json-patch+json" => {
-                let list = parse()?;
+                let list = parse(|why| format!("error decoding patch: {why}"))?;
                 if !list.is_array() {
-                    return Err(Status::bad_request("a JSON patch is an array of operations"));
+                    return Err(other(&list, "[]handlers.jsonPatchOp"));
                 }
                 match serde_json::from_value(list) {
                     Ok(patch) => Ok(Self::Json(patch)),
                     Err(error) => Err(Status::unprocessable(&error.to_string())),
                 }
             }
-            "application/merge-patch+json" => Ok(Self::Merge(object()?)),
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic(object()?)),
-            _ => Err(Status::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, \
-                 application/strategic-merge-patch+json, application/apply-patch+yaml",
-            )),
+            "application/merge-patch+json" => {
+                Ok(Self::Merge(object(|_| "invalid JSON patch".into())?))
+            }
+            "application/strategic-merge-patch+json" => Ok(Self::Strategic(object(|why| why)?)),
+            _ => Err(Status::no_such_patch()),
+        }
+    }
+
+    /// Whether the patch says anything about metadata.
+    pub fn touches_metadata(&self) -> bool {
+        match self {
+            Self::Json(patch) => {
+                patch.iter().any(|step| step.path().as_str().starts_with("/metadata"))
+            }
+            Self::Merge(patch) | Self::Strategic(patch) => patch.get("metadata").is_some(),
         }
     }
 

@@ -67,29 +67,42 @@ pub struct Decoded {
     pub unknown: Vec<String>,
 }
 
+/// Why an object could not be decoded.
+#[derive(Debug)]
+pub struct Undecodable {
+    /// A text for people.
+    pub why: String,
+    /// The object, when it is one of its types that does not fit.
+    pub input: Option<Value>,
+}
+
 /// Runs the codec over an object; `defaults` fills in those that the codec itself knows.
 ///
 /// # Errors
-/// A text for people when a field has the wrong type.
+/// What is wrong when a field has the wrong type.
 pub fn decode(
     codec: &Codec,
     quantities: &[&str],
     mut input: Value,
     defaults: bool,
-) -> Result<Decoded, String> {
+) -> Result<Decoded, Undecodable> {
+    let plain = |why| Undecodable { why, input: None };
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
     }
     let codec = match codec {
         Codec::Typed(codec) => codec,
-        Codec::Custom(custom) => return custom.decode(input, defaults),
+        Codec::Custom(custom) => return custom.decode(input, defaults).map_err(plain),
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
-        canonical(&mut input, &parts)?;
+        canonical(&mut input, &parts).map_err(plain)?;
     }
-    let mut object = codec(input.clone())?;
+    let mut object = match codec(input.clone()) {
+        Ok(object) => object,
+        Err(why) => return Err(Undecodable { why, input: Some(input) }),
+    };
     if let Some(map) = object.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
@@ -120,7 +133,8 @@ fn canonical_quantity(value: &mut Value) -> Result<(), String> {
     let text = match value {
         Value::String(text) => text.trim().to_owned(),
         Value::Number(number) => number.to_string(),
-        _ => return Ok(()),
+        Value::Null => return Ok(()),
+        _ => String::new(),
     };
     let quantity: Quantity = text.parse().map_err(|_| {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -180,7 +194,7 @@ mod tests {
         let quantities = &["spec.resources.*.*"];
         let run = |spec| decode(&codec(), quantities, json!({"spec": spec}), true);
         assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
-        let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err();
+        let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err().why;
         assert!(why.starts_with("quantities must match"), "{why}");
         let rewritten = run(json!({"resources": {"requests": {"storage": "1024Mi"}}})).unwrap();
         assert_eq!(rewritten.object["spec"]["resources"]["requests"]["storage"], "1Gi");

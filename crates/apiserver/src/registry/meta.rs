@@ -101,10 +101,12 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<Cause> {
     if !old["deletionTimestamp"].is_null() {
         let had = old["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
         let has = new["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
-        let added: Vec<&Value> = has.iter().filter(|f| !had.contains(f)).collect();
+        let added: Vec<String> =
+            has.iter().filter(|f| !had.contains(f)).map(Value::to_string).collect();
         if !added.is_empty() {
             let why = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
             );
             causes.push(Cause::forbidden("metadata.finalizers", &why));
         }

@@ -10,12 +10,12 @@ pub mod shown;
 pub mod strategy;
 mod unified;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 use schemars::SchemaGenerator;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use codec::{Codec, Typed};
 use strategy::{Strategy, Traits};
@@ -24,6 +24,7 @@ use crate::apply::Shape;
 use crate::crd::Custom;
 use crate::http::openapi::Documents;
 use crate::store::Key;
+use crate::words;
 
 pub use kinds::namespace::is_terminating;
 
@@ -133,6 +134,14 @@ impl Resource {
         })
     }
 
+    /// What is wrong with an object that could not be decoded, as Go would say it.
+    pub fn explain(&self, fault: codec::Undecodable) -> String {
+        let found = fault.input.as_ref().zip(self.typed.as_ref()).and_then(|(input, typed)| {
+            words::type_fault(&builtin_schemas(typed), &typed.name, input)
+        });
+        found.unwrap_or(fault.why)
+    }
+
     /// The subresource of that name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
@@ -165,6 +174,27 @@ fn builtin_shape(typed: &Typed) -> Arc<Shape> {
         Arc::new(Shape::of_type(&typed.name, &generator.take_definitions(true)))
     });
     Arc::clone(shape)
+}
+
+/// The schemas of a built-in type and of all it refers to.
+fn builtin_schemas(typed: &Typed) -> Arc<Map<String, Value>> {
+    type Known = LazyLock<Mutex<HashMap<String, Arc<Map<String, Value>>>>>;
+    static KNOWN: Known = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock();
+    let schemas = known.entry(typed.name.clone()).or_insert_with(|| {
+        let mut generator = SchemaGenerator::default();
+        (typed.describe)(&mut generator);
+        Arc::new(generator.take_definitions(true))
+    });
+    Arc::clone(schemas)
+}
+
+/// Whether a kind is part of the program, by the version and the name that objects carry.
+pub fn is_builtin_kind(api_version: &str, kind: &str) -> bool {
+    static KINDS: LazyLock<HashSet<(String, String)>> = LazyLock::new(|| {
+        builtin::resources().into_iter().map(|r| (r.api_version(), r.kind)).collect()
+    });
+    KINDS.contains(&(api_version.to_owned(), kind.to_owned()))
 }
 
 /// All served kinds. A registry never changes; a new definition leads to a new registry.

@@ -97,11 +97,11 @@ pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-/// Access modes of volumes and claims.
-pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value) {
+/// Access modes of volumes and claims; `missing` is said when there are none.
+pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value, missing: &str) {
     let modes = items(spec, "/accessModes");
     if modes.is_empty() {
-        causes.push(Cause::required("spec.accessModes", "at least 1 access mode is required"));
+        causes.push(Cause::required("spec.accessModes", missing));
     }
     let modes: Vec<&str> = modes.iter().filter_map(Value::as_str).collect();
     for mode in &modes {
@@ -213,7 +213,7 @@ pub fn parameters(causes: &mut Vec<Cause>, parameters: &Value) {
         return;
     }
     if map.contains_key("") {
-        causes.push(Cause::invalid("parameters", &"".into(), "field must not be empty."));
+        causes.push(Cause::invalid("parameters", &"".into(), "field can not be empty."));
     }
     let size: usize = map.iter().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
     if size > MAX_BYTES {

@@ -21,6 +21,8 @@ pub enum Form {
     Whole(Record),
     /// A record, null when absent.
     Maybe(Record),
+    /// A list of records without absent fields; null when absent.
+    SparseList(Record),
     /// A record under its own names, without absent fields; null when absent.
     Sparse(Record),
 }
@@ -28,7 +30,7 @@ pub enum Form {
 /// Field names, as shown and as in the object, and their forms.
 pub type Record = &'static [(&'static str, &'static str, Form)];
 
-use Form::{Any, Flag, List, Maybe, Sparse, Text, Whole};
+use Form::{Any, Flag, List, Maybe, Sparse, SparseList, Text, Whole};
 
 const SECRET: Record = &[("Name", "name", Text), ("Namespace", "namespace", Text)];
 const REQUIREMENT: Record =
@@ -118,6 +120,51 @@ pub const ROLE_REF: Record =
 /// `nonResourceAttributes` of a review.
 pub const PATH_ATTRIBUTES: Record = &[("Path", "path", Text), ("Verb", "verb", Text)];
 
+const MANAGER: Record = &[
+    ("manager", "manager", Any),
+    ("operation", "operation", Any),
+    ("apiVersion", "apiVersion", Any),
+    ("time", "time", Any),
+    ("fieldsType", "fieldsType", Any),
+    ("fieldsV1", "fieldsV1", Any),
+    ("subresource", "subresource", Any),
+];
+const OWNER: Record = &[
+    ("apiVersion", "apiVersion", Any),
+    ("kind", "kind", Any),
+    ("name", "name", Any),
+    ("uid", "uid", Any),
+    ("controller", "controller", Any),
+    ("blockOwnerDeletion", "blockOwnerDeletion", Any),
+];
+const METADATA: Record = &[
+    ("name", "name", Any),
+    ("generateName", "generateName", Any),
+    ("namespace", "namespace", Any),
+    ("uid", "uid", Any),
+    ("resourceVersion", "resourceVersion", Any),
+    ("generation", "generation", Any),
+    ("creationTimestamp", "creationTimestamp", Any),
+    ("deletionTimestamp", "deletionTimestamp", Any),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds", Any),
+    ("labels", "labels", Any),
+    ("annotations", "annotations", Any),
+    ("ownerReferences", "ownerReferences", SparseList(OWNER)),
+    ("finalizers", "finalizers", Any),
+    ("managedFields", "managedFields", SparseList(MANAGER)),
+];
+
+/// A whole object in one line; `ordered` says whether its metadata stands in the order of its
+/// declaration, as in an object that nobody has touched there.
+pub fn object(value: &Value, ordered: bool) -> String {
+    let mut out = String::new();
+    let form = |name: &str| if ordered && name == "metadata" { Sparse(METADATA) } else { Any };
+    let fields = value.as_object().into_iter().flatten();
+    let parts = fields.map(|(name, value)| (Some(name.as_str()), form(name), value));
+    group(&mut out, ('{', '}'), parts, None);
+    out
+}
+
 /// A value in one line.
 pub fn compact(record: Record, value: &Value) -> String {
     let mut out = String::new();
@@ -141,7 +188,7 @@ fn write(out: &mut String, form: Form, value: &Value, depth: Option<usize>) {
         Text => out.push_str(&Value::from(value.as_str().unwrap_or_default()).to_string()),
         Flag => out.push_str(if *value == true { "true" } else { "false" }),
         Any => any(out, value, depth),
-        Maybe(_) | Sparse(_) | List(_) if value.is_null() => out.push_str("null"),
+        Maybe(_) | Sparse(_) | List(_) | SparseList(_) if value.is_null() => out.push_str("null"),
         Whole(fields) | Maybe(fields) => {
             let parts = fields.iter().map(|(name, key, form)| (Some(*name), *form, &value[*key]));
             group(out, ('{', '}'), parts, deeper);
@@ -150,6 +197,10 @@ fn write(out: &mut String, form: Form, value: &Value, depth: Option<usize>) {
             let fields = fields.iter().filter(|(_, key, _)| !value[*key].is_null());
             let parts = fields.map(|(name, key, form)| (Some(*name), *form, &value[*key]));
             group(out, ('{', '}'), parts, deeper);
+        }
+        SparseList(fields) => {
+            let items = value.as_array().into_iter().flatten();
+            group(out, ('[', ']'), items.map(|item| (None, Sparse(fields), item)), deeper);
         }
         List(fields) => {
             let items = value.as_array().into_iter().flatten();
@@ -236,6 +287,17 @@ mod tests {
         new["selector"] = json!({"matchLabels": {"a": "b"}});
         let wanted = "@@ -2,7 +2,11 @@\n  \"AccessModes\": [\n   \"ReadWriteOnce\"\n  ],\n- \"Selector\": null,\n+ \"Selector\": {\n+  \"matchLabels\": {\n+   \"a\": \"b\"\n+  }\n+ },\n  \"Resources\": {\n   \"Limits\": null,\n   \"Requests\": {\n";
         assert_eq!(difference(CLAIM, &old, &new), wanted);
+    }
+
+    #[test]
+    fn objects_keep_the_order_of_their_metadata() {
+        let object = json!({"kind": "A", "data": {"k": 1}, "metadata": {
+            "uid": "u", "name": "n", "managedFields": [{"operation": "Update", "manager": "m"}]}});
+        assert_eq!(
+            super::object(&object, true),
+            r#"{"data":{"k":1},"kind":"A","metadata":{"name":"n","uid":"u","managedFields":[{"manager":"m","operation":"Update"}]}}"#
+        );
+        assert!(super::object(&object, false).ends_with(r#""name":"n","uid":"u"}}"#));
     }
 
     #[test]

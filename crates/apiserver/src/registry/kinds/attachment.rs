@@ -37,7 +37,7 @@ impl Strategy for Attachment {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = self.validate_create(new);
         if !same(&new["spec"], &old["spec"]) {
-            causes.push(Cause::invalid("spec", &new["spec"], "field is immutable"));
+            causes.push(Cause::invalid("spec", &Value::Null, "field is immutable"));
         }
         causes
     }

@@ -181,7 +181,7 @@ fn admit_resize(new: &Value, old: &Value, cx: &Context<'_>) -> ApiResult<()> {
 
 fn validate(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    access_modes(&mut causes, spec);
+    access_modes(&mut causes, spec, "at least 1 access mode is required");
     match quantity(spec, "/resources/requests/storage") {
         None => causes.push(Cause::required("spec.resources[storage]", "")),
         Some(size) if size.is_negative() || size.is_zero() => {
@@ -208,7 +208,7 @@ fn validate(spec: &Value) -> Vec<Cause> {
     }
     let (source, reference) = (&spec["dataSource"], &spec["dataSourceRef"]);
     if !source.is_null() && !reference.is_null() && !same(source, reference) {
-        causes.push(Cause::invalid("spec", source, "must match dataSourceRef"));
+        causes.push(Cause::invalid_shown("spec", "{}", "must match dataSourceRef"));
     }
     causes
 }

@@ -44,12 +44,12 @@ impl Strategy for CsiDriver {
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         let spec = &object["spec"];
-        let policies = ["ReadWriteOnceWithFSType", "File", "None"];
+        let policies = ["File", "None", "ReadWriteOnceWithFSType"];
         one_of(&mut causes, "spec.fsGroupPolicy", text(spec, "/fsGroupPolicy"), &policies);
         validate_tokens(&mut causes, spec);
         for mode in items(spec, "/volumeLifecycleModes") {
             let mode = mode.as_str().unwrap_or_default();
-            one_of(&mut causes, "spec.volumeLifecycleModes", mode, &["Ephemeral", "Persistent"]);
+            one_of(&mut causes, "spec.volumeLifecycleModes", mode, &["Persistent", "Ephemeral"]);
         }
         let period = &spec["nodeAllocatableUpdatePeriodSeconds"];
         if period.as_i64().is_some_and(|seconds| seconds < MIN_UPDATE_SECONDS) {
@@ -84,7 +84,7 @@ impl Strategy for CsiDriver {
         let spec = &object["spec"];
         let exposed = !items(spec, "/tokenRequests").is_empty()
             && spec["serviceAccountTokenInSecrets"].is_null();
-        let warning = "spec.serviceAccountTokenInSecrets: unset, so tokens travel in the volume context, where they may be logged";
+        let warning = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
         exposed.then(|| warning.to_owned()).into_iter().collect()
     }
 }

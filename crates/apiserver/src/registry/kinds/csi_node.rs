@@ -38,7 +38,10 @@ impl Strategy for CsiNode {
                 ["nodeID", "topologyKeys"].iter().any(|field| !same(&is[*field], &was[*field]))
             });
             if changed {
-                let driver = shown::compact(shown::NODE_DRIVER, is.unwrap_or(&Value::Null));
+                // What may change is not shown.
+                let mut is = is.cloned().unwrap_or_default();
+                is["allocatable"] = Value::Null;
+                let driver = shown::compact(shown::NODE_DRIVER, &is);
                 causes.push(Cause::invalid_shown("spec.drivers", &driver, "field is immutable"));
             }
         }

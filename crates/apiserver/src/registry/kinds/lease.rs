@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::error::Cause;
 use crate::registry::codec::typed;
 use crate::registry::strategy::{Strategy, Traits};
+use crate::words::time_fault;
 
 /// The rules of leases.
 pub struct Lease;
@@ -13,11 +14,8 @@ pub struct Lease;
 pub fn codec(object: Value) -> Result<Value, String> {
     for field in ["acquireTime", "renewTime"] {
         let Some(time) = object["spec"][field].as_str() else { continue };
-        let digits = time
-            .rsplit_once('.')
-            .map(|(_, tail)| tail.bytes().take_while(u8::is_ascii_digit).count());
-        if digits != Some(6) {
-            return Err(format!("parsing time {time:?}: six fraction digits are required"));
+        if let Some(why) = time_fault(time, true) {
+            return Err(why);
         }
     }
     typed::<k8s_openapi::api::coordination::v1::Lease>(object)

@@ -55,9 +55,8 @@ impl Strategy for Node {
         let mut causes = self.validate_create(new);
         let was = text(old, "/spec/providerID");
         if !was.is_empty() && was != text(new, "/spec/providerID") {
-            let value = &new["spec"]["providerID"];
-            let why = "node updates may only change labels, taints or capacity";
-            causes.push(Cause::invalid("spec.providerID", value, why));
+            let why = "field cannot be modified once set";
+            causes.push(Cause::invalid("spec.providerID", &Value::Null, why));
         }
         causes
     }

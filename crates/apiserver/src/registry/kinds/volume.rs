@@ -173,7 +173,7 @@ fn same_source(new: &Value, old: &Value) -> bool {
 fn validate(object: &Value) -> Vec<Cause> {
     let spec = &object["spec"];
     let mut causes = Vec::new();
-    access_modes(&mut causes, spec);
+    access_modes(&mut causes, spec, "");
     validate_capacity(&mut causes, spec);
     validate_sources(&mut causes, spec);
     let policy = text(spec, "/persistentVolumeReclaimPolicy");
@@ -199,13 +199,14 @@ fn validate_capacity(causes: &mut Vec<Cause>, spec: &Value) {
     }
     let only_storage = capacity.is_some_and(|map| map.len() == 1 && map.contains_key("storage"));
     if !only_storage {
-        let value = at(spec, "/capacity").to_string();
-        causes.push(Cause::not_supported("spec.capacity", &value, &["storage"]));
+        let known = ["storage".into()];
+        causes.push(Cause::not_one_of("spec.capacity", at(spec, "/capacity"), &known));
     }
     let Some(size) = quantity(spec, "/capacity/storage") else { return };
     let (field, value) = ("spec.capacity[storage]", &spec["capacity"]["storage"]);
     if size.is_negative() {
-        causes.push(Cause::invalid(field, value, "must be greater than or equal to 0"));
+        let bytes = size.bytes().into();
+        causes.push(Cause::invalid(field, &bytes, "must be a valid resource quantity"));
     }
     if size.is_negative() || size.is_zero() {
         causes.push(Cause::invalid(field, value, "must be greater than zero"));
