@@ -52,7 +52,7 @@ fn refused(result: Result<(), String>, why: &str) {
     assert!(error.contains(why), "{error:?} does not say {why:?}");
 }
 
-/// Case snapshotter/1 and 2.
+/// case: snapshotter/1, snapshotter/2
 #[tokio::test]
 async fn a_snapshot_has_one_source_for_ever() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_snapshot_has_one_source_for_ever() {
     patch(&snapshots, "s", class("slow")).await.unwrap();
 }
 
-/// Case snapshotter/3.
+/// case: snapshotter/3
 #[tokio::test]
 async fn a_content_belongs_to_a_named_snapshot() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_content_belongs_to_a_named_snapshot() {
     );
 }
 
-/// Case snapshotter/4.
+/// case: snapshotter/4
 #[tokio::test]
 async fn a_group_content_keeps_its_owner() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
