@@ -112,6 +112,8 @@ impl World {
         let mut config = DriverConfig::new(kind, node);
         config.pools.push(PoolConfig::new("default", self.pool()));
         config.freeze_holder = Some(freeze_holder());
+        // No test is about how fast a loaded machine is.
+        config.copy_budget = std::time::Duration::from_secs(60);
         config
     }
 }
@@ -346,4 +348,12 @@ pub fn copy_of(
     capability: VolumeCapability,
 ) -> CreateVolumeRequest {
     CreateVolumeRequest { volume_content_source: Some(source), ..create(name, bytes, capability) }
+}
+
+pub fn group(name: &str, sources: &[&str]) -> CreateVolumeGroupSnapshotRequest {
+    CreateVolumeGroupSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_ids: sources.iter().map(|id| (*id).to_owned()).collect(),
+        ..Default::default()
+    }
 }
