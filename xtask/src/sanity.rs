@@ -243,6 +243,8 @@ impl Run {
         command.args(["-ginkgo.no-color", "-csi.endpoint", &endpoint]);
         let access = if self.usage == Usage::Block { "block" } else { "mount" };
         command.args(["-csi.testvolumeaccesstype", access, "-csi.testnodevolumeattachlimit"]);
+        fs::write(at("mutable.yaml"), "discard: \"true\"\n").context("cannot write parameters")?;
+        command.arg("-csi.testvolumemutableparameters").arg(at("mutable.yaml"));
         command.args(["-csi.testvolumesize", &self.usage.bytes().to_string()]);
         command.args(["-csi.testvolumeexpandsize", &(2 * self.usage.bytes()).to_string()]);
         command.arg("-csi.mountdir").arg(at("mount")).arg("-csi.stagingdir").arg(at("stage"));

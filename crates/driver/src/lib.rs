@@ -33,6 +33,7 @@ pub mod freeze;
 pub mod id;
 pub mod loopdev;
 pub mod mount;
+mod mutable;
 mod node;
 pub mod pool;
 pub mod refusal;

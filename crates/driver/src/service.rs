@@ -129,10 +129,6 @@ impl Identity for Service {
     }
 }
 
-fn missing<T>(what: &str) -> Answer<T> {
-    Err(Status::unimplemented(format!("{what} is not implemented by this driver")))
-}
-
 impl Service {
     /// Refuses calls that only make sense where nodes share a pool.
     fn shared_only(&self, call: &str) -> Result<(), Status> {
@@ -224,6 +220,7 @@ impl Controller for Service {
             ControllerRpc::GetCapacity,
             ControllerRpc::GetVolume,
             ControllerRpc::VolumeCondition,
+            ControllerRpc::ModifyVolume,
             ControllerRpc::SingleNodeMultiWriter,
             ControllerRpc::CreateDeleteSnapshot,
             ControllerRpc::ListSnapshots,
@@ -304,9 +301,11 @@ impl Controller for Service {
 
     async fn controller_modify_volume(
         &self,
-        _: Request<csi::ControllerModifyVolumeRequest>,
+        request: Request<csi::ControllerModifyVolumeRequest>,
     ) -> Answer<csi::ControllerModifyVolumeResponse> {
-        missing("ControllerModifyVolume")
+        let request = request.into_inner();
+        let id = VolumeId::parse(&request.volume_id);
+        self.call("ControllerModifyVolume", id, move |inner| inner.modify_volume(&request)).await
     }
 }
 
@@ -363,7 +362,7 @@ impl Node for Service {
         request: Request<csi::NodeStageVolumeRequest>,
     ) -> Answer<csi::NodeStageVolumeResponse> {
         let request = request.into_inner();
-        let id = VolumeId::parse(&request.volume_id);
+        let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeStageVolume", id, move |inner| inner.stage(&request)).await
     }
 
@@ -372,7 +371,7 @@ impl Node for Service {
         request: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Answer<csi::NodeUnstageVolumeResponse> {
         let request = request.into_inner();
-        let id = VolumeId::parse(&request.volume_id);
+        let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeUnstageVolume", id, move |inner| inner.unstage(&request)).await
     }
 
@@ -381,7 +380,7 @@ impl Node for Service {
         request: Request<csi::NodePublishVolumeRequest>,
     ) -> Answer<csi::NodePublishVolumeResponse> {
         let request = request.into_inner();
-        let id = VolumeId::parse(&request.volume_id);
+        let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodePublishVolume", id, move |inner| inner.publish(&request)).await
     }
 
@@ -390,7 +389,7 @@ impl Node for Service {
         request: Request<csi::NodeUnpublishVolumeRequest>,
     ) -> Answer<csi::NodeUnpublishVolumeResponse> {
         let request = request.into_inner();
-        let id = VolumeId::parse(&request.volume_id);
+        let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeUnpublishVolume", id, move |inner| inner.unpublish(&request)).await
     }
 
@@ -408,7 +407,7 @@ impl Node for Service {
         request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Answer<csi::NodeExpandVolumeResponse> {
         let request = request.into_inner();
-        let id = VolumeId::parse(&request.volume_id);
+        let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeExpandVolume", id, move |inner| inner.node_expand(&request)).await
     }
 

@@ -19,11 +19,6 @@ use tonic::Code;
 const SIZES: [(FsType, i64); 3] =
     [(FsType::Ext4, 2 * MIB), (FsType::Xfs, 300 * MIB), (FsType::Btrfs, 114 * MIB)];
 
-fn run(program: &str, args: &[&str]) {
-    let output = Command::new(program).args(args).output().expect(program);
-    assert!(output.status.success(), "{program} {args:?}: {output:?}");
-}
-
 fn by_class(fstype: FsType, bytes: i64) -> CreateVolumeRequest {
     let mut request = create(&format!("v-{fstype}"), bytes, writer());
     request.volume_capabilities = vec![writer_of(fstype)];

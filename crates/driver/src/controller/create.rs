@@ -13,9 +13,10 @@ use super::topology;
 use crate::access::{Access, AccessKind};
 use crate::config::FsType;
 use crate::driver::Inner;
-use crate::format::FormatOptions;
+use crate::format::{self, FormatError, FormatOptions};
+use crate::mutable::Mutable;
 use crate::pool::Pool;
-use crate::pool::record::{Content, OVERCOMMIT, Record, Source, VERSION};
+use crate::pool::record::{Content, OVERCOMMIT, PROVISIONING, Record, Source, VERSION};
 use crate::refusal::{Refusal, required_short};
 
 /// Chooses the pool.
@@ -93,6 +94,11 @@ impl Inner {
         let like = origin.as_ref().map(|origin| (origin.pool(), origin.fstype()));
         let wanted = self.check_create(request, like)?;
         let minimum_bytes = wanted.fstype.map_or(1, |fstype| wanted.format.minimum_bytes(fstype));
+        let thick = request.parameters.get(PROVISIONING).is_some_and(|how| how == "thick");
+        // A thick volume gets its filesystem now: later it would need its room twice.
+        let formatted = (thick && !wanted.block && origin.is_none()).then_some(wanted.fstype);
+        let formatted = formatted.flatten();
+        let blank = if formatted.is_some() { Content::Filesystem } else { Content::Blank };
         let mut record = Record {
             version: VERSION,
             id,
@@ -100,16 +106,24 @@ impl Inner {
             capacity_bytes: wanted.size(minimum_bytes, origin.as_ref())?,
             fstype: wanted.fstype,
             block: wanted.block,
+            ephemeral: false,
             parameters: request.parameters.clone(),
-            content: origin.as_ref().map_or(Content::Blank, Origin::content),
+            mutable_parameters: request.mutable_parameters.clone(),
+            content: origin.as_ref().map_or(blank, Origin::content),
             source: origin.as_ref().map(Origin::source),
             shares: false,
             attachments: vec![],
             created: Timestamp::now(),
         };
-        match &origin {
-            None => wanted.pool.create(&record)?,
-            Some(origin) => {
+        let bytes = record.capacity_bytes;
+        match (&origin, formatted) {
+            (None, None) => wanted.pool.create(&record)?,
+            (None, Some(fstype)) => wanted.pool.create_from(&mut record, |image| {
+                image.set_len(bytes).map_err(FormatError::Probe)?;
+                format::make(image, fstype, &wanted.format)?;
+                Ok::<_, Refusal>(None)
+            })?,
+            (Some(origin), _) => {
                 wanted.check_origin(origin)?;
                 wanted.pool.create_from(&mut record, |image| self.fill(origin, image))?;
             }
@@ -125,15 +139,13 @@ impl Inner {
         like: Option<(&'a Pool, Option<FsType>)>,
     ) -> Result<Wanted<'a>, Refusal> {
         let accesses = Access::parse_all(&request.volume_capabilities, self.config.kind)?;
-        if !request.mutable_parameters.is_empty() {
-            return Err(Refusal::Invalid("mutable_parameters are not supported".to_owned()));
-        }
         let (pool, from_class) = self.check_parameters(&request.parameters)?;
         topology::check(&self.config, request.accessibility_requirements.as_ref())?;
         let default_pool = like.map(|(pool, _)| pool);
         let default_fstype = from_class.or(like.and_then(|(_, fstype)| fstype));
         let default_fstype = default_fstype.unwrap_or(self.config.default_fstype);
         let fstype = one_fstype(&accesses, default_fstype)?;
+        Mutable::parse(&request.mutable_parameters, fstype).map_err(Refusal::Invalid)?;
         Ok(Wanted {
             pool: default_pool.filter(|_| !request.parameters.contains_key(POOL)).unwrap_or(pool),
             range: Range::parse(request.capacity_range.as_ref())?,
@@ -167,6 +179,11 @@ impl Inner {
                     );
                 }
                 OVERCOMMIT => drop(overcommit(parameters)?),
+                PROVISIONING if ["thin", "thick"].contains(&value.as_str()) => {}
+                PROVISIONING => {
+                    let text = format!("parameter {PROVISIONING}: {value:?} is not thin or thick");
+                    return Err(Refusal::Invalid(text));
+                }
                 key if CLAIM_NAMES.contains(&key) || FormatOptions::knows(key) => {}
                 key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
             }

@@ -37,6 +37,10 @@ impl Inner {
         for (id, pool) in ids {
             // Gone since the directory was read, or unusable: `Pool::open` reported the latter.
             let Ok(Some(record)) = pool.read(&id) else { continue };
+            // An inline volume is its pod's business.
+            if record.ephemeral {
+                continue;
+            }
             let published_node_ids =
                 record.attachments.iter().map(|one| one.node.clone()).collect();
             let volume_condition = Some(self.condition(pool, &record, pool.space()?)?);

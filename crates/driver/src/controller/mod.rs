@@ -5,6 +5,7 @@ pub mod condition;
 pub mod create;
 pub mod expand;
 pub mod list;
+pub mod modify;
 pub mod size;
 pub mod source;
 pub mod topology;
@@ -18,6 +19,7 @@ use crate::access::Access;
 use crate::driver::Inner;
 use crate::id::VolumeId;
 use crate::loopdev;
+use crate::mutable::Mutable;
 use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required_short};
@@ -85,8 +87,8 @@ impl Inner {
         if let Some(conflict) = all.iter().find_map(|access| access.conflict_with(&record)) {
             return Ok(unsupported(conflict));
         }
-        if !request.mutable_parameters.is_empty() {
-            return Ok(unsupported("mutable_parameters are not supported".to_owned()));
+        if let Err(error) = Mutable::parse(&request.mutable_parameters, record.fstype) {
+            return Ok(unsupported(error));
         }
         Ok(ValidateVolumeCapabilitiesResponse {
             confirmed: Some(Confirmed {

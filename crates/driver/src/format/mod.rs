@@ -12,6 +12,8 @@ pub mod uuid;
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
+use std::process::Stdio;
 
 use crate::config::FsType;
 use crate::loopdev::LoopError;
@@ -139,6 +141,17 @@ pub fn make(scratch: &File, fstype: FsType, options: &FormatOptions) -> Result<(
         Found::Signature(name) if name == fstype.as_str() => Ok(()),
         _ => Err(FormatError::NotMade { tool: tool.name, wanted: fstype }),
     }
+}
+
+/// Keeps a share of the blocks of an ext4 that is not mounted for root.
+pub fn reserve_blocks(image: &File, percent: u8) -> Result<(), FormatError> {
+    tool::run(tool::TUNE2FS, &["-m", &percent.to_string(), tool::IMAGE], image, &[0])
+}
+
+/// As [`reserve_blocks`], for a mounted one.
+pub fn reserve_blocks_mounted(device: &Path, percent: u8) -> Result<(), FormatError> {
+    let device = device.display().to_string();
+    tool::run_with(tool::TUNE2FS, &["-m", &percent.to_string(), &device], Stdio::null(), &[0])
 }
 
 #[cfg(test)]

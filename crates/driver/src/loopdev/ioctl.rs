@@ -20,6 +20,11 @@ pub fn get_free(control: &File) -> io::Result<u32> {
     u32::try_from(number).map_err(|_| io::Error::other("no loop device number"))
 }
 
+/// Removes an unbound device.
+pub fn remove(control: &File, number: u32) -> io::Result<()> {
+    plain(control.as_raw_fd(), raw::LOOP_CTL_REMOVE, libc::c_ulong::from(number)).map(drop)
+}
+
 /// Binds `backing` to a free device in one step; `EBUSY` when somebody else was faster.
 pub fn configure(device: &File, backing: RawFd, flags: u32, tag: &str) -> io::Result<()> {
     let mut config = empty_config();
@@ -52,6 +57,11 @@ pub fn clear(device: &File) -> io::Result<()> {
 /// Takes over the size that the backing file has now.
 pub fn set_capacity(device: &File) -> io::Result<()> {
     plain(device.as_raw_fd(), raw::LOOP_SET_CAPACITY, 0).map(drop)
+}
+
+/// Bypasses the page cache below, or uses it.
+pub fn set_direct_io(device: &File, direct: bool) -> io::Result<()> {
+    plain(device.as_raw_fd(), raw::LOOP_SET_DIRECT_IO, libc::c_ulong::from(direct)).map(drop)
 }
 
 /// Makes the block device refuse or take writes.

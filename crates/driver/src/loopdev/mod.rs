@@ -5,6 +5,7 @@
 //! a file name of ours is worth a closer look.
 
 mod ioctl;
+pub mod tune;
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};

@@ -3,11 +3,13 @@
 //! What is true is read from the kernel each time: the loop device is found by the image's
 //! (device, inode), the mounts by the device's number. The record only says what was intended.
 
+pub mod ephemeral;
 pub mod expand;
 pub mod publish;
 pub mod settle;
 pub mod stage;
 pub mod stats;
+pub mod tune;
 
 use std::path::Path;
 
@@ -95,8 +97,13 @@ impl Inner {
         for (field, value) in fields {
             required(field, value)?;
         }
-        VolumeId::parse(given)
-            .ok_or_else(|| Refusal::NotFound(format!("volume {given:?} does not exist")))
+        Ok(self.node_id_of(given))
+    }
+
+    /// The volume that an id in a node request stands for. Ids that are not of our making belong
+    /// to inline volumes, or to none.
+    pub(crate) fn node_id_of(&self, given: &str) -> VolumeId {
+        VolumeId::parse(given).unwrap_or_else(|| self.ephemeral_id(given))
     }
 
     /// A path in a node request. Pools are out of bounds: a mount there could hide images.

@@ -7,7 +7,7 @@ use longshore_csi::v1::{
     NodeUnpublishVolumeResponse,
 };
 
-use super::{Look, show};
+use super::{Look, ephemeral, show};
 use crate::access::Access;
 use crate::driver::Inner;
 use crate::loopdev::{self, LoopDevice};
@@ -23,6 +23,9 @@ impl Inner {
         request: &NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Refusal> {
         let access = Access::parse(request.volume_capability.as_ref(), self.config.kind)?;
+        if ephemeral::is_ephemeral(request) {
+            return self.publish_ephemeral(request, &access);
+        }
         let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
         let (pool, record) = self.need(&id)?;
         let target = self.node_place("target_path", &request.target_path)?;
@@ -92,15 +95,29 @@ impl Inner {
         request: &NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
-        let (pool, _) = self.need(&id)?;
+        let (pool, record) = match self.find(&id)? {
+            Some(found) => found,
+            // Told twice, and done the first time.
+            None if is_kubelet_id(&request.volume_id) => {
+                self.node_place("target_path", &request.target_path)?.remove()?;
+                return Ok(NodeUnpublishVolumeResponse {});
+            }
+            None => self.need(&id)?,
+        };
         let target = match self.node_place("target_path", &request.target_path) {
             Ok(target) => target,
             // Nothing can be mounted in a directory that is not there.
             Err(Refusal::Place(PlaceError::NoParent(_))) => {
+                if record.ephemeral {
+                    self.drop_ephemeral(pool, &self.look(pool, &id)?)?;
+                }
                 return Ok(NodeUnpublishVolumeResponse {});
             }
             Err(error) => return Err(error),
         };
+        if record.ephemeral {
+            return self.unpublish_ephemeral(pool, &id, &target);
+        }
         let staged_at =
             |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
         let staged = pool.staged(&id, &self.config.node_id)?;
@@ -119,6 +136,12 @@ impl Inner {
         target.remove()?;
         Ok(NodeUnpublishVolumeResponse {})
     }
+}
+
+/// The form of the ids that the kubelet gives to inline volumes.
+fn is_kubelet_id(given: &str) -> bool {
+    let digits = given.strip_prefix("csi-").unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 fn need_staged(

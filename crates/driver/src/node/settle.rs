@@ -39,9 +39,21 @@ impl Inner {
                     // No device, so not staged, whatever the note says.
                     pool.forget_staging(&id, &self.config.node_id)?;
                 }
+                self.drop_if_ephemeral(pool, &id)?;
             }
         }
         Ok(freed)
+    }
+
+    /// An inline volume that is shown nowhere has lost its pod.
+    fn drop_if_ephemeral(&self, pool: &Pool, id: &VolumeId) -> Result<(), Refusal> {
+        if self.config.mode.controller()
+            && pool.read(id)?.is_some_and(|record| record.ephemeral)
+            && !pool.is_staged(id, &self.config.node_id)?
+        {
+            pool.delete(id, |_| Ok::<_, Refusal>(()))?;
+        }
+        Ok(())
     }
 
     fn free_if_unused(&self, pool: &Pool, id: &VolumeId) -> Result<bool, Refusal> {

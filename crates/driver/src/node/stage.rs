@@ -15,13 +15,16 @@ use crate::access::{Access, AccessKind};
 use crate::config::{DriverKind, FsType};
 use crate::driver::Inner;
 use crate::format::{self, FormatOptions, Plan};
-use crate::loopdev::{self, Binding};
+use crate::loopdev::{self, Binding, tune};
 use crate::mount::options::Options;
 use crate::mount::place::{Place, PlaceError, same_text};
 use crate::mount::{mount_filesystem, unmount};
 use crate::pool::record::{Content, Record, Staged};
 use crate::pool::{Pool, PoolError};
 use crate::refusal::Refusal;
+
+/// How many devices are given up in a row because they refuse discards.
+const RENEWALS: u32 = 16;
 
 impl Inner {
     /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
@@ -98,7 +101,7 @@ impl Inner {
     }
 
     /// Removes a device that an interrupted call left: bound, but used by nothing.
-    fn clear_leftover(&self, look: &Look, record: &Record) -> Result<(), Refusal> {
+    pub(super) fn clear_leftover(&self, look: &Look, record: &Record) -> Result<(), Refusal> {
         let Some(device) = look.device else { return Ok(()) };
         if let Some(entry) = look.mounts().first() {
             return Err(Refusal::Exists(format!(
@@ -127,7 +130,7 @@ impl Inner {
         Ok(())
     }
 
-    fn stage_filesystem(
+    pub(super) fn stage_filesystem(
         &self,
         pool: &Pool,
         record: &Record,
@@ -147,13 +150,19 @@ impl Inner {
         let may_grow = !options.read_only && !many_nodes;
         if may_grow {
             pool.stretch(record)?;
-            self.grow_before_mount(&pool.image(&record.id, OFlags::RDWR)?, record, fstype);
+            let image = pool.image(&record.id, OFlags::RDWR)?;
+            self.grow_before_mount(&image, record, fstype);
+            self.tune_image(&image, record, fstype)?;
         }
         // One reader may replay the journal of a crash; several at once may not write at all.
         let held =
             self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
         let onto = place.open()?;
-        mount_filesystem(&held.device.path(), fstype, options, onto.as_fd())?;
+        let mut options = options.clone();
+        if self.mutable(record)?.discard == Some(true) && !record.is_thick() {
+            options.filesystem.push(("discard".to_owned(), None));
+        }
+        mount_filesystem(&held.device.path(), fstype, &options, onto.as_fd())?;
         drop(onto);
         if may_grow {
             self.grow_after_mount(held.device, place, record, fstype);
@@ -170,6 +179,20 @@ impl Inner {
         let access = if binding.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let image = pool.image(&record.id, access)?;
         let tag = loopdev::Tag::new(&record.id, &self.config.node_id, pool.file_id());
+        // Devices that once refused discards are given up, each at most once.
+        for _ in 0..RENEWALS {
+            let held = loopdev::attach(&image, &tag, binding)?;
+            let number = held.device.number;
+            let usable = !self.wants_discards(record)? || tune::takes_discards(held.device)?;
+            let tuned = self.tune_device(held.device, record);
+            if usable && tuned.is_ok() {
+                return Ok(held);
+            }
+            drop(held);
+            loopdev::detach(&record.id, pool.image_id(&record.id)?.into(), &tag)?;
+            tuned?;
+            tune::renew(number)?;
+        }
         Ok(loopdev::attach(&image, &tag, binding)?)
     }
 
@@ -260,14 +283,17 @@ impl Inner {
     }
 
     /// Waits for the device of a filesystem to go by itself, or sends a raw one away.
-    fn let_go(&self, look: &Look) -> Result<(), Refusal> {
+    pub(super) fn let_go(&self, look: &Look) -> Result<(), Refusal> {
         let Some(device) = look.device else { return Ok(()) };
         if loopdev::find(&look.id, look.backing, &look.tag)?.is_some()
             && loopdev::is_claimed(device)?
         {
-            return Ok(loopdev::wait_gone(&look.id, device)?);
+            loopdev::wait_gone(&look.id, device)?;
+        } else {
+            loopdev::detach(&look.id, look.backing, &look.tag)?;
         }
-        Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)
+        // Others may take discards, and the device must not keep them from it.
+        Ok(tune::renew(device.number)?)
     }
 }
 

@@ -15,6 +15,7 @@ mod notes;
 pub mod record;
 mod scan;
 pub mod snapshots;
+mod thick;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -254,13 +255,22 @@ impl Pool {
     ) -> Result<(), E> {
         let new_image = names::new_image(&record.id);
         let image = self.io("make an image", self.dir.create_file(&new_image))?;
+        if record.is_thick() {
+            self.keep_reserve()?;
+        }
+        if record.is_thick() && record.source.is_none() {
+            self.before_thick(&image)?;
+        }
         let filled = fill(&image)?;
         // Not flushed: a blank image that a power failure shortened is stretched when it is used.
         self.io("size an image", image.set_len(record.capacity_bytes))?;
-        if let Some(method) = filled {
-            self.io("flush an image", image.sync_all())?;
-            record.shares = method == Method::Shared;
+        if record.is_thick() {
+            self.set_aside(&image, record.capacity_bytes)?;
         }
+        if filled.is_some() || !record.is_blank() {
+            self.io("flush an image", image.sync_all())?;
+        }
+        record.shares = filled == Some(Method::Shared);
         self.commit_volume(record)?;
         if record.shares {
             let promise = Promise { shares: true, ..Promise::to_volume(record.capacity_bytes) };
@@ -274,7 +284,7 @@ impl Pool {
         let (new_image, new_record) = (names::new_image(id), names::new_record(id));
         let written =
             self.io("write a record", self.dir.write_unflushed(&new_record, &render(record)))?;
-        if record.source.is_some() {
+        if record.source.is_some() || !record.is_blank() {
             // An empty record is undone only where the image is blank, which this one is not.
             self.io("flush a record", written.sync_all())?;
         }
@@ -345,9 +355,9 @@ impl Pool {
         let mut after = before.clone();
         change(&mut after)?;
         if after != before {
-            let written =
-                self.dir.replace(&names::temporary(id), &names::record(id), &render(&after));
-            self.io("write a record", written)?;
+            let (temporary, name, bytes) =
+                (names::temporary(id), names::record(id), render(&after));
+            self.write_small("write a record", || self.dir.replace(&temporary, &name, &bytes))?;
         }
         Ok(after)
     }
@@ -357,9 +367,12 @@ impl Pool {
     pub fn grow(&self, id: &VolumeId, bytes: u64) -> Result<Record, PoolError> {
         let record = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
         let before = self.reserve_more(id.as_str(), bytes, record.overcommit())?;
-        let grown = self.update(id, |record| {
-            record.capacity_bytes = record.capacity_bytes.max(bytes);
-            Ok::<_, PoolError>(())
+        let room = if record.is_thick() { self.set_more_aside(&record, bytes) } else { Ok(()) };
+        let grown = room.and_then(|()| {
+            self.update(id, |record| {
+                record.capacity_bytes = record.capacity_bytes.max(bytes);
+                Ok::<_, PoolError>(())
+            })
         });
         match grown {
             Ok(record) => {
@@ -423,6 +436,9 @@ impl Pool {
         let length = self.io("measure an image", image.metadata())?.len();
         if length < record.capacity_bytes {
             self.io("size an image", image.set_len(record.capacity_bytes))?;
+        }
+        if record.is_thick() {
+            self.set_aside(&image, record.capacity_bytes)?;
         }
         Ok(())
     }

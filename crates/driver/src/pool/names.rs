@@ -10,6 +10,7 @@
 //! | `.tmp-<id>.json` | a record being rewritten |
 //! | `.stg-<id>-<hash>.json` | the volume is staged on a node, or about to be |
 //! | `.node-<hash>.json` | a node that has this pool (`shared`) |
+//! | `.reserve` | room for notes and records in a pool with thick volumes |
 //! | `.lock` | held by the one controller of the pool |
 //!
 //! Those of snapshots are in [`super::snapshots`].
@@ -18,6 +19,9 @@ use crate::id::VolumeId;
 
 /// Held by the pool's controller.
 pub const LOCK: &str = ".lock";
+
+/// Room for small files.
+pub const RESERVE: &str = ".reserve";
 
 /// One of the names above, read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +152,7 @@ mod tests {
         assert_eq!(parse(&staged(&id, "n")), Entry::Staged(id));
         for name in [
             LOCK,
+            RESERVE,
             ".stg-x.json",
             ".stg-é.json",
             "lost+found",

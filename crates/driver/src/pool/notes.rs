@@ -26,7 +26,8 @@ impl Pool {
     pub fn note_staging(&self, id: &VolumeId, staged: &Staged) -> Result<(), PoolError> {
         let bytes = serde_json::to_vec(staged).expect("a note holds only plain data");
         let name = names::staged(id, &staged.node);
-        let written = self.io("write a note", self.dir.write_unflushed(&name, &bytes))?;
+        let written =
+            self.write_small("write a note", || self.dir.write_unflushed(&name, &bytes))?;
         if self.alone {
             return Ok(());
         }

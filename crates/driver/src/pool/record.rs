@@ -14,6 +14,9 @@ pub const VERSION: u32 = 1;
 /// Class parameter: how often free space may be promised.
 pub const OVERCOMMIT: &str = "overcommit";
 
+/// Class parameter: `thin` (the default) or `thick`.
+pub const PROVISIONING: &str = "provisioning";
+
 /// One volume, as recorded in `<id>.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,9 +35,15 @@ pub struct Record {
     /// Raw block access was asked for at creation.
     #[serde(default)]
     pub block: bool,
+    /// Made for one pod and one path of it, and gone with it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ephemeral: bool,
     /// The class parameters, to tell a repeated request from another one.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
+    /// Parameters that may change while the volume lives.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutable_parameters: BTreeMap<String, String>,
     /// Whether the image may still be formatted.
     pub content: Content,
     /// What it was copied from, which may be gone.
@@ -114,6 +123,10 @@ impl Record {
     /// How often the class lets free space be promised; 1 unless it says otherwise.
     #[must_use]
     pub fn overcommit(&self) -> f64 {
+        if self.is_thick() {
+            // Real room is needed at once.
+            return 1.0;
+        }
         let given = self.parameters.get(OVERCOMMIT).and_then(|text| text.parse().ok());
         given.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0).unwrap_or(1.0)
     }
@@ -122,6 +135,12 @@ impl Record {
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.content == Content::Blank
+    }
+
+    /// Whether all of its bytes are set aside on disk from the start.
+    #[must_use]
+    pub fn is_thick(&self) -> bool {
+        self.parameters.get(PROVISIONING).is_some_and(|how| how == "thick")
     }
 
     /// The attachment of `node`.

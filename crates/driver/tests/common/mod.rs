@@ -58,6 +58,25 @@ impl World {
         path
     }
 
+    /// Puts the pool on a filesystem of its own, of `mib` MiB.
+    pub fn own_pool(&self, fstype: FsType, mib: u64) {
+        let (image, pool) = (self.at("pool.img"), self.dir("pool"));
+        let file = std::fs::File::create_new(&image).expect("an image");
+        file.set_len(mib << 20).expect("sized");
+        run(&format!("mkfs.{fstype}"), &["-q", &image]);
+        run("mount", &["-o", "loop", &image, &pool]);
+    }
+
+    /// Loop devices of volumes, as opposed to the one that the pool may lie on.
+    pub fn volume_loops(&self) -> Vec<PathBuf> {
+        let of_pool = |device: &PathBuf| {
+            let name = device.file_name().expect("a name");
+            let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+            std::fs::read_to_string(file).is_ok_and(|text| text.trim().ends_with("/pool.img"))
+        };
+        self.loops().into_iter().filter(|device| !of_pool(device)).collect()
+    }
+
     /// Mount points below the world, innermost and newest first.
     pub fn mounts(&self) -> Vec<PathBuf> {
         let text = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
@@ -80,13 +99,13 @@ impl World {
         loops
     }
 
-    /// Names in the pool, without the lock and node files.
+    /// Names in the pool, without those that belong to no volume.
     pub fn files(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.pool())
             .expect("pool")
             .map(|entry| entry.expect("entry").file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
-        names.retain(|name| name != ".lock" && !name.starts_with(".node-"));
+        names.retain(|name| name != ".lock" && name != ".reserve" && !name.starts_with(".node-"));
         names.sort();
         names
     }
@@ -161,6 +180,12 @@ pub async fn stop(running: Running) {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     panic!("the driver still holds its pool");
+}
+
+/// Runs a program that must succeed.
+pub fn run(program: &str, args: &[&str]) {
+    let output = std::process::Command::new(program).args(args).output().expect(program);
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
 }
 
 pub fn mount(mode: Mode) -> VolumeCapability {

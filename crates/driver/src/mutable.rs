@@ -1,0 +1,97 @@
+//! Parameters that can be changed while a volume lives (VolumeAttributesClass).
+//!
+//! | parameter | values | what it does |
+//! |---|---|---|
+//! | `discard` | `true` | the filesystem gives freed blocks back to the pool at once |
+//! | | `false` | the device takes no discards at all; what was written stays set aside |
+//! | `directIO` | `true`, `false` | the device bypasses the page cache of the pool's filesystem |
+//! | `reservedBlocksPercent` | 0 to 50 | ext4: the share of blocks that only root may use |
+//!
+//! They take effect at once where the volume is staged on this node, except `discard: true`, which
+//! waits for the next stage.
+
+use std::collections::BTreeMap;
+
+use crate::config::FsType;
+
+const DISCARD: &str = "discard";
+const DIRECT_IO: &str = "directIO";
+const RESERVED: &str = "reservedBlocksPercent";
+
+/// Checked values; what is absent is left as the system has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mutable {
+    /// Give freed blocks back.
+    pub discard: Option<bool>,
+    /// Bypass the page cache.
+    pub direct_io: Option<bool>,
+    /// Share of blocks for root.
+    pub reserved_percent: Option<u8>,
+}
+
+impl Mutable {
+    /// Checks parameters of a request or a record. Unknown ones are refused.
+    pub fn parse(
+        parameters: &BTreeMap<String, String>,
+        fstype: Option<FsType>,
+    ) -> Result<Self, String> {
+        let mut values = Self::default();
+        for (key, value) in parameters {
+            match key.as_str() {
+                DISCARD => values.discard = Some(switch(key, value)?),
+                DIRECT_IO => values.direct_io = Some(switch(key, value)?),
+                RESERVED if fstype == Some(FsType::Ext4) => {
+                    let digits = value.len() <= 2 && value.bytes().all(|b| b.is_ascii_digit());
+                    let percent = value.parse().ok().filter(|percent| digits && *percent <= 50);
+                    values.reserved_percent = Some(percent.ok_or_else(|| {
+                        format!("mutable parameter {key}: {value:?} is not a number from 0 to 50")
+                    })?);
+                }
+                RESERVED => return Err(format!("mutable parameter {key} is for ext4 only")),
+                _ => return Err(format!("mutable parameter {key:?} is not known")),
+            }
+        }
+        Ok(values)
+    }
+}
+
+fn switch(key: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("mutable parameter {key}: {value:?} is not true or false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let ext4 = Some(FsType::Ext4);
+        let good = [
+            ("discard", "true", ext4, Mutable { discard: Some(true), ..Mutable::default() }),
+            ("directIO", "false", None, Mutable { direct_io: Some(false), ..Mutable::default() }),
+            (RESERVED, "5", ext4, Mutable { reserved_percent: Some(5), ..Mutable::default() }),
+        ];
+        let one = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+        for (key, value, fstype, want) in good {
+            assert_eq!(Mutable::parse(&one(key, value), fstype).as_ref(), Ok(&want), "{key}");
+        }
+        let bad = [
+            ("discard", "yes", ext4),
+            ("directIO", "", ext4),
+            (RESERVED, "51", ext4),
+            (RESERVED, "+5", ext4),
+            (RESERVED, "5 -O x", ext4),
+            (RESERVED, "5", Some(FsType::Xfs)),
+            (RESERVED, "5", None),
+            ("size", "1", ext4),
+        ];
+        for (key, value, fstype) in bad {
+            let error = Mutable::parse(&one(key, value), fstype).expect_err(key);
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}

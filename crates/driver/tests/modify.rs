@@ -1,0 +1,120 @@
+//! ControllerModifyVolume: parameters that really change something, checked before they do.
+
+mod common;
+
+use std::path::Path;
+
+use common::*;
+use longshore_csi::v1::volume_capability::access_mode::Mode;
+use longshore_csi::v1::*;
+use longshore_driver::DriverKind;
+use tonic::Code;
+
+fn modify(id: &str, all: &[(&str, &str)]) -> ControllerModifyVolumeRequest {
+    ControllerModifyVolumeRequest {
+        volume_id: id.to_owned(),
+        mutable_parameters: all
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..Default::default()
+    }
+}
+
+fn sysfs(device: &Path, file: &str) -> String {
+    let name = device.file_name().expect("a name");
+    let path = Path::new("/sys/block").join(name).join(file);
+    std::fs::read_to_string(path).expect("sysfs").trim().to_owned()
+}
+
+fn mount_options(world: &World) -> String {
+    let table = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let staging = world.at("staging");
+    let line = table.lines().find(|line| line.contains(&staging)).expect("mounted");
+    line.split(' ').nth(3).expect("options").to_owned()
+}
+
+/// Percent of the blocks that only root may use, of those that the kernel does not keep itself.
+fn reserved(path: &str) -> u64 {
+    let stat = rustix::fs::statvfs(path).expect("measured");
+    (stat.f_bfree - stat.f_bavail) * 100 / stat.f_blocks
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_take_effect_at_once_or_at_the_next_stage() {
+    if !able("parameters_take_effect_at_once_or_at_the_next_stage") {
+        return;
+    }
+    let world = World::new();
+    let running = start(world.config(DriverKind::Local, "n1")).await;
+    let client = &running.client;
+    let staging = world.dir("staging");
+    let mut request = create("a", 20 * MIB, writer());
+    request.mutable_parameters.insert("reservedBlocksPercent".into(), "10".into());
+    let id = client.create_volume(request).await.unwrap().volume.unwrap().volume_id;
+    client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    assert!(reserved(&staging) > 9, "given at creation");
+    let device = world.loops().pop().expect("a device");
+    assert_ne!(sysfs(&device, "queue/discard_max_bytes"), "0");
+    assert_eq!(sysfs(&device, "loop/dio"), "0");
+
+    for _ in 0..2 {
+        let all = [("reservedBlocksPercent", "0"), ("directIO", "true"), ("discard", "false")];
+        client.controller_modify_volume(modify(&id, &all)).await.unwrap();
+    }
+    assert!(reserved(&staging) < 4, "under a running pod");
+    assert_eq!(sysfs(&device, "loop/dio"), "1");
+    assert_eq!(sysfs(&device, "queue/discard_max_bytes"), "0");
+    let trimmed = std::process::Command::new("fstrim").arg(&staging).output().unwrap();
+    assert!(!trimmed.status.success());
+
+    // Only what is named changes, and the rest is still known when it is staged again.
+    client.controller_modify_volume(modify(&id, &[("discard", "true")])).await.unwrap();
+    assert!(!mount_options(&world).contains("discard"));
+    client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
+    client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    let device = world.loops().pop().expect("a device");
+    assert_eq!(sysfs(&device, "loop/dio"), "1");
+    assert!(mount_options(&world).contains("discard"), "{}", mount_options(&world));
+    assert!(reserved(&staging) < 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_understood_changes_nothing() {
+    if !able("what_is_not_understood_changes_nothing") {
+        return;
+    }
+    let world = World::new();
+    let running = start(world.config(DriverKind::Shared, "n1")).await;
+    let client = &running.client;
+    let raw = make(client, "raw", MIB, block(Mode::SingleNodeWriter)).await;
+    let id = make(client, "a", 4 * MIB, writer()).await;
+    let record = || std::fs::read(world.pool().join(format!("{id}.json"))).unwrap();
+    let before = record();
+    let cases = [
+        (modify(&id, &[("discard", "true"), ("iops", "100")]), Code::InvalidArgument),
+        (modify(&id, &[("discard", "maybe")]), Code::InvalidArgument),
+        (modify(&raw, &[("reservedBlocksPercent", "5")]), Code::InvalidArgument),
+        (modify("", &[("discard", "true")]), Code::InvalidArgument),
+        (modify("vol-1", &[("discard", "true")]), Code::NotFound),
+    ];
+    for (request, code) in cases {
+        assert_eq!(refused(client.controller_modify_volume(request).await), code);
+    }
+    assert_eq!(record(), before);
+    client.controller_modify_volume(modify(&raw, &[("discard", "false")])).await.unwrap();
+
+    let mut request = create("b", 4 * MIB, writer());
+    request.mutable_parameters.insert("iops".into(), "100".into());
+    assert_eq!(refused(client.create_volume(request).await), Code::InvalidArgument);
+    let validate = |value: &str| ValidateVolumeCapabilitiesRequest {
+        volume_id: id.clone(),
+        volume_capabilities: vec![writer()],
+        mutable_parameters: [("discard".to_owned(), value.to_owned())].into(),
+        ..Default::default()
+    };
+    let fine = client.validate_volume_capabilities(validate("true")).await.unwrap();
+    assert_eq!(fine.confirmed.unwrap().mutable_parameters.len(), 1);
+    let not = client.validate_volume_capabilities(validate("?")).await.unwrap();
+    assert!(not.confirmed.is_none() && not.message.contains("discard"), "{not:?}");
+}
