@@ -28,6 +28,7 @@ pub mod config;
 mod controller;
 pub mod copy;
 mod driver;
+mod extents;
 pub mod format;
 pub mod freeze;
 pub mod id;

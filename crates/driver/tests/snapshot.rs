@@ -327,3 +327,45 @@ async fn snapshots_take_room_from_the_pool() {
         assert_eq!(room(client.clone()).await, 40 * MIB, "{kind}");
     }
 }
+
+/// Blocks that a copy shares are owed once more, and no longer when it has its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_blocks_are_owed_until_they_part() {
+    const NAME: &str = "shared_blocks_are_owed_until_they_part";
+    if !able(NAME) || !need(NAME, &[Need::Tool("mkfs.xfs")]) {
+        return;
+    }
+    const DATA: i64 = 64 * MIB;
+    let world = World::new();
+    mount_pool(&world, "xfs", 1 << 30);
+    let running = start(world.config(DriverKind::Local, "n1")).await;
+    let client = &running.client;
+    let room = || async {
+        // What was written lately is not on disk yet.
+        std::process::Command::new("sync").arg("-f").arg(world.pool()).status().expect("sync");
+        client.get_capacity(GetCapacityRequest::default()).await.unwrap().available_capacity
+    };
+    // Metadata of the pool's own filesystem takes a little here and there.
+    let near = |a: i64, b: i64| (a - b).abs() < 4 * MIB;
+    let raw = || block(Mode::SingleNodeWriter);
+    let id = make(client, "a", DATA, raw()).await;
+    let fill = |id: &str| {
+        use std::io::Write as _;
+        let mut file = std::fs::OpenOptions::new().write(true).open(image(&world, id)).unwrap();
+        file.write_all(&vec![7; DATA as usize]).unwrap();
+        file.sync_all().unwrap();
+    };
+    fill(&id);
+    let full = room().await;
+    let request = copy_of(from_volume(&id), "b", DATA, raw());
+    let copy = client.create_volume(request).await.unwrap().volume.unwrap().volume_id;
+    let shared = room().await;
+    assert!(near(shared, full - DATA), "{full} {shared}");
+    // The copy writes all its blocks anew: now it has them, and owes nothing.
+    fill(&copy);
+    let parted = room().await;
+    assert!(near(parted, shared), "{shared} {parted}");
+    client.delete_volume(delete(&id)).await.unwrap();
+    let alone = room().await;
+    assert!(near(alone, full), "{full} {alone}");
+}

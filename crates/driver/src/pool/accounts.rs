@@ -3,12 +3,24 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+
 use super::capacity::{self, View};
 use super::dir::Space;
 use super::{Pool, PoolError};
+use crate::extents;
 
 /// How long a sum of free space is believed while volumes are created in quick succession.
 const ESTIMATE_AGE: Duration = Duration::from_millis(100);
+
+/// How much work a sum is worth.
+#[derive(Debug, Clone, Copy)]
+enum Care {
+    /// Images that were made by sharing have nothing for themselves: never too little is owed.
+    Quick,
+    /// Each of them is asked.
+    Exact,
+}
 
 /// What has been promised to one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,10 +77,10 @@ impl Pool {
     /// The pool's sums, made now.
     fn view(&self) -> Result<View, PoolError> {
         let mut accounts = self.accounts.lock();
-        self.sum_up(&mut accounts)
+        self.sum_up(&mut accounts, Care::Exact)
     }
 
-    fn sum_up(&self, accounts: &mut Accounts) -> Result<View, PoolError> {
+    fn sum_up(&self, accounts: &mut Accounts, care: Care) -> Result<View, PoolError> {
         if self._lock.is_none() {
             // Another process makes and deletes volumes here, so nothing is known for long.
             accounts.reserved = self.promises()?;
@@ -80,7 +92,11 @@ impl Pool {
             let bytes = if promise.grows { size.max(promise.bytes) } else { promise.bytes };
             // Blocks that an image shares count with the image they came from, and may all have
             // to be had a second time.
-            let own = if promise.shares { 0 } else { allocated };
+            let own = match (promise.shares, care) {
+                (false, _) => allocated,
+                (true, Care::Quick) => 0,
+                (true, Care::Exact) => self.own_bytes(id).min(allocated),
+            };
             reserved_bytes += bytes;
             owed_bytes += bytes.saturating_sub(own);
         }
@@ -92,6 +108,12 @@ impl Pool {
         };
         accounts.estimate = Some((Instant::now(), view));
         Ok(view)
+    }
+
+    /// What an image that was made by sharing has for itself by now; nothing if that is unknown.
+    fn own_bytes(&self, id: &str) -> u64 {
+        let file = self.dir.open_file(&format!("{id}.img"), OFlags::RDONLY);
+        file.and_then(|file| extents::own_bytes(&file)).unwrap_or(0)
     }
 
     /// Size of an image and what it occupies; nothing when it is not there.
@@ -154,10 +176,13 @@ impl Pool {
         let overcommit = overcommit.max(self.overcommit);
         let fits = |view: &View| capacity::allocatable_bytes(view, overcommit) >= bytes;
         let fresh = |(at, view): &(Instant, View)| at.elapsed() < ESTIMATE_AGE && fits(view);
-        let view = match accounts.estimate.filter(fresh) {
+        let mut view = match accounts.estimate.filter(fresh) {
             Some((_, view)) => view,
-            None => self.sum_up(accounts)?,
+            None => self.sum_up(accounts, Care::Quick)?,
         };
+        if !fits(&view) && accounts.reserved.values().any(|promise| promise.shares) {
+            view = self.sum_up(accounts, Care::Exact)?;
+        }
         if view.space.is_nearly_full() {
             return Err(PoolError::NearlyFull {
                 pool: self.name.clone(),
