@@ -117,6 +117,17 @@ impl Cause {
         Self::new("FieldValueTooLong", field, message)
     }
 
+    /// A text has more characters than allowed.
+    pub fn too_long_chars(field: impl Into<String>, max: usize) -> Self {
+        let message = format!("Too long: may not be more than {max} characters");
+        Self::new("FieldValueTooLong", field, message)
+    }
+
+    /// A value that must be unique occurs twice; it is shown as given, with a reason.
+    pub fn duplicate_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
+        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {shown}: {why}"))
+    }
+
     /// A list or map has more entries than allowed.
     pub fn too_many(field: impl Into<String>, count: usize, max: usize) -> Self {
         let message = format!("Too many: {count}: must have at most {max} items");

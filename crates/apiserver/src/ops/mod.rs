@@ -248,7 +248,9 @@ fn judge(resource: &Resource, object: &Value, causes: Vec<Cause>) -> ApiResult<(
         return Ok(());
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    Err(Status::invalid(resource, name, causes))
+    // Both forms of an event are judged as the older one.
+    let group = if &*resource.storage == "events" { "" } else { &resource.group };
+    Err(Status::invalid_kind(group, &resource.kind, name, causes))
 }
 
 /// The store failed, or writers starved each other: neither is the client's fault.

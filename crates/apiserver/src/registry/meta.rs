@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rules::text;
-use super::{Resource, names, strategy::Generation};
+use super::{Resource, names, shown, strategy::Generation};
 use crate::clock::Environment;
 use crate::crd::definition::CLEANUP;
 use crate::error::Cause;
@@ -78,17 +78,29 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
     let meta = &object["metadata"];
     let mut causes = Vec::new();
     let name = text(meta, "/name");
-    let problems = if resource.traits().path_names {
-        names::path_segment(name)
-    } else if resource.traits().label_names {
-        names::label(name)
-    } else {
-        names::subdomain(name)
+    let check = |name: &str| {
+        if resource.traits().path_names {
+            names::path_segment(name)
+        } else if resource.traits().label_names {
+            names::label(name)
+        } else {
+            names::subdomain(name)
+        }
     };
+    let prefix = text(meta, "/generateName");
+    if !prefix.is_empty() {
+        // A dash at the end is followed by something else.
+        let whole = prefix.strip_suffix('-').map_or(prefix.to_owned(), |start| format!("{start}a"));
+        causes.extend(Cause::each("metadata.generateName", prefix, check(&whole)));
+    }
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
     } else {
-        causes.extend(Cause::each("metadata.name", name, problems));
+        causes.extend(Cause::each("metadata.name", name, check(name)));
+    }
+    if meta["generation"].as_i64().is_some_and(|generation| generation < 0) {
+        let why = "must be greater than or equal to 0";
+        causes.push(Cause::invalid("metadata.generation", &meta["generation"], why));
     }
     validate_common(meta, &mut causes);
     causes
@@ -142,7 +154,7 @@ fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) 
     let field = format!("metadata.finalizers[{index}]");
     let problems = names::qualified(name);
     if !problems.is_empty() {
-        causes.extend(Cause::each(&field, name, problems));
+        causes.extend(Cause::each("metadata.finalizers", name, problems));
     } else if !name.contains('/') && !SHORT.contains(&name) {
         let why = "name is neither a standard finalizer name nor is it fully qualified";
         causes.push(Cause::invalid(field, finalizer, why));
@@ -155,12 +167,34 @@ fn validate_owners(meta: &Value, causes: &mut Vec<Cause>) {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, &format!("/{field}")).is_empty() {
                 let path = format!("metadata.ownerReferences[{i}].{field}");
-                causes.push(Cause::invalid(path, &owner[field], "must not be empty"));
+                causes.push(Cause::required(path, "must not be empty"));
             }
         }
+        let version = text(owner, "/apiVersion");
+        if version.matches('/').count() > 1 {
+            let path = format!("metadata.ownerReferences[{i}].apiVersion");
+            let why = "must be <group>/<version> or <version>";
+            causes.push(Cause::invalid(path, &version.into(), why));
+        }
+        // Events go by themselves, so nothing may hang on them.
+        if version == "v1" && text(owner, "/kind") == "Event" {
+            let (path, why) = (
+                format!("metadata.ownerReferences[{i}]"),
+                "/v1, Kind=Event is disallowed from being an owner",
+            );
+            causes.push(Cause::invalid_shown(path, &shown::owner(owner), why));
+        }
     }
-    if owners.iter().filter(|o| o["controller"] == true).count() > 1 {
-        let why = "Only one reference can have Controller set to true";
-        causes.push(Cause::invalid("metadata.ownerReferences", &json!(owners), why));
+    let mut leads = owners.iter().filter(|o| o["controller"] == true);
+    if let (Some(first), Some(second)) = (leads.next(), leads.next()) {
+        let name = |o: &Value| format!("{}/{}", text(o, "/kind"), text(o, "/name"));
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
+            name(first),
+            name(second)
+        );
+        let all: Vec<String> = owners.iter().map(shown::owner).collect();
+        let shown = format!("[{}]", all.join(","));
+        causes.push(Cause::invalid_shown("metadata.ownerReferences", &shown, &why));
     }
 }

@@ -7,7 +7,7 @@ const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower ca
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-const QUALIFIED: &str = "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+const QUALIFIED: &str = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
@@ -51,9 +51,20 @@ pub fn subdomain(text: &str) -> Problems {
     problems(too_long(text, MAX_SUBDOMAIN), text.split('.').all(is_lower_part), SUBDOMAIN)
 }
 
+/// A DNS name in letters of any case.
+pub fn subdomain_any_case(text: &str) -> Problems {
+    let rule = SUBDOMAIN
+        .replace("a lowercase RFC 1123", "an RFC 1123")
+        .replace("lower case alphanumeric", "alphanumeric")
+        .replace("'example.com'", "'Example.com'");
+    problems(None, text.to_lowercase().split('.').all(is_lower_part), &rule)
+}
+
 /// One part of a DNS name.
 pub fn label(text: &str) -> Problems {
-    problems(too_long(text, MAX_LABEL), is_lower_part(text), LABEL)
+    // A name that is one but for its dots is told so.
+    let rule = if text.split('.').all(is_lower_part) { "must not contain dots" } else { LABEL };
+    problems(too_long(text, MAX_LABEL), is_lower_part(text), rule)
 }
 
 /// One part of a DNS name that starts with a letter.
@@ -80,7 +91,7 @@ pub fn qualified(text: &str) -> Problems {
     if name.is_empty() {
         found.push("name part must be non-empty".to_owned());
     } else if let Some(why) = too_long(name, MAX_LABEL) {
-        found.push(format!("name part {why}"));
+        found.push(format!("name part {}", why.replace("characters", "bytes")));
     }
     if !is_part(name) {
         found.push(QUALIFIED_PART.to_owned());
@@ -90,7 +101,8 @@ pub fn qualified(text: &str) -> Problems {
 
 /// A label's value: empty or like a qualified part.
 pub fn label_value(text: &str) -> Problems {
-    problems(too_long(text, MAX_LABEL), text.is_empty() || is_part(text), LABEL_VALUE)
+    let length = too_long(text, MAX_LABEL).map(|why| why.replace("characters", "bytes"));
+    problems(length, text.is_empty() || is_part(text), LABEL_VALUE)
 }
 
 /// A key of a config map or a secret.
@@ -160,7 +172,7 @@ mod tests {
                 &["prefix part must be", "name part must be non-empty", "name part must consist"],
             ),
             (qualified("Ex/a"), &["prefix part a lowercase"]),
-            (qualified("a/b/c"), &["a qualified name must"]),
+            (qualified("a/b/c"), &["a valid label key must"]),
             (config_key("..x"), &["must not start with '..'"]),
             (path_segment("a/%"), &["may not contain '/'", "may not contain '%'"]),
         ];

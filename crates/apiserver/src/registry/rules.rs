@@ -91,25 +91,27 @@ pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
     } else {
-        causes.extend(Cause::each(field, value, names::qualified(&value.to_lowercase())));
+        let value = value.to_lowercase();
+        causes.extend(Cause::each(field, &value, names::qualified(&value)));
     }
 }
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Access modes of volumes and claims; `missing` is said when there are none.
-pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value, missing: &str) {
+pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value, field: &str, missing: &str) {
     let modes = items(spec, "/accessModes");
     if modes.is_empty() {
-        causes.push(Cause::required("spec.accessModes", missing));
+        causes.push(Cause::required(field, missing));
     }
     let modes: Vec<&str> = modes.iter().filter_map(Value::as_str).collect();
     for mode in &modes {
-        one_of(causes, "spec.accessModes", mode, MODES);
+        one_of(causes, field, mode, MODES);
     }
-    if modes.len() > 1 && modes.contains(&"ReadWriteOncePod") {
+    let others = modes.iter().filter(|mode| MODES.contains(mode) && **mode != "ReadWriteOncePod");
+    if modes.contains(&"ReadWriteOncePod") && others.count() > 0 {
         let why = "may not use ReadWriteOncePod with other access modes";
-        causes.push(Cause::forbidden("spec.accessModes", why));
+        causes.push(Cause::forbidden(field, why));
     }
 }
 
@@ -165,6 +167,30 @@ pub fn node_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
             let field = format!("{field}.nodeSelectorTerms[{t}].matchExpressions[{e}]");
             node_expression(causes, &field, expression);
         }
+        for (e, expression) in items(term, "/matchFields").iter().enumerate() {
+            let field = format!("{field}.nodeSelectorTerms[{t}].matchFields[{e}]");
+            node_field(causes, &field, expression);
+        }
+    }
+}
+
+/// A requirement on a node's fields: only its name can be asked for.
+fn node_field(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
+    match text(expression, "/operator") {
+        "In" | "NotIn" => {
+            if items(expression, "/values").len() != 1 {
+                let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+                causes.push(Cause::required(format!("{field}.values"), why));
+            }
+        }
+        other => {
+            let why = "not a valid selector operator";
+            causes.push(Cause::invalid(format!("{field}.operator"), &other.into(), why));
+        }
+    }
+    if text(expression, "/key") != "metadata.name" {
+        let why = "not a valid field selector key";
+        causes.push(Cause::invalid(format!("{field}.key"), &expression["key"], why));
     }
 }
 

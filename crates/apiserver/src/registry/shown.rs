@@ -114,6 +114,13 @@ pub const NODE_DRIVER: Record = &[
     ("TopologyKeys", "topologyKeys", Any),
     ("Allocatable", "allocatable", Maybe(ALLOCATABLE)),
 ];
+/// A taint of a node.
+pub const TAINT: Record = &[
+    ("Key", "key", Text),
+    ("Value", "value", Text),
+    ("Effect", "effect", Text),
+    ("TimeAdded", "timeAdded", Any),
+];
 /// `roleRef` of a binding.
 pub const ROLE_REF: Record =
     &[("APIGroup", "apiGroup", Text), ("Kind", "kind", Text), ("Name", "name", Text)];
@@ -153,6 +160,13 @@ const METADATA: Record = &[
     ("finalizers", "finalizers", Any),
     ("managedFields", "managedFields", SparseList(MANAGER)),
 ];
+
+/// A reference to an owner.
+pub fn owner(value: &Value) -> String {
+    let mut out = String::new();
+    write(&mut out, Sparse(OWNER), value, None);
+    out
+}
 
 /// A whole object in one line; `ordered` says whether its metadata stands in the order of its
 /// declaration, as in an object that nobody has touched there.

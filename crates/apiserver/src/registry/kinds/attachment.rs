@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::volume::{SOURCES, validate_csi};
 use crate::error::Cause;
-use crate::registry::rules::{driver_name, same, subdomain, text, unset};
+use crate::registry::names;
+use crate::registry::rules::{access_modes, same, subdomain, text, unset};
 use crate::registry::strategy::{Context, Strategy, Traits};
 
 /// The rules of attachments.
@@ -12,6 +13,7 @@ pub struct Attachment;
 
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 const MAX_MESSAGE_BYTES: usize = 1024;
+const MAX_ATTACHER_CHARS: usize = 63;
 
 impl Strategy for Attachment {
     fn traits(&self) -> Traits {
@@ -25,12 +27,15 @@ impl Strategy for Attachment {
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         let spec = &object["spec"];
-        driver_name(&mut causes, "spec.attacher", text(spec, "/attacher"));
-        match text(spec, "/nodeName") {
-            "" => causes.push(Cause::required("spec.nodeName", "")),
-            name => subdomain(&mut causes, "spec.nodeName", name),
+        let source = &spec["source"];
+        validate_source(&mut causes, source);
+        subdomain(&mut causes, "spec.nodeName", text(spec, "/nodeName"));
+        if let Some(name) = source["persistentVolumeName"].as_str()
+            && source["inlineVolumeSpec"].is_null()
+        {
+            subdomain(&mut causes, "spec.source.persistentVolumeName", name);
         }
-        validate_source(&mut causes, &spec["source"]);
+        validate_attacher(&mut causes, text(spec, "/attacher"));
         causes
     }
 
@@ -69,6 +74,17 @@ impl Strategy for Attachment {
     }
 }
 
+fn validate_attacher(causes: &mut Vec<Cause>, name: &str) {
+    const FIELD: &str = "spec.attacher";
+    if name.is_empty() {
+        causes.push(Cause::required(FIELD, ""));
+    } else if name.len() > MAX_ATTACHER_CHARS {
+        causes.push(Cause::too_long_chars(FIELD, MAX_ATTACHER_CHARS));
+    } else {
+        causes.extend(Cause::each(FIELD, name, names::subdomain_any_case(name)));
+    }
+}
+
 fn validate_source(causes: &mut Vec<Cause>, source: &Value) {
     const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
     let (name, inline) = (&source["persistentVolumeName"], &source["inlineVolumeSpec"]);
@@ -79,34 +95,49 @@ fn validate_source(causes: &mut Vec<Cause>, source: &Value) {
             let why = "must specify non empty persistentVolumeName";
             causes.push(Cause::required("spec.source.persistentVolumeName", why));
         }
-        (Some(name), true) => subdomain(causes, "spec.source.persistentVolumeName", name),
+        (Some(_), true) => {}
         (None, false) => validate_inline(causes, inline),
     }
 }
 
 fn validate_inline(causes: &mut Vec<Cause>, inline: &Value) {
     const BASE: &str = "spec.source.inlineVolumeSpec";
-    let mut forbid =
-        |field: &str, why: &str| causes.push(Cause::forbidden(format!("{BASE}.{field}"), why));
-    for source in SOURCES.iter().filter(|s| **s != "csi" && !unset(inline, &format!("/{s}"))) {
-        forbid(source, "only CSI volumes can be attached inline");
-    }
-    for field in ["claimRef", "capacity", "nodeAffinity", "storageClassName"] {
-        let value = &inline[field];
-        if !value.is_null() && *value != json!({}) && *value != json!("") {
-            forbid(field, "may not be specified in the context of inline volumes");
+    const WHY: &str = "may not be specified in the context of inline volumes";
+    let field = |name: &str| format!("{BASE}.{name}");
+    let set = |name: &str| {
+        let value = &inline[name];
+        !value.is_null() && *value != "" && (name != "capacity" || *value != json!({}))
+    };
+    let forbid = |causes: &mut Vec<Cause>, name: &str, why: &str| {
+        causes.push(Cause::forbidden(field(name), why));
+    };
+    for name in ["claimRef", "capacity"] {
+        if set(name) {
+            forbid(causes, name, WHY);
         }
     }
+    if unset(inline, "/csi") {
+        let why = "has to be specified in the context of inline volumes";
+        causes.push(Cause::required(field("csi"), why));
+    }
+    access_modes(causes, inline, &field("accessModes"), "");
+    if SOURCES.iter().all(|source| unset(inline, &format!("/{source}"))) {
+        causes.push(Cause::required(BASE, "must specify a volume type"));
+    } else if !unset(inline, "/csi") {
+        validate_csi(causes, &field("csi"), &inline["csi"]);
+    }
     if !matches!(text(inline, "/persistentVolumeReclaimPolicy"), "" | "Retain") {
-        let why = "may only be \"Retain\" in the context of inline volumes";
-        forbid("persistentVolumeReclaimPolicy", why);
+        let why = "may only be Retain in the context of inline volumes";
+        forbid(causes, "persistentVolumeReclaimPolicy", why);
+    }
+    for name in ["nodeAffinity", "storageClassName"] {
+        if set(name) {
+            forbid(causes, name, WHY);
+        }
     }
     if !matches!(text(inline, "/volumeMode"), "" | "Filesystem") {
-        forbid("volumeMode", "may not specify volumeMode for inline volumes");
-    }
-    if unset(inline, "/csi") {
-        causes.push(Cause::required(format!("{BASE}.csi"), ""));
-    } else {
-        validate_csi(causes, &format!("{BASE}.csi"), &inline["csi"]);
+        let why =
+            "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        forbid(causes, "volumeMode", why);
     }
 }

@@ -18,11 +18,9 @@ impl Strategy for StorageCapacity {
         let mut causes = Vec::new();
         let class = text(object, "/storageClassName");
         subdomain(&mut causes, "storageClassName", class);
-        for field in ["capacity", "maximumVolumeSize"] {
-            if quantity(object, &format!("/{field}")).is_some_and(|q| q.is_negative()) {
-                let why = "must be greater than or equal to 0";
-                causes.push(Cause::invalid(field, &object[field], why));
-            }
+        if quantity(object, "/capacity").is_some_and(|q| q.is_negative()) {
+            let why = "must be greater than or equal to 0";
+            causes.push(Cause::invalid("capacity", &object["capacity"], why));
         }
         if !object["nodeTopology"].is_null() {
             label_selector(&mut causes, "nodeTopology", &object["nodeTopology"]);

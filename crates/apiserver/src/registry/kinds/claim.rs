@@ -181,7 +181,7 @@ fn admit_resize(new: &Value, old: &Value, cx: &Context<'_>) -> ApiResult<()> {
 
 fn validate(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    access_modes(&mut causes, spec, "at least 1 access mode is required");
+    access_modes(&mut causes, spec, "spec.accessModes", "at least 1 access mode is required");
     match quantity(spec, "/resources/requests/storage") {
         None => causes.push(Cause::required("spec.resources[storage]", "")),
         Some(size) if size.is_negative() || size.is_zero() => {

@@ -6,6 +6,7 @@ use longshore_core::model::keys::finalizers::VAC_PROTECTION;
 
 use super::volume::add_finalizer;
 use crate::error::{ApiResult, Cause};
+use crate::registry::names;
 use crate::registry::rules::{
     immutable, items, one_of, parameters, provisioner, same, set_default, text,
 };
@@ -49,6 +50,8 @@ fn validate_topologies(causes: &mut Vec<Cause>, object: &Value) {
         let expressions = items(term, "/matchLabelExpressions");
         for (e, expression) in expressions.iter().enumerate() {
             let field = format!("allowedTopologies[{t}].matchLabelExpressions[{e}]");
+            let key = text(expression, "/key");
+            causes.extend(Cause::each(&format!("{field}.key"), key, names::qualified(key)));
             let values = items(expression, "/values");
             if values.is_empty() {
                 causes.push(Cause::required(format!("{field}.values"), ""));
@@ -62,7 +65,8 @@ fn validate_topologies(causes: &mut Vec<Cause>, object: &Value) {
                 causes.push(Cause::duplicate(format!("{field}.key"), &expression["key"]));
             }
         }
-        if terms[..t].iter().any(|other| same(other, term)) {
+        // A term without expressions is like every other that is not there.
+        if expressions.is_empty() || terms[..t].iter().any(|other| same(other, term)) {
             let field = format!("allowedTopologies[{t}].matchLabelExpressions");
             causes.push(Cause::duplicate(field, &json!("")));
         }

@@ -8,6 +8,7 @@ use crate::error::Cause;
 use crate::registry::names;
 use crate::registry::rules::{same, set_default, text};
 use crate::registry::strategy::Strategy;
+use crate::words::json_fault;
 
 /// All values of one object together.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -52,7 +53,7 @@ impl Strategy for ConfigMap {
             }
         }
         if size > MAX_BYTES {
-            causes.push(Cause::too_long("", MAX_BYTES));
+            causes.push(Cause::too_long("[]", MAX_BYTES));
         }
         causes
     }
@@ -92,6 +93,21 @@ impl Strategy for Secret {
             "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
             _ => &[],
         };
+        let kind = text(object, "/type");
+        let has = |key: &str| !object["data"][key].is_null();
+        if kind == "kubernetes.io/basic-auth" && !has("username") && !has("password") {
+            for key in ["username", "password"] {
+                causes.push(Cause::required(format!("data[{key}]"), ""));
+            }
+        }
+        for key in [".dockercfg", ".dockerconfigjson"] {
+            let sent = object["data"][key].as_str().and_then(|text| STANDARD.decode(text).ok());
+            let fault = sent.and_then(|bytes| json_fault(&bytes));
+            if let Some(why) = fault.filter(|_| needed.contains(&key)) {
+                let hidden = "<secret contents redacted>".into();
+                causes.push(Cause::invalid(format!("data[{key}]"), &hidden, &why));
+            }
+        }
         for key in needed.iter().filter(|key| object["data"][**key].is_null()) {
             causes.push(Cause::required(format!("data[{key}]"), ""));
         }

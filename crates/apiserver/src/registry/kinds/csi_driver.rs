@@ -59,7 +59,7 @@ impl Strategy for CsiDriver {
         }
         let in_secrets = &spec["serviceAccountTokenInSecrets"];
         if !in_secrets.is_null() && items(spec, "/tokenRequests").is_empty() {
-            let why = "must be unset if spec.tokenRequests is empty";
+            let why = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
             causes.push(Cause::invalid("spec.serviceAccountTokenInSecrets", in_secrets, why));
         }
         causes

@@ -66,10 +66,11 @@ fn validate_driver(causes: &mut Vec<Cause>, field: &str, driver: &Value) {
     }
     let keys = items(driver, "/topologyKeys");
     for (i, key) in keys.iter().enumerate() {
-        match key.as_str().unwrap_or_default() {
-            "" => causes.push(Cause::required(field, "")),
-            name => causes.extend(Cause::each(field, name, names::qualified(name))),
+        let name = key.as_str().unwrap_or_default();
+        if name.is_empty() {
+            causes.push(Cause::required(field, ""));
         }
+        causes.extend(Cause::each(field, name, names::qualified(name)));
         if keys[..i].contains(key) {
             causes.push(Cause::duplicate(field, key));
         }

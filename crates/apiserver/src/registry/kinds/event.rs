@@ -3,10 +3,12 @@
 use serde_json::{Map, Value};
 
 use crate::error::Cause;
-use crate::registry::rules::{one_of, same, text};
+use crate::registry::names;
+use crate::registry::rules::{same, text};
 use crate::registry::strategy::Strategy;
 
 const MAX_NOTE_BYTES: usize = 1024;
+const MAX_WORD_BYTES: usize = 128;
 
 /// Field names of the stored (core) form and of the newer one.
 const RENAMED: &[(&str, &str)] = &[
@@ -83,24 +85,54 @@ impl Strategy for CoreEvent {
     }
 }
 
+/// Who reports what; errors name the fields as they are stored.
+fn validate_report(causes: &mut Vec<Cause>, event: &Value) {
+    let controller = text(event, "/reportingController");
+    if controller.is_empty() {
+        causes.push(Cause::required("reportingController", ""));
+    }
+    let problems = names::qualified(controller);
+    causes.extend(Cause::each("reportingController", controller, problems));
+    for field in ["reportingInstance", "action", "reason"] {
+        match text(event, &format!("/{field}")) {
+            "" => causes.push(Cause::required(field, "")),
+            long if long.len() > MAX_WORD_BYTES => {
+                let why = format!("can have at most {MAX_WORD_BYTES} characters");
+                causes.push(Cause::invalid(field, &"".into(), &why));
+            }
+            _ => {}
+        }
+    }
+    if text(event, "/note").len() > MAX_NOTE_BYTES {
+        let why = format!("can have at most {MAX_NOTE_BYTES} characters");
+        causes.push(Cause::invalid("message", &"".into(), &why));
+    }
+}
+
 /// The rules of events.k8s.io events.
 pub struct Event;
 
 impl Strategy for Event {
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
-        validate_namespace(&mut causes, object, "regarding");
         if object["eventTime"].is_null() {
             causes.push(Cause::required("eventTime", ""));
+        } else {
+            validate_report(&mut causes, object);
         }
-        for field in ["reportingController", "reportingInstance", "action", "reason"] {
-            if text(object, &format!("/{field}")).is_empty() {
-                causes.push(Cause::required(field, ""));
+        if !matches!(text(object, "/type"), "Normal" | "Warning") {
+            let why = format!("has invalid value: {}", text(object, "/type"));
+            causes.push(Cause::invalid("type", &"".into(), &why));
+        }
+        // Fields that only the older form may use.
+        for (field, reported) in [
+            ("deprecatedFirstTimestamp", "firstTimestamp"),
+            ("deprecatedLastTimestamp", "lastTimestamp"),
+            ("deprecatedCount", "count"),
+        ] {
+            if !object[field].is_null() && object[field] != 0 {
+                causes.push(Cause::invalid(reported, &"".into(), "needs to be unset"));
             }
-        }
-        one_of(&mut causes, "type", text(object, "/type"), &["Normal", "Warning"]);
-        if text(object, "/note").len() > MAX_NOTE_BYTES {
-            causes.push(Cause::too_long("note", MAX_NOTE_BYTES));
         }
         causes
     }

@@ -24,7 +24,8 @@ impl Strategy for Migration {
         let (name, group) = (text(resource, "/resource"), text(resource, "/group"));
         let mut causes = Vec::new();
         if name.is_empty() {
-            causes.push(Cause::required("spec.resource.resource", "resource is required"));
+            causes
+                .push(Cause::required("spec.resource.resource", "resource is required to be set"));
         } else {
             causes.extend(Cause::each("spec.resource.resource", name, names::label_1035(name)));
         }

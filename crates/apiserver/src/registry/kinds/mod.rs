@@ -13,5 +13,6 @@ pub mod migration;
 pub mod namespace;
 pub mod node;
 pub mod pod;
+mod pod_spec;
 pub mod rbac;
 pub mod volume;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::error::Cause;
 use crate::registry::names;
 use crate::registry::rules::{items, one_of, set_default, text};
+use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
 
 /// The rules of nodes.
@@ -42,11 +43,23 @@ impl Strategy for Node {
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         for (i, taint) in items(object, "/spec/taints").iter().enumerate() {
-            let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-            let field = format!("metadata.taints[{i}].effect");
-            one_of(&mut causes, &field, text(taint, "/effect"), &effects);
-            let (field, key) = (format!("metadata.taints[{i}].key"), text(taint, "/key"));
-            causes.extend(Cause::each(&field, key, names::qualified(key)));
+            let field = format!("metadata.taints[{i}]");
+            let (key, value) = (text(taint, "/key"), text(taint, "/value"));
+            causes.extend(Cause::each(&format!("{field}.key"), key, names::qualified(key)));
+            causes.extend(Cause::each(&format!("{field}.value"), value, names::label_value(value)));
+            match text(taint, "/effect") {
+                "" => causes.push(Cause::required(format!("{field}.effect"), "")),
+                effect => {
+                    let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+                    one_of(&mut causes, &format!("{field}.effect"), effect, &effects);
+                }
+            }
+            let before = &items(object, "/spec/taints")[..i];
+            if before.iter().any(|o| o["key"] == taint["key"] && o["effect"] == taint["effect"]) {
+                let why = "taints must be unique by key and effect pair";
+                let shown = shown::compact(shown::TAINT, taint);
+                causes.push(Cause::duplicate_shown(field, &shown, why));
+            }
         }
         causes
     }

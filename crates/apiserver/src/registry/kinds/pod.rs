@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::error::{ApiResult, Cause};
+use super::pod_spec;
+use crate::error::{ApiResult, Cause, Status};
 use crate::registry::names;
 use crate::registry::rules::{items, one_of, same, set_default, text, unset};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
@@ -78,6 +79,7 @@ impl Strategy for Pod {
     }
 
     fn admit_create(&self, object: &mut Value, cx: &Context<'_>) -> ApiResult<()> {
+        let name = text(object, "/metadata/name").to_owned();
         let spec = &mut object["spec"];
         if cx.settings.default_accounts {
             set_default(spec, "serviceAccountName", "default");
@@ -85,7 +87,7 @@ impl Strategy for Pod {
         if spec["serviceAccountName"].is_string() {
             spec["serviceAccount"] = spec["serviceAccountName"].clone();
         }
-        set_default(spec, "priority", 0);
+        settle_priority(spec, &name, cx)?;
         set_default(spec, "preemptionPolicy", "PreemptLowerPriority");
         for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
             let tolerated = items(spec, "/tolerations").iter().any(|t| {
@@ -127,6 +129,7 @@ impl Strategy for Pod {
         }
         let policies = ["Always", "OnFailure", "Never"];
         one_of(&mut causes, "spec.restartPolicy", text(spec, "/restartPolicy"), &policies);
+        pod_spec::validate_spec(&mut causes, spec);
         causes
     }
 
@@ -160,6 +163,24 @@ impl Strategy for Pod {
         }
         causes
     }
+}
+
+/// Classes of priority are not served; the two that every cluster has are known by name.
+fn settle_priority(spec: &mut Value, pod: &str, cx: &Context<'_>) -> ApiResult<()> {
+    let refuse = |why: &str| Err(Status::forbidden(cx.registry.core("pods"), pod, why));
+    let priority = match text(spec, "/priorityClassName") {
+        "" => 0,
+        "system-cluster-critical" => 2_000_000_000,
+        "system-node-critical" => 2_000_001_000,
+        class => return refuse(&format!("no PriorityClass with name {class} was found")),
+    };
+    if let Some(asked) = spec["priority"].as_i64().filter(|asked| *asked != priority) {
+        return refuse(&format!(
+            "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+        ));
+    }
+    spec["priority"] = json!(priority);
+    Ok(())
 }
 
 fn default_container(container: &mut Value) {
@@ -243,14 +264,14 @@ fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
             }
             _ => {}
         }
-        for source in SOURCES.iter().filter(|s| !unset(volume, &format!("/{s}"))).skip(1) {
+        let set = SOURCES.iter().filter(|s| !unset(volume, &format!("/{s}")));
+        for (n, source) in set.enumerate() {
+            if n == 0 {
+                pod_spec::validate_source(causes, &field, source, &volume[*source]);
+                continue;
+            }
             let why = "may not specify more than 1 volume type";
             causes.push(Cause::forbidden(format!("{field}.{source}"), why));
-        }
-        let claim = &volume["persistentVolumeClaim"];
-        if claim.is_object() && text(claim, "/claimName").is_empty() {
-            let field = format!("{field}.persistentVolumeClaim.claimName");
-            causes.push(Cause::required(field, ""));
         }
     }
 }
@@ -260,17 +281,17 @@ fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Value, s
         "" => causes.push(Cause::required(format!("{field}.name"), "")),
         name => causes.extend(Cause::each(&format!("{field}.name"), name, names::label(name))),
     }
-    if text(container, "/image").is_empty() {
-        causes.push(Cause::required(format!("{field}.image"), ""));
-    }
+    pod_spec::validate_container(causes, field, container);
     let known = |name: &Value| items(spec, "/volumes").iter().any(|v| v["name"] == *name);
     for (list, path) in [("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")] {
         let mounts = items(container, &format!("/{list}"));
         for (i, mount) in mounts.iter().enumerate() {
+            pod_spec::validate_mount(causes, &format!("{field}.{list}"), mount);
             let field = format!("{field}.{list}[{i}]");
             if text(mount, "/name").is_empty() {
                 causes.push(Cause::required(format!("{field}.name"), ""));
-            } else if !known(&mount["name"]) {
+            }
+            if !known(&mount["name"]) {
                 causes.push(Cause::not_found(format!("{field}.name"), &mount["name"]));
             }
             if text(mount, &format!("/{path}")).is_empty() {

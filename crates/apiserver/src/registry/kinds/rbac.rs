@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::error::Cause;
-use crate::registry::rules::{items, same, text};
+use crate::registry::names;
+use crate::registry::rules::{items, label_selector, same, text};
 use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
 
@@ -26,6 +27,17 @@ impl Strategy for Role {
         for (i, rule) in items(object, "/rules").iter().enumerate() {
             self.check(&mut causes, &format!("rules[{i}]"), rule);
         }
+        if !object["aggregationRule"].is_null() {
+            let field = "aggregationRule.clusterRoleSelectors";
+            let selectors = items(object, "/aggregationRule/clusterRoleSelectors");
+            if selectors.is_empty() {
+                let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+                causes.push(Cause::required(field, why));
+            }
+            for (i, selector) in selectors.iter().enumerate() {
+                label_selector(&mut causes, &format!("{field}[{i}]"), selector);
+            }
+        }
         causes
     }
 }
@@ -33,10 +45,7 @@ impl Strategy for Role {
 impl Role {
     fn check(&self, causes: &mut Vec<Cause>, field: &str, rule: &Value) {
         let empty = |name: &str| items(rule, &format!("/{name}")).is_empty();
-        if empty("verbs") {
-            let why = "verbs must contain at least one value";
-            causes.push(Cause::required(format!("{field}.verbs"), why));
-        }
+        let verbs = empty("verbs").then(|| Cause::required(format!("{field}.verbs"), ""));
         if !empty("nonResourceURLs") {
             let paths = &rule["nonResourceURLs"];
             let field = format!("{field}.nonResourceURLs");
@@ -47,6 +56,7 @@ impl Role {
                 let why = "rules cannot apply to both regular resources and non-resource URLs";
                 causes.push(Cause::invalid(field, paths, why));
             }
+            causes.extend(verbs);
             return;
         }
         if empty("apiGroups") {
@@ -57,6 +67,7 @@ impl Role {
             let why = "resource rules must supply at least one resource";
             causes.push(Cause::required(format!("{field}.resources"), why));
         }
+        causes.extend(verbs);
     }
 }
 
@@ -94,8 +105,9 @@ impl Strategy for Binding {
         if !known.contains(&text(reference, "/kind")) {
             causes.push(Cause::not_supported("roleRef.kind", text(reference, "/kind"), known));
         }
-        if text(reference, "/name").is_empty() {
-            causes.push(Cause::required("roleRef.name", ""));
+        match text(reference, "/name") {
+            "" => causes.push(Cause::required("roleRef.name", "")),
+            name => causes.extend(Cause::each("roleRef.name", name, names::path_segment(name))),
         }
         for (i, subject) in items(object, "/subjects").iter().enumerate() {
             self.check_subject(&mut causes, &format!("subjects[{i}]"), subject);
@@ -115,28 +127,41 @@ impl Strategy for Binding {
 
 impl Binding {
     fn check_subject(&self, causes: &mut Vec<Cause>, field: &str, subject: &Value) {
-        if text(subject, "/name").is_empty() {
-            causes.push(Cause::required(format!("{field}.name"), ""));
-        }
-        let group = text(subject, "/apiGroup");
+        let (name, group) = (text(subject, "/name"), text(subject, "/apiGroup"));
+        let of_group = |causes: &mut Vec<Cause>, known: &str| {
+            if group != known {
+                causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[known]));
+            }
+        };
+        let named = |causes: &mut Vec<Cause>| {
+            if name.is_empty() {
+                causes.push(Cause::required(format!("{field}.name"), ""));
+            }
+        };
         match text(subject, "/kind") {
             "ServiceAccount" => {
+                named(causes);
+                if !name.is_empty() {
+                    causes.extend(Cause::each(
+                        &format!("{field}.name"),
+                        name,
+                        names::subdomain(name),
+                    ));
+                }
+                of_group(causes, "");
                 // In a namespace, accounts without one are those of the namespace itself.
                 if self.cluster && text(subject, "/namespace").is_empty() {
                     causes.push(Cause::required(format!("{field}.namespace"), ""));
                 }
-                if !group.is_empty() {
-                    causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[""]));
-                }
             }
             "User" | "Group" => {
-                if group != GROUP {
-                    causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[GROUP]));
-                }
+                named(causes);
+                of_group(causes, GROUP);
             }
             other => {
                 let known = ["ServiceAccount", "User", "Group"];
                 causes.push(Cause::not_supported(format!("{field}.kind"), other, &known));
+                named(causes);
             }
         }
     }

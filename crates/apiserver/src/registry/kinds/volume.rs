@@ -173,7 +173,7 @@ fn same_source(new: &Value, old: &Value) -> bool {
 fn validate(object: &Value) -> Vec<Cause> {
     let spec = &object["spec"];
     let mut causes = Vec::new();
-    access_modes(&mut causes, spec, "");
+    access_modes(&mut causes, spec, "spec.accessModes", "");
     validate_capacity(&mut causes, spec);
     validate_sources(&mut causes, spec);
     let policy = text(spec, "/persistentVolumeReclaimPolicy");
@@ -227,15 +227,24 @@ fn validate_sources(causes: &mut Vec<Cause>, spec: &Value) {
             "hostPath" | "local" => {
                 let field = format!("spec.{source}.path");
                 validate_path(causes, &field, text(&spec[source], "/path"));
+                if *source == "hostPath" {
+                    let kind = text(&spec[source], "/type");
+                    one_of(causes, "spec.hostPath.type", kind, HOST_PATH_TYPES);
+                }
             }
-            "nfs" => {
-                for part in ["server", "path"] {
-                    if text(&spec["nfs"], &format!("/{part}")).is_empty() {
-                        causes.push(Cause::required(format!("spec.nfs.{part}"), ""));
+            "nfs" => validate_nfs(causes, "spec.nfs", &spec["nfs"]),
+            other => {
+                let needed = NEEDED.iter().find(|(name, _)| *name == other);
+                for part in needed.map_or(&[][..], |(_, parts)| parts) {
+                    let value = &spec[other][*part];
+                    if value.is_null()
+                        || *value == ""
+                        || value.as_array().is_some_and(Vec::is_empty)
+                    {
+                        causes.push(Cause::required(format!("spec.{other}.{part}"), ""));
                     }
                 }
             }
-            _ => {}
         }
     }
     if found == 0 {
@@ -243,7 +252,43 @@ fn validate_sources(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn validate_path(causes: &mut Vec<Cause>, field: &str, path: &str) {
+/// What a host path can be.
+pub const HOST_PATH_TYPES: &[&str] = &[
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
+
+/// What older sources cannot do without.
+const NEEDED: &[(&str, &[&str])] = &[
+    ("iscsi", &["targetPortal", "iqn"]),
+    ("rbd", &["monitors", "image"]),
+    ("cephfs", &["monitors"]),
+    ("flexVolume", &["driver"]),
+    ("glusterfs", &["endpoints", "path"]),
+];
+
+/// A directory of an NFS server.
+pub fn validate_nfs(causes: &mut Vec<Cause>, field: &str, nfs: &Value) {
+    for part in ["server", "path"] {
+        if text(nfs, &format!("/{part}")).is_empty() {
+            causes.push(Cause::required(format!("{field}.{part}"), ""));
+        }
+    }
+    let path = text(nfs, "/path");
+    if !path.starts_with('/') {
+        let why = "must be an absolute path";
+        causes.push(Cause::invalid(format!("{field}.path"), &path.into(), why));
+    }
+}
+
+/// A path on a node.
+pub fn validate_path(causes: &mut Vec<Cause>, field: &str, path: &str) {
     if path.is_empty() {
         causes.push(Cause::required(field, ""));
     } else if path.split('/').any(|part| part == "..") {
