@@ -421,6 +421,19 @@ impl Status {
         Self::new(503, "ServiceUnavailable", message)
     }
 
+    /// 504: the client took too long to send its request.
+    pub fn request_timeout() -> Self {
+        Self::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout")
+            .with_details(json!({}))
+    }
+
+    /// 413 for a patch of too many steps.
+    pub fn too_many_steps(limit: usize, found: usize) -> Self {
+        let message =
+            format!("The allowed maximum operations in a JSON patch is {limit}, got {found}");
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
     /// 504: a version from the future did not come in time.
     pub fn too_large_version(asked: u64, current: u64) -> Self {
         let why = format!("Too large resource version: {asked}, current: {current}");

@@ -17,11 +17,13 @@
 //! beyond health checks (401), and `kubectl exec`, `attach`, `port-forward` and `proxy` (404).
 
 mod access;
+mod admission;
 mod apply;
 pub mod auth;
 pub mod clock;
 mod crd;
 pub mod error;
+mod extent;
 mod first;
 mod housekeeping;
 pub mod http;
@@ -42,9 +44,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use admission::{Gate, Gates};
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
@@ -58,10 +60,24 @@ pub use logs::{LogError, LogRequest, LogSource};
 pub struct Limits {
     /// Largest request body.
     pub body_bytes: usize,
-    /// Requests answered at the same time, watches apart.
-    pub in_flight: usize,
-    /// Watches open at the same time.
+    /// Requests that only read, answered at the same time; watches apart. Zero means no bound.
+    pub reads: usize,
+    /// Requests that may change something, answered at the same time. Zero means no bound.
+    pub writes: usize,
+    /// Watches and followed logs open at the same time.
     pub watches: usize,
+    /// Connections open at the same time; further ones are closed.
+    pub connections: usize,
+    /// What a client may take to send a whole request.
+    pub request_timeout: Duration,
+    /// What a client may take to agree on keys.
+    pub handshake_timeout: Duration,
+    /// What a client may be silent for between requests and before the first.
+    pub idle_timeout: Duration,
+    /// What a client may leave its answers untaken for.
+    pub stall_timeout: Duration,
+    /// How long events are kept after they were last written.
+    pub event_ttl: Duration,
     /// Events kept per resource; a watcher that falls behind them is cut off.
     pub history_events: usize,
     /// Memory for the events of all resources.
@@ -72,8 +88,15 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: 3 << 20,
-            in_flight: 512,
+            reads: 400,
+            writes: 200,
             watches: 4096,
+            connections: 4096,
+            request_timeout: Duration::from_secs(60),
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(90),
+            stall_timeout: Duration::from_secs(60),
+            event_ttl: Duration::from_secs(3600),
             history_events: 10_000,
             history_bytes: 32 << 20,
         }
@@ -197,9 +220,8 @@ pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
     pub(crate) access: access::Access,
     pub(crate) limits: Limits,
-    pub(crate) in_flight: Semaphore,
-    pub(crate) watches: Arc<Semaphore>,
-    pub(crate) metrics: metrics::Metrics,
+    pub(crate) gates: Gates,
+    pub(crate) metrics: Arc<metrics::Metrics>,
     pub(crate) closing: CancellationToken,
     pki: Pki,
     address: ArcSwapOption<SocketAddr>,
@@ -278,19 +300,23 @@ impl ApiServer {
         let is_new = store.revision() == 0;
         let pki = Pki::open(config.data_dir.as_ref().map(|dir| dir.join("pki")).as_deref())?;
         let env = Environment::new(config.clock, config.seed);
+        let metrics = Arc::new(metrics::Metrics::default());
         let settings = Settings {
             default_accounts: config.default_accounts,
             namespace_grace: config.namespace_grace,
         };
-        let core = Arc::new(Core::new(store, env, settings));
+        let core = Arc::new(Core::new(store, env, settings, Arc::clone(&metrics)));
         housekeeping::serve_stored(&core);
         let inner = Inner {
             access: access::Access::new(&core.store),
             core,
             limits: config.limits,
-            in_flight: Semaphore::new(config.limits.in_flight),
-            watches: Arc::new(Semaphore::new(config.limits.watches)),
-            metrics: metrics::Metrics::default(),
+            gates: Gates {
+                reads: Gate::new(config.limits.reads),
+                writes: Gate::new(config.limits.writes),
+                long: Gate::new(config.limits.watches),
+            },
+            metrics,
             closing: CancellationToken::new(),
             pki,
             address: ArcSwapOption::empty(),
@@ -305,7 +331,8 @@ impl ApiServer {
             server.inner.core.store.forget_history();
         }
         let (core, closing) = (Arc::clone(&server.inner.core), server.inner.closing.clone());
-        tokio::spawn(housekeeping::run(core, closing));
+        let event_ttl = server.inner.limits.event_ttl;
+        tokio::spawn(housekeeping::run(core, event_ttl, closing));
         Ok(server)
     }
 

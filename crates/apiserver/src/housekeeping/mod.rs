@@ -33,9 +33,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MAX_EVENTS: usize = 1024;
 
 /// Runs until the server closes.
-pub(crate) async fn run(core: Arc<Core>, closing: CancellationToken) {
+pub(crate) async fn run(core: Arc<Core>, event_ttl: Duration, closing: CancellationToken) {
     let mut changed = core.store.subscribe_all();
-    let mut keeper = Keeper::new(core);
+    let mut keeper = Keeper::new(core, event_ttl);
     loop {
         keeper.follow();
         let failed = tokio::select! {
@@ -92,7 +92,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(core: Arc<Core>) -> Self {
+    fn new(core: Arc<Core>, event_ttl: Duration) -> Self {
         let registry = core.registry();
         let cursors = registry.stored().map(|r| (Arc::clone(&r.storage), None)).collect();
         Self {
@@ -100,7 +100,7 @@ impl Keeper {
             registry,
             cursors,
             owners: owners::Index::default(),
-            events: events::Ages::default(),
+            events: events::Ages::new(event_ttl),
             terminating: BTreeMap::new(),
             accounts: BTreeSet::new(),
             suspects: BTreeSet::new(),
@@ -187,7 +187,8 @@ impl Keeper {
                     }
                 }
             }
-            "events" if !gone => self.events.observe(&event.key, event.revision),
+            "events" if gone => self.events.forget(&event.key),
+            "events" => self.events.observe(&event.key, event.revision),
             "serviceaccounts" if gone => {
                 self.accounts.insert(event.key.namespace.clone());
             }

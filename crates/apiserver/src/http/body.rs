@@ -1,17 +1,20 @@
 //! Request and response bodies.
 
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Map, Value};
 
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status};
+use crate::extent::check_extent;
 use crate::words;
 
 /// Body of every answer.
@@ -58,6 +61,58 @@ pub fn stream(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
+}
+
+/// Keeps something until the client has taken the whole answer, or has left.
+pub fn hold(answer: Answer, held: impl Send + Unpin + 'static) -> Answer {
+    answer.map(|body| Held { body, rest: Bytes::new(), held }.boxed_unsync())
+}
+
+/// Pieces of this size are handed out one by one, so that what a client does not take is not
+/// copied into the buffers of its connection.
+const PIECE_BYTES: usize = 64 << 10;
+
+struct Held<T> {
+    body: Body,
+    rest: Bytes,
+    #[expect(dead_code, reason = "held for its end")]
+    held: T,
+}
+
+impl<T: Unpin> http_body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                return Poll::Ready(None);
+            };
+            match frame.map(Frame::into_data)? {
+                Ok(data) => self.rest = data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        let piece = self.rest.len().min(PIECE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.len() as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
+    }
 }
 
 /// Adds `Warning` headers.
@@ -170,11 +225,13 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
+            check_extent(&value)?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
         Encoding::Protobuf => {
             let value =
                 super::protobuf::decode(body).map_err(|why| unrecognized(kind, &why, body))?;
+            check_extent(&value)?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
     }

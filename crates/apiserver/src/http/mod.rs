@@ -3,6 +3,7 @@
 pub mod body;
 mod deletion;
 mod discovery;
+mod guarded;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
@@ -11,7 +12,7 @@ mod protobuf;
 pub mod query;
 pub mod render;
 mod reviews;
-mod route;
+pub(crate) mod route;
 mod schemas;
 pub(crate) mod serve;
 mod table;
@@ -24,14 +25,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, Method, Request, header};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
+use crate::admission::Place;
 use crate::auth::rbac::Action;
 use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
+use crate::metrics;
 use body::Answer;
 use query::{Query, percent_decode};
 use route::Route;
@@ -67,48 +71,84 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,
     {
-        let head = request.method() == Method::HEAD;
-        let answer = match self.dispatch(request).await {
-            Ok(answer) => answer,
-            Err(status) => body::error(&status),
-        };
-        self.inner.metrics.answered(answer.status().as_u16());
-        if head {
-            let mut answer = answer;
-            *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
-            return answer;
-        }
-        answer
-    }
-
-    async fn dispatch<B>(&self, request: Request<B>) -> ApiResult<Answer>
-    where
-        B: http_body::Body<Data = Bytes> + Unpin,
-        B::Error: std::fmt::Display,
-    {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         let query = Query::parse(parts.uri.query());
         let route = route::parse(&path);
+        let labels = self.labels(&parts, &route, &query);
+        let head = parts.method == Method::HEAD;
+        let lasts = lasts(&parts.method, &route, &query);
+        let began = tokio::time::Instant::now();
+        let asked = Incoming { parts: &parts, path: &path, query: &query, labels: &labels, lasts };
+        let mut answer = match self.dispatch(asked, route, body).await {
+            Ok(answer) => answer,
+            Err(status) => body::error(&status),
+        };
+        let took = (!lasts).then(|| began.elapsed());
+        self.inner.metrics.answered(&labels, answer.status().as_u16(), took);
+        if head {
+            *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
+        }
+        answer
+    }
+
+    /// What the request is counted as.
+    fn labels(&self, parts: &Parts, route: &Route<'_>, query: &Query) -> metrics::Request {
+        let verb = match route {
+            Route::Object(object) => verb(&parts.method, object, query),
+            _ => "",
+        };
+        let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
+        let dry = query.get("dryRun").is_some();
+        let labels = metrics::Request::of(&parts.method, route, verb, apply, dry);
+        match route {
+            Route::Object(object) => labels.about(&self.inner.core.registry(), object),
+            _ => labels,
+        }
+    }
+
+    async fn dispatch<B>(&self, asked: Incoming<'_>, route: Route<'_>, body: B) -> ApiResult<Answer>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: std::fmt::Display,
+    {
+        let Incoming { parts, path, query, labels, lasts } = asked;
         if let Route::Health(check) = route {
             // Anybody may ask, but who shows credentials must have good ones.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
-                self.authenticate(&parts)?;
+                self.authenticate(parts)?;
             }
             only_get(&parts.method)?;
-            return self.health(&path, check, &query);
+            return self.health(path, check, query);
         }
-        let identity = self.authenticate(&parts)?;
+        let identity = self.authenticate(parts)?;
+        let place = self.admit(&parts.method, lasts, identity.is_master())?;
         if !identity.is_master() {
-            let action = action(&parts.method, &path, &route, &query);
+            let action = action(&parts.method, path, &route, query);
             self.inner.access.check(&identity, &action)?;
         }
-        if let Route::Object(object) = route {
-            let asked = objects::Asked { identity: &identity, parts: &parts, query: &query };
-            return objects::handle(&self.inner, &self.ending, object, asked, body).await;
-        }
-        only_get(&parts.method)?;
-        self.document(route, &parts.headers)
+        let answer = if let Route::Object(object) = route {
+            let asked = objects::Asked { identity: &identity, parts, query };
+            objects::handle(&self.inner, &self.ending, object, asked, body).await?
+        } else {
+            only_get(&parts.method)?;
+            self.document(route, &parts.headers)?
+        };
+        // The place is taken until the client has its answer, or leaves.
+        let lasting = lasts.then(|| self.inner.metrics.begin(labels));
+        Ok(body::hold(answer, (place, lasting)))
+    }
+
+    /// Takes a place among the requests that are answered at the same time.
+    fn admit(&self, method: &Method, lasts: bool, is_master: bool) -> ApiResult<Place> {
+        let gates = &self.inner.gates;
+        let mutating = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let gate = match (lasts, mutating) {
+            (true, _) => &gates.long,
+            (false, true) => &gates.writes,
+            (false, false) => &gates.reads,
+        };
+        gate.enter(is_master).inspect_err(|_| self.inner.metrics.dropped(mutating))
     }
 
     /// Answers that do not depend on objects.
@@ -118,7 +158,9 @@ impl Service {
             Route::Version => Ok(body::json(200, &version())),
             Route::Metrics => {
                 let kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
-                Ok(body::answer(200, kind, self.inner.metrics.text(&self.inner.core.store)))
+                let inner = &self.inner;
+                let text = inner.metrics.text(&inner.core.store, &inner.gates);
+                Ok(body::answer(200, kind, text))
             }
             Route::Root => Ok(body::json(200, &self.paths())),
             Route::CoreVersions | Route::Groups => {
@@ -217,7 +259,7 @@ impl Service {
         Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
     }
 
-    fn authenticate(&self, parts: &http::request::Parts) -> ApiResult<Identity> {
+    fn authenticate(&self, parts: &Parts) -> ApiResult<Identity> {
         let mut identity = match (&self.identity, bearer(&parts.headers)) {
             (Some(identity), _) => identity.clone(),
             (None, Some(token)) => {
@@ -291,19 +333,42 @@ impl Service {
     }
 }
 
+/// What is known of a request before anything is done about it.
+#[derive(Clone, Copy)]
+struct Incoming<'a> {
+    parts: &'a Parts,
+    path: &'a str,
+    query: &'a Query,
+    labels: &'a metrics::Request,
+    lasts: bool,
+}
+
+/// Whether the answer goes on by itself: watches and logs.
+fn lasts(method: &Method, route: &Route<'_>, query: &Query) -> bool {
+    let Route::Object(object) = route else { return false };
+    let log = *method == Method::GET && object.plural == "pods" && object.subresource == "log";
+    log || verb(method, object, query) == "watch"
+}
+
+/// The verb of a request for objects, as roles name it.
+fn verb(method: &Method, object: &route::Object<'_>, query: &Query) -> &'static str {
+    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
+    match objects::verb(method, &object.name, watching) {
+        "" if *method == Method::POST => "create",
+        "" => "get",
+        verb => verb,
+    }
+}
+
 /// What a request wants to do, as roles name it.
 fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Action {
     let Route::Object(object) = route else {
         return Action::Path { verb: method.as_str().to_lowercase(), path: path.to_owned() };
     };
-    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    let verb = match objects::verb(method, &object.name, watching) {
-        "" if *method == Method::POST => "create",
-        "" => "get",
-        verb => verb,
-    };
+    let verb = verb(method, object, query);
     // A list of one name is allowed to who may read that name.
     let selected = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name="));
+    let selected = selected.map(|name| name.strip_prefix('=').unwrap_or(name));
     let name = match (object.name.as_str(), selected) {
         ("", Some(name)) if matches!(verb, "list" | "watch") && !name.contains(',') => name,
         (name, _) => name,

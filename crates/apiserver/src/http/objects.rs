@@ -103,15 +103,14 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let body = body::read(request_body, inner.limits.body_bytes).await?;
+    let reading = body::read(request_body, inner.limits.body_bytes);
+    let body = tokio::time::timeout(inner.limits.request_timeout, reading)
+        .await
+        .map_err(|_| Status::request_timeout())??;
     let call = Call { inner, ending, identity, target, parts, query, body };
-    // Watches last long and are counted apart; everything else shares a bound.
     if verb == "watch" {
         return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
     }
-    let _permit = inner.in_flight.try_acquire().map_err(|_| {
-        Status::too_many_requests("too many requests are being answered, try again", 1)
-    })?;
     let answer = call.answer(verb, object.subresource).await?;
     Ok(call.warn_of_deprecation(answer))
 }
@@ -266,10 +265,10 @@ impl Call<'_> {
         let options = query.watch_options(&self.target.resource, default)?;
         let namespace = Some(self.target.namespace.as_str()).filter(|ns| !ns.is_empty());
         let store = &self.inner.core.store;
-        let permit = Arc::clone(&self.inner.watches)
-            .try_acquire_owned()
-            .map_err(|_| Status::too_many_requests("too many watches are open, try again", 1))?;
-        let chunks = watch::open(store, &self.target.resource, namespace, options, renderer);
+        let resource = &self.target.resource;
+        let counted =
+            self.inner.metrics.watch_events(&resource.group, &resource.version, &resource.plural);
+        let chunks = watch::open(store, resource, namespace, options, renderer, counted);
         let closed = self.ending.clone();
         let served = self.target.resource.custom.as_ref().map(|custom| custom.end.clone());
         let end = async move {
@@ -286,12 +285,7 @@ impl Call<'_> {
                 None => closed.cancelled().await,
             }
         };
-        let chunks = chunks.take_until(end).map(move |chunk| {
-            // The permit lives as long as the stream.
-            let _ = &permit;
-            chunk
-        });
-        Ok(body::stream("application/json", chunks))
+        Ok(body::stream("application/json", chunks.take_until(end)))
     }
 
     pub(super) fn parse_body(&self) -> ApiResult<body::Parsed> {

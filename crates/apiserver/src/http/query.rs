@@ -10,6 +10,9 @@ use crate::watch::{Start, WatchOptions};
 
 use super::negotiate::Include;
 
+/// However long a client wants to watch, it is asked to come again after this.
+const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
+
 /// Decoded parameters in the order they came.
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
@@ -210,7 +213,9 @@ impl Query {
             (_, Some(version)) => Start::After(version),
         };
         let timeout = match self.number("timeoutSeconds")? {
-            Some(seconds) if seconds > 0 => Duration::from_secs(seconds.unsigned_abs()),
+            Some(seconds) if seconds > 0 => {
+                Duration::from_secs(seconds.unsigned_abs()).min(LONGEST_WATCH)
+            }
             _ => default,
         };
         Ok(WatchOptions { select, start, bookmarks, timeout })

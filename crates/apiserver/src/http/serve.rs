@@ -15,16 +15,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Service;
-use crate::Inner;
+use super::guarded::{Guarded, Patience};
 use crate::auth::identify_certificate;
+use crate::{Inner, Limits};
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// HTTP/2 clients are asked this often whether they live.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest request line and headers; selectors make long ones.
+const MAX_HEADER_BYTES: u32 = 256 << 10;
+const MAX_HEADERS: usize = 128;
 /// How long requests may still run after shutdown began.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const MAX_CONNECTIONS: usize = 4096;
 /// client-go runs all its watches over one connection.
 const MAX_STREAMS: u32 = 2048;
 
@@ -36,7 +40,8 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(tls);
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let max_connections = inner.limits.connections;
+    let connections = Arc::new(Semaphore::new(max_connections));
     let tasks = TaskTracker::new();
     // Either the listener or the whole server ends; then its watches do, then its connections.
     let ending = inner.closing.child_token();
@@ -56,7 +61,7 @@ pub(crate) async fn run(
             }
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-            tracing::warn!(MAX_CONNECTIONS, "too many connections; one is refused");
+            tracing::warn!(max_connections, "too many connections; one is refused");
             continue;
         };
         let (inner, acceptor) = (Arc::clone(&inner), acceptor.clone());
@@ -79,6 +84,24 @@ pub(crate) async fn run(
     Ok(())
 }
 
+fn builder(second: bool, limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.idle_timeout)
+        .max_buf_size(MAX_HEADER_BYTES as usize)
+        .max_headers(MAX_HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    if second { builder.http2_only() } else { builder.http1_only() }
+}
+
 async fn connection(
     inner: Arc<Inner>,
     acceptor: TlsAcceptor,
@@ -87,7 +110,9 @@ async fn connection(
 ) {
     // Small answers and watch events must not wait for more data.
     let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+    let limits = inner.limits;
+    let accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(stream)).await;
+    let stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake");
@@ -98,17 +123,22 @@ async fn connection(
             return;
         }
     };
-    let identity = stream
-        .get_ref()
-        .1
+    let session = stream.get_ref().1;
+    let identity = session
         .peer_certificates()
         .and_then(|chain| chain.first())
         .and_then(|certificate| identify_certificate(certificate));
+    // The protocol is settled by now. Guessing it from the first bytes would mean to wait for
+    // them, however long they take.
+    let second = session.alpn_protocol() == Some(b"h2");
     let service = TowerToHyperService::new(Service::new(inner, identity, ending.clone()));
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(MAX_STREAMS);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let patience = Patience {
+        read: second.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
+        write: limits.stall_timeout,
+    };
+    let stream = TokioIo::new(Guarded::new(stream, patience));
+    let builder = builder(second, &limits);
+    let connection = builder.serve_connection(stream, service);
     tokio::pin!(connection);
     let mut draining = false;
     loop {

@@ -36,7 +36,7 @@ impl Core {
                 delete: false,
                 guards: Vec::new(),
             };
-            match self.store.write(write).await {
+            match self.write(write).await {
                 Ok(_) => return Ok(()),
                 Err(WriteError::Conflict(_)) => {}
                 Err(failed) => return Err(write_failed(&failed)),

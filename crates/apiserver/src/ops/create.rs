@@ -8,6 +8,7 @@ use super::{
 };
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
+use crate::extent::check_extent;
 use crate::registry::{Resource, is_terminating, meta};
 use crate::store::{Expect, Key, Write, WriteError};
 
@@ -48,6 +49,7 @@ impl Core {
             set_managers(&mut object, managed.clone());
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
+            check_extent(&object)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);
             if options.dry_run {
@@ -63,7 +65,7 @@ impl Core {
                 delete: false,
                 guards: guard.into_iter().collect(),
             };
-            match self.store.write(write).await {
+            match self.write(write).await {
                 Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
                 Err(WriteError::Conflict(changed)) if changed == key => {
                     names_tried += 1;

@@ -97,7 +97,7 @@ impl Core {
     ) -> Result<Arc<Stored>, WriteError> {
         let expect = Expect::Revision(stored.revision);
         let write = Write { key: target.key(), expect, object, delete, guards: Vec::new() };
-        self.store.write(write).await
+        self.write(write).await
     }
 
     /// The object marked for deletion; unchanged when it is marked already.

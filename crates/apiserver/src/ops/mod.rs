@@ -15,10 +15,11 @@ use serde_json::Value;
 
 use crate::clock::Environment;
 use crate::error::{ApiResult, Cause, Status};
+use crate::metrics::Metrics;
 use crate::registry::codec;
 use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource, is_builtin_kind};
-use crate::store::{Key, Store, Stored, WriteError};
+use crate::store::{Expect, Key, Store, Stored, Write, WriteError};
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
@@ -37,13 +38,28 @@ pub struct Core {
     pub env: Environment,
     /// What differs from server to server.
     pub settings: Settings,
+    metrics: Arc<Metrics>,
     kinds: Kinds,
 }
 
 impl Core {
     /// Verbs over a store, with the built-in kinds.
-    pub fn new(store: Store, env: Environment, settings: Settings) -> Self {
-        Self { store, env, settings, kinds: Kinds::default() }
+    pub fn new(store: Store, env: Environment, settings: Settings, metrics: Arc<Metrics>) -> Self {
+        Self { store, env, settings, metrics, kinds: Kinds::default() }
+    }
+
+    /// Writes to the store and measures how long that takes.
+    async fn write(&self, write: Write) -> Result<Arc<Stored>, WriteError> {
+        let operation = match (write.delete, write.expect) {
+            (true, _) => "delete",
+            (false, Expect::Absent) => "create",
+            (false, Expect::Revision(_)) => "update",
+        };
+        let resource = Arc::clone(&write.key.resource);
+        let began = tokio::time::Instant::now();
+        let written = self.store.write(write).await;
+        self.metrics.stored(operation, &resource, began.elapsed());
+        written
     }
 
     /// The kinds served now.

@@ -10,6 +10,7 @@ use super::{
     write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
+use crate::extent::check_extent;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, Stored, Write, WriteError};
@@ -95,6 +96,7 @@ impl Core {
         options: WriteOptions<'_>,
     ) -> ApiResult<Option<Outcome>> {
         let new = target.resource.unshow(new);
+        check_extent(&new)?;
         if new == stored.value() {
             return Ok(Some(Outcome { written: Written::Stored(stored), warnings }));
         }
@@ -110,7 +112,7 @@ impl Core {
             object: if delete { stored.value() } else { new.clone() },
             guards: Vec::new(),
         };
-        match self.store.write(write).await {
+        match self.write(write).await {
             Ok(_) if delete => Ok(Some(Outcome { written: Written::Dry(new), warnings })),
             Ok(stored) => Ok(Some(Outcome { written: Written::Stored(stored), warnings })),
             // Look again: a stale version given by the client is found there.

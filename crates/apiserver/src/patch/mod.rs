@@ -7,7 +7,11 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
+use crate::extent::{MAX_BYTES, check_extent, text_len};
 use crate::words;
+
+/// Steps of a JSON patch.
+const MAX_STEPS: usize = 10_000;
 
 /// A parsed patch.
 pub enum Patch {
@@ -47,8 +51,11 @@ impl Patch {
         match content_type {
             "application/json-patch+json" => {
                 let list = parse(|why| format!("error decoding patch: {why}"))?;
-                if !list.is_array() {
+                let Some(steps) = list.as_array().map(Vec::len) else {
                     return Err(other(&list, "[]handlers.jsonPatchOp"));
+                };
+                if steps > MAX_STEPS {
+                    return Err(Status::too_many_steps(MAX_STEPS, steps));
                 }
                 match serde_json::from_value(list) {
                     Ok(patch) => Ok(Self::Json(patch)),
@@ -80,14 +87,22 @@ impl Patch {
     pub fn apply(&self, mut object: Value) -> ApiResult<Value> {
         match self {
             Self::Json(patch) => {
+                let mut copied = 0;
                 for step in patch.iter() {
                     if finds_nothing(step, &object) {
                         continue;
+                    }
+                    if let json_patch::PatchOperation::Copy(copy) = step {
+                        copied += object.pointer(copy.from.as_str()).map_or(0, text_len);
+                        if copied > MAX_BYTES {
+                            return Err(Status::too_large(MAX_BYTES));
+                        }
                     }
                     let step = as_the_go_server_reads(step, &object);
                     json_patch::patch(&mut object, std::slice::from_ref(step.as_ref()))
                         .map_err(|e| Status::unprocessable(&e.to_string()))?;
                 }
+                check_extent(&object)?;
                 Ok(object)
             }
             Self::Merge(patch) => {

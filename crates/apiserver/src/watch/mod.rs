@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::error::Status;
 use crate::http::render::Renderer;
+use crate::metrics::EventCount;
 use crate::ops::ListOptions;
 use crate::registry::Resource;
 use crate::store::{Change, Event, Store, Stored};
@@ -26,6 +27,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// Events rendered in one go.
 const MAX_CHUNK: usize = 256;
+/// No more are rendered in one go when they are this long.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Where a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,7 @@ struct Watcher {
     namespace: Option<String>,
     options: WatchOptions,
     renderer: Renderer,
+    counted: EventCount,
     changed: watch::Receiver<u64>,
     position: u64,
     initial: Option<VecDeque<Arc<Stored>>>,
@@ -76,6 +80,7 @@ pub fn open(
     namespace: Option<&str>,
     options: WatchOptions,
     renderer: Renderer,
+    counted: EventCount,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
     // Subscribe before looking, so that no change falls between.
     let changed = store.subscribe(&resource.storage);
@@ -96,6 +101,7 @@ pub fn open(
         next_bookmark: now + BOOKMARK_EVERY,
         options,
         renderer,
+        counted,
         changed,
         position,
         initial,
@@ -126,8 +132,7 @@ impl Watcher {
                     return Some(self.renderer.error_event(&Status::expired(why)));
                 }
                 Ok((events, reached)) => {
-                    self.position = reached;
-                    let chunk = self.render(&events);
+                    let chunk = self.render(&events, reached);
                     if !chunk.is_empty() {
                         return Some(chunk.into());
                     }
@@ -188,6 +193,7 @@ impl Watcher {
         let mut chunk = Vec::new();
         let mut count = 0;
         while count < MAX_CHUNK
+            && chunk.len() < CHUNK_BYTES
             && let Some(object) = objects.pop_front()
         {
             if self.options.select.selects(&object, &self.resource) {
@@ -195,6 +201,7 @@ impl Watcher {
                 count += 1;
             }
         }
+        self.counted.add(count);
         if objects.is_empty() {
             self.initial = None;
             if self.options.bookmarks
@@ -206,9 +213,14 @@ impl Watcher {
         (!chunk.is_empty()).then(|| chunk.into())
     }
 
-    fn render(&mut self, events: &[Arc<Event>]) -> Vec<u8> {
+    /// Renders events and moves on behind them; what would be too long waits for the next time.
+    fn render(&mut self, events: &[Arc<Event>], reached: u64) -> Vec<u8> {
         let mut chunk = Vec::new();
         for event in events {
+            if chunk.len() >= CHUNK_BYTES {
+                return chunk;
+            }
+            self.position = event.revision;
             let elsewhere = self.namespace.as_ref().is_some_and(|ns| *ns != event.key.namespace);
             if elsewhere {
                 continue;
@@ -226,9 +238,11 @@ impl Watcher {
                 (Some(before), None) => {
                     chunk.extend(self.renderer.event("DELETED", &left(event, before)));
                 }
-                (None, None) => {}
+                (None, None) => continue,
             }
+            self.counted.add(1);
         }
+        self.position = reached;
         chunk
     }
 }

@@ -52,3 +52,29 @@ pub async fn client_config(kubeconfig: &Path) -> kube::Config {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap()
 }
+
+/// A connection of a client that speaks for itself, byte by byte.
+pub type Raw = tokio_rustls::client::TlsStream<tokio::net::TcpStream>;
+
+/// Connects with TLS; `protocols` are offered in this order.
+pub async fn connect(running: &Running, protocols: &[&[u8]]) -> std::io::Result<Raw> {
+    use rustls::pki_types::pem::PemObject;
+    let mut roots = rustls::RootCertStore::empty();
+    let authority = running.data_dir.join("pki/ca.crt");
+    roots.add(rustls::pki_types::CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let stream = tokio::net::TcpStream::connect(running.address).await?;
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    connector.connect(rustls::pki_types::ServerName::from(running.address.ip()), stream).await
+}
+
+/// The administrator's token.
+pub fn admin_token(running: &Running) -> String {
+    std::fs::read_to_string(running.data_dir.join("pki/admin.token")).unwrap().trim().to_owned()
+}

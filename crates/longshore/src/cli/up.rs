@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longshore_apiserver::Limits;
+
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
 use super::pool::{self, Pool};
@@ -51,6 +53,19 @@ pub struct ServerFlags {
     /// Address of the API; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = socket_address)]
     listen: SocketAddr,
+    /// Requests that only read, answered at the same time, watches apart; further ones get 429.
+    /// Zero means no bound. Administrators have as many places again for themselves.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().reads)]
+    max_requests_inflight: usize,
+    /// The same for requests that may change something.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().writes)]
+    max_mutating_requests_inflight: usize,
+    /// What a client may take to send a whole request.
+    #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
+    request_timeout: Duration,
+    /// How long events are kept after they were last written.
+    #[arg(long, default_value = "1h", value_parser = values::positive_duration)]
+    event_ttl: Duration,
 }
 
 /// The embedded API server's place on disk and on the network.
@@ -60,6 +75,8 @@ pub struct Server {
     pub data_dir: PathBuf,
     /// Port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Bounds on what clients can use up.
+    pub limits: Limits,
 }
 
 /// What `longshore up` runs on.
@@ -100,8 +117,22 @@ impl TryFrom<ServerFlags> for Server {
     type Error = UsageError;
 
     fn try_from(flags: ServerFlags) -> Result<Self, UsageError> {
-        let ServerFlags { data_dir, listen } = flags;
-        Ok(Self { data_dir: absolute("--data-dir", data_dir)?, listen })
+        let ServerFlags {
+            data_dir,
+            listen,
+            max_requests_inflight,
+            max_mutating_requests_inflight,
+            request_timeout,
+            event_ttl,
+        } = flags;
+        let limits = Limits {
+            reads: max_requests_inflight,
+            writes: max_mutating_requests_inflight,
+            request_timeout,
+            event_ttl,
+            ..Limits::default()
+        };
+        Ok(Self { data_dir: absolute("--data-dir", data_dir)?, listen, limits })
     }
 }
 

@@ -100,6 +100,7 @@ impl Served {
         let address = listener.local_addr().context("the listener has no address")?;
         let settings = longshore_apiserver::Config {
             default_accounts: pods,
+            limits: config.limits,
             ..longshore_apiserver::Config::at(data.api())
         };
         let server = ApiServer::open(settings)

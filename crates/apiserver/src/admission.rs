@@ -1,0 +1,87 @@
+//! How many requests are answered at the same time.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::{ApiResult, Status};
+
+/// Lets a bounded number of requests of one sort through at a time. Administrators have as many
+/// places again for themselves, so that they get an answer when everybody else fills the server;
+/// the loops inside this process ask as administrators too.
+#[derive(Debug)]
+pub struct Gate {
+    places: usize,
+    open: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
+}
+
+/// A place; it is free again when this is dropped.
+#[derive(Debug)]
+pub struct Place(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+
+impl Gate {
+    /// A gate with so many places; zero means no bound.
+    pub fn new(places: usize) -> Self {
+        let places = if places == 0 { Semaphore::MAX_PERMITS } else { places };
+        let make = || Arc::new(Semaphore::new(places));
+        Self { places, open: make(), reserve: make() }
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// 429 when all are taken.
+    pub fn enter(&self, is_master: bool) -> ApiResult<Place> {
+        let try_one = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        let found =
+            try_one(&self.open).or_else(|| if is_master { try_one(&self.reserve) } else { None });
+        found.map(Place).ok_or_else(|| {
+            Status::too_many_requests("Too many requests, please try again later.", 1)
+        })
+    }
+
+    /// How many places are taken.
+    pub fn taken(&self) -> usize {
+        let free = self.open.available_permits() + self.reserve.available_permits();
+        (self.places * 2).saturating_sub(free)
+    }
+}
+
+/// The gates of a server.
+#[derive(Debug)]
+pub struct Gates {
+    /// Requests that only read.
+    pub reads: Gate,
+    /// Requests that may change something.
+    pub writes: Gate,
+    /// Watches and followed logs.
+    pub long: Gate,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn administrators_get_in_when_all_places_are_taken() {
+        let gate = Gate::new(1);
+        let first = gate.enter(false).unwrap();
+        let refused = gate.enter(false).unwrap_err();
+        assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
+        let second = gate.enter(true).unwrap();
+        assert_eq!(gate.enter(true).unwrap_err().code, 429, "they are bounded too");
+        assert_eq!(gate.taken(), 2);
+        drop((first, second));
+        assert_eq!(gate.taken(), 0);
+        assert!(gate.enter(false).is_ok());
+    }
+
+    #[test]
+    fn zero_places_mean_no_bound() {
+        let gate = Gate::new(0);
+        let all: Vec<_> = (0..1000).map(|_| gate.enter(false)).collect();
+        assert!(all.iter().all(Result::is_ok));
+        assert_eq!(gate.taken(), 1000);
+    }
+}
