@@ -2,12 +2,16 @@
 
 /// The first fault; `None` when the text is JSON.
 pub fn json_fault(text: &[u8]) -> Option<String> {
-    Scanner { text, at: 0 }.document().err()
+    Scanner { text, at: 0, depth: 0 }.document().err()
 }
+
+/// Levels that are looked into. The parser takes fewer; looking deeper would use up the stack.
+const MAX_DEPTH: usize = 200;
 
 struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
+    depth: usize,
 }
 
 type Step = Result<(), String>;
@@ -40,11 +44,21 @@ impl Scanner<'_> {
         }
     }
 
+    fn deeper(&mut self, look: impl FnOnce(&mut Self) -> Step) -> Step {
+        if self.depth == MAX_DEPTH {
+            return Err("exceeded max depth".into());
+        }
+        self.depth += 1;
+        look(self)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
     fn value(&mut self) -> Step {
         self.skip_spaces();
         match self.peek() {
-            Some(b'{') => self.object(),
-            Some(b'[') => self.array(),
+            Some(b'{') => self.deeper(Self::object),
+            Some(b'[') => self.deeper(Self::array),
             Some(b'"') => self.string(),
             Some(b't') => self.literal("true"),
             Some(b'f') => self.literal("false"),
@@ -207,6 +221,16 @@ fn quoted(byte: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bottomless_texts_end() {
+        for piece in ["[", "{\"a\":"] {
+            let fault = json_fault(piece.repeat(1_000_000).as_bytes());
+            assert_eq!(fault.as_deref(), Some("exceeded max depth"));
+        }
+        let flat = format!("[{}[]]", "[],".repeat(1000));
+        assert_eq!(json_fault(flat.as_bytes()), None);
+    }
 
     #[test]
     fn faults_are_worded_as_go_words_them() {
