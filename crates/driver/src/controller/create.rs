@@ -125,7 +125,7 @@ impl Inner {
             })?,
             (Some(origin), _) => {
                 wanted.check_origin(origin)?;
-                wanted.pool.create_from(&mut record, |image| self.fill(origin, image))?;
+                wanted.pool.create_from(&mut record, |image| self.fill(origin, image, !thick))?;
             }
         }
         Ok(self.created(wanted.pool, &record))

@@ -132,20 +132,21 @@ impl Inner {
         }
     }
 
-    /// Copies a source into an empty file.
+    /// Copies a source into an empty file, which may share its blocks or not.
     pub(super) fn fill(
         &self,
         origin: &Origin<'_>,
         to: &std::fs::File,
+        share: bool,
     ) -> Result<Option<Method>, Refusal> {
         match origin {
             Origin::Volume(pool, record) => {
-                Ok(self.cut(&[Job { pool, record, to }])?.first().copied())
+                Ok(self.cut(&[Job { pool, record, to, share }])?.first().copied())
             }
             Origin::Snapshot(pool, record) => {
                 let image = pool.snapshot_image(&record.id)?;
                 // Nobody waits for this copy but its caller.
-                let terms = Terms { share: pool.shares(), until: None };
+                let terms = Terms { share: share && pool.shares(), until: None };
                 let copied = copy::copy(&image, to, terms);
                 let copied =
                     copied.map_err(|source| Refusal::Copy { id: record.source.clone(), source })?;

@@ -257,8 +257,6 @@ impl Pool {
         let image = self.io("make an image", self.dir.create_file(&new_image))?;
         if record.is_thick() {
             self.keep_reserve()?;
-        }
-        if record.is_thick() && record.source.is_none() {
             self.before_thick(&image)?;
         }
         let filled = fill(&image)?;

@@ -26,6 +26,16 @@ pub(crate) struct Job<'a> {
     pub pool: &'a Pool,
     pub record: &'a Record,
     pub to: &'a File,
+    /// The copy may share blocks, as far as it is concerned.
+    pub share: bool,
+}
+
+impl Job<'_> {
+    /// Whether blocks will be shared. A thick volume keeps its own: a shared block has to be had
+    /// anew when it is written to, and that is what it must never have to.
+    fn shares(&self) -> bool {
+        self.share && self.pool.shares() && !self.record.is_thick()
+    }
 }
 
 /// What stands between a volume's image and a copy of it.
@@ -145,11 +155,10 @@ impl Inner {
                      with others; stop its pod or take it out of the group"
                 )));
             }
-            Use::Raw(_) if !pool.shares() => {
+            Use::Raw(_) if !job.shares() => {
                 return Err(Refusal::Precondition(format!(
-                    "volume {id} is in use as a raw device, and pool {} can only copy it slowly; \
-                     stop its pod or use a pool on xfs or btrfs",
-                    pool.name()
+                    "volume {id} is in use as a raw device and can only be copied slowly; stop its \
+                     pod, or use thin volumes in a pool on xfs or btrfs"
                 )));
             }
             Use::Raw(device) => loopdev::flush(*device)?,
@@ -195,7 +204,7 @@ impl Inner {
     }
 
     fn copy_one(&self, one: &Ready<'_>, until: Option<Instant>) -> Result<Method, Refusal> {
-        let terms = Terms { share: one.job.pool.shares(), until };
+        let terms = Terms { share: one.job.shares(), until };
         let copied = copy::copy(&one.image, one.job.to, terms);
         copied.map_err(|source| Refusal::Copy { id: one.job.record.id.clone(), source })
     }
@@ -211,8 +220,8 @@ impl Inner {
             return refusal;
         }
         Refusal::Precondition(format!(
-            "{refusal}; its pod may be held up for {:?} at most: stop the pod, or use a pool on xfs \
-             or btrfs, where a copy takes no time",
+            "{refusal}; its pod may be held up for {:?} at most: stop the pod, or use thin volumes in \
+             a pool on xfs or btrfs, where a copy takes no time",
             self.config.copy_budget
         ))
     }

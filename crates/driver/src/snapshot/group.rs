@@ -140,7 +140,12 @@ impl Inner {
         }
         let jobs: Vec<_> = drafts
             .iter()
-            .map(|draft| Job { pool: draft.pool, record: &draft.source, to: &draft.file })
+            .map(|draft| Job {
+                pool: draft.pool,
+                record: &draft.source,
+                to: &draft.file,
+                share: true,
+            })
             .collect();
         let methods: Vec<Method> = self.cut(&jobs)?;
         let created = Timestamp::now();

@@ -73,7 +73,7 @@ impl Inner {
         record: &mut SnapshotRecord,
     ) -> Result<(), Refusal> {
         let draft = pool.draft_snapshot(&record.id, pool.data_bytes(&source.id)?)?;
-        let cut = self.cut(&[Job { pool, record: source, to: &draft }]);
+        let cut = self.cut(&[Job { pool, record: source, to: &draft, share: true }]);
         let done = cut.and_then(|methods| {
             record.created = Timestamp::now();
             Ok(pool.commit_snapshot(record, &draft, methods[0])?)
