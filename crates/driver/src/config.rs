@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fault::Faults;
+
 use crate::freeze::HolderProgram;
 
 /// Which of the two drivers a process is. Attach and topology are properties of a driver, not of
@@ -215,6 +217,8 @@ pub struct DriverConfig {
     pub default_fstype: FsType,
     /// How often free space may be promised; 1 promises each byte once.
     pub overcommit: f64,
+    /// What tests do between the steps of a call.
+    pub faults: Faults,
     /// How long writers of a volume may be held up while its data is copied.
     pub copy_budget: Duration,
     /// The program that holds a filesystem frozen while it is copied. Without one, only volumes
@@ -237,6 +241,7 @@ impl DriverConfig {
             max_volumes: 128,
             default_fstype: FsType::Ext4,
             overcommit: 1.0,
+            faults: Faults::NONE,
             copy_budget: DEFAULT_COPY_BUDGET,
             freeze_holder: None,
         }

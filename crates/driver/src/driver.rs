@@ -70,6 +70,7 @@ impl Driver {
                 && config.mode.node(),
             node_id: &config.node_id,
             overcommit: config.overcommit,
+            faults: &config.faults,
         };
         let mut pools = Vec::with_capacity(config.pools.len());
         for pool in &config.pools {
@@ -169,6 +170,11 @@ impl Inner {
             DriverKind::Local => self.config.node_id.as_str(),
             DriverKind::Shared => "",
         }
+    }
+
+    /// Passes a point at which a test may end the process.
+    pub fn fault(&self, point: &'static str) {
+        self.config.faults.at(point);
     }
 
     /// The pool that has a volume, and its record.

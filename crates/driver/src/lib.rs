@@ -29,6 +29,7 @@ mod controller;
 pub mod copy;
 mod driver;
 mod extents;
+pub mod fault;
 pub mod format;
 pub mod freeze;
 pub mod id;

@@ -69,6 +69,7 @@ impl Inner {
             block: access.is_block(),
         };
         pool.update(&id, |record| self.add_attachment(record, &wanted))?;
+        self.fault("attach.recorded");
         self.attached.lock().entry(wanted.node).or_default().insert(id);
         Ok(ControllerPublishVolumeResponse::default())
     }
@@ -126,6 +127,7 @@ impl Inner {
             record.attachments.retain(|one| !concerns(&one.node));
             Ok(())
         })?;
+        self.fault("detach.recorded");
         let mut attached = self.attached.lock();
         for node in freed {
             if let Some(volumes) = attached.get_mut(&node) {

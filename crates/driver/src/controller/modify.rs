@@ -23,6 +23,7 @@ impl Inner {
             record.mutable_parameters.extend(request.mutable_parameters.clone());
             Ok::<_, Refusal>(())
         })?;
+        self.fault("modify.recorded");
         self.tune_staged(pool, &record)?;
         Ok(ControllerModifyVolumeResponse {})
     }

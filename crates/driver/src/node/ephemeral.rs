@@ -75,6 +75,7 @@ impl Inner {
             None => {
                 let record = ephemeral_record(id, &request.volume_id, bytes, fstype);
                 self.pools[0].create(&record)?;
+                self.fault("ephemeral.created");
                 (&self.pools[0], record)
             }
         };
@@ -110,6 +111,7 @@ impl Inner {
                 read_only: options.read_only,
             },
         )?;
+        self.fault("ephemeral.noted");
         target.make_dir()?;
         self.stage_filesystem(pool, record, target, fstype, options, false)
     }
@@ -135,6 +137,7 @@ impl Inner {
             }
             None => {}
         }
+        self.fault("ephemeral.unmounted");
         self.drop_ephemeral(pool, &look)?;
         Ok(target.remove()?)
     }
@@ -143,6 +146,7 @@ impl Inner {
     pub(super) fn drop_ephemeral(&self, pool: &Pool, look: &Look) -> Result<(), Refusal> {
         self.let_go(look)?;
         pool.forget_staging(&look.id, &self.config.node_id)?;
+        self.fault("ephemeral.forgotten");
         pool.delete(&look.id, |_| Ok::<_, Refusal>(()))
     }
 }

@@ -47,6 +47,7 @@ impl Inner {
         if has < record.capacity_bytes {
             return Err(waits(&record, &format!("its device has {has} bytes")));
         }
+        self.fault("expand.device-grown");
         if let Some(entry) = entry.filter(|entry| look.is_filesystem(entry)) {
             grow_seen(device, entry, &record)?;
         }

@@ -49,8 +49,9 @@ impl Inner {
         if access.is_block() {
             self.publish_block(&look, device, &target, read_only)?;
         } else {
-            publish_directory(&staging, &target, read_only)?;
+            self.publish_directory(&staging, &target, read_only)?;
         }
+        self.fault("publish.mounted");
         Ok(NodePublishVolumeResponse {})
     }
 
@@ -87,6 +88,20 @@ impl Inner {
             made,
             mount::bind(node.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from),
         )
+    }
+
+    fn publish_directory(
+        &self,
+        staging: &Place,
+        target: &Place,
+        read_only: bool,
+    ) -> Result<(), Refusal> {
+        let from = staging.open()?;
+        let made = target.make_dir()?;
+        self.fault("publish.target-made");
+        let onto = target.open()?;
+        let bound = mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from);
+        undo_leaf(target, made, bound)
     }
 
     /// Takes a volume away from a pod's path and removes the empty directory or file there.
@@ -133,6 +148,7 @@ impl Inner {
             }
             unmount(&entry.path)?;
         }
+        self.fault("unpublish.unmounted");
         target.remove()?;
         Ok(NodeUnpublishVolumeResponse {})
     }
@@ -166,17 +182,6 @@ fn need_staged(
         look.at(staging).is_some_and(|entry| look.is_filesystem(entry))
     };
     if here { Ok(device) } else { Err(refuse()) }
-}
-
-fn publish_directory(staging: &Place, target: &Place, read_only: bool) -> Result<(), Refusal> {
-    let from = staging.open()?;
-    let made = target.make_dir()?;
-    let onto = target.open()?;
-    undo_leaf(
-        target,
-        made,
-        mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from),
-    )
 }
 
 /// Removes what was made for a mount that then failed.

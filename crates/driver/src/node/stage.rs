@@ -60,6 +60,7 @@ impl Inner {
             self.check_attached(record, &mut wanted)?;
             Ok::<_, Refusal>(pool.note_staging(&id, &wanted)?)
         })?;
+        self.fault("stage.noted");
         let staged = match &access.kind {
             AccessKind::Block => self.stage_block(pool, &record, wanted.read_only),
             AccessKind::Mount { fstype, flags } => {
@@ -157,6 +158,7 @@ impl Inner {
         // One reader may replay the journal of a crash; several at once may not write at all.
         let held =
             self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
+        self.fault("stage.attached");
         let onto = place.open()?;
         let mut options = options.clone();
         if self.mutable(record)?.discard == Some(true) && !record.is_thick() {
@@ -164,6 +166,7 @@ impl Inner {
         }
         mount_filesystem(&held.device.path(), fstype, &options, onto.as_fd())?;
         drop(onto);
+        self.fault("stage.mounted");
         if may_grow {
             self.grow_after_mount(held.device, place, record, fstype);
         }
@@ -216,10 +219,12 @@ impl Inner {
                 let options = FormatOptions::parse(&record.parameters, Some(fstype));
                 let options = options.map_err(Refusal::Invalid)?;
                 let scratch = pool.scratch(record)?;
+                self.fault("stage.scratch-made");
                 if let Err(error) = format::make(&scratch, fstype, &options) {
                     pool.drop_scratch(id)?;
                     return Err(error.into());
                 }
+                self.fault("stage.formatted");
                 pool.adopt_scratch(id, &scratch)?;
                 return Ok(());
             }
@@ -277,7 +282,9 @@ impl Inner {
         if let Some(entry) = mounted {
             unmount(&entry.path)?;
         }
+        self.fault("unstage.unmounted");
         self.let_go(&look)?;
+        self.fault("unstage.detached");
         pool.forget_staging(&id, &self.config.node_id)?;
         done
     }

@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, OFlags, RenameFlags};
 
 use crate::config::PoolConfig;
 use crate::copy::Method;
+use crate::fault::Faults;
 use crate::id::VolumeId;
 use accounts::{Accounts, Promise};
 use dir::Dir;
@@ -114,6 +115,8 @@ pub struct Role<'a> {
     pub node_id: &'a str,
     /// How often free space may be promised.
     pub overcommit: f64,
+    /// What tests do between the steps of a change.
+    pub faults: &'a Faults,
 }
 
 /// An image file, as it is on disk.
@@ -144,6 +147,7 @@ pub struct Pool {
     /// Images can share blocks.
     shares: bool,
     accounts: Mutex<Accounts>,
+    faults: Faults,
     /// Keeps other controllers out for as long as the process lives.
     _lock: Option<File>,
 }
@@ -170,6 +174,7 @@ impl Pool {
             alone: role.alone,
             shares: false,
             accounts: Mutex::default(),
+            faults: role.faults.clone(),
             _lock: lock,
         };
         pool.settle(role)?;
@@ -238,6 +243,7 @@ impl Pool {
         self.finish_delete(id)?;
         let promise = Promise::to_volume(record.capacity_bytes);
         self.reserve(id.as_str(), promise, record.overcommit())?;
+        self.faults.at("create.reserved");
         let made = self.write_volume(record, fill);
         if made.is_err() {
             self.release(id.as_str());
@@ -255,6 +261,7 @@ impl Pool {
     ) -> Result<(), E> {
         let new_image = names::new_image(&record.id);
         let image = self.io("make an image", self.dir.create_file(&new_image))?;
+        self.faults.at("create.image-made");
         if record.is_thick() {
             self.keep_reserve()?;
             self.before_thick(&image)?;
@@ -268,6 +275,7 @@ impl Pool {
         if filled.is_some() || !record.is_blank() {
             self.io("flush an image", image.sync_all())?;
         }
+        self.faults.at("create.image-filled");
         record.shares = filled == Some(Method::Shared);
         self.commit_volume(record)?;
         if record.shares {
@@ -286,12 +294,14 @@ impl Pool {
             // An empty record is undone only where the image is blank, which this one is not.
             self.io("flush a record", written.sync_all())?;
         }
+        self.faults.at("create.record-written");
         match self.dir.rename(&new_image, &names::image(id), RenameFlags::NOREPLACE) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Err(PoolError::InTheWay(id.clone()));
             }
             renamed => self.io("name an image", renamed)?,
         }
+        self.faults.at("create.image-named");
         // The commit: from here on the volume exists. Flushing it after naming it costs one
         // journal commit instead of two; a power failure in between leaves an empty record,
         // which nobody was told about and which the next start removes.
@@ -300,6 +310,7 @@ impl Pool {
             let _ = self.dir.remove(&names::image(id));
         }
         self.io("name a record", named)?;
+        self.faults.at("create.record-named");
         self.io("flush a record", written.sync_all())?;
         self.io("flush it", self.dir.sync())
     }
@@ -323,6 +334,7 @@ impl Pool {
             self.io("retire a record", self.dir.rename(&from, &to, RenameFlags::empty()))?;
             // Durable before the bytes go, or a crash could show a volume without an image.
             self.io("flush it", self.dir.sync())?;
+            self.faults.at("delete.retired");
         }
         Ok(self.finish_delete(id)?)
     }
@@ -333,6 +345,7 @@ impl Pool {
             return Ok(());
         }
         self.io("remove an image", self.dir.remove(&names::image(id)))?;
+        self.faults.at("delete.image-removed");
         self.io("remove an image", self.dir.remove(&names::formatting(id)))?;
         self.io("remove a record", self.dir.remove(&names::temporary(id)))?;
         // Not flushed: what a power failure brings back is marked as deleted all the same.
@@ -355,7 +368,11 @@ impl Pool {
         if after != before {
             let (temporary, name, bytes) =
                 (names::temporary(id), names::record(id), render(&after));
-            self.write_small("write a record", || self.dir.replace(&temporary, &name, &bytes))?;
+            self.write_small("write a record", || self.dir.write_new(&temporary, &bytes))?;
+            self.faults.at("record.temporary-written");
+            self.io("name a record", self.dir.rename(&temporary, &name, RenameFlags::empty()))?;
+            self.faults.at("record.named");
+            self.io("flush it", self.dir.sync())?;
         }
         Ok(after)
     }
@@ -365,6 +382,7 @@ impl Pool {
     pub fn grow(&self, id: &VolumeId, bytes: u64) -> Result<Record, PoolError> {
         let record = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
         let before = self.reserve_more(id.as_str(), bytes, record.overcommit())?;
+        self.faults.at("expand.reserved");
         let room = if record.is_thick() { self.set_more_aside(&record, bytes) } else { Ok(()) };
         let grown = room.and_then(|()| {
             self.update(id, |record| {
@@ -374,7 +392,9 @@ impl Pool {
         });
         match grown {
             Ok(record) => {
+                self.faults.at("expand.recorded");
                 self.stretch(&record)?;
+                self.faults.at("expand.stretched");
                 Ok(record)
             }
             Err(error) => {
@@ -458,9 +478,12 @@ impl Pool {
         let temporary = names::temporary(id);
         self.io("flush an image", scratch.sync_all())?;
         self.io("write a record", self.dir.write_new(&temporary, &render(&record)))?;
+        self.faults.at("stage.scratch-flushed");
         let rename = |from: String, to: String| self.dir.rename(&from, &to, RenameFlags::empty());
         self.io("name an image", rename(names::formatting(id), names::image(id)))?;
+        self.faults.at("stage.image-replaced");
         self.io("name a record", rename(temporary, names::record(id)))?;
+        self.faults.at("stage.record-replaced");
         self.io("flush it", self.dir.sync())
     }
 

@@ -137,6 +137,7 @@ impl Pool {
         let promise = Promise { bytes, grows: false, shares: false };
         self.reserve(id.as_str(), promise, 1.0)?;
         let made = self.io("make an image", self.dir.create_file(&new_image(id)));
+        self.faults.at("snapshot.drafted");
         if made.is_err() {
             self.release(id.as_str());
         }
@@ -163,8 +164,10 @@ impl Pool {
         record.data_bytes = self.allocated_bytes(&new_image(&id))?;
         record.shares = method == Method::Shared;
         self.io("write a record", self.dir.write_new(&new_record(&id), &render(record)))?;
+        self.faults.at("snapshot.recorded");
         let name = |from: &str, to: &str| self.dir.rename(from, to, RenameFlags::NOREPLACE);
         self.io("name an image", name(&new_image(&id), &image(&id)))?;
+        self.faults.at("snapshot.image-named");
         let named = name(&new_record(&id), &self::record(id.as_str()));
         if named.is_err() {
             let _ = self.dir.remove(&image(&id));
@@ -235,6 +238,7 @@ impl Pool {
             let renamed = self.dir.rename(&record(id), &deleting(id), RenameFlags::empty());
             self.io("retire a record", renamed)?;
             self.io("flush it", self.dir.sync())?;
+            self.faults.at("snapshot.retired");
         }
         Ok(())
     }

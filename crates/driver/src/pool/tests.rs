@@ -3,8 +3,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::record::{Content, VERSION};
 use super::*;
+use crate::fault::Faults;
 
-const ALONE: Role<'static> = Role { controller: true, alone: true, node_id: "n1", overcommit: 1.0 };
+const ALONE: Role<'static> =
+    Role { controller: true, alone: true, node_id: "n1", overcommit: 1.0, faults: &Faults::NONE };
 
 fn record(name: &str, capacity_bytes: u64) -> Record {
     Record {
@@ -197,7 +199,7 @@ fn updates_take_turns() {
     let pool = open(tmp.path());
     let record = record("a", 1 << 20);
     pool.create(&record).unwrap();
-    let node = Role { controller: false, alone: false, node_id: "n2", overcommit: 1.0 };
+    let node = Role { controller: false, alone: false, node_id: "n2", ..ALONE };
     let other = Pool::open(&PoolConfig::new("p", tmp.path()), node).unwrap();
     std::thread::scope(|scope| {
         for pool in [&pool, &other] {

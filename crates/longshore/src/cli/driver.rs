@@ -174,6 +174,7 @@ impl From<Config> for longshore_driver::DriverConfig {
             max_volumes: config.max_volumes.unwrap_or(0),
             default_fstype: config.default_fstype,
             overcommit: config.overcommit,
+            faults: longshore_driver::fault::Faults::NONE,
             copy_budget: config.copy_budget,
             freeze_holder: Some(freeze_holder()),
         }
