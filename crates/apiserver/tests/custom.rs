@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent};
 use longshore_apiserver::{ApiServer, Config};
 use serde_json::json;
 
@@ -106,5 +106,68 @@ async fn a_restart_serves_the_kind_at_once() {
     }
     let server = ApiServer::open(Config::at(dir.path())).await.unwrap();
     assert!(widgets(&server.client()).get("a").await.is_ok());
+    server.shutdown().await;
+}
+
+/// Waits until an object of the kind shows what is wanted.
+async fn shows(api: &Api<DynamicObject>, name: &str, wanted: serde_json::Value) {
+    for _ in 0..500 {
+        let found = api.get_opt(name).await.ok().flatten();
+        if found.is_some_and(|found| found.data["spec"] == wanted) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{name} never showed {wanted}");
+}
+
+#[tokio::test]
+async fn objects_show_defaults_that_came_after_them() {
+    let server = ApiServer::open(Config::memory()).await.unwrap();
+    let client = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.create(&PostParams::default(), &definition()).await.unwrap();
+    established(&definitions).await;
+    let api = widgets(&client);
+    let made = api.create(&PostParams::default(), &widget("a", json!({}))).await.unwrap();
+    let patch = json!([{"op": "add", "value": "green",
+        "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/default"}]);
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(patch).unwrap());
+    definitions.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    let wanted = json!({"color": "green", "replicas": 1});
+    shows(&api, "a", wanted.clone()).await;
+    let green = api.list(&ListParams::default().fields("spec.color=green")).await.unwrap();
+    assert_eq!(green.items[0].data["spec"], wanted);
+    assert_eq!(green.items[0].types.as_ref().unwrap().kind, "Widget");
+    assert_eq!(green.items[0].metadata.resource_version, made.metadata.resource_version);
+    let watch = api.watch(&WatchParams::default().timeout(1), "0").await.unwrap();
+    let events: Vec<_> = watch.collect().await;
+    let Some(Ok(WatchEvent::Added(first))) = events.first() else { panic!("{events:?}") };
+    assert_eq!(first.data["spec"], wanted);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deleted_definition_takes_objects_that_nobody_could_ask_for() {
+    let server = ApiServer::open(Config::memory()).await.unwrap();
+    let client = server.client();
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions.create(&PostParams::default(), &definition()).await.unwrap();
+    established(&definitions).await;
+    let api = widgets(&client);
+    api.create(&PostParams::default(), &widget("a", json!({}))).await.unwrap();
+    let patch = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": false}]);
+    let patch: Patch<()> = Patch::Json(serde_json::from_value(patch).unwrap());
+    definitions.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    definitions.delete(NAME, &DeleteParams::default()).await.unwrap();
+    for _ in 0..500 {
+        if definitions.get_opt(NAME).await.unwrap().is_none() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    definitions.create(&PostParams::default(), &definition()).await.unwrap();
+    established(&definitions).await;
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 0);
     server.shutdown().await;
 }

@@ -50,6 +50,7 @@ pub struct Custom {
     rules: Option<Rules>,
     status: bool,
     terminating: bool,
+    fills_in: bool,
 }
 
 impl Custom {
@@ -71,6 +72,20 @@ impl Custom {
         }
         unknown.sort();
         Ok(Decoded { object: input, unknown })
+    }
+
+    /// Whether the schema has defaults.
+    pub fn fills_in(&self) -> bool {
+        self.fills_in
+    }
+
+    /// Fills in defaults that the definition has got since an object was written.
+    pub fn fill_in(&self, object: &mut Value) {
+        let meta = object.as_object_mut().and_then(|map| map.remove("metadata"));
+        schema::default(&self.schema, object);
+        if let Some(meta) = meta {
+            object["metadata"] = meta;
+        }
     }
 
     fn judge(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
@@ -164,6 +179,13 @@ pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resourc
     served.iter().enumerate().map(make).collect()
 }
 
+/// The entry through which objects of a definition are looked after that nobody can ask for.
+pub fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
+    let versions = definition["spec"]["versions"].as_array()?;
+    let version = versions.iter().find(|v| v["storage"] == true).or(versions.first())?;
+    Some(Arc::new(resource(definition, version, &[], end)))
+}
+
 fn texts(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
@@ -249,6 +271,7 @@ fn custom(
         group: spec["group"].as_str().unwrap_or_default().into(),
         plural: spec["names"]["plural"].as_str().unwrap_or_default().into(),
         rules: Rules::parse(&source),
+        fills_in: schema.has_defaults(),
         source,
         schema,
         columns,

@@ -195,19 +195,25 @@ fn check_group(causes: &mut Vec<Cause>, object: &Value, group: &str) {
     }
 }
 
-fn check_names(causes: &mut Vec<Cause>, names: &Value) {
+fn check_names(causes: &mut Vec<Cause>, given: &Value) {
     for field in ["plural", "singular", "kind", "listKind"] {
-        let value = text(names, &format!("/{field}"));
-        let lower = value.to_lowercase();
-        let checked = if matches!(field, "kind" | "listKind") { lower.as_str() } else { value };
-        label(causes, &format!("spec.names.{field}"), checked);
+        let value = text(given, &format!("/{field}"));
+        let place = format!("spec.names.{field}");
+        if matches!(field, "kind" | "listKind") && !value.is_empty() {
+            for why in names::label_1035(&value.to_lowercase()) {
+                let why = format!("may have mixed case, but should otherwise match: {why}");
+                causes.push(Cause::invalid(place.clone(), &json!(value), &why));
+            }
+        } else {
+            label(causes, &place, value);
+        }
     }
-    if !text(names, "/kind").is_empty() && text(names, "/kind") == text(names, "/listKind") {
+    if !text(given, "/kind").is_empty() && text(given, "/kind") == text(given, "/listKind") {
         let why = "kind and listKind may not be the same";
-        causes.push(Cause::invalid("spec.names.listKind", &names["listKind"], why));
+        causes.push(Cause::invalid("spec.names.listKind", &given["listKind"], why));
     }
     for list in ["shortNames", "categories"] {
-        for (i, name) in items(names, &format!("/{list}")).iter().enumerate() {
+        for (i, name) in items(given, &format!("/{list}")).iter().enumerate() {
             let field = format!("spec.names.{list}[{i}]");
             label(causes, &field, name.as_str().unwrap_or_default());
         }
@@ -217,7 +223,16 @@ fn check_names(causes: &mut Vec<Cause>, names: &Value) {
 /// Webhooks would need a call to somebody else for every object; only `None` is served.
 fn check_conversion(causes: &mut Vec<Cause>, conversion: &Value) {
     match text(conversion, "/strategy") {
-        "None" => {}
+        "None" => {
+            if !items(conversion, "/webhook/conversionReviewVersions").is_empty() {
+                let why = "should not be set when strategy is not set to Webhook";
+                causes.push(Cause::forbidden("spec.conversion.conversionReviewVersions", why));
+            }
+            if conversion["webhook"]["clientConfig"].is_object() {
+                let why = "should not be set when strategy is not set to Webhook";
+                causes.push(Cause::forbidden("spec.conversion.webhookClientConfig", why));
+            }
+        }
         "Webhook" => {
             let why = "conversion webhooks are not served; use strategy None";
             causes.push(Cause::forbidden("spec.conversion.strategy", why));
@@ -234,6 +249,11 @@ fn check_versions(causes: &mut Vec<Cause>, spec: &Value) {
     for (i, version) in versions.iter().enumerate() {
         let name = text(version, "/name");
         label(causes, &format!("spec.versions[{i}].name"), name);
+        if version["deprecated"] != true && !version["deprecationWarning"].is_null() {
+            let field = format!("spec.versions[{i}].deprecationWarning");
+            let why = "can only be set for deprecated versions";
+            causes.push(Cause::invalid(field, &version["deprecationWarning"], why));
+        }
         if seen.contains(&name) {
             let why = "must contain unique version names";
             causes.push(Cause::invalid("spec.versions", &json!(name), why));
@@ -276,18 +296,28 @@ fn check_versions(causes: &mut Vec<Cause>, spec: &Value) {
 
 fn check_columns(causes: &mut Vec<Cause>, version: &Value, place: &str) {
     const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
+    const FORMATS: &[&str] =
+        &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     for (i, column) in items(version, "/additionalPrinterColumns").iter().enumerate() {
         let field = format!("{place}.additionalPrinterColumns[{i}]");
         if text(column, "/name").is_empty() {
             causes.push(Cause::required(format!("{field}.name"), ""));
         }
         match text(column, "/type") {
-            "" => causes.push(Cause::required(format!("{field}.type"), "")),
+            "" => {
+                let why = format!("must be one of {}", TYPES.join(","));
+                causes.push(Cause::required(format!("{field}.type"), &why));
+            }
             kind if TYPES.contains(&kind) => {}
             kind => {
                 let why = format!("must be one of {}", TYPES.join(","));
                 causes.push(Cause::invalid(format!("{field}.type"), &json!(kind), &why));
             }
+        }
+        let format = text(column, "/format");
+        if !format.is_empty() && !FORMATS.contains(&format) {
+            let why = format!("must be one of {}", FORMATS.join(","));
+            causes.push(Cause::invalid(format!("{field}.format"), &json!(format), &why));
         }
         let path = text(column, "/jsonPath");
         let field = format!("{field}.JSONPath");

@@ -12,12 +12,14 @@
 mod columns;
 mod custom;
 pub mod definition;
+mod functions;
 mod naming;
 mod rules;
 mod schema;
 mod structural;
+mod typing;
 mod validate;
 
-pub use custom::{Custom, resources, scale_of};
+pub use custom::{Custom, resources, scale_of, unserved};
 pub use naming::{Names, is_established, settle, version_rank};
 pub use schema::{Additional, ListKind, Schema, Type};

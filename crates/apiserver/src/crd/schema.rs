@@ -167,6 +167,16 @@ impl Schema {
         }
     }
 
+    /// Whether something absent becomes a value.
+    pub fn has_defaults(&self) -> bool {
+        let below = self.properties.values().chain(self.items.as_deref());
+        let other = match &self.additional {
+            Some(Additional::Schema(schema)) => Some(&**schema),
+            _ => None,
+        };
+        self.default.is_some() || below.chain(other).any(Self::has_defaults)
+    }
+
     /// The schema of a field.
     pub fn field(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or(match &self.additional {

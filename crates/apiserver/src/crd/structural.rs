@@ -3,9 +3,12 @@
 use regex::Regex;
 use serde_json::{Value, json};
 
+use super::columns::Path;
 use super::schema::{Schema, prune};
+use super::typing::{self, Wanted};
 use super::validate::validate;
 use crate::error::Cause;
+use crate::registry::shown;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const COMBINATIONS: &[&str] = &["allOf", "anyOf", "oneOf"];
@@ -33,7 +36,7 @@ pub fn check(schema: &Value, path: &str) -> Vec<Cause> {
     root(schema, path, &mut causes);
     node(schema, path, 0, &mut causes);
     if causes.is_empty() {
-        rules(schema, path, &mut causes);
+        rules(schema, path, true, &mut causes);
     }
     causes
 }
@@ -87,12 +90,19 @@ fn node(schema: &Value, path: &str, depth: usize, causes: &mut Vec<Cause>) {
         let why = "must not be empty for specified object fields";
         causes.push(Cause::required(format!("{path}.type"), why));
     }
-    if schema["properties"].is_object() && schema["additionalProperties"].is_object() {
+    let some = schema["properties"].as_object().is_some_and(|map| !map.is_empty());
+    if some && schema["additionalProperties"].is_object() {
         let why = "additionalProperties and properties are mutual exclusive";
         causes.push(Cause::forbidden(format!("{path}.additionalProperties"), why));
     }
     if kind == "array" && !schema["items"].is_object() {
         causes.push(Cause::required(format!("{path}.items"), "must be specified"));
+    }
+    if let Some(kind) = schema["x-kubernetes-map-type"].as_str()
+        && !matches!(kind, "atomic" | "granular")
+    {
+        let field = format!("{path}.x-kubernetes-map-type");
+        causes.push(Cause::not_supported(field, kind, &["atomic", "granular"]));
     }
     lists(schema, path, causes);
     for name in COMBINATIONS {
@@ -251,23 +261,78 @@ fn default_value(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Judges the rules: each must compile.
-fn rules(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+/// Judges the rules: each must compile, and fit the types of its place.
+fn rules(schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>) {
     for (i, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate()
     {
         let path = format!("{path}.x-kubernetes-validations[{i}]");
-        if rule["rule"].as_str().unwrap_or_default().trim().is_empty() {
-            causes.push(Cause::required(format!("{path}.rule"), "rule is not specified"));
-            continue;
-        }
-        if let Some((field, why)) = super::rules::refusal(rule) {
-            let why = format!("compilation failed: {why}");
-            causes.push(Cause::invalid(format!("{path}.{field}"), rule, &why));
-        }
+        one_rule(rule, schema, &path, root, causes);
     }
     for (child, path) in children(schema, path) {
-        rules(child, &path, causes);
+        rules(child, &path, false, causes);
     }
+}
+
+fn one_rule(rule: &Value, schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>) {
+    const REASONS: &[&str] =
+        &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+    let text = |name: &str| rule[name].as_str().unwrap_or_default();
+    let field = |name: &str| format!("{path}.{name}");
+    let shown = shown::compact(shown::RULE, rule);
+    let shown = shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    let (source, message) = (text("rule"), text("message"));
+    if source.trim().is_empty() {
+        causes.push(Cause::required(field("rule"), "rule is not specified"));
+        return;
+    }
+    if source.contains('\n') && message.is_empty() {
+        let why = "message must be specified if rule contains line breaks";
+        causes.push(Cause::required(field("message"), why));
+    }
+    if !message.is_empty() && message.trim().is_empty() {
+        let why = "must be non-empty if specified";
+        causes.push(Cause::invalid(field("message"), &rule["message"], why));
+    } else if message.contains('\n') {
+        let why = "must not contain line breaks";
+        causes.push(Cause::invalid(field("message"), &rule["message"], why));
+    }
+    if !text("reason").is_empty() && !REASONS.contains(&text("reason")) {
+        causes.push(Cause::not_supported(field("reason"), text("reason"), REASONS));
+    }
+    if !text("fieldPath").is_empty() && !leads_somewhere(schema, text("fieldPath")) {
+        causes.push(Cause::invalid(field("fieldPath"), &rule["fieldPath"], "must be a valid path"));
+    }
+    let own = rule["optionalOldSelf"] == true;
+    if let Some(why) = (!own).then(|| typing::fault(source, schema, root, Wanted::Rule)).flatten() {
+        causes.push(Cause::invalid_shown(field("rule"), &shown, &why));
+        return;
+    }
+    let expression = text("messageExpression");
+    if !expression.is_empty() && expression.trim().is_empty() {
+        let why = "messageExpression must be non-empty if specified";
+        causes.push(Cause::required(field("messageExpression"), why));
+    } else if !expression.is_empty()
+        && !own
+        && let Some(why) = typing::fault(expression, schema, root, Wanted::Message)
+    {
+        causes.push(Cause::invalid_shown(field("messageExpression"), &shown, &why));
+    } else if let Some((at, why)) = super::rules::refusal(rule) {
+        let why = format!("compilation failed: {why}");
+        causes.push(Cause::invalid_shown(field(at), &shown, &why));
+    }
+}
+
+/// Whether the field that a rule speaks of is in the schema.
+fn leads_somewhere(schema: &Value, path: &str) -> bool {
+    let Some(path) = Path::parse(path).filter(Path::is_simple) else { return false };
+    path.fields()
+        .iter()
+        .try_fold(schema, |at, name| {
+            at["properties"]
+                .get(*name)
+                .or_else(|| at.get("additionalProperties").filter(|inner| inner.is_object()))
+        })
+        .is_some()
 }
 
 #[cfg(test)]
@@ -287,7 +352,8 @@ mod tests {
             (json!({"type": "array"}), "FieldValueRequired", "s.properties[a].items"),
             (json!({"type": "strin"}), "FieldValueNotSupported", "s.properties[a].type"),
             (
-                json!({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}),
+                json!({"type": "object", "properties": {"b": {"type": "string"}},
+                    "additionalProperties": {"type": "string"}}),
                 "FieldValueForbidden",
                 "s.properties[a].additionalProperties",
             ),
@@ -331,6 +397,21 @@ mod tests {
                 json!({"type": "string", "x-kubernetes-validations": [{"rule": "self =="}]}),
                 "FieldValueInvalid",
                 "s.properties[a].x-kubernetes-validations[0].rule",
+            ),
+            (
+                json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.nope == 1"}]}),
+                "FieldValueInvalid",
+                "s.properties[a].x-kubernetes-validations[0].rule",
+            ),
+            (
+                json!({"type": "string", "x-kubernetes-validations": [{"rule": "self == 'a'", "reason": "x"}]}),
+                "FieldValueNotSupported",
+                "s.properties[a].x-kubernetes-validations[0].reason",
+            ),
+            (
+                json!({"type": "object", "x-kubernetes-map-type": "x"}),
+                "FieldValueNotSupported",
+                "s.properties[a].x-kubernetes-map-type",
             ),
             (
                 json!({"type": "string", "x-kubernetes-validations": [{"rule": ""}]}),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::crd::definition::CLEANUP;
 use crate::crd::{self, Names};
@@ -84,7 +85,9 @@ async fn clean(core: &Core, definition: &Value) -> ApiResult<()> {
 }
 
 async fn delete_objects(core: &Core, definition: &Value) -> ApiResult<usize> {
-    let Some(resource) = served(core, definition) else { return Ok(0) };
+    // Objects of a definition without a served version go too.
+    let unserved = || crd::unserved(definition, &CancellationToken::new());
+    let Some(resource) = served(core, definition).or_else(unserved) else { return Ok(0) };
     let objects = core.store.list(&resource.storage, None).objects;
     for object in objects.iter().filter(|object| !object.deleting) {
         let target = Target {

@@ -1,5 +1,6 @@
 //! From stored objects to bytes, in the form the client asked for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -58,17 +59,19 @@ impl Renderer {
 
     /// The object with its kind in front.
     fn whole(&self, stored: &Stored) -> Vec<u8> {
-        let shown;
-        let body: &[u8] = if self.resource.view.is_some() {
-            shown = self.resource.show(stored.value()).to_string();
-            shown.as_bytes()
-        } else {
-            &stored.body
-        };
+        let body = self.body(stored);
         let mut out = Vec::with_capacity(self.prefix.len() + body.len());
         out.extend_from_slice(self.prefix.as_bytes());
         out.extend_from_slice(&body[1..]);
         out
+    }
+
+    /// The object without its kind: as it is stored, when it is shown so.
+    fn body<'a>(&self, stored: &'a Stored) -> Cow<'a, [u8]> {
+        if self.resource.shows_otherwise() {
+            return self.resource.show(stored.value()).to_string().into_bytes().into();
+        }
+        Cow::Borrowed(&stored.body)
     }
 
     fn tree(&self, object: Value) -> Bytes {
@@ -138,15 +141,13 @@ impl Renderer {
             if i > 0 {
                 out.push(b',');
             }
-            if self.resource.view.is_some() {
-                let shown = self.resource.show(object.value()).to_string();
-                out.extend_from_slice(shown.as_bytes());
-            } else if self.resource.custom.is_some() {
+            let body = self.body(object);
+            if self.resource.custom.is_some() {
                 // Their items say what they are, unlike those of built-in kinds.
                 out.extend_from_slice(self.prefix.as_bytes());
-                out.extend_from_slice(&object.body[1..]);
+                out.extend_from_slice(&body[1..]);
             } else {
-                out.extend_from_slice(&object.body);
+                out.extend_from_slice(&body);
             }
         }
         out.extend_from_slice(b"]}");

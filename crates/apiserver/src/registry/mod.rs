@@ -148,11 +148,19 @@ impl Resource {
     }
 
     /// The object as this version shows it.
-    pub fn show(&self, object: Value) -> Value {
+    pub fn show(&self, mut object: Value) -> Value {
+        if let Some(custom) = self.custom.as_ref().filter(|custom| custom.fills_in()) {
+            custom.fill_in(&mut object);
+        }
         match &self.view {
             Some(view) => (view.show)(object),
             None => object,
         }
+    }
+
+    /// Whether objects are shown otherwise than they are stored.
+    pub fn shows_otherwise(&self) -> bool {
+        self.view.is_some() || self.custom.as_ref().is_some_and(|custom| custom.fills_in())
     }
 
     /// The object as it is stored.

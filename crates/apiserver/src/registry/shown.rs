@@ -121,6 +121,15 @@ pub const TAINT: Record = &[
     ("Effect", "effect", Text),
     ("TimeAdded", "timeAdded", Any),
 ];
+/// A rule of a definition.
+pub const RULE: Record = &[
+    ("Rule", "rule", Text),
+    ("Message", "message", Text),
+    ("MessageExpression", "messageExpression", Text),
+    ("Reason", "reason", Any),
+    ("FieldPath", "fieldPath", Text),
+    ("OptionalOldSelf", "optionalOldSelf", Any),
+];
 /// `roleRef` of a binding.
 pub const ROLE_REF: Record =
     &[("APIGroup", "apiGroup", Text), ("Kind", "kind", Text), ("Name", "name", Text)];
