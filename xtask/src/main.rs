@@ -39,6 +39,8 @@ cargo xtask TASK
                 the official provisioner and ours on one real control plane, side by side
   bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]
                 etcd with kube-apiserver, and `longshore apiserver`, side by side
+  bench driver [--rounds R]
+                csi-driver-host-path and our driver, side by side
 ";
 
 fn main() -> ExitCode {
@@ -121,5 +123,6 @@ fn full() -> Result<()> {
     sanity::task(&["--matrix".to_owned()])?;
     bench::bench(&["vs-go".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
+    bench::bench(&["driver".to_owned()])?;
     before.compare()
 }

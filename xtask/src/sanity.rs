@@ -261,12 +261,13 @@ impl Run {
 }
 
 /// A filesystem in a file, mounted for as long as this lives.
-struct Mounted {
+pub struct Mounted {
     at: PathBuf,
 }
 
 impl Mounted {
-    fn new(fs: &str, image: &Path, at: &Path) -> Result<Self> {
+    /// Makes the filesystem, with 8 GiB that are only taken as they are written to.
+    pub fn new(fs: &str, image: &Path, at: &Path) -> Result<Self> {
         let file = fs::File::create_new(image).context("cannot make an image")?;
         file.set_len(8 << 30).context("cannot size an image")?;
         quiet(Command::new(format!("mkfs.{fs}")).arg("-q").arg(image))?;

@@ -222,6 +222,18 @@ impl Claim {
     }
 }
 
+/// Each thing once: a call does not get in its own way.
+pub(crate) fn distinct(claims: Vec<Claim>) -> Vec<Claim> {
+    let mut once: Vec<Claim> = Vec::with_capacity(claims.len());
+    for claim in claims {
+        match once.iter_mut().find(|one| one.id == claim.id) {
+            Some(one) => one.alone |= claim.alone,
+            None => once.push(claim),
+        }
+    }
+    once
+}
+
 /// Held while a call is under way.
 #[derive(Debug)]
 pub(crate) struct BusyGuard {

@@ -68,6 +68,7 @@ impl Service {
         let inner = Arc::clone(&self.inner);
         let label = claims.first().map(|claim| claim.id().to_owned()).unwrap_or_default();
         let run = move || {
+            let claims = crate::driver::distinct(claims);
             let guards: Result<Vec<_>, _> = claims.iter().map(|one| inner.claim(one)).collect();
             let _guards = guards?;
             work(&inner)

@@ -214,6 +214,7 @@ async fn names_sizes_and_uses_are_checked() {
         ("no snapshot", copy_of(from_snapshot("snap-x"), "n", MIB, writer()), Code::NotFound),
         ("no volume", copy_of(from_volume("vol-x"), "n", MIB, writer()), Code::NotFound),
         ("taken", copy_of(from_snapshot(&snap), "a", 8 * MIB, writer()), Code::AlreadyExists),
+        ("of itself", copy_of(from_volume(&a), "a", 8 * MIB, writer()), Code::AlreadyExists),
     ];
     for (name, request, want) in cases {
         assert_eq!(refused(client.create_volume(request).await), want, "{name}");

@@ -22,6 +22,9 @@ use holder::{FREEZE, FROZEN, LOST, THAW, THAWED};
 /// How much longer than allowed a holder waits for a parent that hangs.
 const SLACK: Duration = Duration::from_secs(2);
 
+/// How long a start waits for the holder of an earlier process: it may be waiting for the disk.
+const HOLDER_WITHIN: Duration = Duration::from_secs(60);
+
 /// The program that holds a freeze: it must call [`holder::main`] and do nothing before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderProgram {
@@ -165,8 +168,7 @@ impl Drop for Frozen {
 
 /// Thaws what a freeze of ours left, judging by its note. Waits for a holder that is at it.
 pub fn thaw_leftover(note: &File, mount: Option<OwnedFd>) -> Result<bool, FreezeError> {
-    rustix::fs::flock(note, rustix::fs::FlockOperation::LockExclusive)
-        .map_err(|e| fail("lock the note of a freeze")(e.into()))?;
+    wait_for_holder(note)?;
     let Some(mount) = mount else { return Ok(false) };
     if !holder::says_frozen(note).map_err(fail("read the note of a freeze"))? {
         return Ok(false);
@@ -176,6 +178,21 @@ pub fn thaw_leftover(note: &File, mount: Option<OwnedFd>) -> Result<bool, Freeze
         // The holder was killed before it froze anything.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
         Err(error) => Err(fail("thaw the filesystem")(error)),
+    }
+}
+
+/// A holder whose parent is gone has nothing left to do but thaw.
+fn wait_for_holder(note: &File) -> Result<(), FreezeError> {
+    let since = Instant::now();
+    loop {
+        match rustix::fs::flock(note, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if since.elapsed() < HOLDER_WITHIN => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(FreezeError::Ending),
+            Err(error) => return Err(fail("lock the note of a freeze")(error.into())),
+        }
     }
 }
 

@@ -229,7 +229,9 @@ impl Inner {
                 return Ok(());
             }
         }
-        if record.content == Content::Copy {
+        // A copy of a volume that was formatted just then is recorded as blank.
+        let copied = record.content == Content::Blank && record.source.is_some();
+        if record.content == Content::Copy || copied {
             if many_nodes {
                 let text = format!("volume {id} is a new copy: one node must stage it first");
                 return Err(Refusal::Precondition(text));
