@@ -212,3 +212,54 @@ async fn a_failed_look_or_another_filesystem_is_never_formatted() {
     }
     world.assert_clean();
 }
+
+/// The shape of a filesystem is made once; each volume of it still has an identity of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_of_one_shape_come_from_one_template() {
+    if !able("volumes_of_one_shape_come_from_one_template") {
+        return;
+    }
+    let world = World::new();
+    let config = world.config(DriverKind::Local, "n1");
+    let running = start(config.clone()).await;
+    let client = &running.client;
+    let templates = || {
+        let names = std::fs::read_dir(world.pool()).unwrap().map(|e| e.unwrap().file_name());
+        let names = names.map(|name| name.into_string().unwrap());
+        names.filter(|name| name.starts_with(".tpl-")).collect::<Vec<_>>()
+    };
+    let mut uuids = std::collections::BTreeSet::new();
+    // Sizes with no, one and several copies of the superblock.
+    for (round, mib) in [4, 20, 20, 20, 100, 100, 4].into_iter().enumerate() {
+        let id = make(client, &format!("v{round}"), mib * MIB, writer()).await;
+        let staging = world.dir(&format!("s{round}"));
+        client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+        assert!(!Path::new(&staging).join("data").exists());
+        std::fs::write(Path::new(&staging).join("data"), vec![1; 100_000]).unwrap();
+        client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
+        let path = image(&world, &id);
+        run("e2fsck", &["-f", "-n", path.to_str().unwrap()]);
+        let backup = Command::new("e2fsck").args(["-n", "-b", "8193"]).arg(&path).output().unwrap();
+        if mib == 20 {
+            // A copy of the superblock is as good as the first.
+            assert!(backup.status.code().is_some_and(|code| code < 8), "{backup:?}");
+        }
+        assert!(uuids.insert(read_uuid(&File::open(&path).unwrap(), FsType::Ext4).unwrap()));
+    }
+    assert_eq!(templates().len(), 3, "one for each size: {:?}", templates());
+
+    // One that was damaged is not used, and made anew.
+    stop(running).await;
+    for name in templates() {
+        let file = OpenOptions::new().write(true).open(world.pool().join(name)).unwrap();
+        file.write_all_at(&[9; 100], 1024).unwrap();
+    }
+    std::fs::write(world.pool().join(format!("{}.x", templates()[0])), "half").unwrap();
+    let running = start(config).await;
+    assert_eq!(templates().len(), 3, "unfinished ones go");
+    let id = make(&running.client, "again", 20 * MIB, writer()).await;
+    let staging = world.dir("again");
+    let first = running.client.node_stage_volume(stage(&id, &staging, writer())).await;
+    assert_eq!(refused(first), Code::Internal);
+    running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+}

@@ -7,6 +7,7 @@ pub mod grow;
 pub mod options;
 pub mod probe;
 mod superblock;
+pub mod template;
 mod tool;
 pub mod uuid;
 

@@ -86,3 +86,16 @@ fn read<const N: usize>(image: &File, at: u64) -> io::Result<[u8; N]> {
     image.read_exact_at(&mut bytes, at)?;
     Ok(bytes)
 }
+
+/// CRC-32C begun with ones and not inverted at the end, bit by bit: it runs over a few kilobytes,
+/// once for each copy.
+pub(super) fn crc32c_raw(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    crc
+}

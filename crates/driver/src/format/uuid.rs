@@ -112,16 +112,9 @@ fn rewrite_btrfs(block: &mut [u8], wanted: Uuid) {
     block[..4].copy_from_slice(&sum);
 }
 
-/// CRC-32C, bit by bit: it runs over a few kilobytes, once for each copy.
+/// The usual form: inverted at the end.
 fn crc32c(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-        }
-    }
-    !crc
+    !superblock::crc32c_raw(bytes)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use longshore_csi::v1::{
     NodeUnstageVolumeResponse,
 };
 use rustix::fs::{FileType, OFlags};
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use super::{Look, show};
@@ -220,9 +221,9 @@ impl Inner {
                 let options = options.map_err(Refusal::Invalid)?;
                 let scratch = pool.scratch(record)?;
                 self.fault("stage.scratch-made");
-                if let Err(error) = format::make(&scratch, fstype, &options) {
+                if let Err(error) = self.fill_scratch(pool, record, &scratch, fstype, &options) {
                     pool.drop_scratch(id)?;
-                    return Err(error.into());
+                    return Err(error);
                 }
                 self.fault("stage.formatted");
                 pool.adopt_scratch(id, &scratch)?;
@@ -246,6 +247,40 @@ impl Inner {
                 record.content = Content::Filesystem;
                 Ok::<_, PoolError>(())
             })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the filesystem, or copies the one that was made for another volume of this shape.
+    fn fill_scratch(
+        &self,
+        pool: &Pool,
+        record: &Record,
+        scratch: &File,
+        fstype: FsType,
+        options: &FormatOptions,
+    ) -> Result<(), Refusal> {
+        if fstype != FsType::Ext4 {
+            return Ok(format::make(scratch, fstype, options)?);
+        }
+        // Another version of this program may make another filesystem of the same shape.
+        let version = env!("CARGO_PKG_VERSION");
+        let shape = format!("{fstype} {} {} {version}", record.capacity_bytes, options.shape());
+        if !pool.copy_template(&shape, scratch)? {
+            let _alone = pool.make_template();
+            if !pool.copy_template(&shape, scratch)? {
+                format::make(scratch, fstype, options)?;
+                if let Err(error) = pool.keep_template(&shape, scratch, &self.config.node_id) {
+                    // The next volume of this shape takes longer, and that is all.
+                    tracing::debug!(volume = %record.id, %error, "no template was kept");
+                }
+                return Ok(());
+            }
+        }
+        if let Err(error) = format::template::renew_fresh(scratch) {
+            // The next try makes it anew.
+            pool.drop_template(&shape)?;
+            return Err(error.into());
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod notes;
 pub mod record;
 mod scan;
 pub mod snapshots;
+mod templates;
 mod thick;
 
 use std::fs::File;
@@ -148,6 +149,8 @@ pub struct Pool {
     shares: bool,
     accounts: Mutex<Accounts>,
     faults: Faults,
+    /// Held while the template of a shape is made, so that it is made once.
+    making_template: Mutex<()>,
     /// Keeps other controllers out for as long as the process lives.
     _lock: Option<File>,
 }
@@ -175,6 +178,7 @@ impl Pool {
             shares: false,
             accounts: Mutex::default(),
             faults: role.faults.clone(),
+            making_template: Mutex::default(),
             _lock: lock,
         };
         pool.settle(role)?;

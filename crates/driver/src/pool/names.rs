@@ -99,7 +99,7 @@ pub fn node(node_id: &str) -> String {
 }
 
 /// Node ids come from outside, so they never appear in a file name as they are.
-fn hash(text: &str) -> String {
+pub(super) fn hash(text: &str) -> String {
     use sha2::{Digest, Sha256};
     hex::encode(Sha256::digest(text.as_bytes()))[..HASH_DIGITS].to_owned()
 }

@@ -33,6 +33,7 @@ impl Pool {
                 _ => {}
             }
         }
+        self.settle_templates(&names, role)?;
         // A new image is needed by `settle_create`, so images go second.
         for name in &names {
             if let Entry::NewImage(_) = names::parse(name)

@@ -105,7 +105,12 @@ impl World {
             .expect("pool")
             .map(|entry| entry.expect("entry").file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
-        names.retain(|name| name != ".lock" && name != ".reserve" && !name.starts_with(".node-"));
+        names.retain(|name| {
+            name != ".lock"
+                && name != ".reserve"
+                && !name.starts_with(".tpl-")
+                && !name.starts_with(".node-")
+        });
         names.sort();
         names
     }
