@@ -27,7 +27,10 @@ pub fn refuse_discards(device: LoopDevice) -> Result<(), LoopError> {
 /// number gets a fresh one. A device that somebody has taken meanwhile stays theirs.
 pub fn renew(number: u32) -> Result<(), LoopError> {
     let failed = |what| move |error: io::Error| fail(number, what, error);
-    if backing_path(number)?.is_some() || limit(number, "discard_max_bytes").unwrap_or(1) > 0 {
+    let of = |name| limit(number, name).unwrap_or(0);
+    // One that was never bound takes nothing yet, and is as good as new.
+    let refuses = of("discard_max_hw_bytes") > 0 && of("discard_max_bytes") == 0;
+    if backing_path(number)?.is_some() || !refuses {
         return Ok(());
     }
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");

@@ -2,8 +2,8 @@
 //!
 //! | name | meaning |
 //! |---|---|
-//! | `.tpl-<shape>.img` | a template |
-//! | `.tpl-<shape>.img.<node>` | one that is not finished |
+//! | `.tpl-<shape>` | a template |
+//! | `.tpl-<shape>.<node>` | one that is not finished |
 //!
 //! A template is a file that nobody ever mounts. When there are too many, all go: a shape that is
 //! still wanted is made once more.
@@ -18,13 +18,12 @@ use super::{Pool, PoolError, Role};
 use crate::copy::{self, CopyError, Terms};
 
 const PREFIX: &str = ".tpl-";
-const SUFFIX: &str = ".img";
 /// Most templates in a pool; each occupies a few hundred KiB.
 const MOST: usize = 32;
 
 /// Name of the template of a shape. Shapes are texts of ours, but long ones.
 fn name(shape: &str) -> String {
-    format!("{PREFIX}{}{SUFFIX}", &hex::encode(Sha256::digest(shape.as_bytes()))[..32])
+    format!("{PREFIX}{}", &hex::encode(Sha256::digest(shape.as_bytes()))[..32])
 }
 
 impl Pool {
@@ -92,8 +91,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let own = format!(".{}", super::names::hash(role.node_id));
         let unfinished = |name: &&String| {
-            name.starts_with(PREFIX)
-                && !name.ends_with(SUFFIX)
+            name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains('.'))
                 && (role.alone || name.ends_with(&own))
         };
         for name in names.iter().filter(unfinished) {
