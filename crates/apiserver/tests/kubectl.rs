@@ -216,3 +216,32 @@ async fn mistakes_are_explained() {
     assert_eq!(missing.err.trim(), text);
     kubectl.running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_takes_over_what_it_applied_the_old_way() {
+    if !need("kubectl apply --server-side", &[Need::Tool("kubectl")]) {
+        return;
+    }
+    let kubectl = Kubectl::start().await;
+    let config = |value: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{r: {value}}}\n")
+    };
+    kubectl.apply(&config("one")).await;
+    let server_side = ["apply", "--server-side", "-f", "-"];
+    let applied = kubectl.ok(&server_side, &config("two")).await;
+    assert_eq!(applied.trim(), "configmap/c serverside-applied");
+    // What somebody else changed meanwhile is a conflict.
+    let patch = ["patch", "configmap", "c", "-p", r#"{"data":{"r":"three"}}"#];
+    kubectl.ok(&patch, "").await;
+    let refused = kubectl.run(&server_side, &config("four")).await;
+    assert!(
+        !refused.ok && refused.err.contains("conflict with \"kubectl-patch\""),
+        "{}",
+        refused.err
+    );
+    let unknown = "apiVersion: nope.example.com/v1\nkind: Nope\nmetadata: {name: x}\n";
+    let printed = kubectl.run(&["apply", "-f", "-"], unknown).await;
+    let wanted = "no matches for kind \"Nope\" in version \"nope.example.com/v1\"";
+    assert!(!printed.ok && printed.err.contains(wanted), "{}", printed.err);
+    kubectl.running.stop().await;
+}

@@ -198,6 +198,9 @@ impl Service {
                 answer.headers_mut().insert(header::CACHE_CONTROL, forever);
                 Ok(answer)
             }
+            Route::OpenApiSecond if negotiate::wants_protobuf_openapi(headers) => {
+                Ok(body::answer(200, openapi::PROTOBUF, openapi::second_as_protobuf()))
+            }
             Route::OpenApiSecond => Ok(body::json(200, &openapi::second(registry))),
             Route::Unknown | Route::Health(_) => Err(Status::no_such_page()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),

@@ -115,6 +115,14 @@ pub fn wants_aggregated(headers: &HeaderMap) -> ApiResult<bool> {
     Err(Status::not_acceptable())
 }
 
+/// Whether the client wants the second version of OpenAPI as protobuf, and nothing else.
+pub fn wants_protobuf_openapi(headers: &HeaderMap) -> bool {
+    accept(headers).is_some_and(|accept| {
+        let mut entries = accept.split(',').map(Entry::parse).peekable();
+        entries.peek().is_some() && entries.all(|entry| entry.media.contains("proto-openapi"))
+    })
+}
+
 /// How a request body is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {

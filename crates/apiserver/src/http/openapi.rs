@@ -85,6 +85,27 @@ fn make(kinds: &[&Arc<Resource>]) -> Option<Document> {
     Some(Document { text: text.into(), hash })
 }
 
+/// The media type of the second version as protobuf.
+pub const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The second version as protobuf, without kinds: kubectl asks for it about a kind that the third
+/// version does not have, and shall learn that it is not here either. Fields are checked by the
+/// server, so no client needs it for that.
+pub fn second_as_protobuf() -> Vec<u8> {
+    fn text(number: u8, value: &str, out: &mut Vec<u8>) {
+        out.extend([number << 3 | 2, u8::try_from(value.len()).unwrap_or(0)]);
+        out.extend(value.as_bytes());
+    }
+    let mut info = Vec::new();
+    text(1, "Kubernetes", &mut info);
+    text(2, super::GIT_VERSION, &mut info);
+    let mut document = Vec::new();
+    text(1, "2.0", &mut document);
+    document.extend([2 << 3 | 2, u8::try_from(info.len()).unwrap_or(0)]);
+    document.extend(info);
+    document
+}
+
 /// The document of the second version, for older clients.
 pub fn second(registry: &Registry) -> Value {
     let mut paths = Map::new();

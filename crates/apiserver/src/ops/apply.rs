@@ -213,7 +213,12 @@ impl Core {
         gone.subtract(&keep);
         remove(shape, &mut merged, &gone, &keep);
         let changes = changes(shape, old, &merged);
-        let held = managers.conflicts(writer, &changes.set);
+        let mut held = managers.conflicts(writer, &changes.set);
+        if !force && !held.is_empty() && options.manager == KUBECTL {
+            let own = last_applied(resource, old).unwrap_or_default();
+            held.iter_mut().for_each(|(_, set)| set.subtract(&own));
+            held.retain(|(_, set)| !set.is_empty());
+        }
         if !force && !held.is_empty() {
             return Err(conflict(&held));
         }
@@ -223,6 +228,20 @@ impl Core {
         }
         Ok((merged, managers.to_value()))
     }
+}
+
+/// What kubectl applied the old way and nobody changed since: it may take that over without asking.
+fn last_applied(resource: &Resource, live: &Value) -> Option<FieldSet> {
+    let note = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
+    let note: Value = serde_json::from_str(note).ok()?;
+    let decoded = codec::decode(&resource.codec, resource.quantities, note, false).ok()?;
+    let shape = resource.shape();
+    let mut own = named(shape, &decoded.object);
+    strip(&mut own);
+    let since = changes(shape, &decoded.object, live);
+    own.subtract(&since.set);
+    own.subtract(&since.gone);
+    Some(own)
 }
 
 /// What kubectl remembers of an object that was applied the old way follows what it applies the new

@@ -65,7 +65,9 @@ impl Patch {
             "application/merge-patch+json" => {
                 Ok(Self::Merge(object(|_| "invalid JSON patch".into())?))
             }
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic(object(|why| why)?)),
+            "application/strategic-merge-patch+json" => {
+                Ok(Self::Strategic(object(|_| "invalid JSON patch".into())?))
+            }
             _ => Err(Status::no_such_patch()),
         }
     }
