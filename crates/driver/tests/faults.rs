@@ -279,11 +279,11 @@ async fn kill_once(point: &str, times: u32, then: Then) -> bool {
     for (index, step) in life.steps().iter().enumerate() {
         if let Err(error) = life.step(&process.client, step).await {
             // The end of the process may be seen a moment after the end of its socket.
-            for _ in 0..1000 {
+            for _ in 0..3000 {
                 if process.was_killed() {
                     break;
                 }
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             assert!(process.was_killed(), "{case}: {step}: {error}");
             died_in = Some(index);

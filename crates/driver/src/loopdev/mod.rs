@@ -198,7 +198,15 @@ pub fn attach(image: &File, tag: &Tag, binding: Binding) -> Result<Held, LoopErr
     flags |= if binding.autoclear { ioctl::AUTOCLEAR } else { 0 };
     for _ in 0..ATTEMPTS {
         let number = ioctl::get_free(&control).map_err(no_number("find a free one"))?;
-        let device = open_node(number, !binding.read_only)?;
+        let device = match open_node(number, !binding.read_only) {
+            // Free a moment ago, and removed since.
+            Err(LoopError::Io { source, .. })
+                if matches!(source.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) =>
+            {
+                continue;
+            }
+            opened => opened?,
+        };
         match ioctl::configure(&device, image.as_raw_fd(), flags, &tag.0) {
             Ok(()) => {}
             // Free a moment ago, somebody else's now.

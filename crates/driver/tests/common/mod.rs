@@ -189,7 +189,15 @@ pub async fn stop(running: Running) {
 
 /// Runs a program that must succeed.
 pub fn run(program: &str, args: &[&str]) {
-    let output = std::process::Command::new(program).args(args).output().expect(program);
+    let run = || std::process::Command::new(program).args(args).output().expect(program);
+    let mut output = run();
+    // A loop device that was free may be gone before `mount` comes to use it.
+    for _ in 0..5 {
+        if output.status.success() || program != "mount" {
+            break;
+        }
+        output = run();
+    }
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
 }
 
@@ -334,10 +342,6 @@ pub fn hold_freeze() {
 pub fn mount_pool(world: &World, fstype: &str, bytes: u64) {
     let image = world.at("pool.disk");
     std::fs::File::create(&image).expect("made").set_len(bytes).expect("sized");
-    let run = |program: &str, args: &[&str]| {
-        let done = std::process::Command::new(program).args(args).output().expect(program);
-        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
-    };
     run(&format!("mkfs.{fstype}"), &["-q", &image]);
     let pool = world.dir("pool");
     run("mount", &["-t", fstype, "-o", "loop", &image, &pool]);
