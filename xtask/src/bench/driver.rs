@@ -122,7 +122,11 @@ fn table(figures: &Rounds, rounds: usize) -> String {
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    match figures[..] {
+        [] => f64::NAN,
+        _ if figures.len() % 2 == 1 => figures[figures.len() / 2],
+        _ => f64::midpoint(figures[figures.len() / 2 - 1], figures[figures.len() / 2]),
+    }
 }
 
 #[cfg(test)]
@@ -136,5 +140,6 @@ mod tests {
             CONTENDERS.map(|name| (name, vec![one(3.0), one(1.0), one(2.0)])).into();
         let text = table(&rounds, 3);
         assert_eq!(text.matches(" 2.0 |").count(), FIGURES.len() * CONTENDERS.len(), "{text}");
+        assert!((median([4.0, 1.0].into_iter()) - 2.5).abs() < 1e-9);
     }
 }
