@@ -31,6 +31,7 @@ mod logs;
 mod metrics;
 mod ops;
 mod patch;
+mod place;
 mod registry;
 mod selector;
 pub mod store;

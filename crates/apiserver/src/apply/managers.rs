@@ -8,19 +8,19 @@ use crate::error::Status;
 
 /// Fields that belong to the server, or name the object; nobody manages them.
 const UNMANAGED: &[&[&str]] = &[
-    &["apiVersion"],
-    &["kind"],
-    &["metadata", "name"],
-    &["metadata", "namespace"],
-    &["metadata", "creationTimestamp"],
-    &["metadata", "selfLink"],
-    &["metadata", "uid"],
-    &["metadata", "clusterName"],
-    &["metadata", "generation"],
-    &["metadata", "managedFields"],
-    &["metadata", "resourceVersion"],
-    &["metadata", "deletionTimestamp"],
-    &["metadata", "deletionGracePeriodSeconds"],
+    &["f:apiVersion"],
+    &["f:kind"],
+    &["f:metadata", "f:name"],
+    &["f:metadata", "f:namespace"],
+    &["f:metadata", "f:creationTimestamp"],
+    &["f:metadata", "f:selfLink"],
+    &["f:metadata", "f:uid"],
+    &["f:metadata", "f:clusterName"],
+    &["f:metadata", "f:generation"],
+    &["f:metadata", "f:managedFields"],
+    &["f:metadata", "f:resourceVersion"],
+    &["f:metadata", "f:deletionTimestamp"],
+    &["f:metadata", "f:deletionGracePeriodSeconds"],
 ];
 /// How many updaters are told apart; the oldest ones are summed up.
 const MAX_UPDATERS: usize = 10;
@@ -120,6 +120,22 @@ impl Managers {
             .map(Entry::parse)
             .collect::<Option<_>>()
             .map(Self)
+    }
+
+    /// The managers of a new object: whoever made it has all of it.
+    pub fn first(writer: Writer<'_>, mut set: FieldSet) -> Self {
+        strip(&mut set);
+        if set.is_empty() {
+            return Self::default();
+        }
+        Self(vec![Entry {
+            manager: writer.manager.into(),
+            apply: writer.apply,
+            api_version: writer.api_version.into(),
+            subresource: writer.subresource.into(),
+            time: writer.now.into(),
+            set,
+        }])
     }
 
     /// Whether nobody is known.

@@ -1,10 +1,11 @@
 //! Comparing, merging and pruning objects by their shape.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::set::FieldSet;
+use super::set::{FieldSet, field};
 use super::shape::Shape;
 
 /// What differs between two objects.
@@ -26,7 +27,7 @@ pub fn named(shape: &Shape, value: &Value) -> FieldSet {
                 let mut child = named(inner, value);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 child.own |= empty || !known;
-                set.insert(format!("f:{name}"), child);
+                set.insert(field(name), child);
             }
         }
         (Shape::Set | Shape::Keyed { .. }, Value::Array(items)) => {
@@ -49,7 +50,7 @@ fn all(shape: &Shape, value: &Value) -> FieldSet {
         (Shape::Struct(_) | Shape::Map(_) | Shape::Free, Value::Object(map)) => {
             for (name, value) in map.iter().filter(|(_, value)| !value.is_null()) {
                 if let Some((inner, _)) = shape.field(name) {
-                    set.insert(format!("f:{name}"), all(inner, value));
+                    set.insert(field(name), all(inner, value));
                 }
             }
             if let Shape::Struct(fields) = shape {
@@ -59,7 +60,7 @@ fn all(shape: &Shape, value: &Value) -> FieldSet {
                         && map.get(*name).is_none_or(Value::is_null)
                 });
                 for (name, _) in standing {
-                    set.insert(format!("f:{name}"), FieldSet::leaf());
+                    set.insert(field(name), FieldSet::leaf());
                 }
             }
         }
@@ -132,26 +133,30 @@ fn fields(
         let (mut below, mut lost) = (FieldSet::default(), FieldSet::default());
         let (a, b) = (pick(old).or(standing), pick(new).or(standing));
         walk(inner, a, b, &mut below, &mut lost);
-        set.insert(format!("f:{name}"), below);
-        gone.insert(format!("f:{name}"), lost);
+        set.insert(field(name), below);
+        gone.insert(field(name), lost);
     }
 }
 
 fn elements(shape: &Shape, old: &[Value], new: &[Value], set: &mut FieldSet, gone: &mut FieldSet) {
-    let find = |list: &[Value], element: &str| -> Option<usize> {
-        list.iter().position(|item| shape.element(item).as_deref() == Some(element))
-    };
+    let mut before: HashMap<String, &Value> = HashMap::with_capacity(old.len());
+    for item in old {
+        // Of elements with one name the first counts.
+        if let Some(element) = shape.element(item) {
+            before.entry(element).or_insert(item);
+        }
+    }
+    let mut kept = HashSet::with_capacity(new.len());
     for item in new {
         let Some(element) = shape.element(item) else { continue };
-        let before = find(old, &element).map(|i| &old[i]);
         let (mut below, mut lost) = (FieldSet::default(), FieldSet::default());
-        walk(shape.item(), before, Some(item), &mut below, &mut lost);
+        walk(shape.item(), before.get(&element).copied(), Some(item), &mut below, &mut lost);
         set.insert(element.clone(), below);
-        gone.insert(element, lost);
+        gone.insert(element.clone(), lost);
+        kept.insert(element);
     }
-    for item in old {
-        let Some(element) = shape.element(item) else { continue };
-        if find(new, &element).is_none() {
+    for (element, item) in before {
+        if !kept.contains(&element) {
             gone.insert(element, all(shape.item(), item));
         }
     }

@@ -69,16 +69,15 @@ impl FieldSet {
         both
     }
 
-    /// Takes a whole branch out.
+    /// Takes a whole branch out, given by the names that the nodes have here.
     pub fn prune(&mut self, path: &[&str]) {
-        let Some((first, rest)) = path.split_first() else { return };
-        let name = format!("f:{first}");
+        let Some((name, rest)) = path.split_first() else { return };
         if rest.is_empty() {
-            self.children.remove(&name);
-        } else if let Some(child) = self.children.get_mut(&name) {
+            self.children.remove(*name);
+        } else if let Some(child) = self.children.get_mut(*name) {
             child.prune(rest);
             if child.is_empty() {
-                self.children.remove(&name);
+                self.children.remove(*name);
             }
         }
     }
@@ -134,6 +133,14 @@ impl FieldSet {
     }
 }
 
+/// The name of a field's node.
+pub fn field(name: &str) -> String {
+    let mut node = String::with_capacity(name.len() + 2);
+    node.push_str("f:");
+    node.push_str(name);
+    node
+}
+
 /// One step of a path as errors show it.
 fn shown(name: &str) -> String {
     let (kind, rest) = name.split_at(name.find(':').map_or(0, |at| at + 1));
@@ -175,7 +182,7 @@ mod tests {
         assert_eq!(a, set(json!({"f:data": {"f:a": {}, "f:b": {}, "f:c": {}}})));
         a.subtract(&b);
         assert_eq!(a, set(json!({"f:data": {"f:a": {}}})));
-        a.prune(&["data"]);
+        a.prune(&["f:data"]);
         assert!(a.is_empty());
     }
 

@@ -11,6 +11,7 @@ use super::rules::Rules;
 use super::schema::{self, Schema};
 use super::validate::validate;
 use crate::error::{ApiResult, Cause, Status};
+use crate::place::Place;
 use crate::registry::codec::{Codec, Decoded, dropped, typed};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 use crate::registry::{Resource, Subresource};
@@ -66,8 +67,8 @@ impl Custom {
             schema::default(&self.schema, &mut input);
         }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
-            let clean = typed::<ObjectMeta>(meta.clone())?;
-            dropped(&meta, &clean, "metadata", &mut unknown);
+            let clean = typed::<ObjectMeta>(&meta)?;
+            dropped(&meta, &clean, Place::Top("metadata"), &mut unknown);
             input["metadata"] = clean;
         }
         unknown.sort();

@@ -19,7 +19,7 @@ pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 ///
 /// # Errors
 /// A text for people when a field has the wrong type.
-pub fn codec(object: Value) -> Result<Value, String> {
+pub fn codec(object: &Value) -> Result<Value, String> {
     let mut object = typed::<CustomResourceDefinition>(object)?;
     whole_numbers(&mut object["spec"]["versions"]);
     Ok(object)
@@ -458,7 +458,7 @@ mod tests {
         let mut object = definition();
         object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] =
             json!({"n": {"type": "integer", "minimum": 1, "maximum": 2.5}});
-        let decoded = codec(object).unwrap();
+        let decoded = codec(&object).unwrap();
         let n = &decoded["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["n"];
         assert_eq!(n.to_string(), r#"{"maximum":2.5,"minimum":1,"type":"integer"}"#);
     }

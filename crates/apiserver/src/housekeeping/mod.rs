@@ -73,6 +73,8 @@ struct Keeper {
     registry: Arc<Registry>,
     /// How far each resource's changes have been read; `None` before the first look.
     cursors: BTreeMap<Arc<str>, Option<u64>>,
+    /// Nothing of what changed up to here has been left out.
+    looked: u64,
     owners: owners::Index,
     events: events::Ages,
     /// Namespaces on their way out, and when their content goes.
@@ -99,6 +101,7 @@ impl Keeper {
             core,
             registry,
             cursors,
+            looked: 0,
             owners: owners::Index::default(),
             events: events::Ages::new(event_ttl),
             terminating: BTreeMap::new(),
@@ -134,7 +137,11 @@ impl Keeper {
     /// Reads all changes since the last time.
     fn follow(&mut self) {
         self.follow_kinds();
-        let resources: Vec<Arc<str>> = self.cursors.keys().cloned().collect();
+        let (now, mut resources) = self.core.store.changed_after(self.looked);
+        self.looked = now;
+        resources.retain(|resource| self.cursors.contains_key(resource));
+        let fresh = self.cursors.iter().filter(|(_, cursor)| cursor.is_none());
+        resources.extend(fresh.map(|(resource, _)| Arc::clone(resource)));
         for resource in resources {
             loop {
                 let cursor = self.cursors.get(&resource).copied().flatten();

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status};
 use crate::extent::check_extent;
+use crate::place::Place;
 use crate::words;
 
 /// Body of every answer.
@@ -134,7 +135,8 @@ where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let mut out = BytesMut::new();
+    // Most bodies come in one piece, which is taken as it is.
+    let (mut first, mut out) = (Bytes::new(), BytesMut::new());
     // A bit more of a body that is too large is taken in: a client that is still sending when the
     // connection closes never sees the answer.
     let mut seen = 0;
@@ -145,12 +147,21 @@ where
             if seen > limit.saturating_mul(2) {
                 break;
             }
-            if seen <= limit {
+            if seen == data.len() && seen <= limit {
+                first = data;
+            } else if seen <= limit {
+                if out.is_empty() {
+                    out.extend_from_slice(&first);
+                }
                 out.extend_from_slice(&data);
             }
         }
     }
-    if seen > limit { Err(Status::too_large(limit)) } else { Ok(out.freeze()) }
+    match seen {
+        _ if seen > limit => Err(Status::too_large(limit)),
+        _ if out.is_empty() => Ok(first),
+        _ => Ok(out.freeze()),
+    }
 }
 
 /// A parsed body, with the paths of fields that stood in it twice.
@@ -212,7 +223,7 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
         Encoding::Json => {
             let mut doubles = Vec::new();
             let mut deserializer = serde_json::Deserializer::from_slice(body);
-            let seed = doubles::Tree { path: String::new(), doubles: &mut doubles };
+            let seed = doubles::Tree { path: Place::Top(""), doubles: &mut doubles };
             let value = serde::de::DeserializeSeed::deserialize(seed, &mut deserializer)
                 .and_then(|value| deserializer.end().map(|()| value))
                 .map_err(|e: serde_json::Error| {
@@ -245,14 +256,17 @@ pub fn empty() -> Value {
 /// Reads JSON into a tree and remembers keys that occur twice.
 mod doubles {
     use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+    use serde_json::map::Entry;
     use serde_json::{Map, Number, Value};
 
-    pub struct Tree<'a> {
-        pub path: String,
+    use crate::place::Place;
+
+    pub struct Tree<'a, 'p> {
+        pub path: Place<'p>,
         pub doubles: &'a mut Vec<String>,
     }
 
-    impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    impl<'de> DeserializeSeed<'de> for Tree<'_, '_> {
         type Value = Value;
 
         fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -260,7 +274,7 @@ mod doubles {
         }
     }
 
-    impl<'de> Visitor<'de> for Tree<'_> {
+    impl<'de> Visitor<'de> for Tree<'_, '_> {
         type Value = Value;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -298,7 +312,7 @@ mod doubles {
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
             let mut items = Vec::new();
             loop {
-                let path = format!("{}[{}]", self.path, items.len());
+                let path = Place::Element(&self.path, items.len());
                 match seq.next_element_seed(Tree { path, doubles: &mut *self.doubles })? {
                     Some(item) => items.push(item),
                     None => return Ok(Value::Array(items)),
@@ -309,14 +323,16 @@ mod doubles {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
             let mut out = Map::new();
             while let Some(key) = map.next_key::<String>()? {
-                let path = match self.path.as_str() {
-                    "" => key.clone(),
-                    path => format!("{path}.{key}"),
-                };
-                let value =
-                    map.next_value_seed(Tree { path: path.clone(), doubles: &mut *self.doubles })?;
-                if out.insert(key, value).is_some() {
-                    self.doubles.push(path);
+                let path = Place::Field(&self.path, &key);
+                let value = map.next_value_seed(Tree { path, doubles: &mut *self.doubles })?;
+                match out.entry(key) {
+                    Entry::Vacant(place) => {
+                        place.insert(value);
+                    }
+                    Entry::Occupied(mut place) => {
+                        self.doubles.push(Place::Field(&self.path, place.key()).to_string());
+                        place.insert(value);
+                    }
                 }
             }
             Ok(Value::Object(out))

@@ -154,14 +154,26 @@ impl Renderer {
         out.into()
     }
 
-    /// One event of a watch, with its line end.
-    pub fn event(&mut self, kind: &str, stored: &Stored) -> Vec<u8> {
-        let object = match self.form {
-            Form::Object => self.whole(stored),
-            Form::Partial => partial(&self.resource.show(stored.value())).to_string().into_bytes(),
-            Form::Table(include) => self.table_event(stored, include),
-        };
-        line(kind, &object)
+    /// Appends one event of a watch, with its line end.
+    pub fn event(&mut self, out: &mut Vec<u8>, kind: &str, stored: &Stored) {
+        match self.form {
+            Form::Object if self.resource.view.is_none() => {
+                out.reserve(self.prefix.len() + stored.body.len() + 40);
+                begin_line(out, kind);
+                out.extend_from_slice(self.prefix.as_bytes());
+                out.extend_from_slice(&stored.body[1..]);
+                out.extend_from_slice(b"}\n");
+            }
+            Form::Object => out.extend(line(kind, &self.whole(stored))),
+            Form::Partial => {
+                let object = partial(&self.resource.show(stored.value())).to_string();
+                out.extend(line(kind, object.as_bytes()));
+            }
+            Form::Table(include) => {
+                let object = self.table_event(stored, include);
+                out.extend(line(kind, &object));
+            }
+        }
     }
 
     fn table_event(&mut self, stored: &Stored, include: Include) -> Vec<u8> {
@@ -197,11 +209,15 @@ impl Renderer {
     }
 }
 
-fn line(kind: &str, object: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(object.len() + 40);
+fn begin_line(out: &mut Vec<u8>, kind: &str) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
+}
+
+fn line(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(object.len() + 40);
+    begin_line(&mut out, kind);
     out.extend_from_slice(object);
     out.extend_from_slice(b"}\n");
     out

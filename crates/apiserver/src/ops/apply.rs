@@ -37,11 +37,15 @@ impl Core {
         options: WriteOptions<'_>,
         applied: Option<FieldSet>,
     ) -> Value {
-        let mut object = object.clone();
         let traits = resource.traits();
-        if traits.status && !traits.status_at_creation {
-            copy_field(&mut object, &Value::Null, "status");
-        }
+        let mut stripped;
+        let object = if traits.status && !traits.status_at_creation && !object["status"].is_null() {
+            stripped = object.clone();
+            copy_field(&mut stripped, &Value::Null, "status");
+            &stripped
+        } else {
+            object
+        };
         let (api_version, now) = (resource.api_version(), self.env.now_text());
         let writer = Writer {
             manager: options.manager,
@@ -50,9 +54,8 @@ impl Core {
             subresource: "",
             now: &now,
         };
-        let mut managers = Managers::default();
-        managers.note(writer, &changes(resource.shape(), &json!({}), &object), applied);
-        managers.to_value()
+        let set = applied.unwrap_or_else(|| compare(resource.shape(), &json!({}), object).set);
+        Managers::first(writer, set).to_value()
     }
 
     /// Who manages a changed object.
@@ -195,7 +198,7 @@ impl Core {
         if managers.is_empty() {
             let mut everything = changes(shape, &json!({}), old).set;
             if resource.traits().status {
-                everything.prune(&["status"]);
+                everything.prune(&["f:status"]);
             }
             managers = Managers::before_apply(everything, &api_version, &now);
         }

@@ -41,12 +41,19 @@ impl Core {
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
         let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
-        let managed = self.first_managers(resource, &decoded, options, applied);
+        let mut managed = self.first_managers(resource, &decoded, options, applied);
         check_place(target, &decoded)?;
+        let generated = is_generated(&decoded);
         let mut names_tried = 0;
+        let mut decoded = Some(decoded);
         for _ in 0..MAX_ATTEMPTS {
-            let (mut object, guard) = self.prepare(target, decoded.clone())?;
-            set_managers(&mut object, managed.clone());
+            // Only another name, or a namespace that changed, calls for a second try.
+            let again = generated || resource.namespaced;
+            let Some(object) = (if again { decoded.clone() } else { decoded.take() }) else {
+                break;
+            };
+            let (mut object, guard) = self.prepare(target, object)?;
+            set_managers(&mut object, if again { managed.clone() } else { managed.take() });
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
             check_extent(&object)?;
@@ -69,7 +76,7 @@ impl Core {
                 Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
                 Err(WriteError::Conflict(changed)) if changed == key => {
                     names_tried += 1;
-                    if !is_generated(&decoded) || names_tried == MAX_NAMES {
+                    if !generated || names_tried == MAX_NAMES {
                         return Err(Status::already_exists(resource, &name));
                     }
                 }

@@ -12,9 +12,10 @@ use serde_json::Value;
 use longshore_core::model::Quantity;
 
 use crate::crd::Custom;
+use crate::place::Place;
 
 /// Checks and cleans an object of a built-in kind; the error is a text for people.
-pub type TypedCodec = fn(Value) -> Result<Value, String>;
+pub type TypedCodec = fn(&Value) -> Result<Value, String>;
 
 /// Adds the schema of a type, and of all it refers to.
 pub type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
@@ -53,8 +54,8 @@ pub enum Codec {
 }
 
 /// The codec of a built-in kind.
-pub fn typed<T: Serialize + DeserializeOwned>(object: Value) -> Result<Value, String> {
-    let object: T = serde_json::from_value(object).map_err(|e| e.to_string())?;
+pub fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
+    let object = T::deserialize(object).map_err(|e| e.to_string())?;
     serde_json::to_value(object).map_err(|e| e.to_string())
 }
 
@@ -99,7 +100,7 @@ pub fn decode(
         let parts: Vec<&str> = pattern.split('.').collect();
         canonical(&mut input, &parts).map_err(plain)?;
     }
-    let mut object = match codec(input.clone()) {
+    let mut object = match codec(&input) {
         Ok(object) => object,
         Err(why) => return Err(Undecodable { why, input: Some(input) }),
     };
@@ -108,7 +109,7 @@ pub fn decode(
         map.remove("apiVersion");
     }
     let mut unknown = Vec::new();
-    dropped(&input, &object, "", &mut unknown);
+    dropped(&input, &object, Place::Top(""), &mut unknown);
     Ok(Decoded { object, unknown })
 }
 
@@ -145,21 +146,21 @@ fn canonical_quantity(value: &mut Value) -> Result<(), String> {
 }
 
 /// Collects what the codec dropped. Nulls mean "not set" and may go silently.
-pub(crate) fn dropped(input: &Value, output: &Value, path: &str, unknown: &mut Vec<String>) {
+pub(crate) fn dropped(input: &Value, output: &Value, path: Place<'_>, unknown: &mut Vec<String>) {
     match (input, output) {
         (Value::Object(input), Value::Object(output)) => {
             for (key, value) in input {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = Place::Field(&path, key);
                 match output.get(key) {
-                    Some(kept) => dropped(value, kept, &path, unknown),
+                    Some(kept) => dropped(value, kept, path, unknown),
                     None if value.is_null() => {}
-                    None => unknown.push(path),
+                    None => unknown.push(path.to_string()),
                 }
             }
         }
         (Value::Array(input), Value::Array(output)) => {
             for (index, (value, kept)) in input.iter().zip(output).enumerate() {
-                dropped(value, kept, &format!("{path}[{index}]"), unknown);
+                dropped(value, kept, Place::Element(&path, index), unknown);
             }
         }
         _ => {}

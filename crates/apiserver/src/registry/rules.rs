@@ -9,17 +9,27 @@ use crate::error::Cause;
 
 /// A string field, empty when absent.
 pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    find(value, pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Follows a pointer of plain field names and indexes; [`Value::pointer`] would unescape every step anew.
+fn find<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
+    debug_assert!(!pointer.contains('~'), "{pointer} is not plain");
+    pointer.split('/').skip(1).try_fold(value, |value, step| match value {
+        Value::Object(map) => map.get(step),
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    })
 }
 
 /// Whether a field is absent or null.
 pub fn unset(value: &Value, pointer: &str) -> bool {
-    value.pointer(pointer).is_none_or(Value::is_null)
+    find(value, pointer).is_none_or(Value::is_null)
 }
 
 /// The elements of a list field.
 pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    find(value, pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// Sets a field unless the client did.
@@ -54,12 +64,12 @@ pub fn same(a: &Value, b: &Value) -> bool {
 /// The value of a field, null when absent.
 pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     static NULL: Value = Value::Null;
-    value.pointer(pointer).unwrap_or(&NULL)
+    find(value, pointer).unwrap_or(&NULL)
 }
 
 /// A quantity field.
 pub fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
-    value.pointer(pointer)?.as_str()?.parse().ok()
+    find(value, pointer)?.as_str()?.parse().ok()
 }
 
 /// A value must be one of a few; empty counts as missing unless allowed.

@@ -10,7 +10,7 @@ mod log;
 mod outline;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
 
 use parking_lot::{Mutex, RwLock};
@@ -19,8 +19,8 @@ use tokio::sync::{oneshot, watch};
 
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
-use state::State;
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
+use state::{Draft, State};
 
 /// How many entries one batch may carry.
 const MAX_BATCH: usize = 512;
@@ -219,6 +219,12 @@ impl Store {
         self.shared.state.read().events_after(resource, revision, max)
     }
 
+    /// The revision that readers see, and the resources that changed after an earlier one.
+    pub fn changed_after(&self, revision: u64) -> (u64, Vec<Arc<str>>) {
+        let state = self.shared.state.read();
+        (state.revision(), state.changed_after(revision))
+    }
+
     /// Wakes at each change of the resource; the value is the revision of the change.
     pub fn subscribe(&self, resource: &str) -> watch::Receiver<u64> {
         if let Some(receiver) = self.shared.state.read().subscribe(resource) {
@@ -254,8 +260,10 @@ impl Store {
     /// Checks the write against the head and hands it to the journal, all in one step.
     fn submit(
         &self,
-        write: Write,
+        mut write: Write,
     ) -> Result<oneshot::Receiver<Result<Arc<Stored>, WriteError>>, WriteError> {
+        // Everything that takes long comes before the lock.
+        let draft = Draft::new(write.object.take(), self.revision() + 1);
         let mut guard = self.shared.head.lock();
         let head = &mut *guard;
         if let Some(why) = &head.failed {
@@ -263,7 +271,7 @@ impl Store {
         }
         let previous = self.check(head, &write)?;
         let revision = head.revision + 1;
-        let object = Arc::new(Stored::new(&write.key, revision, write.object));
+        let object = Arc::new(draft.store(&write.key, revision));
         let change = if write.delete { Change::Delete } else { Change::Put };
         let event = Event { revision, key: write.key, change, object, previous };
         let (answer, receiver) = oneshot::channel();
@@ -274,7 +282,13 @@ impl Store {
                     return Err(WriteError::Failed(error.to_string()));
                 }
                 let object = Arc::clone(&event.object);
-                self.shared.state.write().apply(event);
+                let resource = Arc::clone(&event.key.resource);
+                let bells = {
+                    let mut state = self.shared.state.write();
+                    state.apply(event);
+                    state.bells(std::iter::once(&resource))
+                };
+                bells.ring();
                 // The receiver is still in our hands, so this cannot fail.
                 let _ = answer.send(Ok(object));
             }
@@ -405,14 +419,19 @@ fn turn_away(
 fn publish(shared: &Shared, batch: Vec<Pending>) {
     let mut done = Vec::with_capacity(batch.len());
     let mut written = Vec::with_capacity(batch.len());
-    {
+    let mut resources = BTreeSet::new();
+    let bells = {
         let mut state = shared.state.write();
         for pending in batch {
+            if !resources.contains(&pending.event.key.resource) {
+                resources.insert(Arc::clone(&pending.event.key.resource));
+            }
             written.push((pending.event.key.clone(), pending.event.revision));
             done.push((pending.answer, Arc::clone(&pending.event.object)));
             state.apply(pending.event);
         }
-    }
+        state.bells(resources.iter())
+    };
     {
         let mut head = shared.head.lock();
         for (key, revision) in written {
@@ -421,6 +440,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
             }
         }
     }
+    bells.ring();
     for (answer, object) in done {
         // A client that went away does not need its answer; the write stands.
         let _ = answer.send(Ok(object));

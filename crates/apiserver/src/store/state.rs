@@ -1,5 +1,6 @@
 //! Current objects and recent events, in memory.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -54,12 +55,121 @@ pub struct Stored {
     pub body: Bytes,
 }
 
+/// A scratch buffer keeps at most this much between uses.
+const KEPT_SCRATCH: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An object on its way to the store: text already, but for the revision.
+pub(super) struct Draft {
+    uid: String,
+    labels: Vec<(String, String)>,
+    owners: Vec<String>,
+    deleting: bool,
+    text: Vec<u8>,
+    /// Where the revision goes.
+    revision_at: usize,
+}
+
+impl Draft {
+    /// `near` is a revision that is about as long as the one to come.
+    pub(super) fn new(mut object: Value, near: u64) -> Self {
+        object["metadata"]["resourceVersion"] = Value::String(String::new());
+        let (text, revision_at) = SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            let revision_at = write_text(&object, scratch);
+            // Just as large as it will be: these texts are kept, and there are many.
+            let mut text = Vec::with_capacity(scratch.len() + digits(near));
+            text.extend_from_slice(scratch);
+            scratch.shrink_to(KEPT_SCRATCH);
+            (text, revision_at)
+        });
+        let meta = &object["metadata"];
+        let labels = meta["labels"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
+            .collect();
+        let owners = meta["ownerReferences"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|o| o["uid"].as_str().map(str::to_owned))
+            .collect();
+        Self {
+            uid: meta["uid"].as_str().unwrap_or_default().to_owned(),
+            labels,
+            owners,
+            deleting: !meta["deletionTimestamp"].is_null(),
+            text,
+            revision_at,
+        }
+    }
+
+    pub(super) fn store(self, key: &Key, revision: u64) -> Stored {
+        let mut body = self.text;
+        let length = body.len();
+        body.extend_from_slice(revision.to_string().as_bytes());
+        // From the end to its place.
+        body[self.revision_at..].rotate_left(length - self.revision_at);
+        Stored {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: self.uid,
+            revision,
+            labels: self.labels,
+            owners: self.owners,
+            deleting: self.deleting,
+            body: Bytes::from(body.into_boxed_slice()),
+        }
+    }
+}
+
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+/// Writes the object; returns where the text of its version, which is empty, would stand.
+fn write_text(object: &Value, out: &mut Vec<u8>) -> usize {
+    let mut revision_at = 0;
+    write_map(object, out, |name, value, out| {
+        if name != "metadata" {
+            return write_value(value, out);
+        }
+        write_map(value, out, |name, value, out| {
+            write_value(value, out);
+            if name == "resourceVersion" {
+                revision_at = out.len() - 1;
+            }
+        });
+    });
+    revision_at
+}
+
+fn write_map(value: &Value, out: &mut Vec<u8>, mut each: impl FnMut(&str, &Value, &mut Vec<u8>)) {
+    out.push(b'{');
+    for (i, (name, value)) in value.as_object().into_iter().flatten().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        write_value(name, out);
+        out.push(b':');
+        each(name, value, out);
+    }
+    out.push(b'}');
+}
+
+fn write_value(value: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("a tree with text keys is always text");
+}
+
 impl Stored {
     /// Gives the object its revision and turns it into text.
-    pub fn new(key: &Key, revision: u64, mut object: Value) -> Self {
-        object["metadata"]["resourceVersion"] = Value::String(revision.to_string());
-        let body = Bytes::from(object.to_string());
-        Self::with_body(key, revision, &object, body)
+    pub fn new(key: &Key, revision: u64, object: Value) -> Self {
+        Draft::new(object, revision).store(key, revision)
     }
 
     /// An object that is text already.
@@ -75,32 +185,6 @@ impl Stored {
             deleting: outline.deleting,
             body: Bytes::copy_from_slice(body),
         })
-    }
-
-    fn with_body(key: &Key, revision: u64, object: &Value, body: Bytes) -> Self {
-        let meta = &object["metadata"];
-        let labels = meta["labels"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned()))
-            .collect();
-        let owners = meta["ownerReferences"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|o| o["uid"].as_str().map(str::to_owned))
-            .collect();
-        Self {
-            namespace: key.namespace.clone(),
-            name: key.name.clone(),
-            uid: meta["uid"].as_str().unwrap_or_default().to_owned(),
-            revision,
-            labels,
-            owners,
-            deleting: !meta["deletionTimestamp"].is_null(),
-            body,
-        }
     }
 
     /// The object as a tree.
@@ -166,7 +250,7 @@ struct Table {
     history: VecDeque<Arc<Event>>,
     /// Events up to here are forgotten.
     trimmed: u64,
-    changed: watch::Sender<u64>,
+    changed: Arc<watch::Sender<u64>>,
 }
 
 impl Table {
@@ -175,8 +259,13 @@ impl Table {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             trimmed,
-            changed: watch::Sender::new(trimmed),
+            changed: Arc::new(watch::Sender::new(trimmed)),
         }
+    }
+
+    /// No change is newer than this one, which may be forgotten already.
+    fn newest(&self) -> u64 {
+        self.history.back().map_or(self.trimmed, |event| event.revision)
     }
 
     /// Forgets the oldest event; returns what that frees.
@@ -231,6 +320,20 @@ impl Table {
     }
 }
 
+/// Wakes who waits for changes.
+pub(super) struct Bells {
+    revision: u64,
+    bells: Vec<Arc<watch::Sender<u64>>>,
+}
+
+impl Bells {
+    pub(super) fn ring(&self) {
+        for bell in &self.bells {
+            bell.send_replace(self.revision);
+        }
+    }
+}
+
 /// All resources. One lock guards it, so that a list and its revision always fit together.
 pub(super) struct State {
     revision: u64,
@@ -240,7 +343,7 @@ pub(super) struct State {
     /// What all histories hold that would be gone without them.
     history_bytes: usize,
     tables: BTreeMap<Arc<str>, Table>,
-    changed: watch::Sender<u64>,
+    changed: Arc<watch::Sender<u64>>,
 }
 
 impl Replay for State {
@@ -277,7 +380,7 @@ impl State {
             limits,
             history_bytes: 0,
             tables: BTreeMap::new(),
-            changed: watch::Sender::new(0),
+            changed: Arc::new(watch::Sender::new(0)),
         }
     }
 
@@ -358,6 +461,12 @@ impl State {
         Ok((events, reached))
     }
 
+    /// The resources with changes after a revision.
+    pub(super) fn changed_after(&self, revision: u64) -> Vec<Arc<str>> {
+        let changed = self.tables.iter().filter(|(_, table)| table.newest() > revision);
+        changed.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
     pub(super) fn subscribe(&self, resource: &str) -> Option<watch::Receiver<u64>> {
         Some(self.tables.get(resource)?.changed.subscribe())
     }
@@ -393,16 +502,24 @@ impl State {
             Change::Put => table.objects.insert(name, Arc::clone(&event.object)),
             Change::Delete => table.objects.remove(&name),
         };
-        let revision = event.revision;
         table.history.push_back(Arc::new(event));
         let mut freed = 0;
         while table.history.len() > limits.events {
             freed += table.trim();
         }
-        table.changed.send_replace(revision);
         self.history_bytes = (self.history_bytes + cost).saturating_sub(freed);
         while self.history_bytes > limits.bytes && self.trim_oldest() {}
-        self.changed.send_replace(revision);
+    }
+
+    /// What wakes those who wait for changes of these resources. It is better rung without the lock: they
+    /// want to read.
+    pub(super) fn bells<'a>(&self, resources: impl Iterator<Item = &'a Arc<str>>) -> Bells {
+        let mut bells: Vec<_> = resources
+            .filter_map(|resource| self.tables.get(resource))
+            .map(|table| Arc::clone(&table.changed))
+            .collect();
+        bells.push(Arc::clone(&self.changed));
+        Bells { revision: self.revision, bells }
     }
 
     /// Forgets the oldest event of all resources; false when there is none.

@@ -197,7 +197,7 @@ impl Watcher {
             && let Some(object) = objects.pop_front()
         {
             if self.options.select.selects(&object, &self.resource) {
-                chunk.extend(self.renderer.event("ADDED", &object));
+                self.renderer.event(&mut chunk, "ADDED", &object);
                 count += 1;
             }
         }
@@ -230,13 +230,13 @@ impl Watcher {
             let now =
                 (event.change == Change::Put && selects(&event.object)).then_some(&event.object);
             match (before, now) {
-                (None, Some(object)) => chunk.extend(self.renderer.event("ADDED", object)),
-                (Some(_), Some(object)) => chunk.extend(self.renderer.event("MODIFIED", object)),
+                (None, Some(object)) => self.renderer.event(&mut chunk, "ADDED", object),
+                (Some(_), Some(object)) => self.renderer.event(&mut chunk, "MODIFIED", object),
                 (Some(_), None) if event.change == Change::Delete => {
-                    chunk.extend(self.renderer.event("DELETED", &event.object));
+                    self.renderer.event(&mut chunk, "DELETED", &event.object);
                 }
                 (Some(before), None) => {
-                    chunk.extend(self.renderer.event("DELETED", &left(event, before)));
+                    self.renderer.event(&mut chunk, "DELETED", &left(event, before));
                 }
                 (None, None) => continue,
             }

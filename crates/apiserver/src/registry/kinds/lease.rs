@@ -11,7 +11,7 @@ use crate::words::time_fault;
 pub struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.
-pub fn codec(object: Value) -> Result<Value, String> {
+pub fn codec(object: &Value) -> Result<Value, String> {
     for field in ["acquireTime", "renewTime"] {
         let Some(time) = object["spec"][field].as_str() else { continue };
         if let Some(why) = time_fault(time, true) {
