@@ -92,6 +92,7 @@ pub fn fill(side: &Side, objects: usize) -> Result<()> {
                         if number >= end {
                             return Ok(());
                         }
+                        super::go_on()?;
                         connection.post(PATH, &volume(number))?;
                     }
                 })
