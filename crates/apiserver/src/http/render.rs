@@ -157,14 +157,14 @@ impl Renderer {
     /// Appends one event of a watch, with its line end.
     pub fn event(&mut self, out: &mut Vec<u8>, kind: &str, stored: &Stored) {
         match self.form {
-            Form::Object if self.resource.view.is_none() => {
-                out.reserve(self.prefix.len() + stored.body.len() + 40);
+            Form::Object => {
+                let body = self.body(stored);
+                out.reserve(self.prefix.len() + body.len() + 40);
                 begin_line(out, kind);
                 out.extend_from_slice(self.prefix.as_bytes());
-                out.extend_from_slice(&stored.body[1..]);
+                out.extend_from_slice(&body[1..]);
                 out.extend_from_slice(b"}\n");
             }
-            Form::Object => out.extend(line(kind, &self.whole(stored))),
             Form::Partial => {
                 let object = partial(&self.resource.show(stored.value())).to_string();
                 out.extend(line(kind, object.as_bytes()));
