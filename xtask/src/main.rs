@@ -85,7 +85,8 @@ fn test(args: &[String]) -> Result<()> {
     let mut line = vec!["test", "--workspace", "--no-fail-fast"];
     line.extend(args.iter().map(String::as_str));
     let path = setup::path_with_kubectl();
-    run::cargo(&line, &[("PATH", &path)])
+    let python = setup::python_client()?;
+    run::cargo(&line, &[("PATH", &path), ("LONGSHORE_PYTHON", &python)])
 }
 
 fn check() -> Result<()> {
@@ -110,8 +111,11 @@ fn full() -> Result<()> {
     let long = [("LONGSHORE_TEST_STRICT", "1"), ("LONGSHORE_LONG", "1")];
     run::cargo(&["test", "--release", "--package", "longshore-sim", "--", "--nocapture"], &long)?;
     let path = setup::path_with_kubectl();
-    let long = [long[0], long[1], ("PATH", &path)];
+    let python = setup::python_client()?;
+    let long = [long[0], long[1], ("PATH", &path), ("LONGSHORE_PYTHON", &python)];
     run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
+    let fuzz = ["test", "--package", "longshore-apiserver", "--test", "fuzz", "--", "--nocapture"];
+    run::cargo(&fuzz, &long)?;
     for corpus in ["apiserver", "controllers"] {
         golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
     }

@@ -8,6 +8,8 @@ use longshore_real_kube::{
     tools::{self, Tool, ToolError},
 };
 
+use crate::golden;
+
 /// Programs that the tests run, and the Debian package of each.
 const TOOLS: [(&str, &str); 8] = [
     ("mkfs.ext4", "e2fsprogs"),
@@ -80,6 +82,19 @@ pub fn real_tools() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The Python that has the Kubernetes client. Where it cannot be made, its test says SKIPPED, and one
+/// line here says why; with `LONGSHORE_TEST_STRICT=1` it is a failure.
+pub fn python_client() -> Result<String> {
+    match golden::python::client() {
+        Ok(program) => Ok(program.display().to_string()),
+        Err(error) if strict() => Err(error),
+        Err(error) => {
+            eprintln!("the test of the Python client will say SKIPPED: {error:#}");
+            Ok(String::new())
+        }
+    }
 }
 
 /// `PATH` for the tests, with the pinned kubectl before any other: transcripts depend on its version.

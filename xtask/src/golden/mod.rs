@@ -6,7 +6,7 @@ pub mod ci;
 pub mod corpus;
 pub mod junit;
 mod options;
-mod python;
+pub mod python;
 pub mod ratchet;
 mod server;
 mod shards;

@@ -2,15 +2,16 @@
 
 use std::{
     fs::File,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use longshore_real_kube::tools;
+use sha2::Digest as _;
 
 use super::corpus::Corpus;
-use crate::setup;
+use crate::{run, setup};
 
 /// Makes sure that the runner of a corpus can start. Its packages go to a private environment in a
 /// cache directory, made once.
@@ -22,13 +23,7 @@ pub fn prepare(corpus: Corpus) -> Result<()> {
         return Ok(());
     }
     let base = environment();
-    // Runners that start at once must not make it at once.
-    let lock = base.with_extension("lock");
-    if let Some(dir) = lock.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    }
-    let lock = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
-    lock.lock().context("cannot lock the Python environment")?;
+    let _lock = lock(&base)?;
     if base.join(".ready").exists() {
         return Ok(());
     }
@@ -43,6 +38,47 @@ pub fn prepare(corpus: Corpus) -> Result<()> {
         bail!("cannot make the Python environment {} ({status})", base.display());
     }
     Ok(())
+}
+
+/// A Python with the pinned client of `tests/clients/python`, made once per set of pins.
+pub fn client() -> Result<PathBuf> {
+    let pins = run::root().join("tests/clients/python/requirements.txt");
+    let text = std::fs::read(&pins).with_context(|| format!("cannot read {}", pins.display()))?;
+    let hash = sha2::Sha256::digest(&text);
+    let name = format!("client-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3]);
+    let base = environment().with_file_name(name);
+    let program = base.join("bin/python3");
+    let _lock = lock(&base)?;
+    if base.join(".ready").exists() {
+        return Ok(program);
+    }
+    if !works("import ensurepip, venv") {
+        setup::install_or_say(&["python3", "python3-venv"])?;
+    }
+    eprintln!("making a Python environment for the Kubernetes client in {}", base.display());
+    let make = |command: &mut Command| -> Result<()> {
+        let status = command.stdin(Stdio::null()).status().context("cannot start python3")?;
+        if !status.success() {
+            bail!("cannot make the Python environment {} ({status})", base.display());
+        }
+        Ok(())
+    };
+    make(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&base))?;
+    let install = ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "-r"];
+    make(Command::new(&program).args(install).arg(&pins))?;
+    File::create(base.join(".ready")).context("cannot mark the Python environment as ready")?;
+    Ok(program)
+}
+
+/// Runners that start at once must not make an environment at once.
+fn lock(base: &Path) -> Result<File> {
+    let lock = base.with_extension("lock");
+    if let Some(dir) = lock.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    let file = File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+    file.lock().context("cannot lock the Python environment")?;
+    Ok(file)
 }
 
 /// The command of a corpus' runner.
