@@ -18,7 +18,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{packages, traces};
+use super::{
+    packages,
+    traces::{self, Namespace},
+};
 use crate::{
     process::Process,
     program::{Interrupt, Lifetime, Program},
@@ -65,11 +68,20 @@ impl Record {
 
     /// Ends all processes of the node and removes what is left in the kernel.
     pub(super) fn end(&self, dir: &Path) -> Result<()> {
+        let namespace = self.hold_namespace();
         // Process 1 last in the list, first to end: it takes all the others with it.
         for process in self.processes.iter().rev() {
             process.end(Duration::ZERO).with_context(|| format!("cannot end {}", process.name))?;
         }
-        traces::remove(self, dir)
+        traces::remove(self, dir, namespace.as_ref())
+    }
+
+    /// The pid namespace, while process 1 runs. After its end the kernel gives the number to the next
+    /// namespace that somebody makes, unless it is held like this; and nobody else is in it then.
+    fn hold_namespace(&self) -> Option<Namespace> {
+        let init = self.processes.last()?;
+        let held = Namespace::of(init.pid).ok()?;
+        (Some(held.number()) == self.namespace && init.runs()).then_some(held)
     }
 }
 
@@ -115,7 +127,7 @@ impl Machine {
         waited.context("cannot make the node's private view of the machine")?;
         let init = child_of(holder.pid())?;
         self.init = init.pid;
-        self.record.namespace = Some(traces::namespace_of(init.pid)?);
+        self.record.namespace = Some(Namespace::of(init.pid)?.number());
         self.record.processes.push(init);
         self.record.save(&self.dir)?;
         self.connect()

@@ -21,6 +21,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 pub use images::Image;
+pub use traces::Namespace;
 
 use crate::{
     cluster::Cluster,

@@ -20,7 +20,7 @@ use super::machine::Record;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Removes what is left of a node whose process 1 has ended, and checks that nothing is left.
-pub(super) fn remove(record: &Record, dir: &Path) -> Result<()> {
+pub(super) fn remove(record: &Record, dir: &Path, namespace: Option<&Namespace>) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
         for device in loops_below(dir)? {
@@ -29,7 +29,7 @@ pub(super) fn remove(record: &Record, dir: &Path) -> Result<()> {
         for path in cgroups(&record.cgroup)? {
             remove_cgroup(&path);
         }
-        let left = left(record, dir)?;
+        let left = left(record, dir, namespace)?;
         if left.is_empty() {
             return Ok(());
         }
@@ -41,7 +41,7 @@ pub(super) fn remove(record: &Record, dir: &Path) -> Result<()> {
 }
 
 /// Everything of the node that is still there.
-pub(super) fn left(record: &Record, dir: &Path) -> Result<Vec<String>> {
+fn left(record: &Record, dir: &Path, namespace: Option<&Namespace>) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (device, file) in loops_below(dir)? {
         found.push(format!("loop device {} on {file}", device.display()));
@@ -49,9 +49,8 @@ pub(super) fn left(record: &Record, dir: &Path) -> Result<Vec<String>> {
     found.extend(cgroups(&record.cgroup)?.iter().map(|path| format!("cgroup {}", path.display())));
     let link = record.link.iter().filter(|link| Path::new("/sys/class/net").join(link).exists());
     found.extend(link.map(|link| format!("network interface {link}")));
-    if let Some(namespace) = record.namespace {
-        found.extend(processes_in(namespace).iter().map(|pid| format!("process {pid}")));
-    }
+    let processes = namespace.map(Namespace::processes).unwrap_or_default();
+    found.extend(processes.iter().map(|pid| format!("process {pid}")));
     for mount in crate::sweep::mounts_below(dir)? {
         found.push(format!("mount {mount}"));
     }
@@ -105,13 +104,38 @@ fn remove_cgroup(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-/// The number of the pid namespace of a process.
-pub(super) fn namespace_of(pid: u32) -> io::Result<u64> {
-    Ok(fs::metadata(format!("/proc/{pid}/ns/pid"))?.ino())
+/// A pid namespace. As long as this lives, no other gets its number.
+#[derive(Debug)]
+pub struct Namespace {
+    number: u64,
+    _open: fs::File,
 }
 
-fn processes_in(namespace: u64) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
-    pids.filter(|pid| namespace_of(*pid).is_ok_and(|found| found == namespace)).collect()
+impl Namespace {
+    /// That of a process.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let open = fs::File::open(format!("/proc/{pid}/ns/pid"))?;
+        Ok(Self { number: open.metadata()?.ino(), _open: open })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+        let here = |pid: &u32| {
+            let found = fs::metadata(format!("/proc/{pid}/ns/pid"));
+            found.is_ok_and(|found| found.ino() == self.number)
+        };
+        pids.filter(here).collect()
+    }
 }

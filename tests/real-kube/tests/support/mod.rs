@@ -10,7 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longshore_real_kube::{Cluster, Controllers, Options, node::IMAGE, tools::Tool};
+use longshore_real_kube::{
+    Cluster, Controllers, Options,
+    node::{IMAGE, Namespace},
+    tools::Tool,
+};
 
 pub mod drivers;
 
@@ -108,7 +112,7 @@ pub struct Traces {
     dir: PathBuf,
     name: String,
     links: BTreeSet<String>,
-    namespace: PathBuf,
+    namespace: Namespace,
 }
 
 impl Traces {
@@ -118,7 +122,12 @@ impl Traces {
         let record = fs::read_to_string(dir.join("node/machine.json")).ok()?;
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
         let own = record["link"].as_str()?.to_owned();
-        let namespace = PathBuf::from(format!("pid:[{}]", record["namespace"].as_u64()?));
+        // Held, because the number of one that is gone is soon that of another.
+        let init = record["processes"].as_array()?.last()?["pid"].as_u64()?;
+        let namespace = Namespace::of(u32::try_from(init).ok()?).ok()?;
+        if record["namespace"] != namespace.number() {
+            return None;
+        }
         let links = links_of_pods(dir).into_iter().chain([own]).collect();
         Some(Self { dir: dir.to_owned(), name, links, namespace })
     }
@@ -147,11 +156,11 @@ impl Traces {
 
     fn found(&self) -> Vec<String> {
         let mut found = Vec::new();
+        for pid in self.namespace.processes() {
+            found.push(format!("process {pid} {}", line_of(pid)));
+        }
         for pid in pids() {
             if line_of(pid).contains(&*self.dir.to_string_lossy()) && pid != std::process::id() {
-                found.push(format!("process {pid} {}", line_of(pid)));
-            }
-            if fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|one| one == self.namespace) {
                 found.push(format!("process {pid} {}", line_of(pid)));
             }
             // A container has a namespace of its own and no path of ours, but a cgroup.
