@@ -27,6 +27,8 @@ use authority::LocalAuthority;
 
 /// How long calls that are under way may take to finish once shutdown was asked for.
 pub const GRACE: Duration = Duration::from_secs(5);
+/// How many calls a client may give up on before they were looked at.
+const MOST_HUNG_UP: usize = 4096;
 
 /// The server ended for another reason than shutdown.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +94,9 @@ where
         cut.cancel();
     };
     let serving = Server::builder()
+        // Only those who may open the socket are here. A sidecar that gives up on many calls at once
+        // must not lose the connection, and with it the answers to all its other calls.
+        .http2_max_pending_accept_reset_streams(Some(MOST_HUNG_UP))
         .add_routes(services.prepare())
         .serve_with_incoming_shutdown(wrapped, shutdown.cancelled());
     tokio::pin!(serving, late);
