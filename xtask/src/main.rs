@@ -125,6 +125,9 @@ fn full() -> Result<()> {
         &long,
     )?;
     sanity::task(&["--matrix".to_owned()])?;
+    // Ignored elsewhere, because it takes long.
+    let suite = ["test", "--package", "longshore-real-kube", "--test", "suite", "--", "--ignored"];
+    run::cargo(&suite, &long)?;
     bench::bench(&["vs-go".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["driver".to_owned()])?;

@@ -139,9 +139,10 @@ fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
     traces.assert_gone();
 }
 
-/// As much of the suite as `LONGSHORE_SUITE_FOCUS` matches, on our driver. All of it takes long.
+/// As much of the suite as `LONGSHORE_SUITE_FOCUS` matches, on our driver: for example
+/// `External.Storage.*subPath`. All of it takes long.
 #[test]
-#[ignore = "long; for example LONGSHORE_SUITE_FOCUS='External.Storage.*subPath'"]
+#[ignore = "long; `cargo xtask full` runs it, CI runs one spec of it above"]
 fn the_suite_on_our_driver() {
     if !node::possible() || !tools::need(&TOOLS) || !tools::need(&MORE) {
         return;
