@@ -69,7 +69,7 @@ pub struct Limits {
     pub watches: usize,
     /// Connections open at the same time; further ones are closed.
     pub connections: usize,
-    /// What a client may take to send a whole request.
+    /// Longest time of a request, watches and followed logs apart; a client may ask for less.
     pub request_timeout: Duration,
     /// What a client may take to agree on keys.
     pub handshake_timeout: Duration,

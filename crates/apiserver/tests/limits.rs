@@ -300,6 +300,29 @@ async fn a_client_that_does_not_send_its_request_is_not_waited_for() {
     running.stop().await;
 }
 
+/// Clients say how long they wait; a request whose body does not come in that time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_may_say_how_long_it_may_take() {
+    let running = start(Limits::default()).await;
+    for (asked, why) in
+        [("abc", "invalid duration \"abc\""), ("15", "missing unit in duration \"15\"")]
+    {
+        let (code, _, status) = once(&running, "GET", &format!("{MAPS}?timeout={asked}"), "").await;
+        let wanted = format!("invalid timeout specified in the request URL - time: {why}");
+        assert_eq!((code, status["message"].as_str().unwrap()), (400, wanted.as_str()));
+    }
+    for fine in ["0s", "30s", "5m0s"] {
+        assert_eq!(once(&running, "GET", &format!("{MAPS}?timeout={fine}"), "").await.0, 200);
+    }
+    let mut stream = connect(&running, &[b"http/1.1"]).await.unwrap();
+    let headers = "Content-Type: application/json\r\nConnection: close\r\nContent-Length: 9\r\n";
+    let line = format!("POST {MAPS}?timeout=300ms");
+    stream.write_all(&head(&running, &line, headers)).await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_bounded() {
     let running = start(Limits { connections: 2, ..Limits::default() }).await;
@@ -421,5 +444,59 @@ async fn a_client_that_stands_still_loses_its_connection() {
     }
     eventually("its connection is free", || async { connect(&running, &[b"http/1.1"]).await.ok() })
         .await;
+    running.stop().await;
+}
+
+/// HTTP/2 has a window for each answer: a client that leaves some unread looks alive all the same.
+/// Their places are free again after a while, and one that goes on like this loses its connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_do_not_keep_their_places() {
+    let limits =
+        Limits { stall_timeout: Duration::from_millis(500), reads: 2, ..Limits::default() };
+    let running = start(limits).await;
+    let admin = admin_of(&running).await;
+    let body = json!({"metadata": {"name": "m"}, "data": {"a": "x".repeat(1_000_000)}});
+    assert_eq!(ask(&admin, "POST", MAPS, "application/json", body.to_string()).await.0, 201);
+    let stream = connect(&running, &[b"h2"]).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
+            .initial_stream_window_size(Some(1 << 16))
+            .initial_connection_window_size(Some(1 << 26))
+            .handshake::<_, http_body_util::Empty<bytes::Bytes>>(hyper_util::rt::TokioIo::new(
+                stream,
+            ))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let token = admin_token(&running);
+    let list = || {
+        let mut sender = sender.clone();
+        let request = http::Request::get(format!("https://localhost{MAPS}"))
+            .header("Authorization", format!("Bearer {token}"))
+            .body(http_body_util::Empty::new())
+            .unwrap();
+        async move { sender.send_request(request).await }
+    };
+    let mut unread = Vec::new();
+    // Two places, and two for administrators.
+    for _ in 0..4 {
+        let answer = list().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        unread.push(answer);
+    }
+    eventually("a place is free again", || async {
+        (once(&running, "GET", MAPS, "").await.0 == 200).then_some(())
+    })
+    .await;
+    assert!(!connection.is_finished(), "one answer that is not read closes nothing");
+    let whole = unread.swap_remove(0).into_body().collect().await;
+    assert!(whole.is_err(), "half an answer is not taken for a whole one");
+    let mut tries = 0;
+    while !connection.is_finished() {
+        tries += 1;
+        assert!(tries < 3000, "the connection stays open");
+        unread.extend(list().await.ok());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     running.stop().await;
 }

@@ -10,6 +10,7 @@
 //! Every served version becomes one entry of the registry; all of them share the stored objects.
 
 mod columns;
+mod cost;
 mod custom;
 pub mod definition;
 mod functions;

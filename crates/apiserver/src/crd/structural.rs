@@ -4,6 +4,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use super::columns::Path;
+use super::cost::{self, Occurs};
 use super::schema::{Schema, prune};
 use super::typing::{self, Wanted};
 use super::validate::validate;
@@ -36,7 +37,15 @@ pub fn check(schema: &Value, path: &str) -> Vec<Cause> {
     root(schema, path, &mut causes);
     node(schema, path, 0, &mut causes);
     if causes.is_empty() {
-        rules(schema, path, true, &mut causes);
+        let mut costs = Vec::new();
+        rules(
+            schema,
+            path,
+            Place { root: true, occurs: Occurs::Times(1) },
+            &mut costs,
+            &mut causes,
+        );
+        too_much_together(costs, path, &mut causes);
     }
     causes
 }
@@ -261,15 +270,54 @@ fn default_value(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Judges the rules: each must compile, and fit the types of its place.
-fn rules(schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>) {
+/// What each rule may cost, with its place.
+type Costs = Vec<(u64, String)>;
+
+/// Names the rules that cost most when all together cost too much.
+fn too_much_together(mut costs: Costs, path: &str, causes: &mut Vec<Cause>) {
+    const NAMED: usize = 4;
+    let total = costs.iter().fold(0_u64, |sum, (cost, _)| sum.saturating_add(*cost));
+    let Some(why) = cost::refusal_of_all(total) else { return };
+    costs.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+    let part =
+        "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+    causes.extend(costs.into_iter().take(NAMED).map(|(_, field)| Cause::forbidden(field, part)));
+    causes.push(Cause::forbidden(path, &why));
+}
+
+/// Where rules stand.
+#[derive(Clone, Copy)]
+struct Place {
+    root: bool,
+    occurs: Occurs,
+}
+
+/// Judges the rules: each must compile, fit the types of its place, and come to an end.
+fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &mut Vec<Cause>) {
     for (i, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate()
     {
         let path = format!("{path}.x-kubernetes-validations[{i}]");
-        one_rule(rule, schema, &path, root, causes);
+        let before = causes.len();
+        one_rule(rule, schema, &path, place.root, causes);
+        if causes.len() > before {
+            continue;
+        }
+        let cost = cost::of_rule(rule["rule"].as_str().unwrap_or_default(), schema, place.occurs);
+        let field = format!("{path}.rule");
+        if let Some(why) = cost::refusal(cost) {
+            causes.push(Cause::forbidden(&field, &why));
+        }
+        costs.push((cost, field));
     }
     for (child, path) in children(schema, path) {
-        rules(child, &path, false, causes);
+        let occurs = if path.ends_with(".items") {
+            place.occurs.inside(schema, "maxItems")
+        } else if path.ends_with(".additionalProperties") {
+            place.occurs.inside(schema, "maxProperties")
+        } else {
+            place.occurs
+        };
+        rules(child, &path, Place { root: false, occurs }, costs, causes);
     }
 }
 

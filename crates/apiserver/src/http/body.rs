@@ -1,13 +1,12 @@
 //! Request and response bodies.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::io;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Map, Value};
@@ -19,19 +18,24 @@ use crate::place::Place;
 use crate::words;
 
 /// Body of every answer.
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 /// Every answer.
 pub type Answer = Response<Body>;
 
 /// An answer with a whole body.
 pub fn answer(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
+    let mut response = Response::new(Full::new(body.into()).map_err(never).boxed_unsync());
     *response.status_mut() =
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
+}
+
+/// What is in memory always comes.
+fn never(impossible: Infallible) -> io::Error {
+    match impossible {}
 }
 
 /// A JSON answer.
@@ -56,64 +60,12 @@ pub fn stream(
     content_type: &'static str,
     chunks: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Answer {
-    let frames = chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
+    let frames = chunks.map(|chunk| Ok(Frame::data(chunk)));
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
-}
-
-/// Keeps something until the client has taken the whole answer, or has left.
-pub fn hold(answer: Answer, held: impl Send + Unpin + 'static) -> Answer {
-    answer.map(|body| Held { body, rest: Bytes::new(), held }.boxed_unsync())
-}
-
-/// Pieces of this size are handed out one by one, so that what a client does not take is not
-/// copied into the buffers of its connection.
-const PIECE_BYTES: usize = 64 << 10;
-
-struct Held<T> {
-    body: Body,
-    rest: Bytes,
-    #[expect(dead_code, reason = "held for its end")]
-    held: T,
-}
-
-impl<T: Unpin> http_body::Body for Held<T> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.rest.is_empty() {
-            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
-                return Poll::Ready(None);
-            };
-            match frame.map(Frame::into_data)? {
-                Ok(data) => self.rest = data,
-                Err(other) => return Poll::Ready(Some(Ok(other))),
-            }
-        }
-        let piece = self.rest.len().min(PIECE_BYTES);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let mut hint = self.body.size_hint();
-        let rest = self.rest.len() as u64;
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper + rest);
-        }
-        hint.set_lower(hint.lower() + rest);
-        hint
-    }
 }
 
 /// Adds `Warning` headers.

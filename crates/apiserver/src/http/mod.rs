@@ -4,6 +4,7 @@ pub mod body;
 mod deletion;
 mod discovery;
 mod guarded;
+mod held;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
@@ -23,10 +24,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, header};
+use longshore_core::model::godur::parse_duration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +57,8 @@ pub struct Service {
     identity: Option<Identity>,
     /// Ends watches and followed logs, which would go on by themselves.
     ending: CancellationToken,
+    /// With clients on the other side of a connection; the own process may take its time.
+    patience: Option<Arc<held::Patience>>,
 }
 
 impl Service {
@@ -62,7 +67,12 @@ impl Service {
         identity: Option<Identity>,
         ending: CancellationToken,
     ) -> Self {
-        Self { inner, identity, ending }
+        Self { inner, identity, ending, patience: None }
+    }
+
+    /// For one connection: answers that are not taken are given up.
+    fn patient(self, patience: Arc<held::Patience>) -> Self {
+        Self { patience: Some(patience), ..self }
     }
 
     /// Answers one request.
@@ -129,14 +139,37 @@ impl Service {
         }
         let answer = if let Route::Object(object) = route {
             let asked = objects::Asked { identity: &identity, parts, query };
-            objects::handle(&self.inner, &self.ending, object, asked, body).await?
+            let handling = objects::handle(&self.inner, &self.ending, object, asked, body);
+            match self.allotted(query, lasts)? {
+                None => handling.await?,
+                Some(time) => tokio::time::timeout(time, handling)
+                    .await
+                    .map_err(|_| Status::request_timeout())??,
+            }
         } else {
             only_get(&parts.method)?;
             self.document(route, &parts.headers)?
         };
         // The place is taken until the client has its answer, or leaves.
         let lasting = lasts.then(|| self.inner.metrics.begin(labels));
-        Ok(body::hold(answer, (place, lasting)))
+        Ok(held::hold(answer, (place, lasting), self.patience.clone()))
+    }
+
+    /// How long a request from outside may take, unless it lasts by its nature.
+    fn allotted(&self, query: &Query, lasts: bool) -> ApiResult<Option<Duration>> {
+        if lasts || self.patience.is_none() {
+            return Ok(None);
+        }
+        let most = self.inner.limits.request_timeout;
+        let Some(asked) = query.get("timeout") else { return Ok(Some(most)) };
+        let asked = parse_duration(asked).map_err(|_| {
+            let what = "invalid timeout specified in the request URL";
+            let number = asked.parse::<f64>().is_ok();
+            let why = if number { "missing unit in" } else { "invalid" };
+            Status::bad_request(format!("{what} - time: {why} duration {asked:?}"))
+        })?;
+        // Zero is what clients send who do not care.
+        Ok(Some(if asked.is_zero() { most } else { asked.min(most) }))
     }
 
     /// Takes a place among the requests that are answered at the same time.

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Service;
 use super::guarded::{Guarded, Patience};
+use super::held;
 use crate::auth::identify_certificate;
 use crate::{Inner, Limits};
 
@@ -131,7 +132,9 @@ async fn connection(
     // The protocol is settled by now. Guessing it from the first bytes would mean to wait for
     // them, however long they take.
     let second = session.alpn_protocol() == Some(b"h2");
-    let service = TowerToHyperService::new(Service::new(inner, identity, ending.clone()));
+    let unread = Arc::new(held::Patience::new(limits.stall_timeout));
+    let service = Service::new(inner, identity, ending.clone()).patient(Arc::clone(&unread));
+    let service = TowerToHyperService::new(service);
     let patience = Patience {
         read: second.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
         write: limits.stall_timeout,
@@ -147,6 +150,10 @@ async fn connection(
                 if let Err(error) = result {
                     tracing::debug!(error = %error, "connection");
                 }
+                return;
+            }
+            () = unread.exhausted() => {
+                tracing::debug!("a client takes none of its answers; its connection is closed");
                 return;
             }
             () = ending.cancelled(), if !draining => {

@@ -268,6 +268,11 @@ impl Table {
         self.history.back().map_or(self.trimmed, |event| event.revision)
     }
 
+    /// Nothing is in it, nothing is known of what was, and nobody waits for news.
+    fn is_forgotten(&self) -> bool {
+        self.objects.is_empty() && self.history.is_empty() && self.changed.receiver_count() == 0
+    }
+
     /// Forgets the oldest event; returns what that frees.
     fn trim(&mut self) -> usize {
         let Some(oldest) = self.history.pop_front() else { return 0 };
@@ -526,11 +531,17 @@ impl State {
     fn trim_oldest(&mut self) -> bool {
         let oldest = self
             .tables
-            .values_mut()
-            .filter(|table| !table.history.is_empty())
-            .min_by_key(|table| table.history.front().map(|event| event.revision));
-        let Some(table) = oldest else { return false };
+            .iter_mut()
+            .filter(|(_, table)| !table.history.is_empty())
+            .min_by_key(|(_, table)| table.history.front().map(|event| event.revision));
+        let Some((name, table)) = oldest else { return false };
         self.history_bytes = self.history_bytes.saturating_sub(table.trim());
+        // Kinds come and go with their definitions.
+        if table.is_forgotten() {
+            let (name, trimmed) = (Arc::clone(name), table.trimmed);
+            self.tables.remove(&name);
+            self.start = self.start.max(trimmed);
+        }
         true
     }
 }

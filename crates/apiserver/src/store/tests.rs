@@ -158,6 +158,34 @@ async fn history_is_bounded_by_its_size_too() {
     assert_eq!(store.list_at("configmaps", None, revision - 5).unwrap().objects.len(), 1);
 }
 
+/// Definitions of kinds come and go; nothing may stay of each of them for ever.
+#[tokio::test]
+async fn kinds_that_are_gone_are_forgotten() {
+    let limits = History { events: 1000, bytes: 20_000 };
+    let store = Store::open(Box::new(MemoryJournal), limits).unwrap();
+    let of = |kind: usize, mut write: Write| {
+        write.key.resource = Arc::from(format!("example.com/kind{kind}"));
+        write
+    };
+    let watched = store.subscribe("example.com/kind3");
+    for kind in 0..500 {
+        let made = store.write(of(kind, put("a", Expect::Absent, "1"))).await.unwrap();
+        store.write(of(kind, delete("a", made.revision))).await.unwrap();
+    }
+    let counts = store.counts();
+    assert!(counts.len() < 200, "{}", counts.len());
+    assert!(counts.iter().any(|(name, _)| &**name == "example.com/kind3"), "it is watched");
+    drop(watched);
+    // What is forgotten is not taken for "nothing happened".
+    let oldest = store.events_after("example.com/kind0", 0, 10).unwrap_err().oldest;
+    assert!(oldest > 1, "{oldest}");
+    let now = store.revision();
+    assert_eq!(store.events_after("example.com/kind0", now, 10).unwrap().0.len(), 0);
+    // And a kind may come back.
+    store.write(of(0, put("a", Expect::Absent, "2"))).await.unwrap();
+    assert_eq!(store.events_after("example.com/kind0", now, 10).unwrap().0.len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_writers_lose_nothing_on_disk() {
     let dir = tempfile::tempdir().unwrap();

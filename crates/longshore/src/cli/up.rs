@@ -60,7 +60,7 @@ pub struct ServerFlags {
     /// The same for requests that may change something.
     #[arg(long, value_name = "N", default_value_t = Limits::default().writes)]
     max_mutating_requests_inflight: usize,
-    /// What a client may take to send a whole request.
+    /// Longest time of a request, watches and followed logs apart; a client may ask for less.
     #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
     request_timeout: Duration,
     /// How long events are kept after they were last written.

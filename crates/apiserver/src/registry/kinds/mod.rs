@@ -12,6 +12,7 @@ pub mod lease;
 pub mod migration;
 pub mod namespace;
 pub mod node;
+mod older;
 pub mod pod;
 mod pod_spec;
 pub mod rbac;

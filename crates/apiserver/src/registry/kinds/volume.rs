@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
+use super::older;
 use crate::error::{ApiResult, Cause};
 use crate::registry::names;
 use crate::registry::rules::{
@@ -82,6 +83,25 @@ impl Strategy for Volume {
         Ok(())
     }
 
+    fn warnings(&self, object: &Value) -> Vec<String> {
+        let spec = &object["spec"];
+        let mut warnings = deprecated_labels(spec);
+        for (name, since) in DEPRECATED_ANNOTATIONS {
+            if object["metadata"]["annotations"][*name].is_string() {
+                warnings.push(format!("metadata.annotations[{name}]: deprecated since {since}"));
+            }
+        }
+        if spec["persistentVolumeReclaimPolicy"] == "Recycle" {
+            warnings.push(
+                "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. \
+                 Instead, the recommended approach is to use dynamic provisioning."
+                    .into(),
+            );
+        }
+        warnings.extend(older::warnings(spec));
+        warnings
+    }
+
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         validate(object)
     }
@@ -134,15 +154,6 @@ impl Strategy for Volume {
     }
 }
 
-/// Node labels that were renamed when they left beta.
-const RENAMED_LABELS: &[(&str, &str)] = &[
-    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
-    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
-    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
-    ("beta.kubernetes.io/os", "kubernetes.io/os"),
-    ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
-];
-
 /// The affinity with current names of node labels.
 fn with_current_labels(affinity: &Value) -> Value {
     let mut affinity = affinity.clone();
@@ -150,8 +161,8 @@ fn with_current_labels(affinity: &Value) -> Value {
     for term in terms.into_iter().flatten() {
         let expressions = term.get_mut("matchExpressions").and_then(Value::as_array_mut);
         for expression in expressions.into_iter().flatten() {
-            let renamed = RENAMED_LABELS.iter().find(|(old, _)| expression["key"] == *old);
-            if let Some((_, new)) = renamed {
+            let renamed = RENAMED_LABELS.iter().find(|(old, ..)| expression["key"] == *old);
+            if let Some((.., new)) = renamed {
                 expression["key"] = json!(new);
             }
         }
@@ -233,23 +244,46 @@ fn validate_sources(causes: &mut Vec<Cause>, spec: &Value) {
                 }
             }
             "nfs" => validate_nfs(causes, "spec.nfs", &spec["nfs"]),
-            other => {
-                let needed = NEEDED.iter().find(|(name, _)| *name == other);
-                for part in needed.map_or(&[][..], |(_, parts)| parts) {
-                    let value = &spec[other][*part];
-                    if value.is_null()
-                        || *value == ""
-                        || value.as_array().is_some_and(Vec::is_empty)
-                    {
-                        causes.push(Cause::required(format!("spec.{other}.{part}"), ""));
-                    }
-                }
-            }
+            other => older::validate(causes, other, &spec[other]),
         }
     }
     if found == 0 {
         causes.push(Cause::required("spec", "must specify a volume type"));
     }
+}
+
+/// Annotations with a field in their place.
+const DEPRECATED_ANNOTATIONS: &[(&str, &str)] = &[
+    ("volume.beta.kubernetes.io/storage-class", "v1.8; use \"storageClassName\" attribute instead"),
+    ("volume.beta.kubernetes.io/mount-options", "v1.31; use \"mountOptions\" attribute instead"),
+];
+
+/// Node labels that were renamed when they left beta: since when, and what they are now.
+const RENAMED_LABELS: &[(&str, &str, &str)] = &[
+    ("beta.kubernetes.io/arch", "v1.14", "kubernetes.io/arch"),
+    ("beta.kubernetes.io/os", "v1.14", "kubernetes.io/os"),
+    ("failure-domain.beta.kubernetes.io/region", "v1.17", "topology.kubernetes.io/region"),
+    ("failure-domain.beta.kubernetes.io/zone", "v1.17", "topology.kubernetes.io/zone"),
+    ("beta.kubernetes.io/instance-type", "v1.17", "node.kubernetes.io/instance-type"),
+];
+
+/// Where the node affinity uses labels that have newer names.
+fn deprecated_labels(spec: &Value) -> Vec<String> {
+    let base = "spec.nodeAffinity.required.nodeSelectorTerms";
+    let terms = spec["nodeAffinity"]["required"]["nodeSelectorTerms"].as_array();
+    let mut found = Vec::new();
+    for (t, term) in terms.into_iter().flatten().enumerate() {
+        for (e, one) in term["matchExpressions"].as_array().into_iter().flatten().enumerate() {
+            let known = RENAMED_LABELS.iter().find(|(old, ..)| one["key"] == *old);
+            found.extend(known.map(|(old, since, new)| {
+                format!(
+                    "{base}[{t}].matchExpressions[{e}].key: {old} is deprecated since {since}; \
+                     use \"{new}\" instead"
+                )
+            }));
+        }
+    }
+    found
 }
 
 /// What a host path can be.
@@ -262,15 +296,6 @@ pub const HOST_PATH_TYPES: &[&str] = &[
     "File",
     "FileOrCreate",
     "Socket",
-];
-
-/// What older sources cannot do without.
-const NEEDED: &[(&str, &[&str])] = &[
-    ("iscsi", &["targetPortal", "iqn"]),
-    ("rbd", &["monitors", "image"]),
-    ("cephfs", &["monitors"]),
-    ("flexVolume", &["driver"]),
-    ("glusterfs", &["endpoints", "path"]),
 ];
 
 /// A directory of an NFS server.
@@ -354,5 +379,36 @@ fn validate_attributes_class(causes: &mut Vec<Cause>, spec: &Value) {
     if unset(spec, "/csi") {
         let why = "has to be specified when using volumeAttributesClassName";
         causes.push(Cause::required("spec.csi", why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a real server warned of.
+    #[test]
+    fn what_is_out_of_date_is_warned_of() {
+        let os = json!({"key": "beta.kubernetes.io/os", "operator": "In", "values": ["linux"]});
+        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [os]}]}});
+        let rows = [
+            (json!({"flocker": {"datasetUUID": "c"}}), ""),
+            (
+                json!({"storageos": {}}),
+                "spec.storageOS: deprecated in v1.22, non-functional in v1.25+",
+            ),
+            (json!({"rbd": {}}), "spec.rbd: deprecated in v1.28, non-functional in v1.31+"),
+            (
+                json!({"hostPath": {}, "persistentVolumeReclaimPolicy": "Recycle"}),
+                "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.",
+            ),
+            (
+                json!({"hostPath": {}, "nodeAffinity": affinity}),
+                "spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            ),
+        ];
+        for (spec, wanted) in rows {
+            assert_eq!(Volume.warnings(&json!({"spec": spec})).join("; "), wanted, "{spec}");
+        }
     }
 }

@@ -1,0 +1,231 @@
+//! Answers that keep their place until the client has them, but not for ever.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::body::{Answer, Body};
+
+/// Pieces of this size are handed out one by one, so that what a client does not take is not
+/// copied into the buffers of its connection.
+const PIECE_BYTES: usize = 64 << 10;
+/// What was handed out of an answer that nobody reads stays in the connection. So many are borne.
+const UNREAD_ANSWERS: usize = 16;
+
+/// A connection's patience with answers that are not read.
+///
+/// HTTP/2 has many answers under way at once, each with its own window: a client that reads one
+/// and leaves the others alone looks alive.
+#[derive(Debug)]
+pub struct Patience {
+    limit: Duration,
+    unread: AtomicUsize,
+    exhausted: CancellationToken,
+}
+
+impl Patience {
+    /// Answers are given up after this long without progress.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, unread: AtomicUsize::new(0), exhausted: CancellationToken::new() }
+    }
+
+    /// Waits until so many answers were given up that the connection should close.
+    pub async fn exhausted(&self) {
+        self.exhausted.cancelled().await;
+    }
+
+    fn gave_up(&self) {
+        if self.unread.fetch_add(1, Ordering::Relaxed) + 1 >= UNREAD_ANSWERS {
+            self.exhausted.cancel();
+        }
+    }
+}
+
+/// Keeps something until the client has taken the whole answer, or has left, or, where there is
+/// a patience, has run out of it.
+pub fn hold(answer: Answer, held: impl Send + 'static, patience: Option<Arc<Patience>>) -> Answer {
+    answer.map(|body| {
+        let inside = Inside { body, rest: Bytes::new(), _held: Box::new(held), handed_out: None };
+        Held { inside: Arc::new(Mutex::new(Some(inside))), patience, watchdog: None }.boxed_unsync()
+    })
+}
+
+struct Inside {
+    body: Body,
+    rest: Bytes,
+    _held: Box<dyn Send>,
+    /// When a piece was handed out; nothing has been asked for since.
+    handed_out: Option<Instant>,
+}
+
+impl Inside {
+    fn is_end(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        self.handed_out = None;
+        if self.rest.is_empty() {
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                return Poll::Ready(None);
+            };
+            match frame.map(Frame::into_data)? {
+                Ok(data) => self.rest = data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        let piece = self.rest.len().min(PIECE_BYTES);
+        let piece = self.rest.split_to(piece);
+        if !self.is_end() {
+            self.handed_out = Some(Instant::now());
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+}
+
+struct Held {
+    /// `None` once it was given up.
+    inside: Arc<Mutex<Option<Inside>>>,
+    patience: Option<Arc<Patience>>,
+    watchdog: Option<AbortOnDropHandle<()>>,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let shared = Arc::clone(&self.inside);
+        let mut inside = shared.lock();
+        let Some(inside) = inside.as_mut() else {
+            return Poll::Ready(Some(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client did not take its answer",
+            ))));
+        };
+        let polled = inside.poll(cx);
+        // Most answers are one piece, and need nobody to look after them.
+        if inside.handed_out.is_some() && self.watchdog.is_none() {
+            self.watchdog = self.patience.as_ref().map(|patience| {
+                let task = look_after(Arc::downgrade(&self.inside), Arc::clone(patience));
+                AbortOnDropHandle::new(tokio::spawn(task))
+            });
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inside.lock().as_ref().is_some_and(Inside::is_end)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let inside = self.inside.lock();
+        let Some(inside) = inside.as_ref() else { return SizeHint::new() };
+        let mut hint = inside.body.size_hint();
+        let rest = inside.rest.len() as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
+    }
+}
+
+/// Gives an answer up when its client has not come back for the next piece in time.
+async fn look_after(inside: Weak<Mutex<Option<Inside>>>, patience: Arc<Patience>) {
+    let mut until = Instant::now() + patience.limit;
+    loop {
+        tokio::time::sleep_until(until).await;
+        let Some(shared) = inside.upgrade() else { return };
+        let mut slot = shared.lock();
+        let Some(inside) = slot.as_ref() else { return };
+        until = inside.handed_out.unwrap_or_else(Instant::now) + patience.limit;
+        if until > Instant::now() {
+            continue;
+        }
+        let given_up = slot.take();
+        drop(slot);
+        drop(given_up);
+        tracing::debug!("an answer is given up: its client does not take it");
+        patience.gave_up();
+        return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn large() -> Answer {
+        super::super::body::answer(200, "text/plain", vec![b'x'; PIECE_BYTES * 3])
+    }
+
+    async fn piece(answer: &mut Answer) -> Option<io::Result<usize>> {
+        let frame = answer.body_mut().frame().await?;
+        Some(frame.map(|frame| frame.into_data().unwrap().len()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_is_free_when_the_answer_is_not_taken() {
+        let limit = Duration::from_secs(60);
+        let patience = Arc::new(Patience::new(limit));
+        let place = Arc::new(());
+        let mut answer = hold(large(), Arc::clone(&place), Some(Arc::clone(&patience)));
+        for _ in 0..2 {
+            tokio::time::sleep(limit * 3 / 4).await;
+            assert_eq!(piece(&mut answer).await.unwrap().unwrap(), PIECE_BYTES);
+            assert_eq!(Arc::strong_count(&place), 2, "a slow client is not a dead one");
+        }
+        tokio::time::sleep(limit * 2).await;
+        assert_eq!(Arc::strong_count(&place), 1);
+        assert!(piece(&mut answer).await.unwrap().is_err(), "half an answer is not a whole one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_news_is_not_given_up() {
+        let patience = Arc::new(Patience::new(Duration::from_secs(60)));
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let chunks = futures::stream::unfold(
+            receiver,
+            |mut receiver: tokio::sync::mpsc::UnboundedReceiver<Bytes>| async {
+                receiver.recv().await.map(|news| (news, receiver))
+            },
+        );
+        let mut answer = hold(super::super::body::stream("text/plain", chunks), (), Some(patience));
+        for _ in 0..3 {
+            let send = async {
+                tokio::time::sleep(Duration::from_secs(600)).await;
+                sender.send(Bytes::from_static(b"news")).unwrap();
+            };
+            let (read, ()) = tokio::join!(piece(&mut answer), send);
+            assert_eq!(read.unwrap().unwrap(), 4);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_answers_left_alone_close_the_connection() {
+        let patience = Arc::new(Patience::new(Duration::from_secs(60)));
+        let mut left = Vec::new();
+        for _ in 0..UNREAD_ANSWERS {
+            assert!(!patience.exhausted.is_cancelled());
+            let mut answer = hold(large(), (), Some(Arc::clone(&patience)));
+            piece(&mut answer).await.unwrap().unwrap();
+            left.push(answer);
+        }
+        patience.exhausted().await;
+    }
+}
