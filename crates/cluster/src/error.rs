@@ -84,6 +84,21 @@ impl ApiError {
         }
     }
 
+    /// The server's own words, where it gave some.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Self::NotFound { message, .. }
+            | Self::AlreadyExists { message, .. }
+            | Self::Conflict { message, .. }
+            | Self::Gone { message, .. }
+            | Self::Invalid { message, .. }
+            | Self::Forbidden { message, .. }
+            | Self::Other { message, .. } => Some(message),
+            Self::TooManyRequests { .. } | Self::Unreachable { .. } | Self::Decode { .. } => None,
+        }
+    }
+
     /// True for 404.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -3,7 +3,9 @@
 use std::{future::Future, time::Duration};
 
 use longshore_apiserver::{ApiServer, Config};
-use longshore_cluster::{Api, DeleteParams, ListParams, Patch, Recorder, SharedCaches};
+use longshore_cluster::{
+    Api, Cache, DeleteParams, ListParams, Patch, Recorder, Scope, SharedCaches,
+};
 use longshore_core::model::{
     HasMeta, Kind, ObjectKey,
     keys::annotations,
@@ -36,6 +38,27 @@ impl Bench {
         let shutdown = CancellationToken::new();
         let api = Api::new(self.server.client());
         Process { caches: SharedCaches::new(&api, &shutdown), api, shutdown, tasks: JoinSet::new() }
+    }
+
+    /// A cache that never shows anything: it watches a namespace where there is nothing.
+    pub(crate) fn blind<T>(&self) -> Cache<T>
+    where
+        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
+    {
+        Cache::start(&self.api, Scope::namespace("elsewhere"), &self.shutdown).0
+    }
+
+    /// A cache that shows for ever what is there now, and our own writes.
+    pub(crate) async fn frozen<T>(&self) -> Cache<T>
+    where
+        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
+    {
+        let stop = CancellationToken::new();
+        let (cache, task) = Cache::start(&self.api, Scope::all(), &stop);
+        cache.synced().await;
+        stop.cancel();
+        task.await.expect("the watch ends");
+        cache
     }
 
     pub(crate) fn recorder(&self, component: &str) -> Recorder {

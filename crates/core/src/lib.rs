@@ -10,6 +10,7 @@
 pub mod attach;
 pub mod bind;
 pub mod claim;
+pub mod expand;
 pub mod model;
 pub mod protect;
 pub mod provision;

@@ -205,6 +205,12 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         self.inner.store.read().by_index(name, value)
     }
 
+    /// Whether the index finds anything under `value`.
+    #[must_use]
+    pub fn has_indexed(&self, name: &str, value: &str) -> bool {
+        self.inner.store.read().has_indexed(name, value)
+    }
+
     /// Calls `subscriber` for every object there is and for every later change, in order, after
     /// the store holds it. It must be quick (put keys into queues) and must not subscribe.
     pub fn subscribe(&self, mut subscriber: impl FnMut(&Change<T>) + Send + 'static) {

@@ -90,7 +90,10 @@ impl<'a> Hands<'a> {
                 self.write_claim(false, |json| edit::note_migration(json, migrated_to.as_deref()))
                     .await
             }
-            Action::LookAtClaim | Action::Tell(_) | Action::Fail(_) => Ok(()),
+            Action::DeletionBegins { .. }
+            | Action::LookAtClaim
+            | Action::Tell(_)
+            | Action::Fail(_) => Ok(()),
         }
     }
 

@@ -9,29 +9,35 @@
 //! begun. The volume is written before the claim (see [`longshore_core::bind`]).
 
 mod act;
+mod free;
 mod hold;
+mod metrics;
 mod view;
+mod wake;
 
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, EventType, Metrics, Outcome, QueueOptions, Recorder, SharedCaches,
-    WorkQueue,
+    Api, Cache, EventType, Metrics, Outcome, QueueOptions, Recorder, SharedCaches, WorkQueue,
 };
 use longshore_core::{
     bind::{About, Action, ClaimView, Note, Options, VolumeView, decide_claim, decide_volume},
     claim::default_class,
     model::{
         ObjectKey, ObjectRef,
-        keys::annotations,
         kinds::{Claim, Pod, StorageClass, Volume},
     },
+    provision::migration,
 };
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use act::{Hands, Undone};
+use free::FreeVolumes;
 use hold::{Hold, Holds};
+use metrics::Operation;
+
+pub use metrics::BindMetrics;
 
 /// What the binder works with.
 #[derive(Clone)]
@@ -50,6 +56,8 @@ pub struct Parts {
     pub recorder: Recorder,
     /// Where the queue reports.
     pub metrics: Metrics,
+    /// What the binder counts.
+    pub counted: BindMetrics,
 }
 
 impl Parts {
@@ -63,6 +71,7 @@ impl Parts {
             classes: caches.of(),
             pods: caches.of(),
             recorder,
+            counted: BindMetrics::register(&metrics),
             metrics,
         }
     }
@@ -109,6 +118,7 @@ struct Inner {
     config: Config,
     queue: WorkQueue<Key>,
     holds: Arc<Holds>,
+    free: Arc<FreeVolumes>,
     /// Held over a decision and the hold that follows from it: decisions are serial.
     deciding: Mutex<()>,
 }
@@ -120,7 +130,8 @@ impl Binder {
         let options = QueueOptions::controller().with_metrics(&parts.metrics);
         let queue = WorkQueue::new("persistentvolume-binder", options);
         let holds = Arc::new(Holds::new(queue.clone()));
-        Self { inner: Arc::new(Inner { parts, config, queue, holds, deciding: Mutex::new(()) }) }
+        let (free, deciding) = (Arc::default(), Mutex::new(()));
+        Self { inner: Arc::new(Inner { parts, config, queue, holds, free, deciding }) }
     }
 
     /// Works until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
@@ -132,13 +143,16 @@ impl Binder {
         inner.parts.claims.synced().await;
         inner.parts.classes.synced().await;
         inner.parts.pods.synced().await;
-        subscribe(&inner);
+        inner.parts.counted.count(&inner.parts.volumes, &inner.parts.claims);
+        // Before the queue hears of a volume, so that its claim's turn finds it.
+        inner.free.follow(&inner.parts.volumes);
+        wake::subscribe(&inner);
         let work = inner.clone();
         let turns = inner.queue.run_until(inner.config.workers, &shutdown, move |key| {
             let inner = work.clone();
             async move { inner.turn(key).await }
         });
-        tokio::join!(turns, resync(&inner, &shutdown));
+        tokio::join!(turns, wake::resync(&inner, &shutdown));
     }
 }
 
@@ -149,77 +163,6 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.0.shut_down();
     }
-}
-
-async fn resync(inner: &Inner, shutdown: &CancellationToken) {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(inner.config.resync) => {}
-        }
-        for claim in inner.parts.claims.list() {
-            inner.queue.add(Key::Claim(claim.metadata.key()));
-        }
-        for volume in inner.parts.volumes.list() {
-            inner.queue.add(Key::Volume(volume.metadata.name.clone()));
-        }
-    }
-}
-
-/// Feeds the queue: not only with what changed, but also with what waits for the change.
-fn subscribe(inner: &Arc<Inner>) {
-    let (queue, volumes) = (inner.queue.clone(), inner.parts.volumes.clone());
-    inner.parts.claims.subscribe(move |change| {
-        let claim = change.object();
-        let key = claim.metadata.key();
-        let bound_now = match change {
-            Change::Applied { old, new } => {
-                old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
-            }
-            Change::Deleted { .. } => true,
-        };
-        if bound_now {
-            for volume in view::volumes_for(&volumes, &key) {
-                queue.add(Key::Volume(volume.metadata.name.clone()));
-            }
-            if !claim.spec.volume_name.is_empty() {
-                queue.add(Key::Volume(claim.spec.volume_name.clone()));
-            }
-        }
-        queue.add(Key::Claim(key));
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    inner.parts.volumes.subscribe(move |change| {
-        let volume = change.object();
-        queue.add(Key::Volume(volume.metadata.name.clone()));
-        for claim in
-            view::claims_waiting_for(&claims, volume, matches!(change, Change::Deleted { .. }))
-        {
-            queue.add(Key::Claim(claim));
-        }
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    inner.parts.classes.subscribe(move |change| {
-        let name = &change.object().metadata.name;
-        for claim in
-            view::open_claims(&claims, name).into_iter().chain(view::open_claims(&claims, ""))
-        {
-            queue.add(Key::Claim(claim.metadata.key()));
-        }
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    inner.parts.pods.subscribe(move |change| {
-        let pod = change.object();
-        for (name, _) in pod.claim_names() {
-            let key = ObjectKey::new(pod.metadata.namespace.clone(), name);
-            let open = |claim: Arc<Claim>| {
-                claim.metadata.annotation(annotations::BIND_COMPLETED).is_none()
-            };
-            if claims.get(&key).is_some_and(open) {
-                queue.add(Key::Claim(key));
-            }
-        }
-    });
 }
 
 impl Inner {
@@ -239,7 +182,41 @@ impl Inner {
     async fn claim_turn(&self, key: &ObjectKey) -> Result<(), Undone> {
         let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
         let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
-        self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await
+        let timed = self.time_claim(&claim, &decided.actions);
+        let done = self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await;
+        timed(done.is_ok());
+        done
+    }
+
+    /// Takes the times of provisioning, and counts classes that come late. What is returned is to be
+    /// told whether the steps were carried out.
+    fn time_claim<'a>(&'a self, claim: &Claim, actions: &[Action]) -> impl FnOnce(bool) + use<'a> {
+        let key = claim.metadata.key().to_string();
+        let counted = &self.parts.counted;
+        let asks = |action: &Action| matches!(action, Action::Tell(note) if note.reason == "ExternalProvisioning");
+        if actions.iter().any(asks) {
+            counted.begin(Operation::Provision, &key, || self.provisioner_of(claim.class_name()));
+        }
+        let binds = claim.spec.volume_name.is_empty() && touched(actions).is_some();
+        let defaults = actions.iter().any(|action| matches!(action, Action::SetClass(_)));
+        move |done| {
+            match (binds, done) {
+                (true, true) => counted.end(Operation::Provision, &key),
+                (true, false) => counted.fail(Operation::Provision, &key),
+                (false, _) => {}
+            }
+            if defaults {
+                counted.defaulted(done);
+            }
+        }
+    }
+
+    /// Who makes the volumes of a class, as metrics name it.
+    fn provisioner_of(&self, class: &str) -> String {
+        let class = self.parts.classes.get(&ObjectKey::cluster(class));
+        let name = class.as_ref().map(|class| class.provisioner.as_str());
+        let driver = |name| migration::driver_for(name).unwrap_or(name);
+        name.map_or(metrics::UNKNOWN, driver).to_owned()
     }
 
     /// One decision, and the hold that follows from it. `None` when a volume's own turn is under
@@ -248,7 +225,8 @@ impl Inner {
         let _serial = self.deciding.lock();
         let parts = &self.parts;
         let key = claim.metadata.key();
-        let mut volumes = view::candidates(&parts.volumes, &key);
+        let reserved = self.holds.promised_to_others(&key);
+        let mut volumes = view::candidates(&parts.volumes, &self.free, claim, &reserved);
         let named = self.volume(&claim.spec.volume_name);
         let class = parts.classes.get(&ObjectKey::cluster(claim.class_name()));
         let classes = parts.classes.list();
@@ -257,7 +235,7 @@ impl Inner {
             claim,
             named: named.as_deref(),
             candidates: &volumes.iter().map(Arc::as_ref).collect::<Vec<_>>(),
-            reserved: &self.holds.promised_to_others(&key),
+            reserved: &reserved,
             class: class.as_deref(),
             default_class: default.map(|class| class.metadata.name.as_str()),
             waiting_pods: &view::waiting_pods(&parts.pods, &key),
@@ -266,7 +244,7 @@ impl Inner {
         let Some(name) = touched(&actions) else {
             // A new volume is free once its own turn says so, and that wakes the claim. Until then
             // it is too early to say that there is none.
-            if view::awaits_new_volume(claim, &volumes) {
+            if view::awaits_new_volume(&parts.volumes, claim) {
                 return None;
             }
             return Some(Decided { actions, volume: None, _hold: None });
@@ -312,6 +290,16 @@ impl Inner {
                         self.queue.add(Key::Claim(claim.metadata.key()));
                     }
                 }
+                Action::DeletionBegins { external } => {
+                    if let Some(volume) = volume {
+                        let plugin = || match external {
+                            true => self.provisioner_of(volume.class_name()),
+                            false => metrics::UNKNOWN.to_owned(),
+                        };
+                        let name = &volume.metadata.name;
+                        self.parts.counted.begin(Operation::Delete, name, plugin);
+                    }
+                }
                 Action::Fail(text) => return Err(Undone::Failed(text.into())),
                 other => hands.carry_out(other).await?,
             }
@@ -342,5 +330,7 @@ fn touched(actions: &[Action]) -> Option<&str> {
     })
 }
 
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use crate::provision::bench::Bench;
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_takes_the_smallest_free_volume() {
-    // case: pv-controller/5-2 case: pv-controller/5-2-2
+    // case: pv-controller/5-2 case: pv-controller/5-2-2 case: pv-controller/10-1
     let mut bench = Bench::new().await;
     bench.volume("big", json!({"capacity": {"storage": "1Gi"}})).await;
     bench.volume("small", json!({})).await;
@@ -182,4 +182,32 @@ async fn a_claim_of_the_same_name_is_another_claim() {
         .await;
     let claim = bench.get_claim("data").await.unwrap();
     assert_eq!((claim.spec.volume_name.as_str(), claim.status.phase.as_str()), ("", "Pending"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provisioner_is_asked_before_the_claim_is_bound() {
+    // case: pv-controller/12-2 (at once) case: pv-controller/12-4 (once a node is chosen)
+    let mut bench = Bench::new().await;
+    bench.node("n1", "a").await;
+    bench.start();
+    bench.claim("now", "fast").await;
+    bench.claim("late", "late").await;
+    let asked = "Normal ExternalProvisioning".to_owned();
+    for claim in ["now", "late"] {
+        if claim == "late" {
+            bench.select_node("late", "n1").await;
+        }
+        bench.until_bound(claim).await;
+        assert!(bench.events(claim).await.contains(&asked), "{claim}");
+    }
+    let provision = "volume_operation_total_seconds_count{plugin_name=\"test.csi.longshore.dev\",operation_name=\"provision\"} 2";
+    let text = bench.metrics.render();
+    assert!(text.contains(provision), "{text}");
+    for line in [
+        "pv_collector_bound_pv_count{storage_class=\"fast\"} 1",
+        "pv_collector_bound_pvc_count{namespace=\"default\",storage_class=\"late\",volume_attributes_class=\"\"} 1",
+        "pv_collector_total_pv_count{plugin_name=\"N/A\",volume_mode=\"Filesystem\"} 2",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }

@@ -1,6 +1,6 @@
 //! From caches to what a decision sees.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use longshore_cluster::{ApiError, Cache};
 use longshore_core::model::{
@@ -9,10 +9,12 @@ use longshore_core::model::{
     kinds::{Claim, Pod, Volume},
 };
 
-use super::Parts;
+use super::{Parts, free::FreeVolumes};
 
-/// Volumes by the claim they point at; under the empty string those that point at none.
+/// Volumes by the claim they point at.
 const BY_CLAIM: &str = "bind-volumes-by-claim";
+/// Volumes that point at none and are so new that they have no phase, by class.
+const NEW: &str = "bind-new-volumes-by-class";
 /// Claims that are not bound yet, by class.
 const OPEN: &str = "bind-open-claims-by-class";
 /// Claims by the volume they name.
@@ -25,7 +27,13 @@ pub(super) fn index(parts: &Parts) {
         let key = |reference: &longshore_core::model::ObjectRef| {
             format!("{}/{}", reference.namespace, reference.name)
         };
-        vec![volume.spec.claim_ref.as_ref().map(key).unwrap_or_default()]
+        volume.spec.claim_ref.as_ref().map(key).into_iter().collect()
+    });
+    parts.volumes.index(NEW, |volume| {
+        let new = volume.spec.claim_ref.is_none()
+            && matches!(volume.status.phase.as_str(), "" | "Pending")
+            && !volume.metadata.deleting();
+        if new { vec![volume.class_name().to_string()] } else { vec![] }
     });
     parts.claims.index(OPEN, |claim| {
         let bound = claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
@@ -46,24 +54,24 @@ pub(super) fn volumes_for(volumes: &Cache<Volume>, claim: &ObjectKey) -> Vec<Arc
     volumes.by_index(BY_CLAIM, &claim.to_string())
 }
 
-/// Volumes that may answer this claim.
-pub(super) fn candidates(volumes: &Cache<Volume>, claim: &ObjectKey) -> Vec<Arc<Volume>> {
-    let mut found = volumes_for(volumes, claim);
-    found.extend(volumes.by_index(BY_CLAIM, ""));
+/// Volumes that may answer this claim: those kept for it, and the best of the free ones.
+pub(super) fn candidates(
+    volumes: &Cache<Volume>,
+    free: &FreeVolumes,
+    claim: &Claim,
+    reserved: &BTreeSet<String>,
+) -> Vec<Arc<Volume>> {
+    let mut found = volumes_for(volumes, &claim.metadata.key());
+    let usable = |volume: &Volume| !reserved.contains(&volume.metadata.name);
+    found.extend(free.best(claim, |key| volumes.get(key), usable));
     found
 }
 
 /// Whether the claim is open to any volume and one of its class is so new that it has no phase.
-pub(super) fn awaits_new_volume(claim: &Claim, candidates: &[Arc<Volume>]) -> bool {
+pub(super) fn awaits_new_volume(volumes: &Cache<Volume>, claim: &Claim) -> bool {
     let open = claim.spec.volume_name.is_empty()
         && claim.metadata.annotation(annotations::BIND_COMPLETED).is_none();
-    let new = |volume: &&Arc<Volume>| {
-        volume.spec.claim_ref.is_none()
-            && matches!(volume.status.phase.as_str(), "" | "Pending")
-            && volume.class_name() == claim.class_name()
-            && !volume.metadata.deleting()
-    };
-    open && candidates.iter().any(|volume| new(&volume))
+    open && volumes.has_indexed(NEW, claim.class_name())
 }
 
 /// Claims of this class that are not bound yet.

@@ -12,12 +12,39 @@ use longshore_core::{
         kinds::{Claim, Pod, PodVolume},
     },
 };
+use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::index::{index_pods, pods_of_claim};
 
-const WORKERS: usize = 5;
+/// What the loop counts, under upstream's names. Cheap to clone; register once per process.
+#[derive(Debug, Clone, Default)]
+pub struct EphemeralMetrics {
+    creates: Counter,
+    failures: Counter,
+}
+
+impl EphemeralMetrics {
+    /// Registers the counters.
+    #[must_use]
+    pub fn register(metrics: &Metrics) -> Self {
+        let new = Self::default();
+        metrics.with_registry(|registry| {
+            registry.register(
+                "ephemeral_volume_controller_create",
+                "Number of PersistentVolumeClaim creation requests",
+                new.creates.clone(),
+            );
+            registry.register(
+                "ephemeral_volume_controller_create_failures",
+                "Number of PersistentVolumeClaim creation requests that failed",
+                new.failures.clone(),
+            );
+        });
+        new
+    }
+}
 
 /// Makes the claims that pods describe in their own volumes. They belong to the pod and go with
 /// it, by way of garbage collection.
@@ -32,6 +59,10 @@ pub struct EphemeralClaims {
     pub recorder: Recorder,
     /// Where the queue reports; `None` keeps it quiet.
     pub metrics: Option<Metrics>,
+    /// What is counted.
+    pub counted: EphemeralMetrics,
+    /// How many pods are looked at side by side; upstream's `--concurrent-ephemeralvolume-syncs`.
+    pub workers: usize,
 }
 
 /// Why a pod's claim could not be made.
@@ -39,6 +70,8 @@ pub struct EphemeralClaims {
 enum EphemeralError {
     #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
     NotOwner { claim: ObjectKey, pod: ObjectKey },
+    #[error("create PVC {name}: {}", .source.message().map_or_else(|| .source.to_string(), str::to_owned))]
+    Create { name: String, source: ApiError },
     #[error("{0}")]
     Api(#[from] ApiError),
 }
@@ -61,7 +94,7 @@ impl EphemeralClaims {
         self.subscribe(&queue);
         let worker = Arc::new(self);
         queue
-            .run_until(WORKERS, &shutdown, move |key| {
+            .run_until(worker.workers, &shutdown, move |key| {
                 let worker = worker.clone();
                 async move { worker.turn(&key).await }
             })
@@ -110,6 +143,7 @@ impl EphemeralClaims {
         if let Some(claim) = self.claims.get(&key) {
             return check_owner(&claim, pod);
         }
+        self.counted.creates.inc();
         match self.api.create::<Claim>(&new_claim(pod, volume, &key)).await {
             Ok(made) => {
                 self.claims.assume(&made);
@@ -119,7 +153,10 @@ impl EphemeralClaims {
                 let claim = self.api.get::<Claim>(&key).await?;
                 claim.map_or(Ok(()), |claim| check_owner(&claim, pod))
             }
-            Err(error) => Err(error.into()),
+            Err(source) => {
+                self.counted.failures.inc();
+                Err(EphemeralError::Create { name: key.name, source })
+            }
         }
     }
 }

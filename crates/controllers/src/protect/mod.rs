@@ -1,10 +1,11 @@
-//! Protection: claims and volumes stay while someone uses them; and the claims of ephemeral
-//! volumes are made for the pods that own them.
+//! Protection: claims, volumes and volume attributes classes stay while someone uses them; and the
+//! claims of ephemeral volumes are made for the pods that own them.
 //!
-//! [`longshore_core::protect`] decides. Three loops carry out: [`ClaimProtection`],
-//! [`VolumeProtection`] and [`EphemeralClaims`].
+//! [`longshore_core::protect`] decides. Four loops carry out: [`ClaimProtection`],
+//! [`VolumeProtection`], [`ClassProtection`] and [`EphemeralClaims`].
 
 mod claims;
+mod classes;
 mod ephemeral;
 mod live;
 #[cfg(test)]
@@ -21,7 +22,8 @@ use serde_json::Value;
 
 pub use self::{
     claims::{ClaimProtection, ClaimProtectionCaches},
-    ephemeral::EphemeralClaims,
+    classes::{ClassProtection, ClassProtectionCaches},
+    ephemeral::{EphemeralClaims, EphemeralMetrics},
     volumes::VolumeProtection,
 };
 

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use longshore_core::model::{
     ObjectKey,
-    keys::finalizers::{PV_PROTECTION, PVC_PROTECTION},
-    kinds::{Claim, Pod, Volume},
+    keys::finalizers::{PV_PROTECTION, PVC_PROTECTION, VAC_PROTECTION},
+    kinds::{Claim, Pod, Volume, VolumeAttributesClass},
 };
 use serde_json::json;
 
-use super::{ClaimProtection, ClaimProtectionCaches, EphemeralClaims, VolumeProtection};
+use super::{
+    ClaimProtection, ClaimProtectionCaches, ClassProtection, ClassProtectionCaches,
+    EphemeralClaims, EphemeralMetrics, VolumeProtection,
+};
 use crate::testing::{Bench, Process, key};
 
 fn start(bench: &Bench) -> Process {
@@ -28,11 +31,19 @@ fn start(bench: &Bench) -> Process {
         claims: caches.of(),
         recorder: bench.recorder("ephemeral_volume"),
         metrics: None,
+        counted: EphemeralMetrics::default(),
+        workers: 5,
+    };
+    let classes = ClassProtection {
+        api: process.api.clone(),
+        caches: ClassProtectionCaches::shared(&caches),
+        metrics: None,
     };
     let shutdown = process.shutdown.clone();
     process.spawn(claims.run(shutdown.clone()));
     process.spawn(volumes.run(shutdown.clone()));
-    process.spawn(ephemeral.run(shutdown));
+    process.spawn(ephemeral.run(shutdown.clone()));
+    process.spawn(classes.run(shutdown));
     process
 }
 
@@ -134,4 +145,116 @@ async fn ephemeral_volumes_get_a_claim_of_their_own() {
     let want = "ephemeral volume scratch: PVC default/api-scratch was not created for pod \
                 default/api (pod is not owner)";
     assert_eq!(events, [want]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_gets_no_claim() {
+    // case: pv-controller/eph-deleted
+    let bench = Bench::start().await;
+    ephemeral_pod(&bench, "web").await;
+    let held = json!({"metadata": {"finalizers": ["test/held"]}});
+    bench.merge::<Pod>(&key("web"), held).await;
+    bench.delete::<Pod>(&key("web")).await;
+    let pod = bench.get::<Pod>(&key("web")).await.expect("held");
+    assert!(pod.metadata.deleting());
+    let _process = start(&bench);
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<Claim>(&key("web-scratch")).await.is_none());
+    assert_eq!(bench.events("FailedBinding").await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_deleted_under_its_pod_is_made_again() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    ephemeral_pod(&bench, "web").await;
+    let first = bench.until::<Claim>(&key("web-scratch"), protected).await;
+    bench.delete::<Claim>(&key("web-scratch")).await;
+    bench.until::<Claim>(&key("web-scratch"), |c| c.metadata.uid != first.metadata.uid).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_cache_has_not_seen_holds_its_claim() {
+    // case: pv-controller/pvcp-late
+    let bench = Bench::start().await;
+    bench.claim("data", "").await;
+    bench.delete::<Claim>(&key("data")).await;
+    bench.pod("web", Some("n1"), &["data"]).await;
+    let late = start_deaf_to_pods(&bench);
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<Claim>(&key("data")).await.is_some(), "the live list knows the pod");
+    late.kill();
+    // The loop would have let it go, had it believed its cache.
+    bench.delete::<Pod>(&key("web")).await;
+    let _late = start_deaf_to_pods(&bench);
+    bench.until_gone::<Claim>(&key("data")).await;
+}
+
+/// Claim protection whose cache of pods stays empty: it watches a namespace where there are none.
+fn start_deaf_to_pods(bench: &Bench) -> Process {
+    let mut process = bench.process();
+    let pods = bench.blind();
+    let claims = ClaimProtection {
+        api: process.api.clone(),
+        caches: ClaimProtectionCaches { claims: process.caches.of(), pods },
+        metrics: None,
+        unused_condition: true,
+    };
+    let shutdown = process.shutdown.clone();
+    process.spawn(claims.run(shutdown));
+    process
+}
+
+async fn attributes_class(bench: &Bench, name: &str) -> ObjectKey {
+    bench
+        .create::<VolumeAttributesClass>(json!({"metadata": {"name": name},
+            "driverName": "test.csi.example", "parameters": {"iops": "1"}}))
+        .await;
+    ObjectKey::cluster(name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attributes_class_stays_while_a_claim_has_it() {
+    // case: pv-controller/vac
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    let gold = attributes_class(&bench, "gold").await;
+    let held = |class: &VolumeAttributesClass| class.metadata.has_finalizer(VAC_PROTECTION);
+    bench.until::<VolumeAttributesClass>(&gold, held).await;
+    bench.claim("data", "").await;
+    bench.bind("data", "pv1", "h1").await;
+    let has = json!({"status": {"currentVolumeAttributesClassName": "gold"}});
+    bench.merge_status::<Claim>(&key("data"), has).await;
+    bench.pass(Duration::from_secs(1)).await;
+    bench.delete::<VolumeAttributesClass>(&gold).await;
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<VolumeAttributesClass>(&gold).await.is_some(), "named by a status only");
+    let on_the_way = json!({"status": {"currentVolumeAttributesClassName": null,
+        "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "Pending"}}});
+    bench.merge_status::<Claim>(&key("data"), on_the_way).await;
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<VolumeAttributesClass>(&gold).await.is_some(), "wanted by a change");
+    bench
+        .merge_status::<Claim>(&key("data"), json!({"status": {"modifyVolumeStatus": null}}))
+        .await;
+    bench.until_gone::<VolumeAttributesClass>(&gold).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attributes_class_goes_with_the_last_object_that_names_it() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    let gold = attributes_class(&bench, "gold").await;
+    bench
+        .create::<Volume>(json!({"metadata": {"name": "pv1"}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "volumeAttributesClassName": "gold",
+            "csi": {"driver": "test.csi.example", "volumeHandle": "h"}}}))
+        .await;
+    bench.pass(Duration::from_secs(1)).await;
+    bench.delete::<VolumeAttributesClass>(&gold).await;
+    bench.pass(Duration::from_secs(60)).await;
+    assert!(bench.get::<VolumeAttributesClass>(&gold).await.is_some());
+    bench.delete::<Volume>(&ObjectKey::cluster("pv1")).await;
+    bench.until_gone::<VolumeAttributesClass>(&gold).await;
 }

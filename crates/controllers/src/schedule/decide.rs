@@ -10,7 +10,7 @@ use longshore_core::{
     schedule::{
         Candidate, ClaimFacts, Cluster, LimitView, NodePlan, PodClaims, Reason, Unfit, VolumeUse,
         check_basics, check_limits, check_volumes, no_fit_message, pick_node, refused_message,
-        sort_claims,
+        sort_claims, volume_score,
     },
 };
 use tokio::time::Instant;
@@ -61,7 +61,8 @@ impl Worker {
                 Ok(plan) => {
                     let name = node.metadata.name.clone();
                     let pods = self.pods_on(&name, &state);
-                    fit.push(Candidate { node: name, pods, plan });
+                    let score = volume_score(&claims, &plan, node, &question.cluster);
+                    fit.push(Candidate { node: name, pods, score, plan });
                 }
                 Err(reasons) => unfit.push(reasons),
             }

@@ -10,6 +10,8 @@
 
 mod decide;
 mod place;
+#[cfg(test)]
+mod reserve_tests;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -78,6 +78,11 @@ pub enum Action {
         /// The finalizers as they shall be.
         finalizers: Vec<String>,
     },
+    /// The volume is to be deleted, by whoever can. Only who takes the time of it needs to know.
+    DeletionBegins {
+        /// Somebody outside deletes it; otherwise nobody does, for want of a plugin.
+        external: bool,
+    },
     /// Look at the claim of this volume.
     LookAtClaim,
     /// Send an event.

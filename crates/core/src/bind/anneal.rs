@@ -92,6 +92,17 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_that_is_not_migrated_takes_its_volume_back() {
+        // case: pv-controller/5-9
+        let pv = volume(json!({"metadata": {"finalizers": [EXTERNAL], "annotations": {
+                "pv.kubernetes.io/provisioned-by": "kubernetes.io/other",
+                "pv.kubernetes.io/migrated-to": "other.csi.example"}},
+            "spec": {"persistentVolumeReclaimPolicy": "Delete"}}));
+        let want = Action::AnnealVolume { migrated_to: None, finalizers: vec![OURS.into()] };
+        assert_eq!(anneal_volume(&pv), Some(want));
+    }
+
+    #[test]
     fn finalizers_of_deletion() {
         let in_tree = Some("kubernetes.io/other");
         let migrated = Some("kubernetes.io/gce-pd");
@@ -111,6 +122,7 @@ mod tests {
             ("case: pv-controller/fin-13-14", in_tree, "Retain", &[OURS], &[]),
             ("case: pv-controller/fin-13-10", None, "Delete", &[OURS], &[OURS]),
             ("case: pv-controller/fin-13-11", None, "Retain", &[EXTERNAL], &[EXTERNAL]),
+            ("case: pv-controller/fin-13-15", None, "Delete", &["custom"], &["custom"]),
         ];
         for (name, provisioner, policy, have, want) in cases {
             let mut pv = volume(json!({"spec": {"persistentVolumeReclaimPolicy": policy},

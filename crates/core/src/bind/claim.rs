@@ -127,6 +127,10 @@ fn wait_note(pods: &[String]) -> Action {
     }
 }
 
+/// The plugin for directories of the controller's own host. It makes none, as with
+/// kube-controller-manager unless that is started for tests.
+const HOST_PATH: &str = "kubernetes.io/host-path";
+
 /// Asks somebody outside to make a volume; the claim's status is not touched.
 fn provision(view: &ClaimView<'_>) -> Vec<Action> {
     if !view.options.dynamic_provisioning {
@@ -138,12 +142,21 @@ fn provision(view: &ClaimView<'_>) -> Vec<Action> {
         return failed(format!("storageclass.storage.k8s.io {name:?} not found"));
     };
     let provisioner = migration::driver_for(&class.provisioner).unwrap_or(&class.provisioner);
-    if provisioner.starts_with("kubernetes.io/") {
-        return failed(format!("no volume plugin matched name: {provisioner}"));
-    }
     let noted = view.claim.metadata.annotation(annotations::STORAGE_PROVISIONER);
     let ask = (noted != Some(provisioner))
         .then(|| Action::AskProvisioner { provisioner: provisioner.to_string() });
+    match provisioner {
+        // It is found before it turns out to be off, so the claim names it.
+        HOST_PATH => {
+            let text = "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled";
+            return ask.into_iter().chain(failed(text.into())).collect();
+        }
+        "kubernetes.io/nfs" => return failed("no provisionable volume plugin matched".into()),
+        other if other.starts_with("kubernetes.io/") => {
+            return failed(format!("no volume plugin matched name: {other}"));
+        }
+        _ => {}
+    }
     let message = format!(
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
     );

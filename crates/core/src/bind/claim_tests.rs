@@ -490,10 +490,24 @@ fn provisioning_outside() {
         ),
         class("case: pv-controller/11-17", gold(), vec![], class_of("vendor.com/x"), ask),
         class(
-            "case: pv-controller/11-18",
+            "case: pv-controller/11-2 case: pv-controller/11-18",
             gold(),
             vec![],
             class_of("kubernetes.io/unknown"),
+            "Warning Claim ProvisioningFailed",
+        ),
+        class(
+            "a plugin that is off",
+            gold(),
+            vec![],
+            class_of("kubernetes.io/host-path"),
+            "ask kubernetes.io/host-path; Warning Claim ProvisioningFailed",
+        ),
+        class(
+            "a plugin that cannot",
+            gold(),
+            vec![],
+            class_of("kubernetes.io/nfs"),
             "Warning Claim ProvisioningFailed",
         ),
         class(

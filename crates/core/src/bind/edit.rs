@@ -75,7 +75,7 @@ pub fn set_claim_bound(claim: &mut Value, volume: &Volume) -> bool {
     status.insert("phase".into(), "Bound".into());
     status.insert("accessModes".into(), json!(volume.spec.access_modes));
     if phase != "Bound" {
-        let pre_resize = volume.metadata.annotation(PRE_RESIZE_CAPACITY);
+        let pre_resize = volume.metadata.annotation(annotations::PRE_RESIZE_CAPACITY);
         let size = pre_resize
             .and_then(|text| text.parse().ok())
             .unwrap_or_else(|| volume.capacity())
@@ -88,9 +88,6 @@ pub fn set_claim_bound(claim: &mut Value, volume: &Volume) -> bool {
     }
     claim.get("status") != before.as_ref()
 }
-
-/// On a volume: the claim's size before an expansion that waits for the node.
-const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 
 /// Sets a claim's phase to one without a volume.
 pub fn set_claim_phase(claim: &mut Value, phase: &str) -> bool {

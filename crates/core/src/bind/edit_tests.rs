@@ -59,7 +59,7 @@ fn bound_status() {
     assert_eq!(fresh["status"], want);
     assert!(!set_claim_bound(&mut fresh, &pv));
     let mut odd = volume(json!({"spec": {"capacity": {"storage": "2Gi"}}}));
-    odd.metadata.annotations.insert(PRE_RESIZE_CAPACITY.into(), "nonsense".into());
+    odd.metadata.annotations.insert(annotations::PRE_RESIZE_CAPACITY.into(), "nonsense".into());
     let mut fresh = claim_json(json!({}));
     assert!(set_claim_bound(&mut fresh, &odd));
     assert_eq!(fresh["status"]["capacity"]["storage"], "2Gi");

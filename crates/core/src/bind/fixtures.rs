@@ -70,6 +70,8 @@ pub(crate) fn render(actions: &[super::Action]) -> String {
         AskProvisioner { provisioner } => format!("ask {provisioner}"),
         AnnealClaim { .. } => "anneal claim".into(),
         AnnealVolume { .. } => "anneal volume".into(),
+        DeletionBegins { external: true } => "deletion begins".into(),
+        DeletionBegins { external: false } => "deletion fails".into(),
         LookAtClaim => "look".into(),
         Tell(note) => {
             let kind = if note.warning { "Warning" } else { "Normal" };

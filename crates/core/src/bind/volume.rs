@@ -99,20 +99,46 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
     }
 }
 
-/// There are no plugins inside: whoever made the volume deletes it, once it is released.
+/// Nothing is deleted here: whoever made the volume deletes it, once it is released.
 fn delete(volume: &Volume) -> Vec<Action> {
-    let problem = match volume.metadata.annotation(annotations::PROVISIONED_BY) {
-        Some(by) if by.starts_with("kubernetes.io/") => {
-            format!("no volume plugin matched name: {by}")
+    let external = has_outside_deleter(volume);
+    let mut actions = vec![Action::DeletionBegins { external }];
+    if !external {
+        actions.extend(failed(volume, "VolumeFailedDelete", why_undeletable(volume)));
+    }
+    actions
+}
+
+/// Whether somebody outside deletes the volume.
+fn has_outside_deleter(volume: &Volume) -> bool {
+    match volume.metadata.annotation(annotations::PROVISIONED_BY).filter(|by| !by.is_empty()) {
+        Some(by) => !by.starts_with("kubernetes.io/"),
+        None => {
+            volume.metadata.annotation(annotations::MIGRATED_TO).is_some()
+                || volume.spec.csi.is_some()
         }
-        Some(by) if !by.is_empty() => return vec![],
-        _ if volume.metadata.annotation(annotations::MIGRATED_TO).is_some() => return vec![],
-        _ if volume.spec.csi.is_some() => return vec![],
-        _ => "no volume plugin matched".into(),
+    }
+}
+
+/// Why nobody deletes the volume, in the words of kube-controller-manager, whose plugins can delete
+/// as little. Its only one that can, for directories of the controller's own host below `/tmp`, is
+/// absent here.
+fn why_undeletable(volume: &Volume) -> String {
+    let by = volume.metadata.annotation(annotations::PROVISIONED_BY).filter(|by| !by.is_empty());
+    let path = volume.spec.host_path.as_ref().map(|source| source.path.as_str());
+    let problem = match (by, path) {
+        (Some(by), _) => format!("no volume plugin matched name: {by}"),
+        (None, Some(path)) if !path.contains("/tmp/") => {
+            return format!("host_path deleter only supports /tmp/.+ but received provided {path}");
+        }
+        (None, Some(path)) => {
+            format!("directories of the host are not deleted; remove {path} and the volume by hand")
+        }
+        (None, None) if volume.spec.nfs.is_some() => "no deletable volume plugin matched".into(),
+        (None, None) => "no volume plugin matched".into(),
     };
     let name = &volume.metadata.name;
-    let text = format!("error getting deleter volume plugin for volume {name:?}: {problem}");
-    failed(volume, "VolumeFailedDelete", text)
+    format!("error getting deleter volume plugin for volume {name:?}: {problem}")
 }
 
 fn recycle(view: &VolumeView<'_>) -> Vec<Action> {

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::bind::fixtures::{claim, merge, render, volume};
+use crate::bind::fixtures::{claim, merge, render, volume, volume_json};
 
 struct Case {
     id: &'static str,
@@ -104,7 +104,8 @@ fn phases() {
 
 #[test]
 fn reclaim_policies() {
-    let failed = "volume Released; volume Failed; Warning Volume VolumeFailedDelete";
+    let failed =
+        "volume Released; deletion fails; volume Failed; Warning Volume VolumeFailedDelete";
     let migrated = json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/gce-pd",
         "pv.kubernetes.io/migrated-to": "pd.csi.storage.gke.io"}}});
     let recycle_failed = "volume Released; volume Failed; Warning Volume VolumeFailedRecycle";
@@ -120,7 +121,7 @@ fn reclaim_policies() {
             "case: pv-controller/8-10-1",
             policy("Delete", made_by("external.io/test")),
             None,
-            "volume Released",
+            "volume Released; deletion begins",
         ),
         case(
             "case: pv-controller/8-10-2",
@@ -129,16 +130,27 @@ fn reclaim_policies() {
                 json!({"spec": {"hostPath": null, "csi": {"driver": "d", "volumeHandle": "h"}}}),
             ),
             None,
-            "volume Released",
+            "volume Released; deletion begins",
         ),
         case("case: pv-controller/8-10-3", policy("Delete", migrated), None, "volume Released"),
         case(
             "case: pv-controller/8-12",
             policy("Delete", made_by("external.io/test")),
             bound_elsewhere,
-            "volume Released",
+            "volume Released; deletion begins",
         ),
-        case("already failed", policy("Delete", json!({"status": {"phase": "Failed"}})), None, ""),
+        case(
+            "already failed",
+            policy("Delete", json!({"status": {"phase": "Failed"}})),
+            None,
+            "deletion fails",
+        ),
+        case(
+            "an in-tree plugin that nobody took over from",
+            policy("Delete", made_by("kubernetes.io/rbd")),
+            None,
+            "anneal volume; volume Released; deletion fails; volume Failed; Warning Volume VolumeFailedDelete",
+        ),
         case("case: pv-controller/6-3", policy("Recycle", json!({})), None, recycle_failed),
         case(
             "case: pv-controller/6-10",
@@ -167,16 +179,51 @@ fn reclaim_policies() {
         },
     ];
     cases.iter().for_each(check);
-    let actions = decide_volume(&VolumeView {
-        volume: &volume(policy("Delete", json!({"metadata": {"name": "volume4-10"}}))),
-        claim: None,
-        name_taken: false,
-        users: &[],
-    });
-    let text =
-        "error getting deleter volume plugin for volume \"volume4-10\": no volume plugin matched";
-    let failed = |action: &Action| matches!(action, Action::SetVolumePhase { message, .. } if message == text);
-    assert!(actions.iter().any(failed), "{actions:?}");
+}
+
+#[test]
+fn why_nobody_deletes() {
+    let nobody = "error getting deleter volume plugin for volume \"volume4-10\":";
+    let source = |source: Value| {
+        let mut spec = json!({"hostPath": null});
+        merge(&mut spec, source);
+        json!({"spec": spec})
+    };
+    let cases = [
+        // case: pv-controller/4-10
+        (source(json!({"local": {"path": "/p"}})), format!("{nobody} no volume plugin matched")),
+        (
+            source(json!({"nfs": {"server": "s", "path": "/"}})),
+            format!("{nobody} no deletable volume plugin matched"),
+        ),
+        (
+            source(json!({"hostPath": {"path": "/srv/x"}})),
+            "host_path deleter only supports /tmp/.+ but received provided /srv/x".into(),
+        ),
+        (
+            source(json!({"hostPath": {"path": "/tmp/x"}})),
+            format!(
+                "{nobody} directories of the host are not deleted; remove /tmp/x and the volume by hand"
+            ),
+        ),
+        (
+            json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/rbd"}}}),
+            format!("{nobody} no volume plugin matched name: kubernetes.io/rbd"),
+        ),
+    ];
+    for (over, want) in cases {
+        let mut pv = volume_json(policy("Delete", json!({"metadata": {"name": "volume4-10"}})));
+        merge(&mut pv, over);
+        let volume = serde_json::from_value(pv).expect("a volume");
+        let view = VolumeView { volume: &volume, claim: None, name_taken: false, users: &[] };
+        let actions = decide_volume(&view);
+        let said = actions.iter().find_map(|action| match action {
+            Action::SetVolumePhase { phase: "Failed", message, .. } => Some(message.clone()),
+            _ => None,
+        });
+        assert_eq!(said, Some(want.clone()));
+        assert!(actions.contains(&Action::warn_volume("VolumeFailedDelete", want)), "{actions:?}");
+    }
 }
 
 #[test]
@@ -189,7 +236,11 @@ fn released() {
         ("another claim of that name", Some(&other_uid), true),
         ("bound elsewhere", Some(&elsewhere), true),
         ("still open", Some(&claim(json!({}))), false),
-        ("bound to it", Some(&claim(json!({"spec": {"volumeName": "volume"}}))), false),
+        (
+            "case: pv-controller/8-7 bound to it",
+            Some(&claim(json!({"spec": {"volumeName": "volume"}}))),
+            false,
+        ),
     ]
     .map(|(name, claim, want): (&str, Option<&Claim>, bool)| (name, claim.cloned(), want));
     for (name, claim, want) in cases {

@@ -27,6 +27,10 @@ pub mod annotations {
     /// On a volume: the deletion secret's namespace.
     pub const DELETION_SECRET_NAMESPACE: &str =
         "volume.kubernetes.io/provisioner-deletion-secret-namespace";
+    /// On a volume: the claim's size before an expansion that waits for the node.
+    pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+    /// On a claim: which resizer shall expand its volume.
+    pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
     /// On a class: it answers claims that name none.
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
     /// On a class: the older form of [`IS_DEFAULT_CLASS`].

@@ -75,6 +75,36 @@ pub fn volume_in_use(volume: &Volume) -> bool {
     volume.status.phase == "Bound"
 }
 
+/// The volume attributes classes that a volume names.
+#[must_use]
+pub fn classes_of_volume(volume: &Volume) -> Vec<String> {
+    volume
+        .spec
+        .volume_attributes_class_name
+        .iter()
+        .filter(|name| !name.is_empty())
+        .cloned()
+        .collect()
+}
+
+/// The volume attributes classes that a claim names: that it wants, that it has, and that it is on
+/// the way to.
+#[must_use]
+pub fn classes_of_claim(claim: &Claim) -> Vec<String> {
+    let status = &claim.status;
+    let target = status.modify_volume_status.as_ref();
+    let names = [
+        claim.spec.volume_attributes_class_name.as_ref(),
+        status.current_volume_attributes_class_name.as_ref(),
+        target.map(|modify| &modify.target_volume_attributes_class_name),
+    ];
+    let mut names: Vec<String> =
+        names.into_iter().flatten().filter(|name| !name.is_empty()).cloned().collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// The `Unused` condition as it should stand on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnusedCondition {
@@ -195,6 +225,20 @@ mod tests {
             let step = finalizer_step(&volume.metadata, PV_PROTECTION, volume_in_use(&volume));
             assert_eq!(step, want, "{phase}");
         }
+    }
+
+    #[test]
+    fn attributes_classes() {
+        let of = |claim: Value| classes_of_claim(&read(claim));
+        assert_eq!(of(json!({})), [""; 0]);
+        assert_eq!(of(json!({"spec": {"volumeAttributesClassName": "gold"}})), ["gold"]);
+        assert_eq!(of(json!({"spec": {"volumeAttributesClassName": ""}})), [""; 0]);
+        let status = json!({"currentVolumeAttributesClassName": "gold",
+            "modifyVolumeStatus": {"targetVolumeAttributesClassName": "silver", "status": "InProgress"}});
+        let spec = json!({"volumeAttributesClassName": "gold"});
+        assert_eq!(of(json!({"spec": spec, "status": status})), ["gold", "silver"]);
+        let volume: Volume = read(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+        assert_eq!(classes_of_volume(&volume), ["gold"]);
     }
 
     #[test]

@@ -13,12 +13,21 @@ pub fn has_capacity<'a>(
     node: &Node,
     capacities: impl IntoIterator<Item = &'a CsiStorageCapacity>,
 ) -> bool {
-    let publishes = facts.driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
-    let request = facts.claim.request();
-    if !publishes || request.is_zero() {
-        return true;
+    !counts(facts) || find_capacity(facts, node, capacities).is_some()
+}
+
+/// The published capacity that allows the claim on the node, where the driver publishes any.
+#[must_use]
+pub fn find_capacity<'a>(
+    facts: &ClaimFacts<'_>,
+    node: &Node,
+    capacities: impl IntoIterator<Item = &'a CsiStorageCapacity>,
+) -> Option<&'a CsiStorageCapacity> {
+    if !counts(facts) {
+        return None;
     }
-    capacities.into_iter().any(|capacity| {
+    let request = facts.claim.request();
+    capacities.into_iter().find(|capacity| {
         let limit = capacity.maximum_volume_size.or(capacity.capacity);
         // No topology means that the storage can be reached from nowhere.
         let here = capacity.node_topology.as_ref();
@@ -26,6 +35,11 @@ pub fn has_capacity<'a>(
             && limit.is_some_and(|limit| limit.bytes() >= request.bytes())
             && here.is_some_and(|topology| topology.matches(&node.metadata.labels))
     })
+}
+
+fn counts(facts: &ClaimFacts<'_>) -> bool {
+    let publishes = facts.driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
+    publishes && !facts.claim.request().is_zero()
 }
 
 /// Whether a class allows volumes on a node with these labels. No terms allow all nodes, a term

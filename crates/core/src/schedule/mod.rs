@@ -12,6 +12,7 @@ mod claims;
 mod limits;
 mod node;
 mod pick;
+mod score;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -21,6 +22,7 @@ pub use claims::{ClaimFacts, Classified, NotReady, PodClaims, classify, fully_bo
 pub use limits::{LimitView, VolumeUse, check_limits, volume_use};
 pub use node::check_basics;
 pub use pick::{Candidate, Unfit, no_fit_message, pick_node, refused_message};
+pub use score::volume_score;
 pub use volumes::{Cluster, NodePlan, check_volumes};
 
 /// Why a node does not fit.

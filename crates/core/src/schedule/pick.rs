@@ -11,6 +11,8 @@ pub struct Candidate {
     pub node: String,
     /// Pods that are or will be on it.
     pub pods: usize,
+    /// How much room its storage keeps, from 0 to 100; see [`volume_score`](super::volume_score).
+    pub score: i64,
     /// What has to happen first.
     pub plan: NodePlan,
 }
@@ -18,12 +20,15 @@ pub struct Candidate {
 /// A node that does not fit, and all that speaks against it.
 pub type Unfit = BTreeSet<Reason>;
 
-/// The node with the fewest pods; between equals, existing volumes before new ones, then the
-/// first by name, so that the same view always gives the same answer.
+/// The node whose storage keeps clearly more room, by a tenth or more; otherwise the one with the
+/// fewest pods; between equals, existing volumes before new ones, then the first by name, so that
+/// the same view always gives the same answer.
 #[must_use]
 pub fn pick_node(candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().min_by(|a, b| {
-        let rank = |one: &Candidate| (one.pods, one.plan.provision.len(), one.node.clone());
+        let rank = |one: &Candidate| {
+            (-one.score / 10, one.pods, one.plan.provision.len(), one.node.clone())
+        };
         rank(a).cmp(&rank(b))
     })
 }

@@ -371,12 +371,56 @@ fn a_driver_may_insist_on_being_there() {
 
 #[test]
 fn the_emptiest_node_wins() {
-    let candidate =
-        |node: &str, pods: usize| Candidate { node: node.into(), pods, plan: NodePlan::default() };
+    let scored = |node: &str, pods: usize, score: i64| Candidate {
+        node: node.into(),
+        pods,
+        score,
+        plan: NodePlan::default(),
+    };
+    let candidate = |node: &str, pods: usize| scored(node, pods, 0);
     let picked = |list: Vec<Candidate>| pick_node(list).map(|one| one.node);
     assert_eq!(picked(vec![]), None);
     assert_eq!(picked(vec![candidate("a", 3), candidate("b", 1)]).as_deref(), Some("b"));
     assert_eq!(picked(vec![candidate("b", 1), candidate("a", 1)]).as_deref(), Some("a"));
+    let (roomy, full) = (scored("roomy", 9, 90), scored("full", 1, 50));
+    assert_eq!(picked(vec![full, roomy]).as_deref(), Some("roomy"));
+    let (busy, idle) = (scored("busy", 9, 99), scored("idle", 1, 95));
+    assert_eq!(picked(vec![busy, idle]).as_deref(), Some("idle"), "about the same room");
+}
+
+#[test]
+fn room_counts() {
+    // case: scheduler-and-api/S32
+    let driver: CsiDriver =
+        read(json!({"metadata": {"name": "d"}, "spec": {"storageCapacity": true}}));
+    let room = |node: &str, free: Value| -> Arc<CsiStorageCapacity> {
+        Arc::new(read(json!({"metadata": {"name": node}, "storageClassName": "wait",
+            "nodeTopology": {"matchLabels": {"host": node}}, "capacity": free,
+            "maximumVolumeSize": "100Gi"})))
+    };
+    let capacities =
+        [room("node1", json!("100Gi")), room("node2", json!("20Gi")), room("node3", Value::Null)];
+    let volumes = [Arc::new(volume("pv", "node2", "40Gi"))];
+    let cluster = Cluster { volumes: &volumes, capacities: &capacities, taken: &BTreeSet::new() };
+    let (one, two, class) = (claim("c1", "10Gi"), claim("c2", "10Gi"), waiting());
+    let score = |claims: &[&Claim], node_name: &str, bind: &[(&Claim, &str)]| {
+        let with = |claim| ClaimFacts { driver: Some(&driver), ..facts(claim, &class) };
+        let delayed = claims.iter().map(|claim| with(claim)).collect();
+        let key = |claim: &Claim| claim.metadata.key();
+        let plan = NodePlan {
+            bind: bind.iter().map(|(claim, pv)| (key(claim), (*pv).to_owned())).collect(),
+            provision: claims.iter().map(|claim| key(claim)).collect(),
+        };
+        let claims = PodClaims { bound: vec![], delayed };
+        volume_score(&claims, &plan, &node(node_name), &cluster)
+    };
+    assert_eq!(score(&[&one], "node1", &[]), 90);
+    assert_eq!(score(&[&one], "node2", &[]), 50);
+    assert_eq!(score(&[&one, &two], "node1", &[]), 80, "both draw on the same room");
+    assert_eq!(score(&[&one], "node3", &[]), 0, "a driver that names only a largest size");
+    assert_eq!(score(&[&one], "node4", &[]), 0, "nothing is known");
+    assert_eq!(score(&[&one, &two], "node2", &[(&one, "pv")]), 75, "existing volumes alone count");
+    assert_eq!(score(&[], "node1", &[]), 0);
 }
 
 #[test]

@@ -1,163 +1,223 @@
 //! `longshore controllers`: the volume controllers and the scheduler.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+mod select;
 
-use crate::flags::{CommonFlags, Logging, UsageError, nearest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::time::Duration;
 
-/// One controller, under the name that kube-controller-manager uses for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Controller {
-    /// Binds claims to volumes and reclaims volumes.
-    Binder,
-    /// Decides which volume is attached to which node.
-    AttachDetach,
-    /// Makes the claims that pods describe in their own volumes.
-    Ephemeral,
-    /// Keeps claims that pods use.
-    ClaimProtection,
-    /// Keeps volumes that claims use.
-    VolumeProtection,
-    /// Places pods on nodes, volumes considered.
-    Scheduler,
-}
+use crate::flags::{
+    CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gate, Gates, KubeAccess,
+    KubeFlags, Logging, Stage, UsageError, values,
+};
 
-impl Controller {
-    /// Every controller of this version.
-    pub const ALL: [Self; 6] = [
-        Self::Binder,
-        Self::AttachDetach,
-        Self::Ephemeral,
-        Self::ClaimProtection,
-        Self::VolumeProtection,
-        Self::Scheduler,
-    ];
+pub use select::Controller;
 
-    /// Its name in `--controllers`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Binder => "persistentvolume-binder-controller",
-            Self::AttachDetach => "persistentvolume-attach-detach-controller",
-            Self::Ephemeral => "ephemeral-volume-controller",
-            Self::ClaimProtection => "persistentvolumeclaim-protection-controller",
-            Self::VolumeProtection => "persistentvolume-protection-controller",
-            Self::Scheduler => "scheduler",
-        }
-    }
+const GATES: &[Gate] =
+    &[Gate { name: "PersistentVolumeClaimUnusedSinceTime", default: true, stage: Stage::Stable }];
 
-    /// The older name that kube-controller-manager still takes.
-    fn alias(self) -> &'static str {
-        match self {
-            Self::Binder => "persistentvolume-binder",
-            Self::AttachDetach => "attachdetach",
-            Self::Ephemeral => "ephemeral-volume",
-            Self::ClaimProtection => "pvc-protection",
-            Self::VolumeProtection => "pv-protection",
-            Self::Scheduler => "scheduler",
-        }
-    }
-
-    /// Whether `*` includes it. A cluster has its scheduler already.
-    fn on_by_default(self) -> bool {
-        self != Self::Scheduler
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| [known.name(), known.alias()].contains(&name))
-    }
-}
-
-/// Names that mean something to kube-controller-manager but nothing here yet.
-const NOT_YET: &[&str] = &["persistentvolume-expander-controller", "persistentvolume-expander"];
-
-/// Flags of `longshore controllers`.
+/// Flags of `longshore controllers`, named as kube-controller-manager names them.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Flags {
     #[command(flatten)]
     common: CommonFlags,
-    /// Client configuration (required).
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
     /// Controllers to run: names as in kube-controller-manager, `*` for all but the scheduler, `-name` to leave one out.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     controllers: Vec<String>,
+    /// Address of the API server, over the one in the kubeconfig.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
+    master: String,
+    /// Feature gates: Name=true,Name=false.
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Vec<String>,
+    #[command(flatten)]
+    kube: KubeFlags,
+    #[command(flatten)]
+    volumes: VolumeFlags,
+    #[command(flatten)]
+    election: LeaderElectFlags,
+    #[command(flatten)]
+    diagnostics: DiagnosticsFlags,
+}
+
+/// What the controllers for volumes do.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Volumes")]
+struct VolumeFlags {
+    /// Have volumes made for claims that no existing one fits.
+    #[arg(long, default_value_t = true)]
+    enable_dynamic_provisioning: bool,
+    /// Pause between looks at claims and volumes that did not change.
+    #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
+    pvclaimbinder_sync_period: Duration,
+    /// Pods whose ephemeral volumes are looked after at once.
+    #[arg(long, default_value = "5", value_parser = values::at_least_one, value_name = "N")]
+    concurrent_ephemeralvolume_syncs: NonZeroU32,
+    /// Pause between comparisons of attachments with their objects; more than a second.
+    #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
+    attach_detach_reconcile_sync_period: Duration,
+    /// Never compare attachments with their objects.
+    #[arg(long)]
+    disable_attach_detach_reconcile_sync: bool,
+    /// Never take a volume from an unhealthy node only because it took too long to let go.
+    #[arg(long)]
+    disable_force_detach_on_timeout: bool,
+}
+
+/// Leader election as kube-controller-manager spells it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+struct LeaderElectFlags {
     /// Work only while holding the lease.
     #[arg(long, default_value_t = true)]
     leader_elect: bool,
+    /// How long others wait after the last renewal before they take over.
+    #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
+    leader_elect_lease_duration: Duration,
+    /// How long the leader tries to renew before it gives up.
+    #[arg(long, default_value = "10s", value_parser = values::positive_duration)]
+    leader_elect_renew_deadline: Duration,
+    /// Pause between attempts.
+    #[arg(long, default_value = "2s", value_parser = values::positive_duration)]
+    leader_elect_retry_period: Duration,
+    /// Name of the lease. Not kube-controller-manager's, which goes on running the controllers that are not ours.
+    #[arg(long, default_value = "longshore-controllers", value_name = "NAME")]
+    leader_elect_resource_name: String,
+    /// Namespace of the lease.
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: String,
 }
 
 /// What the controllers run on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// How to log.
     pub logging: Logging,
-    /// Client configuration.
-    pub kubeconfig: PathBuf,
+    /// The cluster.
+    pub kube: KubeAccess,
     /// Which controllers; at least one.
     pub controllers: BTreeSet<Controller>,
-    /// Whether to campaign for the lease.
-    pub leader_elect: bool,
+    /// How they behave.
+    pub settings: Settings,
+    /// The lease and its election; none to work at once.
+    pub election: Option<(String, Election)>,
+    /// Metrics and health, if served.
+    pub diagnostics: Option<Diagnostics>,
+}
+
+/// How the controllers behave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Have volumes made for claims that no existing one fits.
+    pub dynamic_provisioning: bool,
+    /// Pause between looks at claims and volumes that did not change.
+    pub binder_resync: Duration,
+    /// Pods whose ephemeral volumes are looked after at once.
+    pub ephemeral_workers: usize,
+    /// Gate `PersistentVolumeClaimUnusedSinceTime`.
+    pub unused_condition: bool,
+    /// Pause between comparisons of attachments with their objects; none for never.
+    pub attach_verify: Option<Duration>,
+    /// Never take a volume from an unhealthy node because of time.
+    pub no_force_detach: bool,
+}
+
+impl Default for Settings {
+    /// The embedded mode's: every change wakes a loop there, so a rare look is enough.
+    fn default() -> Self {
+        Self {
+            dynamic_provisioning: true,
+            binder_resync: Duration::from_secs(15 * 60),
+            ephemeral_workers: 5,
+            unused_condition: true,
+            attach_verify: Some(Duration::from_secs(60)),
+            no_force_detach: false,
+        }
+    }
 }
 
 impl TryFrom<Flags> for Config {
     type Error = UsageError;
 
     fn try_from(flags: Flags) -> Result<Self, UsageError> {
-        let Flags { common, kubeconfig, controllers, leader_elect } = flags;
-        let kubeconfig = kubeconfig.ok_or(UsageError::Required {
-            flag: "--kubeconfig",
-            why: "it says where the API server is",
-        })?;
-        let controllers = select(&controllers.join(","))?;
-        Ok(Self { logging: Logging::try_from(common)?, kubeconfig, controllers, leader_elect })
-    }
-}
-
-/// Reads a list with kube-controller-manager's rules: a name wins over `*`, and its first mention counts.
-fn select(list: &str) -> Result<BTreeSet<Controller>, UsageError> {
-    let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
-    let all = items.contains(&"*");
-    let mut said: Vec<(Controller, bool)> = Vec::new();
-    for item in items.iter().filter(|item| **item != "*") {
-        let (name, wanted) = match item.strip_prefix('-') {
-            Some(name) => (name, false),
-            None => (*item, true),
-        };
-        match Controller::named(name) {
-            Some(controller) => said.push((controller, wanted)),
-            None => unavailable(name, wanted)?,
-        }
-    }
-    let chosen: BTreeSet<_> = Controller::ALL
-        .into_iter()
-        .filter(|controller| {
-            let explicit = said.iter().find(|(named, _)| named == controller);
-            explicit.map_or(all && controller.on_by_default(), |(_, wanted)| *wanted)
+        let Flags {
+            common,
+            controllers,
+            master,
+            feature_gates,
+            kube,
+            volumes,
+            election,
+            diagnostics,
+        } = flags;
+        let gates = Gates::read(GATES, &feature_gates)?;
+        Ok(Self {
+            logging: Logging::try_from(common)?,
+            kube: kube.access(master, None),
+            controllers: select::select(&controllers.join(","))?,
+            settings: volumes.settings(&gates)?,
+            election: election.election()?,
+            diagnostics: diagnostics.endpoint()?,
         })
-        .collect();
-    if chosen.is_empty() {
-        return Err(UsageError::bad_value("--controllers", list, "no controller is left to run"));
     }
-    Ok(chosen)
 }
 
-/// A name that cannot run: fine to leave out, an error to ask for.
-fn unavailable(name: &str, wanted: bool) -> Result<(), UsageError> {
-    match (NOT_YET.contains(&name), wanted) {
-        (true, false) => Ok(()),
-        (true, true) => Err(UsageError::FlagNotYet {
-            flag: format!("--controllers={name}"),
-            what: "this controller does not exist here",
-        }),
-        (false, _) => {
-            let names = Controller::ALL.into_iter().map(Controller::name);
-            let why = match nearest(name, names) {
-                Some(meant) => format!("there is no such controller; did you mean {meant}?"),
-                None => "there is no such controller".to_owned(),
-            };
-            Err(UsageError::bad_value("--controllers", name, why))
+impl VolumeFlags {
+    fn settings(self, gates: &Gates) -> Result<Settings, UsageError> {
+        let Self {
+            enable_dynamic_provisioning,
+            pvclaimbinder_sync_period,
+            concurrent_ephemeralvolume_syncs,
+            attach_detach_reconcile_sync_period: period,
+            disable_attach_detach_reconcile_sync,
+            disable_force_detach_on_timeout,
+        } = self;
+        if period <= Duration::from_secs(1) {
+            return Err(UsageError::bad_value(
+                "--attach-detach-reconcile-sync-period",
+                format!("{period:?}"),
+                "it must be more than a second",
+            ));
         }
+        Ok(Settings {
+            dynamic_provisioning: enable_dynamic_provisioning,
+            binder_resync: pvclaimbinder_sync_period,
+            ephemeral_workers: concurrent_ephemeralvolume_syncs.get() as usize,
+            unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
+            attach_verify: (!disable_attach_detach_reconcile_sync).then_some(period),
+            no_force_detach: disable_force_detach_on_timeout,
+        })
+    }
+}
+
+impl LeaderElectFlags {
+    fn election(self) -> Result<Option<(String, Election)>, UsageError> {
+        let Self {
+            leader_elect,
+            leader_elect_lease_duration: lease_duration,
+            leader_elect_renew_deadline: renew_deadline,
+            leader_elect_retry_period: retry_period,
+            leader_elect_resource_name,
+            leader_elect_resource_namespace,
+        } = self;
+        if !leader_elect {
+            return Ok(None);
+        }
+        if lease_duration <= renew_deadline {
+            return Err(UsageError::Together(
+                "--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline"
+                    .into(),
+            ));
+        }
+        if renew_deadline <= retry_period.mul_f64(1.2) {
+            return Err(UsageError::Together(
+                "--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period".into(),
+            ));
+        }
+        let times = ElectionTimes { lease_duration, renew_deadline, retry_period };
+        let namespace = Some(leader_elect_resource_namespace);
+        let election = Election { namespace, times, labels: BTreeMap::new() };
+        Ok(Some((leader_elect_resource_name, election)))
     }
 }
 
@@ -165,51 +225,66 @@ fn unavailable(name: &str, wanted: bool) -> Result<(), UsageError> {
 mod tests {
     use super::super::testing::flags;
     use super::*;
-    use Controller::{
-        AttachDetach, Binder, ClaimProtection, Ephemeral, Scheduler, VolumeProtection,
-    };
 
-    #[test]
-    fn lists_are_read_as_kube_controller_manager_does() {
-        let default = [Binder, AttachDetach, Ephemeral, ClaimProtection, VolumeProtection];
-        for (list, chosen) in [
-            ("*", &default[..]),
-            ("*,-attachdetach", &[Binder, Ephemeral, ClaimProtection, VolumeProtection]),
-            ("-attachdetach,*", &[Binder, Ephemeral, ClaimProtection, VolumeProtection]),
-            ("*,scheduler", &Controller::ALL),
-            ("scheduler", &[Scheduler]),
-            ("persistentvolume-binder-controller, attachdetach", &[Binder, AttachDetach]),
-            ("*,-persistentvolume-expander-controller", &default),
-            ("scheduler,-scheduler", &[Scheduler]),
-        ] {
-            assert_eq!(select(list).unwrap(), chosen.iter().copied().collect(), "{list}");
-        }
-    }
-
-    #[test]
-    fn refusals() {
-        for (list, part) in [
-            ("schedular", "did you mean scheduler?"),
-            ("job-controller", "there is no such controller"),
-            ("persistentvolume-expander", "not part of this version yet"),
-            ("-scheduler", "no controller is left to run"),
-        ] {
-            let sentence = select(list).expect_err(list).to_string();
-            assert!(sentence.contains(part), "{list}: {sentence}");
-        }
+    fn read(line: &str) -> Result<Config, String> {
+        flags::<Flags>(line, &[])
+            .and_then(|flags| Config::try_from(flags).map_err(|error| error.to_string()))
     }
 
     #[test]
     fn flags_become_a_config() {
-        let read = |line| {
-            flags::<Flags>(line, &[])
-                .and_then(|flags| Config::try_from(flags).map_err(|error| error.to_string()))
-        };
         let config =
             read("--kubeconfig /k --controllers=*,-attachdetach --leader-elect=false").unwrap();
-        assert!(!config.leader_elect);
-        assert_eq!(config.controllers.len(), 4);
-        assert!(read("--kubeconfig /k").unwrap().leader_elect);
-        assert!(read("").unwrap_err().contains("--kubeconfig is required"));
+        assert_eq!(config.election, None);
+        assert_eq!(config.controllers.len(), 6);
+        assert_eq!(config.kube.kubeconfig.as_deref(), Some(std::path::Path::new("/k")));
+        let config = read("").unwrap();
+        assert_eq!(config.kube.kubeconfig, None, "the service account of the pod");
+        let (name, election) = config.election.unwrap();
+        assert_eq!(
+            (name.as_str(), election.namespace.as_deref()),
+            ("longshore-controllers", Some("kube-system"))
+        );
+        assert_eq!(config.settings.binder_resync, Duration::from_secs(15));
+        assert!(config.settings.dynamic_provisioning && config.settings.unused_condition);
+    }
+
+    #[test]
+    fn the_flags_of_kube_controller_manager_are_honoured() {
+        let line = "--enable-dynamic-provisioning=false --pvclaimbinder-sync-period=1m \
+            --concurrent-ephemeralvolume-syncs 2 --disable-attach-detach-reconcile-sync \
+            --disable-force-detach-on-timeout --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
+            --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
+        let config = read(line).unwrap();
+        let want = Settings {
+            dynamic_provisioning: false,
+            binder_resync: Duration::from_secs(60),
+            ephemeral_workers: 2,
+            unused_condition: false,
+            attach_verify: None,
+            no_force_detach: true,
+        };
+        assert_eq!(config.settings, want);
+        assert_eq!(config.election.unwrap().0, "mine");
+        let period = read("--attach-detach-reconcile-sync-period=90s").unwrap();
+        assert_eq!(period.settings.attach_verify, Some(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (line, part) in [
+            ("--attach-detach-reconcile-sync-period=1s", "more than a second"),
+            ("--pvclaimbinder-sync-period=0s", "--pvclaimbinder-sync-period"),
+            (
+                "--leader-elect-lease-duration=5s",
+                "must be longer than --leader-elect-renew-deadline",
+            ),
+            ("--leader-elect-retry-period=9s", "1.2 times"),
+            ("--concurrent-ephemeralvolume-syncs=0", "--concurrent-ephemeralvolume-syncs"),
+            ("--feature-gates=NoSuchGate=true", "there is no feature gate"),
+        ] {
+            let sentence = read(line).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
     }
 }

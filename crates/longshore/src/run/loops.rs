@@ -3,15 +3,16 @@
 use anyhow::{Context as _, Result};
 use longshore_cluster::{
     Api, Metrics, Recorder, SharedCaches,
-    config::ClientConfig,
     election::{self, ElectionConfig, OnLoss},
     shutdown,
 };
-use longshore_controllers::{attach, bind, protect, schedule};
+use longshore_controllers::{attach, bind, expand, protect, schedule};
+use longshore_core::bind::Options;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::controllers::{Config, Controller};
+use super::sidecar::{client_config, serve};
+use crate::cli::controllers::{Config, Controller, Settings};
 
 /// What all loops of a process share.
 #[derive(Clone)]
@@ -24,12 +25,23 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Ends the recorders.
     pub shutdown: CancellationToken,
+    /// How the controllers behave.
+    settings: Settings,
+    bind_counted: bind::BindMetrics,
+    ephemeral_counted: protect::EphemeralMetrics,
 }
 
 impl Shared {
     pub fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
+        Self::with(api, metrics, Settings::default(), shutdown)
+    }
+
+    fn with(api: Api, metrics: Metrics, settings: Settings, shutdown: &CancellationToken) -> Self {
         let caches = SharedCaches::new(&api, shutdown);
-        Self { api, caches, metrics, shutdown: shutdown.clone() }
+        let bind_counted = bind::BindMetrics::register(&metrics);
+        let ephemeral_counted = protect::EphemeralMetrics::register(&metrics);
+        let shutdown = shutdown.clone();
+        Self { api, caches, metrics, shutdown, settings, bind_counted, ephemeral_counted }
     }
 
     /// A recorder for one component's events.
@@ -45,6 +57,8 @@ impl Shared {
             Controller::Ephemeral => self.ephemeral().run(stop).await,
             Controller::ClaimProtection => self.claim_protection().run(stop).await,
             Controller::VolumeProtection => self.volume_protection().run(stop).await,
+            Controller::ClassProtection => self.class_protection().run(stop).await,
+            Controller::Expander => self.expander().run(stop).await,
             Controller::Scheduler => self.scheduler().run(stop).await,
         }
     }
@@ -58,8 +72,17 @@ impl Shared {
             pods: self.caches.of(),
             recorder: self.recorder("persistentvolume-controller"),
             metrics: self.metrics.clone(),
+            counted: self.bind_counted.clone(),
         };
-        bind::Binder::new(parts, bind::Config::default())
+        let config = bind::Config {
+            options: Options {
+                dynamic_provisioning: self.settings.dynamic_provisioning,
+                ..Options::default()
+            },
+            resync: self.settings.binder_resync,
+            ..bind::Config::default()
+        };
+        bind::Binder::new(parts, config)
     }
 
     fn attach_detach(&self) -> attach::AttachDetach {
@@ -68,7 +91,11 @@ impl Shared {
             caches: attach::Caches::shared(&self.caches),
             recorder: self.recorder("attachdetach-controller"),
             metrics: Some(self.metrics.clone()),
-            config: attach::Config::default(),
+            config: attach::Config {
+                verify_period: self.settings.attach_verify,
+                disable_force_detach_on_timeout: self.settings.no_force_detach,
+                ..attach::Config::default()
+            },
         }
     }
 
@@ -79,6 +106,8 @@ impl Shared {
             claims: self.caches.of(),
             recorder: self.recorder("ephemeral_volume"),
             metrics: Some(self.metrics.clone()),
+            counted: self.ephemeral_counted.clone(),
+            workers: self.settings.ephemeral_workers,
         }
     }
 
@@ -87,7 +116,7 @@ impl Shared {
             api: self.api.clone(),
             caches: protect::ClaimProtectionCaches::shared(&self.caches),
             metrics: Some(self.metrics.clone()),
-            unused_condition: true,
+            unused_condition: self.settings.unused_condition,
         }
     }
 
@@ -95,6 +124,23 @@ impl Shared {
         protect::VolumeProtection {
             api: self.api.clone(),
             volumes: self.caches.of(),
+            metrics: Some(self.metrics.clone()),
+        }
+    }
+
+    fn class_protection(&self) -> protect::ClassProtection {
+        protect::ClassProtection {
+            api: self.api.clone(),
+            caches: protect::ClassProtectionCaches::shared(&self.caches),
+            metrics: Some(self.metrics.clone()),
+        }
+    }
+
+    fn expander(&self) -> expand::Expander {
+        expand::Expander {
+            api: self.api.clone(),
+            claims: self.caches.of(),
+            recorder: self.recorder("volume_expand"),
             metrics: Some(self.metrics.clone()),
         }
     }
@@ -112,28 +158,30 @@ impl Shared {
 
 /// `longshore controllers`.
 pub async fn run(config: Config) -> Result<()> {
+    let Config { logging: _, kube, controllers, settings, election, diagnostics } = config;
     let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new();
-    let client = ClientConfig {
-        user_agent: Some(format!("longshore-controllers/{}", env!("CARGO_PKG_VERSION"))),
-        metrics: Some(metrics.clone()),
-        ..ClientConfig::from_kubeconfig(&config.kubeconfig)
-    };
-    let shared = Shared::new(Api::new(client.client().await?), metrics, &shutdown);
-    let chosen: Vec<Controller> = config.controllers.into_iter().collect();
-    if !config.leader_elect {
+    let client = client_config(kube, "longshore-controllers", &metrics);
+    let api = Api::new(client.client().await?);
+    let shared = Shared::with(api, metrics, settings, &shutdown);
+    let status = election::Status::default();
+    if let Some(diagnostics) = &diagnostics {
+        serve(diagnostics, &shared.metrics, &status, &shutdown).await?;
+    }
+    let chosen: Vec<Controller> = controllers.into_iter().collect();
+    let Some((name, asked)) = election else {
         run_all(&shared, &chosen, shutdown).await;
         return Ok(());
-    }
+    };
+    let namespace = asked.namespace.unwrap_or_else(election::default_namespace);
     let lease = ElectionConfig {
+        lease_duration: asked.times.lease_duration,
+        renew_deadline: asked.times.renew_deadline,
+        retry_period: asked.times.retry_period,
         on_loss: OnLoss::Exit,
         metrics: Some(shared.metrics.clone()),
-        // Not kube-controller-manager's lease: it goes on running the controllers that are not ours.
-        ..ElectionConfig::new(
-            Api::new(client.lease_client().await?),
-            "kube-system",
-            "longshore-controllers",
-        )
+        status,
+        ..ElectionConfig::new(Api::new(client.lease_client().await?), namespace, name)
     };
     election::run(lease, &shutdown, |stop| {
         let (shared, chosen) = (shared.clone(), chosen.clone());

@@ -109,7 +109,8 @@ async fn connect(
     Ok(Client::connect(options).await?)
 }
 
-async fn serve(
+/// Serves metrics and health.
+pub async fn serve(
     diagnostics: &Diagnostics,
     metrics: &Metrics,
     status: &election::Status,

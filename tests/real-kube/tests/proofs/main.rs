@@ -5,6 +5,7 @@
 
 mod official;
 mod rights;
+mod served;
 mod support;
 mod up;
 
@@ -13,6 +14,7 @@ use longshore_real_kube::{
     tools::{self, Tool},
 };
 use serde_json::{Value, json};
+use served::{CONTROLLERS, PASSIVE, stayed_passive};
 use support::*;
 
 const OURS: Account = Account { namespace: "longshore-system", name: "longshore-provisioner" };
@@ -46,7 +48,8 @@ fn can_run() -> bool {
 }
 
 /// A claim's whole life with our provisioner as an account that has the rules in `files`.
-fn whole_life(mut cluster: Cluster, account: &Account, flags: &[&str]) {
+/// `check` looks at what else happened, at the end.
+fn whole_life(mut cluster: Cluster, account: &Account, flags: &[&str], check: impl Fn(&Cluster)) {
     assert!(may(&cluster, account, &["create", "persistentvolumes"]));
     assert!(!may(&cluster, account, &["create", "pods"]), "the account is not bound by its rules");
     let driver = Hostpath::start(cluster.dir(), &["--enable-topology=false"]);
@@ -81,6 +84,7 @@ fn whole_life(mut cluster: Cluster, account: &Account, flags: &[&str]) {
         assert!(all.iter().any(|seen| seen == one), "no {one} of {} in {all:?}", account.user());
     }
     assert_eq!(forbidden, Vec::<String>::new(), "requests were forbidden");
+    check(&cluster);
     driver.stop();
     cluster.stop().unwrap();
 }
@@ -111,11 +115,13 @@ fn a_claim_lives_with_the_rights_of_deploy_rbac() {
     if !can_run() {
         return;
     }
-    let cluster = guarded_cluster();
+    let mut cluster = guarded_cluster();
     apply_deploy_rbac(&cluster);
+    // Beside the controllers of Kubernetes ours keep their hands off, when told so.
+    start_ours(&mut cluster, &CONTROLLERS, "controllers", &["controllers", PASSIVE]);
     let flags =
         ["--leader-election", "--leader-election-namespace", OURS.namespace, "--leak-guard"];
-    whole_life(cluster, &OURS, &flags);
+    whole_life(cluster, &OURS, &flags, stayed_passive);
 }
 
 #[test]
@@ -127,7 +133,7 @@ fn a_claim_lives_with_the_rights_that_the_official_provisioner_documents() {
     let rules = root().join("tests/real-kube/rbac/official-provisioner.yaml");
     kubectl(&cluster, &["apply", "-f", &rules.display().to_string()]);
     let flags = ["--leader-election", "--leader-election-namespace", OFFICIAL.namespace];
-    whole_life(cluster, &OFFICIAL, &flags);
+    whole_life(cluster, &OFFICIAL, &flags, |_| ());
 }
 
 /// The official manifests of drivers without topology or attach leave these rules out, and the
@@ -157,5 +163,5 @@ fn a_driver_without_topology_or_attach_needs_no_right_to_nodes_or_attachments() 
     );
     assert!(!may(&cluster, &OFFICIAL, &["list", "nodes"]));
     assert!(!may(&cluster, &OFFICIAL, &["list", "volumeattachments.storage.k8s.io"]));
-    whole_life(cluster, &OFFICIAL, &[]);
+    whole_life(cluster, &OFFICIAL, &[], |_| ());
 }

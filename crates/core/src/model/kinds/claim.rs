@@ -130,6 +130,22 @@ pub struct ClaimStatus {
     /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
+    /// The volume attributes class that the volume has now.
+    pub current_volume_attributes_class_name: Option<String>,
+    /// A change of the volume attributes class that is under way.
+    pub modify_volume_status: Option<ModifyVolumeStatus>,
+}
+
+/// A change of the volume attributes class that is under way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModifyVolumeStatus {
+    /// The class that the volume shall have.
+    #[serde(deserialize_with = "nullable")]
+    pub target_volume_attributes_class_name: String,
+    /// `Pending`, `InProgress` or `Infeasible`.
+    #[serde(deserialize_with = "nullable")]
+    pub status: String,
 }
 
 /// A `PersistentVolumeClaim`.
@@ -166,6 +182,14 @@ impl Claim {
     pub fn volume_mode(&self) -> &str {
         self.spec.volume_mode.as_deref().unwrap_or("Filesystem")
     }
+}
+
+/// A `VolumeAttributesClass`, of which no rule here needs more than the name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttributesClass {
+    /// Metadata.
+    pub metadata: Meta,
 }
 
 /// One topology term of a class.

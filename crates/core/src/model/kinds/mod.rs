@@ -84,6 +84,7 @@ kinds! {
     ServiceAccount: "", "v1", "ServiceAccount", "serviceaccounts", true;
     Lease: "coordination.k8s.io", "v1", "Lease", "leases", true;
     StorageClass: "storage.k8s.io", "v1", "StorageClass", "storageclasses", false;
+    VolumeAttributesClass: "storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses", false;
     VolumeAttachment: "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false;
     CsiDriver: "storage.k8s.io", "v1", "CSIDriver", "csidrivers", false;
     CsiNode: "storage.k8s.io", "v1", "CSINode", "csinodes", false;

@@ -56,6 +56,16 @@ pub struct HostPathSource {
     pub kind: Option<String>,
 }
 
+/// A directory of an NFS server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NfsSource {
+    /// The server.
+    pub server: String,
+    /// The exported directory.
+    pub path: String,
+}
+
 /// One term of a node selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -130,6 +140,8 @@ pub struct VolumeSpec {
     pub csi: Option<CsiSource>,
     /// Host directory source.
     pub host_path: Option<HostPathSource>,
+    /// NFS source.
+    pub nfs: Option<NfsSource>,
 }
 
 /// How a volume stands.

@@ -1,0 +1,239 @@
+//! What the binder counts, under upstream's names.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
+
+use longshore_cluster::{Cache, Metrics};
+use longshore_core::model::kinds::{Claim, Volume};
+use parking_lot::Mutex;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _},
+    metrics::{counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram},
+};
+use tokio::time::Instant;
+
+/// No plugin or provisioner could be named.
+pub(super) const UNKNOWN: &str = "N/A";
+
+type OperationLabels = [(&'static str, String); 2];
+
+/// Work that ends with somebody else's doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Operation {
+    /// From the first request for a volume until the claim is bound. Kept under the claim's key.
+    Provision,
+    /// From the release until the volume's object is gone. Kept under the volume's name.
+    Delete,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Provision => "provision",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// Counters and durations. Cheap to clone; register once per process and share.
+#[derive(Clone)]
+pub struct BindMetrics {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    metrics: Metrics,
+    seconds: Family<OperationLabels, Histogram>,
+    errors: Family<OperationLabels, Counter>,
+    defaulted: Counter,
+    default_failed: Counter,
+    begun: Mutex<HashMap<(Operation, String), (String, Instant)>>,
+    counting: Mutex<bool>,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0])
+}
+
+impl BindMetrics {
+    /// Registers the families.
+    #[must_use]
+    pub fn register(metrics: &Metrics) -> Self {
+        let inner = Inner {
+            metrics: metrics.clone(),
+            seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            errors: Family::default(),
+            defaulted: Counter::default(),
+            default_failed: Counter::default(),
+            begun: Mutex::default(),
+            counting: Mutex::default(),
+        };
+        metrics.with_registry(|registry| {
+            registry.register(
+                "volume_operation_total_seconds",
+                "Storage operation end to end duration in seconds",
+                inner.seconds.clone(),
+            );
+            registry.register(
+                "volume_operation_errors",
+                "Total volume operation errors",
+                inner.errors.clone(),
+            );
+            registry.register(
+                "retroactive_storageclass",
+                "Total number of retroactive StorageClass assignments to persistent volume claim",
+                inner.defaulted.clone(),
+            );
+            registry.register(
+                "retroactive_storageclass_errors",
+                "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+                inner.default_failed.clone(),
+            );
+        });
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Counts what the caches hold at every scrape, from now on.
+    pub(super) fn count(&self, volumes: &Cache<Volume>, claims: &Cache<Claim>) {
+        let mut counting = self.inner.counting.lock();
+        if !std::mem::replace(&mut *counting, true) {
+            let counts = Counts { volumes: volumes.clone(), claims: claims.clone() };
+            self.inner.metrics.with_registry(|r| r.register_collector(Box::new(counts)));
+        }
+    }
+
+    /// An operation begins, unless it is under way already.
+    pub(super) fn begin(&self, operation: Operation, key: &str, plugin: impl FnOnce() -> String) {
+        let mut begun = self.inner.begun.lock();
+        begun.entry((operation, key.to_owned())).or_insert_with(|| (plugin(), Instant::now()));
+    }
+
+    /// It came to its end.
+    pub(super) fn end(&self, operation: Operation, key: &str) {
+        let begun = self.inner.begun.lock().remove(&(operation, key.to_owned()));
+        if let Some((plugin, since)) = begun {
+            let labels = labels(operation, plugin);
+            let seconds = since.elapsed().as_secs_f64();
+            self.inner.seconds.get_or_create(&labels).observe(seconds);
+        }
+    }
+
+    /// A try failed; it goes on.
+    pub(super) fn fail(&self, operation: Operation, key: &str) {
+        let begun = self.inner.begun.lock();
+        if let Some((plugin, _)) = begun.get(&(operation, key.to_owned())) {
+            self.inner.errors.get_or_create(&labels(operation, plugin.clone())).inc();
+        }
+    }
+
+    /// Nobody waits for its end any more.
+    pub(super) fn discard(&self, operation: Operation, key: &str) {
+        self.inner.begun.lock().remove(&(operation, key.to_owned()));
+    }
+
+    /// A class was written into a claim that had none, or could not be.
+    pub(super) fn defaulted(&self, written: bool) {
+        self.inner.defaulted.inc();
+        if !written {
+            self.inner.default_failed.inc();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn under_way(&self, operation: Operation, key: &str) -> bool {
+        self.inner.begun.lock().contains_key(&(operation, key.to_owned()))
+    }
+}
+
+fn labels(operation: Operation, plugin: String) -> OperationLabels {
+    [("plugin_name", plugin), ("operation_name", operation.name().to_owned())]
+}
+
+/// Volumes and claims by what they are, read from the caches at each scrape.
+struct Counts {
+    volumes: Cache<Volume>,
+    claims: Cache<Claim>,
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Counts")
+    }
+}
+
+type Gauges = BTreeMap<Vec<(&'static str, String)>, i64>;
+
+impl Collector for Counts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let [mut all, mut bound, mut unbound, mut bound_claims, mut unbound_claims] =
+            [(); 5].map(|()| Gauges::new());
+        for volume in self.volumes.list() {
+            let is_bound = volume.status.phase == "Bound";
+            let count = if is_bound { &mut bound } else { &mut unbound };
+            *count
+                .entry(vec![("storage_class", volume.spec.storage_class_name.clone())])
+                .or_default() += 1;
+            let plugin =
+                volume.spec.host_path.as_ref().map_or(UNKNOWN, |_| "kubernetes.io/host-path");
+            let labels = vec![
+                ("plugin_name", plugin.to_owned()),
+                ("volume_mode", volume.volume_mode().to_owned()),
+            ];
+            *all.entry(labels).or_default() += 1;
+        }
+        for claim in self.claims.list() {
+            let is_bound = claim.status.phase == "Bound";
+            let count = if is_bound { &mut bound_claims } else { &mut unbound_claims };
+            let spec = &claim.spec;
+            let labels = vec![
+                ("namespace", claim.metadata.namespace.clone()),
+                ("storage_class", spec.storage_class_name.clone().unwrap_or_default()),
+                (
+                    "volume_attributes_class",
+                    spec.volume_attributes_class_name.clone().unwrap_or_default(),
+                ),
+            ];
+            *count.entry(labels).or_default() += 1;
+        }
+        let families = [
+            (
+                "pv_collector_total_pv_count",
+                "Gauge measuring total number of persistent volumes",
+                all,
+            ),
+            (
+                "pv_collector_bound_pv_count",
+                "Gauge measuring number of persistent volume currently bound",
+                bound,
+            ),
+            (
+                "pv_collector_unbound_pv_count",
+                "Gauge measuring number of persistent volume currently unbound",
+                unbound,
+            ),
+            (
+                "pv_collector_bound_pvc_count",
+                "Gauge measuring number of persistent volume claim currently bound",
+                bound_claims,
+            ),
+            (
+                "pv_collector_unbound_pvc_count",
+                "Gauge measuring number of persistent volume claim currently unbound",
+                unbound_claims,
+            ),
+        ];
+        for (name, help, gauges) in families.into_iter().filter(|(_, _, gauges)| !gauges.is_empty())
+        {
+            let mut family =
+                encoder.encode_descriptor(name, help, None, ConstGauge::new(0i64).metric_type())?;
+            for (labels, value) in gauges {
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Tells claims that grow who will expand them.
+//!
+//! [`longshore_core::expand`] decides. Nothing is expanded here: CSI volumes are their driver's
+//! resizer's, and the claims of volumes that were an in-tree plugin's are given the name of the
+//! driver that took over.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use longshore_cluster::{
+    Api, ApiError, Cache, Change, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder,
+    WorkQueue,
+};
+use longshore_core::{
+    expand::{Expansion, NotBound, decide_expansion, worth_a_look},
+    model::{
+        ObjectKey, ObjectRef,
+        keys::annotations,
+        kinds::{Claim, Volume},
+    },
+};
+use serde::Deserialize as _;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+const WORKERS: usize = 10;
+
+/// The expansion controller.
+pub struct Expander {
+    /// Where volumes are read and resizers are written down.
+    pub api: Api,
+    /// Claims of all namespaces.
+    pub claims: Cache<Claim>,
+    /// Where claims are told; its component is `volume_expand`.
+    pub recorder: Recorder,
+    /// Where the queue reports; `None` keeps it quiet.
+    pub metrics: Option<Metrics>,
+}
+
+/// Why a claim has to be looked at again.
+#[derive(Debug, thiserror::Error)]
+enum ExpandError {
+    #[error("failed to get PV {name:?}: {source}")]
+    Volume { name: String, source: ApiError },
+    #[error("persistentvolume {0:?} not found")]
+    NoVolume(String),
+    #[error("persistentvolume {0:?} cannot be read: {1}")]
+    Unreadable(String, serde_json::Error),
+    #[error(transparent)]
+    NotBound(#[from] NotBound),
+    #[error("saving the resizer of the claim: {0}")]
+    Save(#[source] ApiError),
+}
+
+impl Expander {
+    /// Works until `shutdown` is cancelled.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut options = QueueOptions::controller();
+        options.metrics = self.metrics.clone();
+        let queue: WorkQueue<ObjectKey> = WorkQueue::new("volume_expand", options);
+        tokio::select! {
+            () = self.claims.synced() => {}
+            () = shutdown.cancelled() => return,
+        }
+        let adding = queue.clone();
+        self.claims.subscribe(move |change| {
+            if let Change::Applied { old, new } = change
+                && worth_a_look(old.as_deref(), new)
+            {
+                adding.add(new.metadata.key());
+            }
+        });
+        let worker = Arc::new(self);
+        queue
+            .run_until(WORKERS, &shutdown, move |key| {
+                let worker = worker.clone();
+                async move { worker.turn(&key).await.map_or_else(Outcome::retry, |()| Outcome::Done) }
+            })
+            .await;
+    }
+
+    async fn turn(&self, key: &ObjectKey) -> Result<(), ExpandError> {
+        let Some(claim) = self.claims.get(key) else { return Ok(()) };
+        let name = claim.spec.volume_name.clone();
+        let live = match self.api.get_raw::<Volume>(&ObjectKey::cluster(&name)).await {
+            Ok(live) => live.ok_or(ExpandError::NoVolume(name.clone()))?,
+            Err(source) => return Err(ExpandError::Volume { name, source }),
+        };
+        let volume =
+            Volume::deserialize(&live).map_err(|error| ExpandError::Unreadable(name, error))?;
+        match decide_expansion(&claim, &volume, &live)? {
+            Expansion::Nothing => Ok(()),
+            Expansion::External { message, resizer } => {
+                let object = ObjectRef::of::<Claim>(&claim.metadata);
+                self.recorder.event(&object, EventType::Normal, "ExternalExpanding", message);
+                match resizer {
+                    Some(resizer) => self.name_resizer(&claim, resizer).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// By way of the status, as upstream does: whoever may not write the claim may write that.
+    async fn name_resizer(&self, claim: &Claim, resizer: &str) -> Result<(), ExpandError> {
+        let patch = json!({"metadata": {
+            "resourceVersion": claim.metadata.resource_version,
+            "annotations": {annotations::STORAGE_RESIZER: resizer},
+        }});
+        let key = claim.metadata.key();
+        match self.api.patch_status::<Claim>(&key, Patch::Strategic(&patch)).await {
+            Ok(written) => self.claims.assume(&written),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(ExpandError::Save(error)),
+        }
+        Ok(())
+    }
+}
