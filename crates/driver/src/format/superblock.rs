@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crc::{CRC_32_ISCSI, Crc};
 use uuid::Uuid;
 
 use crate::config::FsType;
@@ -87,15 +88,8 @@ fn read<const N: usize>(image: &File, at: u64) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// CRC-32C begun with ones and not inverted at the end, bit by bit: it runs over a few kilobytes,
-/// once for each copy.
-pub(super) fn crc32c_raw(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-        }
-    }
-    crc
+/// The checksum of btrfs; ext4 stores its complement.
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+    CRC32C.checksum(bytes)
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
 use super::FormatError;
-use super::superblock::crc32c_raw;
+use super::superblock::crc32c;
 use super::uuid::read_uuid;
 use crate::config::FsType;
 
@@ -47,7 +47,7 @@ fn renew(image: &File, wanted: Uuid, hash_seed: Uuid) -> io::Result<()> {
         check(&block)?;
         block[UUID..UUID + 16].copy_from_slice(wanted.as_bytes());
         block[HASH_SEED..HASH_SEED + 16].copy_from_slice(hash_seed.as_bytes());
-        let sum = crc32c_raw(&block[..CHECKSUM]).to_le_bytes();
+        let sum = checksum(&block).to_le_bytes();
         block[CHECKSUM..].copy_from_slice(&sum);
         image.write_all_at(&block, at)?;
     }
@@ -66,6 +66,10 @@ fn le32(block: &[u8; SUPERBLOCK_BYTES], at: usize) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
+fn checksum(block: &[u8; SUPERBLOCK_BYTES]) -> u32 {
+    !crc32c(&block[..CHECKSUM])
+}
+
 /// Only a superblock that is as templates have it is changed.
 fn check(block: &[u8; SUPERBLOCK_BYTES]) -> io::Result<()> {
     let bad = |why: &str| Err(io::Error::other(why.to_owned()));
@@ -75,7 +79,7 @@ fn check(block: &[u8; SUPERBLOCK_BYTES]) -> io::Result<()> {
     if le32(block, INCOMPAT) & CSUM_SEED == 0 || le32(block, RO_COMPAT) & METADATA_CSUM == 0 {
         return bad("its checksums depend on the UUID");
     }
-    if le32(block, CHECKSUM) != crc32c_raw(&block[..CHECKSUM]) {
+    if le32(block, CHECKSUM) != checksum(block) {
         return bad("the checksum of a superblock is wrong");
     }
     Ok(())
