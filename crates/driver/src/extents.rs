@@ -7,6 +7,9 @@ use std::os::fd::AsRawFd;
 /// `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const LAST: u32 = 0x1;
+/// Where it is, or will be, is not known yet.
+const UNKNOWN: u32 = 0x2;
+const DELALLOC: u32 = 0x4;
 const SHARED: u32 = 0x2000;
 /// How many extents are asked for at a time.
 const COUNT: usize = 256;
@@ -37,6 +40,31 @@ struct Map {
 
 /// Bytes that the file has on disk and shares with no other file.
 pub fn own_bytes(file: &File) -> io::Result<u64> {
+    let mut own = 0;
+    walk(file, |extent| {
+        if extent.flags & SHARED == 0 {
+            own += extent.length;
+        }
+        true
+    })?;
+    Ok(own)
+}
+
+/// Whether the first `bytes` of the file are all on disk, and its own.
+pub fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
+    let mut covered = 0;
+    walk(file, |extent| {
+        let there = extent.flags & (SHARED | UNKNOWN | DELALLOC) == 0 && extent.logical <= covered;
+        if there {
+            covered = covered.max(extent.logical + extent.length);
+        }
+        there && covered < bytes
+    })?;
+    Ok(covered >= bytes)
+}
+
+/// Looks at each extent, in order, for as long as `look` wants more.
+fn walk(file: &File, mut look: impl FnMut(&Extent) -> bool) -> io::Result<()> {
     const NONE: Extent = Extent {
         logical: 0,
         physical: 0,
@@ -45,7 +73,6 @@ pub fn own_bytes(file: &File) -> io::Result<u64> {
         flags: 0,
         reserved_too: [0; 3],
     };
-    let mut own = 0;
     let mut start = 0;
     loop {
         let mut map = Map {
@@ -59,13 +86,14 @@ pub fn own_bytes(file: &File) -> io::Result<u64> {
         };
         ask(file, &mut map)?;
         let found = &map.extents[..(map.mapped as usize).min(COUNT)];
-        own +=
-            found.iter().filter(|one| one.flags & SHARED == 0).map(|one| one.length).sum::<u64>();
+        if !found.iter().all(&mut look) {
+            return Ok(());
+        }
         match found.last() {
             Some(last) if last.flags & LAST == 0 && last.logical + last.length > start => {
                 start = last.logical + last.length;
             }
-            _ => return Ok(own),
+            _ => return Ok(()),
         }
     }
 }
@@ -100,5 +128,24 @@ mod tests {
             return;
         };
         assert_eq!(own, 600 * 4096);
+        assert!(has_all(&file, 4096).unwrap() && !has_all(&file, 4097).unwrap());
+    }
+
+    #[test]
+    fn what_was_set_aside_is_there_and_a_hole_is_not() {
+        let file = tempfile::tempfile().unwrap();
+        if own_bytes(&file).is_err()
+            || rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 8 << 20)
+                .is_err()
+        {
+            return;
+        }
+        assert!(has_all(&file, 8 << 20).unwrap(), "never written, but there");
+        assert!(!has_all(&file, (8 << 20) + 4096).unwrap());
+        file.set_len(16 << 20).unwrap();
+        assert!(!has_all(&file, 16 << 20).unwrap());
+        file.write_all_at(&[7; 4096], 12 << 20).unwrap();
+        file.sync_all().unwrap();
+        assert!(has_all(&file, 8 << 20).unwrap() && !has_all(&file, 13 << 20).unwrap());
     }
 }

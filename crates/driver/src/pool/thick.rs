@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::record::Record;
 use super::{Pool, PoolError, names};
+use crate::extents;
 
 /// Room for notes and records of thick volumes, so that these can be used when nothing else is
 /// left. Given up when it is needed.
@@ -63,6 +64,10 @@ impl Pool {
 
     /// Sets aside every byte of a thick volume that its image lacks; what is written stays.
     pub(super) fn set_aside(&self, image: &File, bytes: u64) -> Result<(), PoolError> {
+        // Xfs wants as much room again before it looks whether it needs any.
+        if extents::has_all(image, bytes).unwrap_or(false) {
+            return Ok(());
+        }
         let done = rustix::fs::fallocate(image, FallocateFlags::empty(), 0, bytes);
         self.io("set space aside for an image", done)
     }
