@@ -1,6 +1,6 @@
 //! What a driver runs on: checked once when it opens, never doubted afterwards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -207,6 +207,8 @@ pub struct DriverConfig {
     pub driver_name: String,
     /// What `NodeGetInfo` answers.
     pub node_id: String,
+    /// What else is to be known about where the node is, for instance its zone (`local`).
+    pub topology: BTreeMap<String, String>,
     /// The pools; the first is used when a class names none.
     pub pools: Vec<PoolConfig>,
     /// Services offered by this process.
@@ -236,6 +238,7 @@ impl DriverConfig {
             kind,
             driver_name: kind.default_driver_name().to_owned(),
             node_id: node_id.into(),
+            topology: BTreeMap::new(),
             pools: Vec::new(),
             mode: Mode::All,
             max_volumes: 128,
@@ -265,6 +268,7 @@ impl DriverConfig {
         if !is_label(&self.node_id, 63, "-_.") {
             return Err(ConfigError::NodeId(self.node_id.clone()));
         }
+        self.validate_topology()?;
         if self.pools.is_empty() {
             return Err(ConfigError::NoPool);
         }
@@ -287,6 +291,32 @@ impl DriverConfig {
     }
 }
 
+impl DriverConfig {
+    fn validate_topology(&self) -> Result<(), ConfigError> {
+        let bad = |key: &str, why| Err(ConfigError::Topology(key.to_owned(), why));
+        let mut seen = BTreeSet::from([self.topology_key().to_ascii_lowercase()]);
+        for (key, value) in &self.topology {
+            let (prefix, name) = key.split_once('/').unwrap_or((TOPOLOGY_PREFIX, key));
+            if self.kind == DriverKind::Shared {
+                return bad(key, "volumes of a shared driver are everywhere");
+            }
+            if !is_label(prefix, 63, "-.") || !is_label(name, 63, "-_.") {
+                return bad(key, "the key must be a name, or a domain, a slash and a name");
+            }
+            if !is_label(value, 63, "-_.") {
+                return bad(key, "the value must be 1 to 63 letters, digits, '-', '_' or '.'");
+            }
+            if !seen.insert(key.to_ascii_lowercase()) {
+                return bad(key, "the key is given twice, or is the driver's own");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Stands for the missing part of a key.
+const TOPOLOGY_PREFIX: &str = "none";
+
 /// A setting that cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -298,6 +328,9 @@ pub enum ConfigError {
         "node id {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
     )]
     NodeId(String),
+    /// A topology segment breaks the CSI rules, or has no place here.
+    #[error("topology {0:?}: {1}")]
+    Topology(String, &'static str),
     /// No pool was given.
     #[error("at least one pool is needed")]
     NoPool,
@@ -345,7 +378,29 @@ mod tests {
     #[test]
     fn bad_settings_are_named() {
         type Change = fn(&mut DriverConfig);
-        let cases: [(&str, Change, &str); 10] = [
+        fn at(config: &mut DriverConfig, key: &str, value: &str) {
+            config.topology.insert(key.to_owned(), value.to_owned());
+        }
+        let cases: [(&str, Change, &str); 15] = [
+            ("slash twice", |c| at(c, "a/b/c", "z"), "a domain, a slash and a name"),
+            ("no value", |c| at(c, "zone", ""), "the value must be"),
+            ("own key", |c| at(c, "Topology.local.csi.longshore.dev/node", "x"), "own"),
+            (
+                "key twice",
+                |c| {
+                    at(c, "example.com/zone", "x");
+                    at(c, "example.com/Zone", "x");
+                },
+                "twice",
+            ),
+            (
+                "everywhere",
+                |c| {
+                    c.kind = DriverKind::Shared;
+                    at(c, "zone", "x");
+                },
+                "shared driver",
+            ),
             ("no time", |c| c.copy_budget = Duration::ZERO, "copy budget"),
             ("empty name", |c| c.driver_name.clear(), "driver name"),
             ("slash in name", |c| c.driver_name = "a/b".into(), "driver name"),

@@ -5,13 +5,14 @@ use longshore_csi::v1::{Topology, TopologyRequirement};
 use crate::config::{DriverConfig, DriverKind};
 use crate::refusal::Refusal;
 
-/// Where volumes and this node are: the node itself for `local`, nowhere in particular for
-/// `shared`.
+/// Where volumes and this node are: the node itself for `local`, with whatever else is known about
+/// its place, and nowhere in particular for `shared`.
 #[must_use]
 pub fn here(config: &DriverConfig) -> Option<Topology> {
     match config.kind {
         DriverKind::Local => {
-            let segments = [(config.topology_key(), config.node_id.clone())].into();
+            let mut segments = config.topology.clone();
+            segments.insert(config.topology_key(), config.node_id.clone());
             Some(Topology { segments })
         }
         DriverKind::Shared => None,
@@ -21,11 +22,9 @@ pub fn here(config: &DriverConfig) -> Option<Topology> {
 /// Whether one topology includes this node. A key this driver does not use excludes it.
 #[must_use]
 pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
-    let key = config.topology_key();
-    topology
-        .segments
-        .iter()
-        .all(|(name, value)| name.eq_ignore_ascii_case(&key) && *value == config.node_id)
+    let here = here(config).unwrap_or_default().segments;
+    let ours = |name: &str| here.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+    topology.segments.iter().all(|(name, value)| ours(name).is_some_and(|(_, own)| own == value))
 }
 
 /// Refuses a volume that would have to be elsewhere.
@@ -85,6 +84,23 @@ mod tests {
             let got = check(config, Some(&requirement)).err().map(|refusal| refusal.code());
             assert_eq!(got, want, "{name}");
         }
+        let mut zoned = local.clone();
+        zoned.topology.insert("example.com/zone".to_owned(), "z1".to_owned());
+        let mut both = n1.clone();
+        both.segments.extend(zoned.topology.clone());
+        let mut wrong = n1.clone();
+        wrong.segments.insert("example.com/zone".to_owned(), "z2".to_owned());
+        let cases = [
+            ("the whole place", &both, true),
+            ("its node", &n1, true),
+            ("its zone", &at("Example.com/Zone", "z1"), true),
+            ("its node in another zone", &wrong, false),
+            ("another node of its zone", &n2, false),
+        ];
+        for (name, topology, want) in cases {
+            assert_eq!(includes_here(&zoned, topology), want, "{name}");
+        }
+        assert_eq!(here(&zoned), Some(both));
         check(&local, None).unwrap();
         assert_eq!(here(&local), Some(n1));
         assert_eq!(here(&shared), None);

@@ -1,5 +1,6 @@
 //! `longshore driver`: the CSI drivers `local` and `shared`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -58,6 +59,10 @@ pub struct Flags {
     /// Name of the driver; local.csi.longshore.dev or shared.csi.longshore.dev when unset.
     #[arg(long, value_name = "NAME")]
     driver_name: Option<String>,
+    /// What else is known about where the node is, for instance `topology.kubernetes.io/zone=a`; the
+    /// node itself is always named (kind local; may be repeated).
+    #[arg(long, value_name = "KEY=VALUE")]
+    topology: Vec<String>,
     /// A directory for volumes, named `default` unless a name is given (required; may be repeated).
     #[arg(long, value_name = "[NAME=]DIR")]
     pool: Vec<String>,
@@ -91,6 +96,8 @@ pub struct Config {
     pub kind: Kind,
     /// Its name.
     pub driver_name: String,
+    /// Where the node is, beside the node itself.
+    pub topology: BTreeMap<String, String>,
     /// At least one.
     pub pools: Vec<Pool>,
     /// Which services.
@@ -115,6 +122,7 @@ impl TryFrom<Flags> for Config {
             node_id,
             kind,
             driver_name,
+            topology,
             pool,
             mode,
             max_volumes,
@@ -144,6 +152,7 @@ impl TryFrom<Flags> for Config {
                 .ok_or_else(|| required("--node-id", "it tells nodes apart"))?,
             kind,
             driver_name: checked_name(driver_name)?,
+            topology: segments(&topology, kind)?,
             pools: pool::distinct(pools)?,
             mode,
             max_volumes: Some(max_volumes).filter(|count| *count > 0),
@@ -165,6 +174,7 @@ impl From<Config> for longshore_driver::DriverConfig {
             kind,
             driver_name: config.driver_name,
             node_id: config.node_id,
+            topology: config.topology,
             pools: config.pools.into_iter().map(pool).collect(),
             mode: match config.mode {
                 Mode::All => longshore_driver::Mode::All,
@@ -189,6 +199,23 @@ pub fn freeze_holder() -> HolderProgram {
         program: "/proc/self/exe".into(),
         args: vec![super::tree::FREEZE_HOLDER.to_owned()],
     }
+}
+
+/// The parts of a place, each named once.
+fn segments(given: &[String], kind: Kind) -> Result<BTreeMap<String, String>, UsageError> {
+    let bad = |text: &str, why| UsageError::bad_value("--topology", text, why);
+    let mut segments = BTreeMap::new();
+    for text in given {
+        if kind == Kind::Shared {
+            return Err(bad(text, "volumes of a shared driver are everywhere"));
+        }
+        let pair = text.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty());
+        let (key, value) = pair.ok_or_else(|| bad(text, "it is of the form KEY=VALUE"))?;
+        if segments.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(bad(text, "its key is given twice"));
+        }
+    }
+    Ok(segments)
 }
 
 /// A file system that the driver can make.
@@ -229,6 +256,12 @@ mod tests {
         assert_eq!(plain.default_fstype, FsType::Ext4);
         assert_eq!(plain.copy_budget, longshore_driver::config::DEFAULT_COPY_BUDGET);
         assert!(longshore_driver::DriverConfig::from(plain).validate().is_ok());
+        let zoned = config(
+            "--endpoint /s --node-id n --pool /p --topology example.com/zone=a --topology rack=2",
+        )
+        .unwrap();
+        assert_eq!(zoned.topology["example.com/zone"], "a");
+        assert!(longshore_driver::DriverConfig::from(zoned).validate().is_ok());
         let shared = config(
             "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5 --default-fstype xfs",
         )
@@ -252,6 +285,9 @@ mod tests {
             ("--endpoint /s --node-id n --pool /p --default-fstype ntfs", "supported: ext4, xfs"),
             ("--endpoint /s --node-id n --pool /p --overcommit 0.5", "at least 1"),
             ("--endpoint /s --node-id n --pool /p --driver-name a/b", "a driver name has"),
+            ("--endpoint /s --node-id n --pool /p --topology zone", "of the form KEY=VALUE"),
+            ("--endpoint /s --node-id n --pool /p --topology z=a --topology z=b", "given twice"),
+            ("--endpoint /s --node-id n --pool /p --kind shared --topology z=a", "everywhere"),
             ("--endpoint tcp://x:1 --node-id n --pool /p", "only a path or unix:///path"),
         ] {
             let sentence = config(line).expect_err(line);
