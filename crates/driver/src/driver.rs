@@ -13,6 +13,7 @@ use crate::id::VolumeId;
 use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError, Role};
 use crate::refusal::Refusal;
+use crate::remote::desk::{self, Desk};
 
 /// Why a driver did not start or did not keep running.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     busy: Arc<Mutex<Busy>>,
     /// Volumes attached to each node, as recorded; only the controller changes them.
     pub attached: Mutex<HashMap<String, BTreeSet<VolumeId>>>,
+    /// Where controllers in other processes ask for volumes to be held still.
+    pub desks: Mutex<Vec<Desk>>,
 }
 
 impl Driver {
@@ -68,6 +71,7 @@ impl Driver {
             alone: config.kind == DriverKind::Local
                 && config.mode.controller()
                 && config.mode.node(),
+            elsewhere: config.kind == DriverKind::Shared,
             node_id: &config.node_id,
             overcommit: config.overcommit,
             faults: &config.faults,
@@ -76,7 +80,13 @@ impl Driver {
         for pool in &config.pools {
             pools.push(Pool::open(pool, role)?);
         }
-        let inner = Inner { config, pools, busy: Arc::default(), attached: Mutex::default() };
+        let inner = Inner {
+            config,
+            pools,
+            busy: Arc::default(),
+            attached: Mutex::default(),
+            desks: Mutex::default(),
+        };
         if inner.config.mode.node() {
             inner.settle_node().map_err(DriverError::Settle)?;
         }
@@ -86,7 +96,9 @@ impl Driver {
         if inner.config.mode.controller() && inner.config.kind == DriverKind::Shared {
             inner.count_attachments().map_err(DriverError::Settle)?;
         }
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        desk::open(&inner);
+        Ok(Self { inner })
     }
 
     /// The settings it runs on.

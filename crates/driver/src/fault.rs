@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Every point, in the order in which a volume's life passes them.
-pub const POINTS: [&str; 38] = [
+pub const POINTS: [&str; 54] = [
     "create.reserved",
     "create.image-made",
     "create.image-filled",
@@ -36,9 +36,25 @@ pub const POINTS: [&str; 38] = [
     "unstage.detached",
     "detach.recorded",
     "snapshot.drafted",
+    "freeze.noted",
+    "holder.noted",
+    "holder.frozen",
+    "freeze.frozen",
+    "remote.ready",
+    "remote.frozen",
+    "cut.copied",
+    "holder.thawed",
+    "freeze.thawed",
     "snapshot.recorded",
     "snapshot.image-named",
+    "group.drafted",
+    "group.member-saved",
+    "group.recorded",
+    "group.named",
+    "group.retired",
+    "group.member-deleted",
     "snapshot.retired",
+    "snapshot.image-removed",
     "delete.retired",
     "delete.image-removed",
     "ephemeral.created",
@@ -47,31 +63,71 @@ pub const POINTS: [&str; 38] = [
     "ephemeral.forgotten",
 ];
 
+/// Something that a driver can be made to forget, so that a test can see whether anybody notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leak {
+    /// The image of a volume that is deleted.
+    VolumeImage,
+    /// The image of a snapshot that is deleted.
+    SnapshotImage,
+    /// The mount and the device of a volume that is unstaged.
+    Device,
+}
+
 type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// What happens at the points: nothing, unless a test says otherwise.
 #[derive(Clone, Default)]
-pub struct Faults(Option<Hook>);
+pub struct Faults {
+    hook: Option<Hook>,
+    #[cfg(feature = "planted-bugs")]
+    leak: Option<Leak>,
+}
 
 impl Faults {
     /// Nothing happens.
-    pub const NONE: Self = Self(None);
+    pub const NONE: Self = Self {
+        hook: None,
+        #[cfg(feature = "planted-bugs")]
+        leak: None,
+    };
 
     /// `hook` is called with the name of every point that is passed.
     pub fn new(hook: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(hook)))
+        let mut faults = Self::NONE;
+        faults.hook = Some(Arc::new(hook));
+        faults
+    }
+
+    /// The driver forgets something, each time.
+    #[cfg(feature = "planted-bugs")]
+    #[must_use]
+    pub fn forgetting(self, leak: Leak) -> Self {
+        Self { leak: Some(leak), ..self }
     }
 
     /// Passes a point.
     pub(crate) fn at(&self, point: &'static str) {
-        if let Some(hook) = &self.0 {
+        if let Some(hook) = &self.hook {
             hook(point);
         }
+    }
+
+    /// Whether this is to be forgotten. Never, in what is shipped.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn forgets(&self, leak: Leak) -> bool {
+        self.leak == Some(leak)
+    }
+
+    /// Whether this is to be forgotten. Never, in what is shipped.
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn forgets(&self, _: Leak) -> bool {
+        false
     }
 }
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Faults(a hook)" } else { "Faults(none)" })
+        f.write_str(if self.hook.is_some() { "Faults(a hook)" } else { "Faults(none)" })
     }
 }

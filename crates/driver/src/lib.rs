@@ -8,7 +8,8 @@
 //!   finished or undone from the disk alone.
 //! * [`loopdev`], [`format`], [`mount`]: the kernel's side, each known by what it *is* (inode,
 //!   signature, device number) and never by a path or a number that may come to mean another thing.
-//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem that holds still meanwhile.
+//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem that holds still meanwhile;
+//!   `remote`: the same for a controller in another process of the machine.
 //! * `controller`, `snapshot` and `node`: the rules of each call, blocking and free of locks.
 //! * `service`: the CSI services around them, with one lock for each volume.
 //!
@@ -39,6 +40,7 @@ mod mutable;
 mod node;
 pub mod pool;
 pub mod refusal;
+mod remote;
 mod service;
 mod snapshot;
 

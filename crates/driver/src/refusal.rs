@@ -62,6 +62,16 @@ pub enum Refusal {
         /// Why.
         source: FreezeError,
     },
+    /// The node that has a volume could not hold it still.
+    #[error("node {node}: {text}")]
+    Node {
+        /// The node.
+        node: String,
+        /// What it said.
+        code: Code,
+        /// And why.
+        text: String,
+    },
     /// An image could not be copied.
     #[error("volume {id}: {source}")]
     Copy {
@@ -99,6 +109,7 @@ impl Refusal {
             }
             Self::Format(_) => Code::Internal,
             Self::Freeze { source, .. } => freeze_code(source),
+            Self::Node { code, .. } => *code,
             Self::Copy { source: CopyError::TooSlow { .. }, .. } => Code::FailedPrecondition,
             Self::Copy { source: CopyError::Io { source, .. }, .. } => io_code(source),
             Self::Place(PlaceError::Bad { .. }) => Code::InvalidArgument,
@@ -137,7 +148,7 @@ fn pool_code(error: &PoolError) -> Code {
         | PoolError::BadRecord { .. }
         | PoolError::BadSnapshot { .. } => Code::DataLoss,
         PoolError::InTheWay(_) => Code::FailedPrecondition,
-        PoolError::Busy { .. } => Code::Internal,
+        PoolError::Busy { .. } | PoolError::Locking { .. } => Code::Internal,
     }
 }
 

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::ioctl;
+use crate::fault::Faults;
 
 /// Set for the holder, so that a program can tell that it is meant.
 pub const ENV: &str = "LONGSHORE_FREEZE_HOLDER";
@@ -31,19 +32,25 @@ const FAILED: u8 = b'e';
 /// Line in the note before a freeze, and after its end.
 const NOTE_FROZEN: &str = "frozen";
 const NOTE_THAWED: &str = "thawed";
-/// A note never grows beyond a few lines.
+/// The last lines of a note are in here.
 const NOTE_LIMIT: usize = 4096;
 
 /// What the program named by [`super::HolderProgram`] does, and all it does.
 #[must_use]
 pub fn main() -> ExitCode {
-    match hold() {
+    main_with(&Faults::NONE)
+}
+
+/// As [`main`], with something that happens between its steps.
+#[must_use]
+pub fn main_with(faults: &Faults) -> ExitCode {
+    match hold(faults) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn hold() -> io::Result<()> {
+fn hold(faults: &Faults) -> io::Result<()> {
     ignore_signals()?;
     let mut control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mount = io::stdout().as_fd().try_clone_to_owned()?;
@@ -56,15 +63,18 @@ fn hold() -> io::Result<()> {
     }
     // First the note: a freeze that nobody knows of would stay for ever.
     write_note(&note, NOTE_FROZEN)?;
+    faults.at("holder.noted");
     if let Err(error) = ioctl::freeze(&mount) {
         write_note(&note, NOTE_THAWED)?;
         return answer(&mut control, FAILED, &error);
     }
+    faults.at("holder.frozen");
     let told = answer(&mut control, FROZEN, &io::Error::from_raw_os_error(0));
     let within = Duration::from_millis(u32::from_le_bytes(within).max(1).into());
     let in_time = told.is_ok() && wait_for_order(&mut control, within);
     let thawed = ioctl::thaw(&mount);
     write_note(&note, NOTE_THAWED)?;
+    faults.at("holder.thawed");
     match thawed {
         Ok(()) if in_time => answer(&mut control, THAWED, &io::Error::from_raw_os_error(0)),
         Ok(()) => answer(&mut control, LOST, &io::Error::from_raw_os_error(0)),
@@ -103,10 +113,17 @@ fn write_note(mut note: &File, line: &str) -> io::Result<()> {
     note.sync_data()
 }
 
+/// Notes that what a holder froze was thawed in its place.
+pub(super) fn note_thawed(note: &File) -> io::Result<()> {
+    write_note(note, NOTE_THAWED)
+}
+
 /// Whether the last thing that a note says is that a filesystem is frozen, since this boot.
 pub(super) fn says_frozen(note: &File) -> io::Result<bool> {
     let mut bytes = vec![0; NOTE_LIMIT];
-    let got = note.read_at(&mut bytes, 0)?;
+    // The end counts, however often it was frozen before.
+    let from = note.metadata()?.len().saturating_sub(NOTE_LIMIT as u64);
+    let got = note.read_at(&mut bytes, from)?;
     let text = String::from_utf8_lossy(&bytes[..got]).into_owned();
     let boot = boot_id()?;
     let known = |line: &&str| line.starts_with(NOTE_FROZEN) || line.starts_with(NOTE_THAWED);
@@ -131,6 +148,11 @@ mod tests {
             (format!("thawed {boot}\nfrozen {boot}\n"), true),
             ("frozen 0000\n".to_owned(), false),
             (format!("frozen {boot}\nthread 'main' panicked\n"), true),
+            (
+                format!("frozen {boot}\nthawed {boot}\n").repeat(99) + &format!("frozen {boot}\n"),
+                true,
+            ),
+            (format!("frozen {boot}\nthawed {boot}\n").repeat(99), false),
         ];
         for (text, want) in cases {
             let file = tempfile::tempfile().unwrap();

@@ -2,8 +2,9 @@
 //!
 //! A process that dies between freezing and thawing would leave every writer hanging. So a child
 //! does both ([`holder`]): it thaws when it is told to, when its parent is gone, and when its time
-//! is up. Should both be killed at once, a note in the pool says that the freeze was ours, and
-//! the next start thaws it. A freeze that somebody else made is never touched.
+//! is up. Should the child be killed, its parent thaws; should both be killed at once, a note in
+//! the pool says that the freeze was ours, and the next start thaws it. A freeze that somebody else
+//! made is never touched.
 
 pub mod holder;
 mod ioctl;
@@ -68,7 +69,23 @@ pub enum FreezeError {
 #[derive(Debug)]
 pub struct Frozen {
     control: Option<UnixStream>,
-    child: Option<Child>,
+    holder: Option<Holder>,
+}
+
+/// The child, and what it takes to do its work should it be killed.
+#[derive(Debug)]
+struct Holder {
+    child: Child,
+    mount: OwnedFd,
+    note: File,
+}
+
+impl Holder {
+    /// Waits until the child is gone, and thaws what it left frozen.
+    fn end(mut self) -> Result<(), FreezeError> {
+        let _ = self.child.wait();
+        thaw_noted(&self.note, &self.mount).map(drop)
+    }
 }
 
 impl Frozen {
@@ -86,21 +103,31 @@ impl Frozen {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(FreezeError::Ending),
             Err(error) => return Err(fail("lock the note of a freeze")(error.into())),
         }
+        // Of a holder that was killed when nobody waited for it any more.
+        thaw_noted(&note, &mount)?;
         let (ours, theirs) = UnixStream::pair().map_err(fail("make a socket"))?;
         let child = Command::new(&program.program)
             .args(&program.args)
             .env_clear()
             .env(holder::ENV, "1")
             .stdin(OwnedFd::from(theirs))
-            .stdout(mount)
-            .stderr(note)
+            .stdout(mount.try_clone().map_err(fail("use the mount"))?)
+            .stderr(note.try_clone().map_err(fail("use the note of a freeze"))?)
             // A key pressed in our terminal is not for the holder: it must outlive us.
             .process_group(0)
             .spawn()
             .map_err(fail("start the program that holds a freeze"))?;
-        let mut frozen = Self { control: Some(ours), child: Some(child) };
-        frozen.begin(until)?;
-        Ok(frozen)
+        let mut frozen = Self { control: Some(ours), holder: Some(Holder { child, mount, note }) };
+        match frozen.begin(until) {
+            Ok(()) => Ok(frozen),
+            // It goes on by itself, and nobody has to wait for that.
+            Err(FreezeError::TooSlow) => Err(FreezeError::TooSlow),
+            Err(error) => {
+                frozen.control = None;
+                frozen.holder.take().map_or(Ok(()), Holder::end)?;
+                Err(error)
+            }
+        }
     }
 
     fn begin(&mut self, until: Instant) -> Result<(), FreezeError> {
@@ -118,13 +145,11 @@ impl Frozen {
 
     /// Thaws, and says whether the filesystem was frozen all the time.
     pub fn thaw(mut self) -> Result<(), FreezeError> {
-        self.control().write_all(&[THAW]).map_err(|_| FreezeError::Lost)?;
+        let told = self.control().write_all(&[THAW]).map_err(|_| FreezeError::Lost);
         // Thawing needs no disk; a holder that does not answer is being killed.
-        let answer = self.answer(Duration::from_secs(60));
+        let answer = told.and_then(|()| self.answer(Duration::from_secs(60)));
         self.control = None;
-        if let Some(mut child) = self.child.take() {
-            let _ = child.wait();
-        }
+        self.holder.take().map_or(Ok(()), Holder::end)?;
         match answer {
             Ok((THAWED, _)) => Ok(()),
             Ok((LOST, _)) | Err(_) => Err(FreezeError::Lost),
@@ -159,9 +184,9 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         // The holder sees the end of the connection and thaws.
         self.control = None;
-        if let Some(mut child) = self.child.take() {
+        if let Some(holder) = self.holder.take() {
             // A freeze that takes long ends only when it is through; nobody has to wait for that.
-            std::thread::spawn(move || child.wait());
+            std::thread::spawn(move || holder.end());
         }
     }
 }
@@ -169,16 +194,22 @@ impl Drop for Frozen {
 /// Thaws what a freeze of ours left, judging by its note. Waits for a holder that is at it.
 pub fn thaw_leftover(note: &File, mount: Option<OwnedFd>) -> Result<bool, FreezeError> {
     wait_for_holder(note)?;
-    let Some(mount) = mount else { return Ok(false) };
+    mount.map_or(Ok(false), |mount| thaw_noted(note, &mount))
+}
+
+/// Thaws if the note says that a holder froze it, which must be gone by now.
+fn thaw_noted(note: &File, mount: &OwnedFd) -> Result<bool, FreezeError> {
     if !holder::says_frozen(note).map_err(fail("read the note of a freeze"))? {
         return Ok(false);
     }
-    match ioctl::thaw(&mount) {
-        Ok(()) => Ok(true),
+    let thawed = match ioctl::thaw(mount) {
+        Ok(()) => true,
         // The holder was killed before it froze anything.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
-        Err(error) => Err(fail("thaw the filesystem")(error)),
-    }
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => false,
+        Err(error) => return Err(fail("thaw the filesystem")(error)),
+    };
+    holder::note_thawed(note).map_err(fail("write the note of a freeze"))?;
+    Ok(thawed)
 }
 
 /// A holder whose parent is gone has nothing left to do but thaw.

@@ -24,6 +24,8 @@ pub struct Entry {
     pub fstype: String,
     /// What it was mounted from, as the one who mounted it wrote it.
     pub source: PathBuf,
+    /// Options of the filesystem, with commas between them.
+    pub options: String,
 }
 
 impl Entry {
@@ -61,6 +63,11 @@ impl MountTable {
     /// Device number of the filesystem that an open file is on, as the table gives it; that of the
     /// file itself may be another one (btrfs).
     pub fn device_of(fd: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
+        Ok(Self::entry_of(fd)?.map(|entry| entry.device))
+    }
+
+    /// The mount that an open file is on.
+    pub fn entry_of(fd: &OwnedFd) -> io::Result<Option<Entry>> {
         let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd()))?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
         let Some(id) = id else { return Ok(None) };
@@ -68,7 +75,7 @@ impl MountTable {
         let line = table.split(|&b| b == b'\n').find(|line| {
             line.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
         });
-        Ok(line.and_then(parse_line).map(|entry| entry.device))
+        Ok(line.and_then(parse_line))
     }
 
     /// The mount that is on top at exactly this path.
@@ -125,6 +132,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         filesystem_read_only: refuses.iter().any(|word| has(of_filesystem, word)),
         fstype,
         source,
+        options: String::from_utf8_lossy(of_filesystem).into_owned(),
     })
 }
 
@@ -199,5 +207,8 @@ mod tests {
     fn the_real_table_has_a_root() {
         let table = MountTable::read().unwrap();
         assert!(table.at(Path::new("/proc")).is_some());
+        let proc = OwnedFd::from(std::fs::File::open("/proc").unwrap());
+        let entry = MountTable::entry_of(&proc).unwrap().expect("mounted");
+        assert_eq!((entry.fstype.as_str(), entry.path.as_path()), ("proc", Path::new("/proc")));
     }
 }

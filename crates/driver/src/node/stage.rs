@@ -15,6 +15,7 @@ use super::{Look, show};
 use crate::access::{Access, AccessKind};
 use crate::config::{DriverKind, FsType};
 use crate::driver::Inner;
+use crate::fault::Leak;
 use crate::format::{self, FormatOptions, Plan};
 use crate::loopdev::{self, Binding, tune};
 use crate::mount::options::Options;
@@ -315,6 +316,10 @@ impl Inner {
         if let Some(other) = other {
             let text = format!("volume {id} is still published at {}", show(&other.path));
             return Err(Refusal::Precondition(text));
+        }
+        if self.config.faults.forgets(Leak::Device) {
+            pool.forget_staging(&id, &self.config.node_id)?;
+            return done;
         }
         if let Some(entry) = mounted {
             unmount(&entry.path)?;

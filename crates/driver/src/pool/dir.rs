@@ -5,8 +5,8 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
@@ -137,6 +137,17 @@ impl Dir {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Ok(Space { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+    }
+
+    /// The open directory itself.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// A path to `name` that is valid in this process and short enough for the address of a
+    /// socket, however long the path of the directory is.
+    pub fn short_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
 
     /// Identity of the directory itself.

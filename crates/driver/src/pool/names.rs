@@ -10,6 +10,7 @@
 //! | `.tmp-<id>.json` | a record being rewritten |
 //! | `.stg-<id>-<hash>.json` | the volume is staged on a node, or about to be |
 //! | `.node-<hash>.json` | a node that has this pool (`shared`) |
+//! | `.ask-<hash>` | the socket at which a node of this machine is asked to hold a volume still |
 //! | `.reserve` | room for notes and records in a pool with thick volumes |
 //! | `.lock` | held by the one controller of the pool |
 //!
@@ -98,6 +99,12 @@ pub fn node(node_id: &str) -> String {
     format!(".node-{}.json", hash(node_id))
 }
 
+/// Name of the socket at which a node is asked to hold a volume still.
+#[must_use]
+pub fn desk(node_id: &str) -> String {
+    format!(".ask-{}", hash(node_id))
+}
+
 /// Node ids come from outside, so they never appear in a file name as they are.
 pub(super) fn hash(text: &str) -> String {
     use sha2::{Digest, Sha256};
@@ -160,6 +167,7 @@ mod tests {
             "vol-1.img",
             ".new-x.img",
             &node("n"),
+            &desk("n"),
         ] {
             assert_eq!(parse(name), Entry::Other, "{name}");
         }

@@ -1,5 +1,7 @@
 //! Small files by which nodes tell each other, and their own next process, what they have.
 
+use std::path::PathBuf;
+
 use super::record::Staged;
 use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names};
 use crate::id::VolumeId;
@@ -50,6 +52,11 @@ impl Pool {
             self.io("note a node", self.dir.replace(&temporary, &name, text.as_bytes()))?;
         }
         Ok(())
+    }
+
+    /// The socket at which a node of this machine can be asked to hold a volume still.
+    pub fn desk_path(&self, node_id: &str) -> PathBuf {
+        self.dir.short_path(&names::desk(node_id))
     }
 
     /// Whether a driver of that node ever opened this pool.

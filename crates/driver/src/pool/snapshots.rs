@@ -24,6 +24,7 @@ use super::record::{Content, VERSION};
 use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names};
 use crate::config::FsType;
 use crate::copy::{self, Method};
+use crate::fault::Leak;
 use crate::id::{GroupId, SnapshotId, VolumeId};
 
 /// One snapshot, as recorded in `<id>.json`.
@@ -228,17 +229,17 @@ impl Pool {
 
     /// Removes a snapshot; one that is not there is as good.
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), PoolError> {
-        self.retire(id.as_str())?;
+        self.retire(id.as_str(), "snapshot.retired")?;
         self.finish_snapshot_delete(id)
     }
 
     /// Commits a deletion.
-    fn retire(&self, id: &str) -> Result<(), PoolError> {
+    fn retire(&self, id: &str, point: &'static str) -> Result<(), PoolError> {
         if self.io("look for a record", self.dir.has_file(&record(id)))? {
             let renamed = self.dir.rename(&record(id), &deleting(id), RenameFlags::empty());
             self.io("retire a record", renamed)?;
             self.io("flush it", self.dir.sync())?;
-            self.faults.at("snapshot.retired");
+            self.faults.at(point);
         }
         Ok(())
     }
@@ -247,7 +248,10 @@ impl Pool {
         if !self.io("look for leftovers", self.dir.has_file(&deleting(id.as_str())))? {
             return Ok(());
         }
-        self.io("remove an image", self.dir.remove(&image(id)))?;
+        if !self.faults.forgets(Leak::SnapshotImage) {
+            self.io("remove an image", self.dir.remove(&image(id)))?;
+        }
+        self.faults.at("snapshot.image-removed");
         self.io("remove a record", self.dir.remove(&deleting(id.as_str())))?;
         self.release(id.as_str());
         Ok(())
@@ -256,12 +260,17 @@ impl Pool {
     /// Makes a group of snapshots exist, all of which are committed.
     pub fn commit_group(&self, group: &GroupRecord) -> Result<(), PoolError> {
         let (temporary, name) = (temporary(group.id.as_str()), record(group.id.as_str()));
-        self.io("write a record", self.dir.replace(&temporary, &name, &render(group)))
+        self.io("write a record", self.dir.write_new(&temporary, &render(group)))?;
+        self.faults.at("group.recorded");
+        let named = self.dir.rename(&temporary, &name, RenameFlags::empty());
+        self.io("name a record", named)?;
+        self.faults.at("group.named");
+        self.io("flush it", self.dir.sync())
     }
 
     /// Commits the end of a group: from here on its snapshots do not exist.
     pub fn retire_group(&self, id: &GroupId) -> Result<(), PoolError> {
-        self.retire(id.as_str())
+        self.retire(id.as_str(), "group.retired")
     }
 
     /// Forgets a retired group whose snapshots are gone.

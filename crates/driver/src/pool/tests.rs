@@ -5,8 +5,14 @@ use super::record::{Content, VERSION};
 use super::*;
 use crate::fault::Faults;
 
-const ALONE: Role<'static> =
-    Role { controller: true, alone: true, node_id: "n1", overcommit: 1.0, faults: &Faults::NONE };
+const ALONE: Role<'static> = Role {
+    controller: true,
+    alone: true,
+    elsewhere: false,
+    node_id: "n1",
+    overcommit: 1.0,
+    faults: &Faults::NONE,
+};
 
 fn record(name: &str, capacity_bytes: u64) -> Record {
     Record {

@@ -1,7 +1,7 @@
 //! Cutting: copies of one or several volumes as they are at one moment.
 //!
 //! Whoever uses a volume is held up or flushed first: a mounted filesystem is frozen, a raw device
-//! is flushed. Frozen time is what users feel, so everything slow (writing back, making files,
+//! is flushed, by the process of the node that has it. Frozen time is what users feel, so everything slow (writing back, making files,
 //! flushing the copies) happens before or after it.
 
 use std::fs::File;
@@ -14,12 +14,15 @@ use crate::config::DriverKind;
 use crate::copy::{self, CopyError, Method, Terms};
 use crate::driver::Inner;
 use crate::freeze::{FreezeError, Frozen};
+use crate::id::VolumeId;
 use crate::loopdev::{self, LoopDevice};
 use crate::mount::table::MountTable;
 use crate::node::show;
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
+use crate::remote::Usage;
+use crate::remote::ask::Remote;
 
 /// A volume to be copied, and the empty file that gets the copy.
 pub(crate) struct Job<'a> {
@@ -39,13 +42,25 @@ impl Job<'_> {
 }
 
 /// What stands between a volume's image and a copy of it.
-enum Use {
+pub(crate) enum Use {
     /// Nothing has it.
     Idle,
     /// A filesystem is mounted; one of its directories.
     Mounted(OwnedFd),
     /// It is a raw device on this node.
     Raw(LoopDevice),
+    /// Another process of this machine has it, and keeps it as it is.
+    Elsewhere(Remote),
+}
+
+impl Use {
+    fn is_raw(&self) -> bool {
+        match self {
+            Self::Raw(_) => true,
+            Self::Elsewhere(remote) => remote.usage == Usage::Raw,
+            Self::Idle | Self::Mounted(_) => false,
+        }
+    }
 }
 
 /// A volume ready to be cut.
@@ -57,7 +72,13 @@ struct Ready<'a> {
     _turn: File,
 }
 
-type Held<'a> = (&'a Job<'a>, Frozen);
+/// A frozen filesystem, and who holds it.
+enum Hold {
+    Here(Frozen),
+    There(Remote),
+}
+
+type Held<'a> = (&'a Job<'a>, Hold);
 
 impl Inner {
     /// Copies all volumes as they are at one moment between now and the answer. The caller holds
@@ -67,7 +88,7 @@ impl Inner {
         for job in jobs {
             ready.push(self.prepare(job, jobs.len() > 1)?);
         }
-        let (frozen, until) = match self.freeze_all(&ready) {
+        let (frozen, until) = match self.freeze_all(&mut ready) {
             Ok(frozen) => frozen,
             Err(error) => return Err(self.advise(error)),
         };
@@ -81,15 +102,33 @@ impl Inner {
     /// Freezes whatever is mounted, one after the other; when the last one is frozen, all are.
     fn freeze_all<'a>(
         &self,
-        ready: &'a [Ready<'a>],
+        ready: &mut [Ready<'a>],
     ) -> Result<(Vec<Held<'a>>, Option<Instant>), Refusal> {
         let mut until = None;
         let mut held = Vec::new();
+        let budget = self.config.copy_budget;
+        let mut deadline = || *until.get_or_insert_with(|| Instant::now() + budget);
         for one in ready {
-            let Use::Mounted(mount) = &one.usage else { continue };
-            let until = *until.get_or_insert_with(|| Instant::now() + self.config.copy_budget);
-            match self.freeze_one(one.job, mount, until) {
-                Ok(frozen) => held.push((one.job, frozen)),
+            let job = one.job;
+            let hold = match std::mem::replace(&mut one.usage, Use::Idle) {
+                Use::Mounted(mount) => self
+                    .freeze_one(job.pool, &job.record.id, &mount, deadline())
+                    .map(|frozen| Some(Hold::Here(frozen))),
+                Use::Elsewhere(mut remote) if remote.usage == Usage::Mounted => {
+                    let frozen = remote.freeze(deadline());
+                    frozen.map(|()| {
+                        self.fault("remote.frozen");
+                        Some(Hold::There(remote))
+                    })
+                }
+                // Kept as it is until all is done.
+                other => {
+                    one.usage = other;
+                    Ok(None)
+                }
+            };
+            match hold {
+                Ok(hold) => held.extend(hold.map(|hold| (job, hold))),
                 Err(error) => {
                     // The first failure is the answer.
                     let _ = self.thaw_all(held);
@@ -100,32 +139,52 @@ impl Inner {
         Ok((held, until))
     }
 
-    fn freeze_one(
+    /// Freezes a filesystem that is mounted here.
+    pub(crate) fn freeze_one(
         &self,
-        job: &Job<'_>,
+        pool: &Pool,
+        id: &VolumeId,
         mount: &OwnedFd,
         until: Instant,
     ) -> Result<Frozen, Refusal> {
-        let (id, node) = (&job.record.id, &self.config.node_id);
+        let node = &self.config.node_id;
         let fail = |source| Refusal::Freeze { id: id.clone(), source };
         let mount = mount.try_clone().map_err(|e| fail(io("use its mount", e)))?;
-        let note = job.pool.freeze_note(id, node)?;
+        let note = pool.freeze_note(id, node)?;
+        self.fault("freeze.noted");
         let frozen = Frozen::freeze(self.config.freeze_holder.as_ref(), mount, note, until);
         // A holder that is still at it keeps its note, for whoever comes next.
         if !matches!(frozen, Ok(_) | Err(FreezeError::TooSlow | FreezeError::Ending)) {
-            job.pool.forget_freeze(id, node)?;
+            pool.forget_freeze(id, node)?;
+        }
+        if frozen.is_ok() {
+            self.fault("freeze.frozen");
         }
         frozen.map_err(fail)
+    }
+
+    /// Thaws a filesystem that is mounted here, and says whether it was frozen until now.
+    pub(crate) fn thaw_one(
+        &self,
+        pool: &Pool,
+        id: &VolumeId,
+        frozen: Frozen,
+    ) -> Result<(), Refusal> {
+        let thawed = frozen.thaw().map_err(|source| Refusal::Freeze { id: id.clone(), source });
+        self.fault("freeze.thawed");
+        let forgotten = pool.forget_freeze(id, &self.config.node_id);
+        thawed.and(forgotten.map_err(Refusal::from))
     }
 
     /// Thaws everything, and says whether it was all frozen until now.
     fn thaw_all(&self, frozen: Vec<Held<'_>>) -> Result<(), Refusal> {
         let mut held = Ok(());
-        for (job, frozen) in frozen {
-            let id = &job.record.id;
-            let thawed = frozen.thaw().map_err(|source| Refusal::Freeze { id: id.clone(), source });
-            let forgotten = job.pool.forget_freeze(id, &self.config.node_id);
-            held = held.and(thawed).and(forgotten.map_err(Refusal::from));
+        for (job, hold) in frozen {
+            let thawed = match hold {
+                Hold::Here(frozen) => self.thaw_one(job.pool, &job.record.id, frozen),
+                Hold::There(remote) => remote.thaw(),
+            };
+            held = held.and(thawed);
         }
         held
     }
@@ -138,32 +197,39 @@ impl Inner {
             .read(id)?
             .ok_or_else(|| Refusal::NotFound(format!("volume {id} does not exist")))?;
         let usage = self.usage(pool, &record)?;
+        if usage.is_raw() && several {
+            return Err(Refusal::Precondition(format!(
+                "volume {id} is in use as a raw device, which cannot be held still together \
+                 with others; stop its pod or take it out of the group"
+            )));
+        }
+        if usage.is_raw() && !job.shares() {
+            return Err(Refusal::Precondition(format!(
+                "volume {id} is in use as a raw device and can only be copied slowly; stop its \
+                 pod, or use thin volumes in a pool on xfs or btrfs"
+            )));
+        }
+        self.write_back(id, &usage)?;
         let image = pool.image(id, OFlags::RDONLY)?;
-        match &usage {
-            Use::Idle => {}
-            Use::Mounted(mount) => {
-                // What is written back now need not be written back while everybody waits.
-                let written = rustix::fs::syncfs(mount).map_err(std::io::Error::from);
-                let fail = |source| Refusal::Freeze { id: id.clone(), source };
-                written
-                    .and_then(|()| image.sync_data())
-                    .map_err(|e| fail(io("write it back", e)))?;
-            }
-            Use::Raw(_) if several => {
-                return Err(Refusal::Precondition(format!(
-                    "volume {id} is in use as a raw device, which cannot be held still together \
-                     with others; stop its pod or take it out of the group"
-                )));
-            }
-            Use::Raw(_) if !job.shares() => {
-                return Err(Refusal::Precondition(format!(
-                    "volume {id} is in use as a raw device and can only be copied slowly; stop its \
-                     pod, or use thin volumes in a pool on xfs or btrfs"
-                )));
-            }
-            Use::Raw(device) => loopdev::flush(*device)?,
+        if matches!(usage, Use::Mounted(_) | Use::Elsewhere(_)) {
+            let fail = |source| Refusal::Freeze { id: id.clone(), source };
+            image.sync_data().map_err(|e| fail(io("write it back", e)))?;
         }
         Ok(Ready { job, image, usage, _turn: turn })
+    }
+
+    /// What is written back now need not be written back while everybody waits.
+    pub(crate) fn write_back(&self, id: &VolumeId, usage: &Use) -> Result<(), Refusal> {
+        match usage {
+            Use::Mounted(mount) => {
+                let written = rustix::fs::syncfs(mount).map_err(std::io::Error::from);
+                let fail = |source| Refusal::Freeze { id: id.clone(), source };
+                written.map_err(|e| fail(io("write it back", e)))
+            }
+            Use::Raw(device) => Ok(loopdev::flush(*device)?),
+            // A node elsewhere has done so.
+            Use::Idle | Use::Elsewhere(_) => Ok(()),
+        }
     }
 
     /// Who has the volume. Freezing is possible only on the node that has it mounted.
@@ -172,13 +238,16 @@ impl Inner {
         for other in record.attachments.iter().filter(|one| one.node != *here) {
             // Several nodes that only read leave the image as it is.
             if !other.many_nodes && pool.is_staged(id, &other.node)? {
-                return Err(Refusal::Precondition(format!(
-                    "volume {id} is in use on node {}, and can be copied only by the driver there; \
-                     stop its pod",
-                    other.node
-                )));
+                let remote = Remote::prepare(pool, id, &other.node)?;
+                self.fault("remote.ready");
+                return Ok(Use::Elsewhere(remote));
             }
         }
+        self.usage_here(pool, id)
+    }
+
+    /// How this node has a volume.
+    pub(crate) fn usage_here(&self, pool: &Pool, id: &VolumeId) -> Result<Use, Refusal> {
         if self.config.kind == DriverKind::Shared && !self.config.mode.node() {
             return Ok(Use::Idle);
         }
@@ -206,11 +275,14 @@ impl Inner {
     fn copy_one(&self, one: &Ready<'_>, until: Option<Instant>) -> Result<Method, Refusal> {
         let terms = Terms { share: one.job.shares(), until };
         let copied = copy::copy(&one.image, one.job.to, terms);
-        copied.map_err(|source| Refusal::Copy { id: one.job.record.id.clone(), source })
+        let copied =
+            copied.map_err(|source| Refusal::Copy { id: one.job.record.id.clone(), source })?;
+        self.fault("cut.copied");
+        Ok(copied)
     }
 
     /// What to do about a volume that cannot be copied in time.
-    fn advise(&self, refusal: Refusal) -> Refusal {
+    pub(crate) fn advise(&self, refusal: Refusal) -> Refusal {
         let slow = matches!(
             refusal,
             Refusal::Copy { source: CopyError::TooSlow { .. }, .. }

@@ -138,6 +138,7 @@ impl Inner {
             let file = pool.draft_snapshot(&record.id, pool.data_bytes(&source.id)?)?;
             drafts.push(Draft { pool, source, file, record });
         }
+        self.fault("group.drafted");
         let jobs: Vec<_> = drafts
             .iter()
             .map(|draft| Job {
@@ -152,6 +153,7 @@ impl Inner {
         for (draft, method) in drafts.iter_mut().zip(methods) {
             draft.record.created = created;
             draft.pool.commit_snapshot(&mut draft.record, &draft.file, method)?;
+            self.fault("group.member-saved");
         }
         Ok(())
     }
@@ -181,6 +183,7 @@ impl Inner {
             for pool in &self.pools {
                 pool.delete_snapshot(&member.snapshot)?;
             }
+            self.fault("group.member-deleted");
         }
         home.forget_group(&id)?;
         done
