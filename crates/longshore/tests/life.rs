@@ -110,3 +110,50 @@ fn two_instances_side_by_side() {
     assert_eq!(two.stop(), Some(0));
     assert_eq!(loops_below(home.path()), Vec::<String>::new());
 }
+
+/// A volume that is written in the pod itself: made for it, kept through a crash of everything
+/// around it, and gone with it.
+#[test]
+fn an_inline_volume_lives_with_its_pod() {
+    if !can_run("inline") {
+        return;
+    }
+    let home = Home::new("inline");
+    let up = Instance::up(&home, "data");
+    let object = up.json("csidriver", "local.csi.longshore.dev");
+    assert_eq!(
+        object["spec"]["volumeLifecycleModes"],
+        serde_json::json!(["Persistent", "Ephemeral"])
+    );
+    let yaml = pod("scratch", "none", "echo kept > /data/file; sync; sleep 1000").replace(
+        "persistentVolumeClaim: {claimName: none}",
+        "csi: {driver: local.csi.longshore.dev, fsType: ext4, volumeAttributes: {size: 8Mi}}",
+    );
+    up.apply(&yaml);
+    let running = |pod: &serde_json::Value| pod["status"]["phase"] == "Running";
+    up.wait("pod", "scratch", "ran", running);
+    let images = images_below(&up.data_dir);
+    let sizes: Vec<u64> = images.iter().map(|path| path.metadata().unwrap().len()).collect();
+    assert_eq!(sizes, [8 << 20], "{images:?}");
+
+    up.kill();
+    let up = Instance::up(&home, "data");
+    up.wait("pod", "scratch", "was adopted", running);
+    assert_eq!(images_below(&up.data_dir), images);
+    assert!(up.cli(&["delete", "pod", "scratch"]).status.success());
+    up.wait("pod", "scratch", "went", serde_json::Value::is_null);
+    eventually("the image file is gone", || images_below(&up.data_dir).is_empty());
+    eventually("no mount is left", || mounts_below(&up.data_dir).is_empty());
+    eventually("no loop device is left", || loops_below(&up.data_dir).is_empty());
+
+    // The other driver has none, and says so.
+    let refused = yaml.replace("local.csi", "shared.csi").replace("scratch", "refused");
+    up.apply(&refused);
+    eventually("an event says why", || {
+        text(&up.cli(&["get", "events"])).contains("not supported by driver shared.csi")
+    });
+    assert!(up.cli(&["delete", "pod", "refused"]).status.success());
+    up.wait("pod", "refused", "went", serde_json::Value::is_null);
+    assert_eq!(images_below(&up.data_dir), Vec::<std::path::PathBuf>::new());
+    assert_eq!(up.stop(), Some(0));
+}

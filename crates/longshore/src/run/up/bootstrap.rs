@@ -70,15 +70,17 @@ fn objects() -> Vec<(String, Value)> {
     all.into_iter().map(|object| (id(&object), object)).collect()
 }
 
-/// A `CSIDriver`. Capacity is not published and inline volumes are not served yet, so neither is
-/// announced.
+/// A `CSIDriver`. Capacity is not published yet, so it is not announced. The local driver has inline
+/// volumes too, and knows them by what it is told about the pod.
 fn driver(name: &str, attach: bool) -> Value {
+    let inline = !attach;
+    let modes = if inline { json!(["Persistent", "Ephemeral"]) } else { json!(["Persistent"]) };
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
         "metadata": {"name": name},
         "spec": {
-            "attachRequired": attach, "podInfoOnMount": false, "fsGroupPolicy": "File",
-            "storageCapacity": false, "volumeLifecycleModes": ["Persistent"],
+            "attachRequired": attach, "podInfoOnMount": inline, "fsGroupPolicy": "File",
+            "storageCapacity": false, "volumeLifecycleModes": modes,
         },
     })
 }
