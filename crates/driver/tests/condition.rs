@@ -15,14 +15,6 @@ fn get(id: &str) -> ControllerGetVolumeRequest {
     ControllerGetVolumeRequest { volume_id: id.to_owned() }
 }
 
-fn stats(id: &str, path: &str) -> NodeGetVolumeStatsRequest {
-    NodeGetVolumeStatsRequest {
-        volume_id: id.to_owned(),
-        volume_path: path.to_owned(),
-        ..Default::default()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_is_shown_with_its_nodes_and_its_condition() {
     if !able("a_volume_is_shown_with_its_nodes_and_its_condition") {

@@ -41,12 +41,7 @@ async fn an_inline_volume_lives_as_long_as_its_path() {
         let file = Path::new(&target).join("f");
         assert!(!file.exists(), "round {round}: old data");
         std::fs::write(&file, "x").unwrap();
-        let stats = NodeGetVolumeStatsRequest {
-            volume_id: id.clone(),
-            volume_path: target.clone(),
-            ..Default::default()
-        };
-        let usage = client.node_get_volume_stats(stats).await.unwrap().usage;
+        let usage = client.node_get_volume_stats(stats(&id, &target)).await.unwrap().usage;
         assert!((4 * MIB..=8 * MIB).contains(&usage[0].total), "{usage:?}");
         // Its pod's business, and nobody's to list.
         let list = client.list_volumes(ListVolumesRequest::default()).await.unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::*;
+use common::{grow_on_node as expand, *};
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::*;
 use longshore_driver::{DriverKind, FsType};
@@ -12,15 +12,6 @@ use tonic::Code;
 
 fn range(required_bytes: i64, limit_bytes: i64) -> Option<CapacityRange> {
     Some(CapacityRange { required_bytes, limit_bytes })
-}
-
-fn expand(id: &str, path: &str, bytes: i64) -> NodeExpandVolumeRequest {
-    NodeExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        volume_path: path.to_owned(),
-        capacity_range: range(bytes, 0),
-        ..Default::default()
-    }
 }
 
 fn controller_expand(id: &str, bytes: i64, limit: i64) -> ControllerExpandVolumeRequest {
@@ -128,11 +119,7 @@ async fn a_raw_device_grows_at_once() {
     client.node_expand_volume(expand(&id, &staging, 6 * MIB)).await.unwrap();
     client.node_publish_volume(publish(&id, &staging, &target, raw())).await.unwrap();
     client.node_expand_volume(expand(&id, &target, 8 * MIB)).await.unwrap();
-    let stats = NodeGetVolumeStatsRequest {
-        volume_id: id.clone(),
-        volume_path: target.clone(),
-        ..Default::default()
-    };
+    let stats = stats(&id, &target);
     assert_eq!(client.node_get_volume_stats(stats).await.unwrap().usage[0].total, 8 * MIB);
 }
 

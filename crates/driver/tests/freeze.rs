@@ -26,27 +26,6 @@ fn fsfreeze(how: &str, at: &str) -> bool {
     Command::new("fsfreeze").args([how, at]).output().expect("fsfreeze").status.success()
 }
 
-/// Thaws when a test fails: a frozen filesystem would hang whoever tidies up.
-struct Thawed(String);
-
-impl Drop for Thawed {
-    fn drop(&mut self) {
-        fsfreeze("--unfreeze", &self.0);
-    }
-}
-
-/// A write that does not come back is a filesystem that stayed frozen.
-async fn assert_writable(staging: &str, case: &str) {
-    let path = Path::new(staging).join("written");
-    let written = tokio::task::spawn_blocking(move || {
-        let mut file = std::fs::File::create(path)?;
-        file.write_all(b"x")?;
-        file.sync_all()
-    });
-    let written = tokio::time::timeout(Duration::from_secs(60), written).await;
-    written.unwrap_or_else(|_| panic!("{case}: still frozen")).expect("joined").expect("written");
-}
-
 fn note(world: &World) -> Vec<String> {
     world.files().into_iter().filter(|name| name.starts_with(".frz-")).collect()
 }
@@ -60,11 +39,8 @@ async fn a_foreign_freeze_is_left_alone() {
     let world = World::new();
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
-    let id = make(&running.client, "a", 8 * MIB, writer()).await;
-    let staging = world.dir("s");
-    running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    let (id, staging) = make_staged(&world, &running.client, "a", 8 * MIB, writer()).await;
     let before = world.files();
-    let _thawed = Thawed(staging.clone());
     assert!(fsfreeze("--freeze", &staging));
     let refusal = running.client.create_snapshot(snapshot("s", &id)).await;
     assert!(format!("{refusal:?}").contains("somebody else"), "{refusal:?}");
@@ -75,7 +51,7 @@ async fn a_foreign_freeze_is_left_alone() {
     let running = start(config).await;
     assert!(fsfreeze("--unfreeze", &staging), "it was thawed");
     cut(&running.client, "s", &id).await;
-    assert_writable(&staging, "after a snapshot").await;
+    writable(&staging).await.expect("after a snapshot");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,11 +63,8 @@ async fn what_both_processes_left_frozen_is_thawed_at_start() {
     let world = World::new();
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
-    let id = make(&running.client, "a", 8 * MIB, writer()).await;
-    let staging = world.dir("s");
-    running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    let (id, staging) = make_staged(&world, &running.client, "a", 8 * MIB, writer()).await;
     stop(running).await;
-    let _thawed = Thawed(staging.clone());
     // As a killed holder leaves it.
     let volume = longshore_driver::id::VolumeId::parse(&id).unwrap();
     let name = longshore_driver::pool::names::freeze(&volume, "n1");
@@ -109,7 +82,7 @@ async fn what_both_processes_left_frozen_is_thawed_at_start() {
         assert_eq!(note(&world), Vec::<String>::new());
         stop(running).await;
     }
-    assert_writable(&staging, "at the end").await;
+    writable(&staging).await.expect("at the end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,9 +94,7 @@ async fn a_copy_that_takes_too_long_is_given_up() {
     let world = World::new();
     let mut config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
-    let id = make(&running.client, "a", 96 * MIB, writer()).await;
-    let staging = world.dir("s");
-    running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    let (id, staging) = make_staged(&world, &running.client, "a", 96 * MIB, writer()).await;
     std::fs::write(Path::new(&staging).join("data"), vec![7; 64 << 20]).unwrap();
     stop(running).await;
 
@@ -137,7 +108,7 @@ async fn a_copy_that_takes_too_long_is_given_up() {
             // The holder of the attempt before is still on its way out.
             code => assert_eq!(code, Code::Aborted, "{text}"),
         }
-        assert_writable(&staging, "too slow").await;
+        writable(&staging).await.expect("too slow");
         assert!(world.files().iter().all(|name| !name.contains("snap-")), "{:?}", world.files());
     }
     // With nobody to hold up there is no hurry. The last holder may still be on its way out.
@@ -176,9 +147,8 @@ async fn raw_devices_in_use_are_copied_only_by_sharing_blocks() {
         }
         let running = start(world.config(DriverKind::Local, "n1")).await;
         let client = &running.client;
-        let id = make(client, "a", 4 * MIB, raw()).await;
-        let (staging, target) = (world.dir("s"), world.at("t"));
-        client.node_stage_volume(stage(&id, &staging, raw())).await.unwrap();
+        let (id, staging) = make_staged(&world, client, "a", 4 * MIB, raw()).await;
+        let target = world.at("t");
         client.node_publish_volume(publish(&id, &staging, &target, raw())).await.unwrap();
         // Into the page cache of the device only.
         let mut device = std::fs::OpenOptions::new().write(true).open(&target).unwrap();

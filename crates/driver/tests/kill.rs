@@ -4,66 +4,18 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::process::{Process, Spec, serve_if_asked};
 use common::*;
 use longshore_csi::{Client, CsiError};
 use longshore_driver::DriverKind;
 use longshore_driver::id::VolumeId;
-use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-const POOL: &str = "LONGSHORE_TEST_DRIVER_POOL";
-const SOCKET: &str = "LONGSHORE_TEST_DRIVER_SOCKET";
-
-/// Not a test by itself: the process that gets killed. It ends with its parent, whose end of
-/// standard input closes.
 #[test]
 fn driver_process() {
-    let (Ok(pool), Ok(socket)) = (std::env::var(POOL), std::env::var(SOCKET)) else { return };
-    let mut config = longshore_driver::DriverConfig::new(DriverKind::Local, "n1");
-    config.pools.push(longshore_driver::PoolConfig::new("default", pool));
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    std::thread::spawn(|| {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
-    });
-    let served = runtime.block_on(longshore_driver::run(config, &socket, CancellationToken::new()));
-    served.expect("served");
-}
-
-struct Process {
-    child: Child,
-    client: Client,
-}
-
-/// Dropping it is `kill -9`.
-impl Process {
-    async fn start(world: &World) -> Self {
-        let socket = world.at("csi.sock");
-        // A child that the killed process had just forked holds the socket until its own exec.
-        while std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "driver_process", "--nocapture"])
-            .env(POOL, world.pool())
-            .env(SOCKET, format!("unix://{socket}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("started");
-        let client = Client::connect(socket.into()).await.expect("connected");
-        Self { child, client }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    serve_if_asked();
 }
 
 const STEPS: [&str; 6] = ["create", "stage", "publish", "unpublish", "unstage", "delete"];
@@ -124,7 +76,7 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, then: Then)
     let paths = Paths { staging: world.dir("staging"), target: world.at("target") };
     let data = Path::new(&paths.target).join("data");
 
-    let process = Process::start(world).await;
+    let process = Process::start(Spec::new(world, DriverKind::Local, "n1")).await;
     for done in STEPS.iter().take_while(|done| **done != name) {
         step(&process.client, &paths, &id, done).await.expect(&case);
         if *done == "publish" {
@@ -139,7 +91,7 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, then: Then)
     // Whether an answer made it out before the kill does not matter.
     let _ = call.await.expect("the call ended");
 
-    let process = Process::start(world).await;
+    let process = Process::start(Spec::new(world, DriverKind::Local, "n1")).await;
     let again = |next: &'static str| {
         let (client, paths, id, case) = (&process.client, &paths, &id, &case);
         async move {

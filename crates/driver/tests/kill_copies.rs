@@ -4,74 +4,28 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::process::{Process, Spec, serve_if_asked};
 use common::*;
 use longshore_csi::v1::*;
 use longshore_csi::{Client, CsiError};
 use longshore_driver::DriverKind;
 use longshore_driver::id::{GroupId, SnapshotId, VolumeId};
-use tokio_util::sync::CancellationToken;
 use tonic::Code;
-
-const WORLD: &str = "LONGSHORE_TEST_COPIES_WORLD";
 
 #[test]
 fn freeze_holder() {
     hold_freeze();
 }
 
-/// Not a test by itself: the process that gets killed. It ends with its parent, whose end of
-/// standard input closes.
 #[test]
 fn driver_process() {
-    let Ok(world) = std::env::var(WORLD) else { return };
-    let world = Path::new(&world);
-    let mut config = longshore_driver::DriverConfig::new(DriverKind::Local, "n1");
-    config.pools.push(longshore_driver::PoolConfig::new("default", world.join("pool")));
-    config.freeze_holder = Some(common::freeze_holder());
-    config.copy_budget = Duration::from_secs(60);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    std::thread::spawn(|| {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
-    });
-    let socket = format!("unix://{}", world.join("csi.sock").display());
-    let served = runtime.block_on(longshore_driver::run(config, &socket, CancellationToken::new()));
-    served.expect("served");
+    serve_if_asked();
 }
 
-/// Dropping it is `kill -9`.
-struct Process {
-    child: Child,
-    client: Client,
-}
-
-impl Process {
-    async fn start(world: &World) -> Self {
-        let socket = world.at("csi.sock");
-        // A child that the killed process had just forked holds the socket until its own exec.
-        while std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "driver_process", "--nocapture"])
-            .env(WORLD, world.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("started");
-        let client = Client::connect(socket.into()).await.expect("connected");
-        Self { child, client }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+async fn start_process(world: &World) -> Process {
+    Process::start(Spec::new(world, DriverKind::Local, "n1")).await
 }
 
 const STEPS: [&str; 7] =
@@ -140,7 +94,7 @@ async fn killed_in_every_copy() {
     let world = World::new();
     let ids = Ids::new();
     let staging = ["a", "b"].map(|name| world.dir(name));
-    let process = Process::start(&world).await;
+    let process = start_process(&world).await;
     for (name, (id, at)) in ["a", "b"].iter().zip(ids.volumes.iter().zip(&staging)) {
         assert_eq!(make(&process.client, name, 32 * MIB, writer()).await, *id);
         process.client.node_stage_volume(stage(id, at, writer())).await.expect("staged");
@@ -155,7 +109,7 @@ async fn killed_in_every_copy() {
             kill_in(&world, name, Duration::from_millis(delay), &staging).await;
         }
     }
-    let process = Process::start(&world).await;
+    let process = start_process(&world).await;
     for (id, at) in ids.volumes.iter().zip(&staging) {
         process.client.node_unstage_volume(unstage(id, at)).await.expect("unstaged");
         process.client.delete_volume(delete(id)).await.expect("deleted");
@@ -166,7 +120,7 @@ async fn killed_in_every_copy() {
 
 async fn kill_in(world: &World, name: &'static str, delay: Duration, staging: &[String; 2]) {
     let case = format!("killed {delay:?} into {name}");
-    let process = Process::start(world).await;
+    let process = start_process(world).await;
     for done in STEPS.iter().take_while(|done| **done != name) {
         step(&process.client, done).await.expect(&case);
     }
@@ -176,9 +130,12 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, staging: &[
     drop(process);
     // Whether an answer made it out before the kill does not matter.
     let _ = call.await.expect("the call ended");
-    assert_writable(staging, &case).await;
+    // A driver that was killed must not leave anybody hanging, not even until its next start.
+    for at in staging {
+        writable(at).await.expect(&case);
+    }
 
-    let process = Process::start(world).await;
+    let process = start_process(world).await;
     assert_whole(world, &process.client, &case).await;
     // The same call again succeeds, and then everything can go.
     step(&process.client, name).await.expect(&case);
@@ -191,20 +148,6 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, staging: &[
     let left: Vec<_> =
         world.files().into_iter().filter(|name| !name.starts_with(".stg-")).collect();
     assert_eq!(left.len(), 4, "{case}: {left:?}");
-}
-
-/// A driver that was killed must not leave anybody hanging, not even until its next start.
-async fn assert_writable(staging: &[String; 2], case: &str) {
-    for at in staging {
-        let path = Path::new(at).join("written");
-        let written = tokio::task::spawn_blocking(move || {
-            std::fs::write(&path, "x")?;
-            std::fs::File::open(&path)?.sync_all()
-        });
-        let written = tokio::time::timeout(Duration::from_secs(60), written).await;
-        let written = written.unwrap_or_else(|_| panic!("{case}: still frozen"));
-        written.expect("joined").expect("written");
-    }
 }
 
 /// What exists is listed, and what is listed exists, image and all.

@@ -48,12 +48,7 @@ async fn a_filesystem_from_create_to_delete() {
             assert_eq!(std::fs::read(&file).unwrap(), b"kept");
         }
 
-        let stats = NodeGetVolumeStatsRequest {
-            volume_id: id.clone(),
-            volume_path: target.clone(),
-            ..Default::default()
-        };
-        let usage = client.node_get_volume_stats(stats).await.unwrap().usage;
+        let usage = client.node_get_volume_stats(stats(&id, &target)).await.unwrap().usage;
         assert_eq!(usage.len(), 2);
         assert!(usage[0].total > 4 * MIB && usage[0].total <= 10 * MIB, "{usage:?}");
 
@@ -97,11 +92,7 @@ async fn a_raw_device_from_create_to_delete() {
     device.sync_all().unwrap();
     drop(device);
 
-    let stats = NodeGetVolumeStatsRequest {
-        volume_id: id.clone(),
-        volume_path: target.clone(),
-        ..Default::default()
-    };
+    let stats = stats(&id, &target);
     assert_eq!(client.node_get_volume_stats(stats).await.unwrap().usage[0].total, 4 * MIB);
     assert_eq!(
         refused(client.node_unstage_volume(unstage(&id, &staging)).await),
@@ -136,10 +127,8 @@ async fn read_only_means_it() {
     let world = World::new();
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
-    let id = make(client, "a", 4 * MIB, mount(Mode::SingleNodeMultiWriter)).await;
-    let staging = world.dir("staging");
     let many = || mount(Mode::SingleNodeMultiWriter);
-    client.node_stage_volume(stage(&id, &staging, many())).await.unwrap();
+    let (id, staging) = make_staged(&world, client, "a", 4 * MIB, many()).await;
     let (rw, ro) = (world.at("rw"), world.at("ro"));
     let read = NodePublishVolumeRequest { readonly: true, ..publish(&id, &staging, &ro, many()) };
     client.node_publish_volume(publish(&id, &staging, &rw, many())).await.unwrap();
@@ -154,9 +143,8 @@ async fn read_only_means_it() {
 
     // Raw devices refuse writes themselves.
     let raw = || block(Mode::SingleNodeWriter);
-    let device = make(client, "b", MIB, raw()).await;
-    let (staging, target) = (world.dir("staging-b"), world.at("device"));
-    client.node_stage_volume(stage(&device, &staging, raw())).await.unwrap();
+    let (device, staging) = make_staged(&world, client, "b", MIB, raw()).await;
+    let target = world.at("device");
     let read =
         NodePublishVolumeRequest { readonly: true, ..publish(&device, &staging, &target, raw()) };
     twice!(client.node_publish_volume(read.clone()));
@@ -188,12 +176,68 @@ async fn size_is_a_hard_limit() {
     let world = World::new();
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
-    let id = make(client, "a", 4 * MIB, writer()).await;
-    let staging = world.dir("staging");
-    client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+    let (id, staging) = make_staged(&world, client, "a", 4 * MIB, writer()).await;
     let error = std::fs::write(Path::new(&staging).join("big"), vec![1; 8 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);
-    assert_eq!(image(&world, &id).metadata().unwrap().size(), 4 << 20);
+    // So does a raw device.
+    let raw = || block(Mode::SingleNodeWriter);
+    let (device, staged) = make_staged(&world, client, "b", 4 * MIB, raw()).await;
+    let target = world.at("device");
+    client.node_publish_volume(publish(&device, &staged, &target, raw())).await.unwrap();
+    let mut node = std::fs::OpenOptions::new().write(true).open(&target).unwrap();
+    let error = node.write_all(&vec![1; 8 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    node.sync_all().unwrap();
+    run("sync", &["-f", &staging]);
+    // The pool lost what was promised, and no more; its neighbours go on.
+    for id in [&id, &device] {
+        let stat = image(&world, id).metadata().unwrap();
+        assert_eq!(stat.size(), 4 << 20);
+        assert!(stat.blocks() * 512 <= (4 << 20) + (64 << 10), "{} blocks", stat.blocks());
+    }
+    let (_, neighbour) = make_staged(&world, client, "c", 4 * MIB, writer()).await;
+    writable(&neighbour).await.unwrap();
+}
+
+/// What each mode of a process serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mode_has_its_services() {
+    if !able("each_mode_has_its_services") {
+        return;
+    }
+    use longshore_driver::Mode as DriverMode;
+    let cases = [
+        (DriverMode::All, true, true),
+        (DriverMode::Controller, true, false),
+        (DriverMode::Node, false, true),
+    ];
+    for kind in [DriverKind::Local, DriverKind::Shared] {
+        for (mode, controls, stages) in cases {
+            let world = World::new();
+            let mut config = world.config(kind, "n1");
+            (config.mode, config.max_volumes) = (mode, 8);
+            let running = start(config).await;
+            let client = &running.client;
+            let served = |result: Result<(), longshore_csi::CsiError>| match result {
+                Ok(()) => true,
+                refusal => {
+                    assert_eq!(refused(refusal), Code::Unimplemented);
+                    false
+                }
+            };
+            let request = ControllerGetCapabilitiesRequest {};
+            let controller = client.controller_get_capabilities(request).await.map(drop);
+            let groups = GroupControllerGetCapabilitiesRequest {};
+            let groups = client.group_controller_get_capabilities(groups).await.map(drop);
+            let node = client.node_get_info(NodeGetInfoRequest {}).await;
+            if let Ok(info) = &node {
+                assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("n1", 8));
+            }
+            let got = (served(controller), served(groups), served(node.map(drop)));
+            assert_eq!(got, (controls, controls, stages), "{kind} {mode}");
+            client.driver_name().await.expect("every process says who it is");
+        }
+    }
 }
 
 /// The table at NodePublishVolume: a second target of a staged volume, by access mode.
@@ -213,9 +257,7 @@ async fn second_targets_by_mode() {
     ];
     for (mode, want) in cases {
         let name = mode.as_str_name();
-        let id = make(client, name, 4 * MIB, mount(mode)).await;
-        let staging = world.dir(&format!("staging-{name}"));
-        client.node_stage_volume(stage(&id, &staging, mount(mode))).await.unwrap();
+        let (id, staging) = make_staged(&world, client, name, 4 * MIB, mount(mode)).await;
         let (first, second) = (world.at(&format!("1-{name}")), world.at(&format!("2-{name}")));
         twice!(client.node_publish_volume(publish(&id, &staging, &first, mount(mode))));
         let got = client.node_publish_volume(publish(&id, &staging, &second, mount(mode))).await;
@@ -344,9 +386,7 @@ async fn two_drivers_side_by_side() {
     // The same name on the same node id: two pools, two volumes with one id.
     let mut staged = Vec::new();
     for (world, running) in [(&one, &first), (&two, &second)] {
-        let id = make(&running.client, "same", 4 * MIB, writer()).await;
-        let staging = world.dir("staging");
-        running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
+        let (id, staging) = make_staged(world, &running.client, "same", 4 * MIB, writer()).await;
         std::fs::write(Path::new(&staging).join("who"), world.at("")).unwrap();
         staged.push((id, staging));
     }

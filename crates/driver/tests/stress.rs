@@ -75,15 +75,7 @@ async fn call(
             client.create_volume(copy_of(source, name, 4 * MIB, writer())).await.map(drop)
         }
         "snapshot" => client.create_snapshot(snapshot(snap, &id)).await.map(drop),
-        "expand" => {
-            let request = NodeExpandVolumeRequest {
-                volume_id: id,
-                volume_path: to,
-                capacity_range: Some(CapacityRange { required_bytes: 8 * MIB, limit_bytes: 0 }),
-                ..Default::default()
-            };
-            client.node_expand_volume(request).await.map(drop)
-        }
+        "expand" => client.node_expand_volume(grow_on_node(&id, &to, 8 * MIB)).await.map(drop),
         "delete" => client.delete_volume(delete(&id)).await.map(drop),
         "drop-snapshot" => {
             client.delete_snapshot(delete_snapshot(&snapshot_id(snap))).await.map(drop)

@@ -41,9 +41,9 @@ async fn a_thick_volume_never_notices_a_full_pool() {
     if !able_all("a_thick_volume_never_notices_a_full_pool") {
         return;
     }
-    for below in [FsType::Ext4, FsType::Btrfs] {
+    for (below, mib) in [(FsType::Ext4, 256), (FsType::Btrfs, 256), (FsType::Xfs, 320)] {
         let world = World::new();
-        world.own_pool(below, 256);
+        world.own_pool(below, mib);
         let running = start(world.config(DriverKind::Local, "n1")).await;
         let client = &running.client;
         let request = with(create("thick", 40 * MIB, writer()), &[("provisioning", "thick")]);
@@ -82,12 +82,7 @@ async fn a_thick_volume_never_notices_a_full_pool() {
             assert!(text.contains("nearly full"), "{text}");
             assert_eq!(refused(refusal), Code::ResourceExhausted);
         }
-        let grow = NodeExpandVolumeRequest {
-            volume_id: id.clone(),
-            volume_path: staging.clone(),
-            capacity_range: Some(CapacityRange { required_bytes: 80 * MIB, limit_bytes: 0 }),
-            ..Default::default()
-        };
+        let grow = grow_on_node(&id, &staging, 80 * MIB);
         assert_eq!(refused(client.node_expand_volume(grow).await), Code::ResourceExhausted);
         assert_eq!(image(&world, &id).metadata().unwrap().len(), 40 << 20);
         let capacity = client.get_capacity(GetCapacityRequest::default()).await.unwrap();
@@ -163,12 +158,6 @@ async fn a_thick_raw_volume_is_set_aside_and_grows_so() {
     assert!(blocks() >= 4 << 20);
     let staging = world.dir("staging");
     client.node_stage_volume(stage(&id, &staging, raw())).await.unwrap();
-    let grow = NodeExpandVolumeRequest {
-        volume_id: id.clone(),
-        volume_path: staging.clone(),
-        capacity_range: Some(CapacityRange { required_bytes: 8 * MIB, limit_bytes: 0 }),
-        ..Default::default()
-    };
-    client.node_expand_volume(grow).await.unwrap();
+    client.node_expand_volume(grow_on_node(&id, &staging, 8 * MIB)).await.unwrap();
     assert!(blocks() >= 8 << 20);
 }

@@ -2,6 +2,8 @@
 //! taken away again, also when a test fails.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod process;
+
 use std::path::{Path, PathBuf};
 
 use longshore_core::testing::{Need, need};
@@ -110,6 +112,7 @@ impl World {
                 && name != ".reserve"
                 && !name.starts_with(".tpl-")
                 && !name.starts_with(".node-")
+                && !name.starts_with(".ask-")
         });
         names.sort();
         names
@@ -144,6 +147,12 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What a failed test left frozen would hang whoever tidies up.
+            for point in self.mounts() {
+                let _ = std::process::Command::new("fsfreeze").arg("-u").arg(point).output();
+            }
+        }
         self.reboot();
     }
 }
@@ -152,6 +161,7 @@ impl Drop for World {
 pub struct Running {
     pub driver: Driver,
     pub client: Client,
+    pub socket: PathBuf,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -167,12 +177,12 @@ pub async fn start(config: DriverConfig) -> Running {
         served.expect("served");
     });
     let client = Client::connect(path.display().to_string().into()).await.expect("connected");
-    Running { driver, client, _stop: stop.drop_guard() }
+    Running { driver, client, socket: path, _stop: stop.drop_guard() }
 }
 
 /// Ends a driver so that its pools can be opened again.
 pub async fn stop(running: Running) {
-    let Running { driver, client, _stop } = running;
+    let Running { driver, client, _stop, .. } = running;
     drop((client, _stop));
     let pool = driver.config().pools[0].dir.clone();
     drop(driver);
@@ -245,6 +255,20 @@ pub async fn make(client: &Client, name: &str, bytes: i64, capability: VolumeCap
     made.volume.expect("a volume").volume_id
 }
 
+/// As [`make`], and staged at a directory of the volume's name.
+pub async fn make_staged(
+    world: &World,
+    client: &Client,
+    name: &str,
+    bytes: i64,
+    capability: VolumeCapability,
+) -> (String, String) {
+    let id = make(client, name, bytes, capability.clone()).await;
+    let staging = world.dir(&format!("staging-{name}"));
+    client.node_stage_volume(stage(&id, &staging, capability)).await.expect("staged");
+    (id, staging)
+}
+
 pub fn stage(id: &str, path: &str, capability: VolumeCapability) -> NodeStageVolumeRequest {
     NodeStageVolumeRequest {
         volume_id: id.to_owned(),
@@ -275,6 +299,27 @@ pub fn publish(
 
 pub fn unpublish(id: &str, target: &str) -> NodeUnpublishVolumeRequest {
     NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: target.to_owned() }
+}
+
+pub fn at_least(bytes: i64) -> Option<CapacityRange> {
+    Some(CapacityRange { required_bytes: bytes, limit_bytes: 0 })
+}
+
+pub fn grow_on_node(id: &str, path: &str, bytes: i64) -> NodeExpandVolumeRequest {
+    NodeExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        volume_path: path.to_owned(),
+        capacity_range: at_least(bytes),
+        ..Default::default()
+    }
+}
+
+pub fn stats(id: &str, path: &str) -> NodeGetVolumeStatsRequest {
+    NodeGetVolumeStatsRequest {
+        volume_id: id.to_owned(),
+        volume_path: path.to_owned(),
+        ..Default::default()
+    }
 }
 
 pub fn delete(id: &str) -> DeleteVolumeRequest {
@@ -333,8 +378,21 @@ pub fn freeze_holder() -> HolderProgram {
 /// Does nothing in an ordinary run.
 pub fn hold_freeze() {
     if std::env::var_os(holder::ENV).is_some() {
-        let _ = holder::main();
+        let _ = holder::main_with(&process::holder_faults());
         std::process::exit(0);
+    }
+}
+
+/// A write that does not come back is a filesystem that stayed frozen.
+pub async fn writable(dir: &str) -> Result<(), String> {
+    let path = Path::new(dir).join("written");
+    let written = tokio::task::spawn_blocking(move || {
+        std::fs::write(&path, "x")?;
+        std::fs::File::open(&path)?.sync_all()
+    });
+    match tokio::time::timeout(std::time::Duration::from_secs(60), written).await {
+        Err(_) => Err(format!("{dir} is still frozen")),
+        Ok(written) => written.expect("joined").map_err(|error| format!("{dir}: {error}")),
     }
 }
 
