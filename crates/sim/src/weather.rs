@@ -11,7 +11,7 @@ use longshore_csi::Call;
 use longshore_csi::fake::Action;
 use parking_lot::Mutex;
 
-type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// The longest time a driver takes; more than the callers' patience of ten seconds.
 const SLOWEST_MILLIS: u64 = 12_000;

@@ -18,7 +18,7 @@ use crate::ledger::{Fate, Ledger};
 use crate::process::Outside;
 use crate::weather::Weather;
 
-type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
+type Body = UnsyncBoxBody<Bytes, io::Error>;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A client of the API for one process.
@@ -81,7 +81,8 @@ impl Wire {
 fn server_error() -> Response<Body> {
     let text = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,
         "reason":"InternalError","message":"the simulated server fails"}"#;
-    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
+    let body = Full::new(Bytes::from_static(text.as_bytes())).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
     *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
     let json = http::HeaderValue::from_static("application/json");
     response.headers_mut().insert(http::header::CONTENT_TYPE, json);
