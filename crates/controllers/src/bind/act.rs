@@ -90,7 +90,9 @@ impl<'a> Hands<'a> {
                 self.write_claim(false, |json| edit::note_migration(json, migrated_to.as_deref()))
                     .await
             }
-            Action::DeletionBegins { .. }
+            Action::MakeInside
+            | Action::DeleteInside
+            | Action::DeletionBegins { .. }
             | Action::LookAtClaim
             | Action::Tell(_)
             | Action::Fail(_) => Ok(()),

@@ -11,6 +11,8 @@
 mod act;
 mod free;
 mod hold;
+mod host_path;
+mod inside;
 mod metrics;
 mod view;
 mod wake;
@@ -37,6 +39,8 @@ use free::FreeVolumes;
 use hold::{Hold, Holds};
 use metrics::Operation;
 
+pub use host_path::HostPath;
+pub use inside::{DeleteError, Inside};
 pub use metrics::BindMetrics;
 
 /// What the binder works with.
@@ -58,6 +62,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// What the binder counts.
     pub counted: BindMetrics,
+    /// The plugin inside; without it volumes are made and deleted by others only.
+    pub inside: Option<Arc<dyn Inside>>,
 }
 
 impl Parts {
@@ -73,6 +79,7 @@ impl Parts {
             recorder,
             counted: BindMetrics::register(&metrics),
             metrics,
+            inside: None,
         }
     }
 }
@@ -239,7 +246,7 @@ impl Inner {
             class: class.as_deref(),
             default_class: default.map(|class| class.metadata.name.as_str()),
             waiting_pods: &view::waiting_pods(&parts.pods, &key),
-            options: self.config.options,
+            options: self.options(),
         });
         let Some(name) = touched(&actions) else {
             // A new volume is free once its own turn says so, and that wakes the claim. Until then
@@ -267,8 +274,13 @@ impl Inner {
             claim: claim.as_deref(),
             name_taken: self.parts.claims.get(&key).is_some(),
             users: &view::users(&self.parts.pods, &key),
+            options: self.options(),
         });
         self.act(claim.as_deref(), Some(&volume), actions).await
+    }
+
+    fn options(&self) -> Options {
+        Options { host_path: self.parts.inside.is_some(), ..self.config.options }
     }
 
     fn volume(&self, name: &str) -> Option<Arc<Volume>> {
@@ -288,6 +300,16 @@ impl Inner {
                 Action::LookAtClaim => {
                     if let Some(claim) = claim {
                         self.queue.add(Key::Claim(claim.metadata.key()));
+                    }
+                }
+                Action::MakeInside => {
+                    if let Some(claim) = claim {
+                        self.make_inside(claim).await?;
+                    }
+                }
+                Action::DeleteInside => {
+                    if let Some(volume) = volume {
+                        self.delete_inside(volume).await?;
                     }
                 }
                 Action::DeletionBegins { external } => {
@@ -330,6 +352,8 @@ fn touched(actions: &[Action]) -> Option<&str> {
     })
 }
 
+#[cfg(test)]
+mod inside_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]

@@ -78,6 +78,10 @@ pub enum Action {
         /// The finalizers as they shall be.
         finalizers: Vec<String>,
     },
+    /// Make a volume for the claim, by way of the plugin inside.
+    MakeInside,
+    /// Delete the volume and what is behind it, by way of the plugin inside.
+    DeleteInside,
     /// The volume is to be deleted, by whoever can. Only who takes the time of it needs to know.
     DeletionBegins {
         /// Somebody outside deletes it; otherwise nobody does, for want of a plugin.

@@ -23,11 +23,13 @@ pub struct Options {
     pub dynamic_provisioning: bool,
     /// Volume attributes classes are supported.
     pub attributes_classes: bool,
+    /// The plugin for directories of the controller's own host makes and deletes volumes.
+    pub host_path: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dynamic_provisioning: true, attributes_classes: true }
+        Self { dynamic_provisioning: true, attributes_classes: true, host_path: false }
     }
 }
 
@@ -127,9 +129,30 @@ fn wait_note(pods: &[String]) -> Action {
     }
 }
 
-/// The plugin for directories of the controller's own host. It makes none, as with
-/// kube-controller-manager unless that is started for tests.
-const HOST_PATH: &str = "kubernetes.io/host-path";
+/// The plugin for directories of the controller's own host. It makes none unless it is switched on
+/// for tests.
+pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
+
+/// Has the plugin inside make a volume, if it can make what the claim and its class ask for.
+fn make_inside(claim: &Claim, class: &StorageClass, ask: Option<Action>) -> Vec<Action> {
+    let failed = |message: String| Action::warn_claim("ProvisioningFailed", message);
+    if claim.spec.data_source.is_some() || claim.spec.data_source_ref.is_some() {
+        let text = format!(
+            "plugin {HOST_PATH:?} is not a CSI plugin. Only CSI plugin can provision a claim with a datasource"
+        );
+        return vec![failed(text)];
+    }
+    let step = if class.mount_options.is_empty() {
+        Action::MakeInside
+    } else {
+        failed(format!(
+            "Mount options are not supported by the provisioner but StorageClass {:?} has mount options [{}]",
+            class.metadata.name,
+            class.mount_options.join(" ")
+        ))
+    };
+    ask.into_iter().chain([step]).collect()
+}
 
 /// Asks somebody outside to make a volume; the claim's status is not touched.
 fn provision(view: &ClaimView<'_>) -> Vec<Action> {
@@ -146,6 +169,7 @@ fn provision(view: &ClaimView<'_>) -> Vec<Action> {
     let ask = (noted != Some(provisioner))
         .then(|| Action::AskProvisioner { provisioner: provisioner.to_string() });
     match provisioner {
+        HOST_PATH if view.options.host_path => return make_inside(view.claim, class, ask),
         // It is found before it turns out to be off, so the claim names it.
         HOST_PATH => {
             let text = "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled";

@@ -72,6 +72,8 @@ pub(crate) fn render(actions: &[super::Action]) -> String {
         AnnealVolume { .. } => "anneal volume".into(),
         DeletionBegins { external: true } => "deletion begins".into(),
         DeletionBegins { external: false } => "deletion fails".into(),
+        MakeInside => "make".into(),
+        DeleteInside => "delete".into(),
         LookAtClaim => "look".into(),
         Tell(note) => {
             let kind = if note.warning { "Warning" } else { "Normal" };

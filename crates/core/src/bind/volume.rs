@@ -1,6 +1,6 @@
 //! The volume's side of binding, and reclaim.
 
-use super::{Action, anneal::anneal_volume};
+use super::{Action, Options, anneal::anneal_volume, claim::HOST_PATH};
 use crate::model::{
     keys::annotations,
     kinds::{Claim, Volume},
@@ -18,6 +18,8 @@ pub struct VolumeView<'a> {
     pub name_taken: bool,
     /// Running pods that use a claim of that name, as `namespace/name`.
     pub users: &'a [String],
+    /// What is switched on.
+    pub options: Options,
 }
 
 /// The steps for one volume, in order; none when all is as it should be.
@@ -89,7 +91,7 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
     }
     match volume.spec.persistent_volume_reclaim_policy.as_str() {
         "Retain" => vec![],
-        "Delete" => delete(volume),
+        "Delete" => delete(volume, view.options),
         "Recycle" => recycle(view),
         _ => failed(
             volume,
@@ -99,14 +101,25 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
     }
 }
 
-/// Nothing is deleted here: whoever made the volume deletes it, once it is released.
-fn delete(volume: &Volume) -> Vec<Action> {
+/// Whoever made the volume deletes it, once it is released: somebody outside, as a rule.
+fn delete(volume: &Volume, options: Options) -> Vec<Action> {
+    if options.host_path && is_host_path(volume) {
+        return vec![Action::DeleteInside];
+    }
     let external = has_outside_deleter(volume);
     let mut actions = vec![Action::DeletionBegins { external }];
     if !external {
         actions.extend(failed(volume, "VolumeFailedDelete", why_undeletable(volume)));
     }
     actions
+}
+
+/// Whether the volume is the plugin's for directories of the host: it made it, or could have.
+fn is_host_path(volume: &Volume) -> bool {
+    match volume.metadata.annotation(annotations::PROVISIONED_BY).filter(|by| !by.is_empty()) {
+        Some(by) => by == HOST_PATH,
+        None => volume.spec.host_path.is_some(),
+    }
 }
 
 /// Whether somebody outside deletes the volume.
@@ -122,7 +135,7 @@ fn has_outside_deleter(volume: &Volume) -> bool {
 
 /// Why nobody deletes the volume, in the words of kube-controller-manager, whose plugins can delete
 /// as little. Its only one that can, for directories of the controller's own host below `/tmp`, is
-/// absent here.
+/// off here unless it is asked for.
 fn why_undeletable(volume: &Volume) -> String {
     let by = volume.metadata.annotation(annotations::PROVISIONED_BY).filter(|by| !by.is_empty());
     let path = volume.spec.host_path.as_ref().map(|source| source.path.as_str());
@@ -132,7 +145,9 @@ fn why_undeletable(volume: &Volume) -> String {
             return format!("host_path deleter only supports /tmp/.+ but received provided {path}");
         }
         (None, Some(path)) => {
-            format!("directories of the host are not deleted; remove {path} and the volume by hand")
+            format!(
+                "the plugin for directories of the host is off; remove {path} and the volume by hand"
+            )
         }
         (None, None) if volume.spec.nfs.is_some() => "no deletable volume plugin matched".into(),
         (None, None) => "no volume plugin matched".into(),

@@ -25,6 +25,7 @@ fn check(case: &Case) {
         claim: claim.as_ref(),
         name_taken: case.name_taken,
         users: &users,
+        options: Options::default(),
     };
     assert_eq!(render(&decide_volume(&view)), case.want, "{}", case.id);
 }
@@ -203,7 +204,7 @@ fn why_nobody_deletes() {
         (
             source(json!({"hostPath": {"path": "/tmp/x"}})),
             format!(
-                "{nobody} directories of the host are not deleted; remove /tmp/x and the volume by hand"
+                "{nobody} the plugin for directories of the host is off; remove /tmp/x and the volume by hand"
             ),
         ),
         (
@@ -215,7 +216,13 @@ fn why_nobody_deletes() {
         let mut pv = volume_json(policy("Delete", json!({"metadata": {"name": "volume4-10"}})));
         merge(&mut pv, over);
         let volume = serde_json::from_value(pv).expect("a volume");
-        let view = VolumeView { volume: &volume, claim: None, name_taken: false, users: &[] };
+        let view = VolumeView {
+            volume: &volume,
+            claim: None,
+            name_taken: false,
+            users: &[],
+            options: Options::default(),
+        };
         let actions = decide_volume(&view);
         let said = actions.iter().find_map(|action| match action {
             Action::SetVolumePhase { phase: "Failed", message, .. } => Some(message.clone()),
@@ -247,4 +254,19 @@ fn released() {
         assert_eq!(is_released(&pv, claim.as_ref()), want, "{name}");
     }
     assert!(!is_released(&volume(json!({})), None), "points at nobody");
+}
+
+#[test]
+fn the_plugin_inside_deletes_what_it_made() {
+    let decide = |over: Value| {
+        let volume = volume(policy("Delete", over));
+        let options = Options { host_path: true, ..Options::default() };
+        let view =
+            VolumeView { volume: &volume, claim: None, name_taken: false, users: &[], options };
+        render(&decide_volume(&view))
+    };
+    assert_eq!(decide(json!({})), "volume Released; delete");
+    let made = "anneal volume; volume Released; delete";
+    assert_eq!(decide(made_by("kubernetes.io/host-path")), made);
+    assert_eq!(decide(made_by("external.io/test")), "volume Released; deletion begins");
 }

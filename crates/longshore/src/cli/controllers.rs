@@ -47,6 +47,10 @@ struct VolumeFlags {
     /// Have volumes made for claims that no existing one fits.
     #[arg(long, default_value_t = true)]
     enable_dynamic_provisioning: bool,
+    /// Make and delete directories below /tmp on this machine as volumes, for class provisioner
+    /// kubernetes.io/host-path. For tests on one machine only.
+    #[arg(long)]
+    enable_hostpath_provisioner: bool,
     /// Pause between looks at claims and volumes that did not change.
     #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
     pvclaimbinder_sync_period: Duration,
@@ -110,6 +114,8 @@ pub struct Config {
 pub struct Settings {
     /// Have volumes made for claims that no existing one fits.
     pub dynamic_provisioning: bool,
+    /// Make and delete directories of this machine as volumes.
+    pub host_path: bool,
     /// Pause between looks at claims and volumes that did not change.
     pub binder_resync: Duration,
     /// Pods whose ephemeral volumes are looked after at once.
@@ -127,6 +133,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             dynamic_provisioning: true,
+            host_path: false,
             binder_resync: Duration::from_secs(15 * 60),
             ephemeral_workers: 5,
             unused_condition: true,
@@ -166,6 +173,7 @@ impl VolumeFlags {
     fn settings(self, gates: &Gates) -> Result<Settings, UsageError> {
         let Self {
             enable_dynamic_provisioning,
+            enable_hostpath_provisioner,
             pvclaimbinder_sync_period,
             concurrent_ephemeralvolume_syncs,
             attach_detach_reconcile_sync_period: period,
@@ -181,6 +189,7 @@ impl VolumeFlags {
         }
         Ok(Settings {
             dynamic_provisioning: enable_dynamic_provisioning,
+            host_path: enable_hostpath_provisioner,
             binder_resync: pvclaimbinder_sync_period,
             ephemeral_workers: concurrent_ephemeralvolume_syncs.get() as usize,
             unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
@@ -251,13 +260,14 @@ mod tests {
 
     #[test]
     fn the_flags_of_kube_controller_manager_are_honoured() {
-        let line = "--enable-dynamic-provisioning=false --pvclaimbinder-sync-period=1m \
+        let line = "--enable-dynamic-provisioning=false --enable-hostpath-provisioner --pvclaimbinder-sync-period=1m \
             --concurrent-ephemeralvolume-syncs 2 --disable-attach-detach-reconcile-sync \
             --disable-force-detach-on-timeout --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
             --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
         let config = read(line).unwrap();
         let want = Settings {
             dynamic_provisioning: false,
+            host_path: true,
             binder_resync: Duration::from_secs(60),
             ephemeral_workers: 2,
             unused_condition: false,

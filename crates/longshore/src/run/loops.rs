@@ -1,5 +1,7 @@
 //! The cluster's loops, each built from the process's one client and one set of caches.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result};
 use longshore_cluster::{
     Api, Metrics, Recorder, SharedCaches,
@@ -73,6 +75,10 @@ impl Shared {
             recorder: self.recorder("persistentvolume-controller"),
             metrics: self.metrics.clone(),
             counted: self.bind_counted.clone(),
+            inside: self
+                .settings
+                .host_path
+                .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>),
         };
         let config = bind::Config {
             options: Options {
