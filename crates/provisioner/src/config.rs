@@ -31,7 +31,7 @@ pub struct Config {
     pub resync: Duration,
 }
 
-/// Pauses between attempts: doubling from `start` to `max`.
+/// Pauses between attempts: doubling from `start` to `max`. With both alike they are constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
     /// The first pause.
@@ -43,17 +43,49 @@ pub struct Retry {
 }
 
 /// How PersistentVolumes are saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// The two ways exclude each other, and the type says so: whoever saves always has no number of
+/// attempts to give.
+///
+/// ```compile_fail
+/// // case: provisioner/38
+/// let save = longshore_provisioner::Save::Always { count: 5 };
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Save {
-    /// A number of attempts; when all fail the storage is removed again.
+    /// A number of attempts; when all fail the storage is removed again, with as many attempts.
     Attempts {
         /// How many.
         count: u32,
-        /// The pause between two.
+        /// The pause between the first two.
         interval: Duration,
+        /// Each further pause is this many times the one before.
+        factor: f64,
+        /// No pause is longer.
+        longest: Duration,
     },
     /// Until it works. Nothing is removed: the storage is worth more than the wait.
     Always,
+}
+
+impl Save {
+    /// A number of attempts with equal pauses.
+    #[must_use]
+    pub fn attempts(count: u32, interval: Duration) -> Self {
+        Self::Attempts { count, interval, factor: 1.0, longest: interval }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("provisioner {name:?}: {field}: {why}")]
+pub struct InvalidConfig {
+    /// The provisioner's name.
+    pub name: String,
+    /// The field of [`Config`].
+    pub field: &'static str,
+    /// What it must be.
+    pub why: &'static str,
 }
 
 impl Config {
@@ -72,7 +104,7 @@ impl Config {
             failed_provision_threshold: 15,
             failed_delete_threshold: 15,
             add_finalizer: false,
-            save: Save::Attempts { count: 5, interval: Duration::from_secs(10) },
+            save: Save::attempts(5, Duration::from_secs(10)),
             infeasible_pause: Duration::from_secs(300),
             provision_timeout: None,
             deletion_timeout: None,
@@ -80,8 +112,63 @@ impl Config {
         }
     }
 
+    /// Finds the first setting that makes no sense.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`] names the field.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let wrong = |field, why| Err(InvalidConfig { name: self.name.clone(), field, why });
+        if self.names().iter().any(String::is_empty) {
+            return wrong("name", "a provisioner needs a name, as classes spell it");
+        }
+        if self.threads == 0 {
+            return wrong("threads", "at least one is needed");
+        }
+        if self.retry.start > self.retry.max {
+            return wrong("retry", "the first pause may not be longer than the longest");
+        }
+        if self.resync.is_zero() {
+            return wrong("resync", "it must be longer than zero");
+        }
+        match self.save {
+            Save::Attempts { count: 0, .. } => wrong("save", "at least one attempt is needed"),
+            Save::Attempts { factor, .. } if !factor.is_finite() || factor < 1.0 => {
+                wrong("save", "pauses cannot shrink: the factor is at least 1")
+            }
+            Save::Attempts { .. } | Save::Always => Ok(()),
+        }
+    }
+
     /// All names, the own one first.
     pub(crate) fn names(&self) -> Vec<String> {
         std::iter::once(self.name.clone()).chain(self.additional_names.iter().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_make_no_sense_are_named() {
+        assert_eq!(Config::new("a").validate(), Ok(()));
+        let second = Duration::from_secs(1);
+        type Change = fn(&mut Config);
+        let rows: [(&str, Change); 6] = [
+            ("name", |config| config.name.clear()),
+            ("name", |config| config.additional_names.push(String::new())),
+            ("threads", |config| config.threads = 0),
+            ("retry", |config| config.retry.start = Duration::from_secs(2000)),
+            ("resync", |config| config.resync = Duration::ZERO),
+            ("save", |config| config.save = Save::attempts(0, Duration::ZERO)),
+        ];
+        for (field, change) in rows {
+            let mut config = Config::new("a");
+            change(&mut config);
+            assert_eq!(config.validate().map_err(|error| error.field), Err(field));
+        }
+        let save = Save::Attempts { count: 2, interval: second, factor: 0.5, longest: second };
+        let config = Config { save, ..Config::new("a") };
+        assert!(config.validate().is_err_and(|error| error.to_string().contains("at least 1")));
     }
 }

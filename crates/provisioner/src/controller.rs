@@ -53,6 +53,12 @@ impl Parts {
             registry,
         }
     }
+
+    async fn synced(&self) {
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        self.classes.synced().await;
+    }
 }
 
 /// Runs a [`Provisioner`] for all claims that name it.
@@ -115,9 +121,9 @@ impl<P: Provisioner> ProvisionController<P> {
         let inner = self.inner;
         let _closing = Closing(inner.clone());
         inner.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
-        inner.parts.claims.synced().await;
-        inner.parts.volumes.synced().await;
-        inner.parts.classes.synced().await;
+        if shutdown.run_until_cancelled(inner.parts.synced()).await.is_none() {
+            return;
+        }
         subscribe(&inner);
         let (claims, volumes, savers) = (inner.clone(), inner.clone(), inner.clone());
         let threads = inner.config.threads;

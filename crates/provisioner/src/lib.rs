@@ -1,17 +1,16 @@
 //! Write a dynamic provisioner for Kubernetes by implementing two methods.
 //!
-//! [`Provisioner`] is the contract: make storage for a claim, remove it again. The
-//! [`ProvisionController`] does the rest: it watches claims and volumes, asks at the right time,
-//! repeats until there is a final answer, saves PersistentVolumes, guards them with a finalizer,
-//! tells about it in events, and counts.
+//! [`Provisioner`] is the contract: make storage for a claim, remove it again. A [`Host`] does the
+//! rest: it watches claims and volumes, asks at the right time, repeats until there is a final answer,
+//! saves PersistentVolumes, guards them with a finalizer, tells about it in events, counts, and works
+//! only while it holds the lease.
 //!
 //! A whole provisioner:
 //!
 //! ```no_run
 //! use longshore_provisioner::{
-//!     Api, Config, Made, NotDeleted, NotMade, Parts, ProvisionController, Provisioner, Request, Volume,
+//!     ClientConfig, Config, Host, Made, NotDeleted, NotMade, Provisioner, Request, Volume, on_signals,
 //! };
-//! use tokio_util::sync::CancellationToken;
 //!
 //! struct Directories;
 //!
@@ -35,15 +34,15 @@
 //! }
 //!
 //! #[tokio::main]
-//! async fn main() -> Result<(), kube::Error> {
-//!     let shutdown = CancellationToken::new();
-//!     let client = kube::Client::try_default().await.expect("a kubeconfig or a service account");
-//!     let parts = Parts::start(&Api::new(client), "example.com/directories", &shutdown);
-//!     let config = Config::new("example.com/directories");
-//!     ProvisionController::new(config, parts, Directories).run(shutdown).await;
-//!     Ok(())
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let host = Host::connect(&ClientConfig::default()).await?;
+//!     let host = host.with(Config::new("example.com/directories"), Directories);
+//!     Ok(host.run(on_signals()?).await?)
 //! }
 //! ```
+//!
+//! `examples/directories.rs` is this program with flags; `docs/write-your-own-provisioner.md` is the
+//! guide.
 //!
 //! # Guarantees
 //! * One claim is worked on by one task at a time, and so is one volume.
@@ -53,9 +52,11 @@
 //! * A volume is deleted only when a fresh read says that it is released and its policy says so.
 //!
 //! # What is absent on purpose
-//! Leader election: run it around [`ProvisionController::run`] with `longshore_cluster`. And a
-//! record on disk of what was begun: memory dies with the process, so a provisioner that must not
-//! lose storage in a crash writes its own record and drops it in [`Provisioner::saved`].
+//! A record on disk of what was begun: memory dies with the process, so a provisioner that must not
+//! lose storage in a crash writes its own record and drops it in [`Provisioner::saved`]. And whole
+//! objects: [`Claim`], [`StorageClass`] and [`Volume`] hold the fields that provisioning needs. What
+//! else [`Provisioner::delete`] has to know belongs into an annotation of the volume
+//! ([`Made::annotated`]).
 
 #![warn(missing_docs)]
 
@@ -63,6 +64,7 @@ mod claims;
 mod config;
 mod contract;
 mod controller;
+mod host;
 mod memory;
 mod metrics;
 mod save;
@@ -70,9 +72,10 @@ mod save;
 mod tests;
 mod volumes;
 
-pub use config::{Config, Retry, Save};
+pub use config::{Config, InvalidConfig, Retry, Save};
 pub use contract::{Cause, Made, NotDeleted, NotMade, Provisioner, Request};
 pub use controller::{Parts, ProvisionController, Waker};
-pub use longshore_cluster::Api;
+pub use host::{Election, Host, HostError};
+pub use longshore_cluster::{Api, ClientConfig, shutdown::on_signals};
 pub use longshore_core::model::kinds::{Claim, StorageClass, Volume};
 pub use metrics::ProvisionMetrics;

@@ -33,8 +33,9 @@ impl<P: Provisioner> Inner<P> {
                 }
                 Ok(())
             }
-            Save::Attempts { count, interval } => {
-                self.save_or_remove(request, &volume, count, interval).await
+            Save::Attempts { count, interval, factor, longest } => {
+                let pauses = Pauses { count, begun: false, next: interval, factor, longest };
+                self.save_or_remove(request, &volume, pauses).await
             }
         }
     }
@@ -89,14 +90,11 @@ impl<P: Provisioner> Inner<P> {
         &self,
         request: &Request,
         volume: &Value,
-        count: u32,
-        interval: Duration,
+        pauses: Pauses,
     ) -> Result<(), Option<Cause>> {
         let mut last: Cause = "no attempt to save the volume is configured".into();
-        for attempt in 0..count {
-            if attempt > 0 {
-                tokio::time::sleep(interval).await;
-            }
+        let mut attempts = pauses;
+        while attempts.another().await {
             match self.create(request, volume).await {
                 Ok(()) => return Ok(()),
                 Err(error) => last = error.into(),
@@ -107,7 +105,7 @@ impl<P: Provisioner> Inner<P> {
             "Error creating provisioned PV object for claim {key}: {last}. Deleting the volume."
         );
         self.tell(&request.claim, EventType::Warning, "ProvisioningFailed", text);
-        if let Err(error) = self.remove(volume, count, interval).await {
+        if let Err(error) = self.remove(volume, pauses).await {
             let text = format!(
                 "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
             );
@@ -116,13 +114,10 @@ impl<P: Provisioner> Inner<P> {
         Err(Some(last))
     }
 
-    async fn remove(&self, volume: &Value, count: u32, interval: Duration) -> Result<(), Cause> {
+    async fn remove(&self, volume: &Value, mut attempts: Pauses) -> Result<(), Cause> {
         let record = Volume::deserialize(volume)?;
         let mut last: Cause = "no attempt to delete the volume is configured".into();
-        for attempt in 0..count {
-            if attempt > 0 {
-                tokio::time::sleep(interval).await;
-            }
+        while attempts.another().await {
             match self.provisioner.delete(&record).await {
                 Ok(()) => return Ok(()),
                 Err(NotDeleted::Ignored(reason)) => {
@@ -132,5 +127,32 @@ impl<P: Provisioner> Inner<P> {
             }
         }
         Err(last)
+    }
+}
+
+/// A number of attempts with pauses between them.
+#[derive(Clone, Copy)]
+struct Pauses {
+    /// Attempts that are left.
+    count: u32,
+    begun: bool,
+    /// The pause before the next attempt but the first.
+    next: Duration,
+    factor: f64,
+    longest: Duration,
+}
+
+impl Pauses {
+    /// Whether there is another attempt; returns when it is due. The first one is due at once.
+    async fn another(&mut self) -> bool {
+        let Some(left) = self.count.checked_sub(1) else { return false };
+        self.count = left;
+        if std::mem::replace(&mut self.begun, true) {
+            tokio::time::sleep(self.next).await;
+            let longer = self.next.as_secs_f64() * self.factor;
+            let longest = self.longest.max(self.next);
+            self.next = Duration::try_from_secs_f64(longer).unwrap_or(longest).min(longest);
+        }
+        true
     }
 }

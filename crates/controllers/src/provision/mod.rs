@@ -286,6 +286,8 @@ pub(crate) mod bench;
 #[cfg(test)]
 mod doubt_tests;
 #[cfg(test)]
+mod secret_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod throttle_tests;

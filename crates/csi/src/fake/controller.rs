@@ -71,6 +71,9 @@ fn create_volume(
         capability(Some(wanted))?;
     }
     refuse_parameters(config, &request.mutable_parameters)?;
+    if config.create_secrets.as_ref().is_some_and(|wanted| *wanted != request.secrets) {
+        return Err(Status::unauthenticated("the secrets are not the right ones"));
+    }
     let topology = config.topology();
     if let Some(volume) = world.volumes.values().find(|volume| volume.name == request.name) {
         if !volume.fits(request) {

@@ -54,6 +54,8 @@ pub struct Config {
     pub max_volumes_per_node: i64,
     /// Put into every new volume.
     pub volume_context: BTreeMap<String, String>,
+    /// The secrets that CreateVolume has to bring, exactly; absent means any.
+    pub create_secrets: Option<BTreeMap<String, String>>,
     /// Names of mutable parameters that are refused.
     pub refused_parameters: Vec<String>,
     /// How many answers call a new snapshot not ready.
@@ -108,6 +110,7 @@ impl Config {
             pools: vec![Pool::default()],
             max_volume_size: None,
             max_volumes_per_node: 0,
+            create_secrets: None,
             volume_context: BTreeMap::new(),
             refused_parameters: Vec::new(),
             snapshot_polls: 0,

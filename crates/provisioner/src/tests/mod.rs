@@ -1,5 +1,10 @@
 //! The library's own promises, one look at a time, over the real API server.
 
+mod asked;
+mod host;
+mod store;
+mod volumes;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -8,7 +13,10 @@ use std::{
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, ListParams, Outcome, Patch};
-use longshore_core::model::{ObjectKey, kinds::Event};
+use longshore_core::model::{
+    Kind, ObjectKey,
+    kinds::{Event, Namespace},
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -60,8 +68,27 @@ impl Provisioner for Scripted {
     }
 }
 
+struct ClusterRole;
+struct ClusterRoleBinding;
+
+impl Kind for ClusterRole {
+    const GROUP: &'static str = "rbac.authorization.k8s.io";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "ClusterRole";
+    const PLURAL: &'static str = "clusterroles";
+    const NAMESPACED: bool = false;
+}
+
+impl Kind for ClusterRoleBinding {
+    const GROUP: &'static str = ClusterRole::GROUP;
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "ClusterRoleBinding";
+    const PLURAL: &'static str = "clusterrolebindings";
+    const NAMESPACED: bool = false;
+}
+
 struct Lab {
-    _server: ApiServer,
+    server: ApiServer,
     api: Api,
     parts: Parts,
     stop: CancellationToken,
@@ -72,7 +99,7 @@ impl Lab {
         let server = ApiServer::open(ServerConfig::deterministic(1)).await.unwrap();
         let (api, stop) = (Api::new(server.client()), CancellationToken::new());
         let parts = Parts::start(&api, NAME, &stop);
-        let lab = Self { _server: server, api, parts, stop };
+        let lab = Self { server, api, parts, stop };
         lab.class("class-1", NAME, json!({})).await;
         lab
     }
@@ -80,6 +107,22 @@ impl Lab {
     fn controller(&self, config: Config, scripted: Scripted) -> ProvisionController<Scripted> {
         self.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
         ProvisionController::new(config, self.parts.clone(), scripted)
+    }
+
+    async fn namespace(&self, name: &str) {
+        let namespace = json!({"metadata": {"name": name}});
+        self.api.create::<Namespace>(&namespace).await.unwrap();
+    }
+
+    /// Lets the user `saver` do what a new role says.
+    async fn grant(&self, name: &str, rules: Value) {
+        let role = json!({"metadata": {"name": name}, "rules": rules});
+        self.api.create::<ClusterRole>(&role).await.unwrap();
+        let binding = json!({"metadata": {"name": name},
+            "roleRef": {"apiGroup": ClusterRole::GROUP, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "User", "apiGroup": ClusterRole::GROUP, "name": "saver"}]});
+        self.api.create::<ClusterRoleBinding>(&binding).await.unwrap();
+        self.settle().await;
     }
 
     /// Lets caches and events catch up.
@@ -373,164 +416,6 @@ async fn infeasible_claims_rest() {
     controller.inner.sync_claim(&uid).await;
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     assert_eq!(controller.inner.provisioner.asked.lock().len(), 2);
-}
-
-/// Makes storage whose volume the API refuses: it has no access mode.
-struct Unsavable(Scripted);
-
-impl Provisioner for Unsavable {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
-        let mut made = self.0.provision(request).await?;
-        if self.0.asked.lock().len() == 1 {
-            made.volume["spec"]["accessModes"] = json!([]);
-        }
-        Ok(made)
-    }
-
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
-        self.0.delete(volume).await
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn volumes_that_cannot_be_saved() {
-    // case: provisioner/33
-    let lab = Lab::new().await;
-    let uid = lab.plain_claim().await;
-    let make = |save, delete_fails| {
-        lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
-        let config = Config { save, ..Config::new(NAME) };
-        let scripted = Scripted { delete_fails, ..Scripted::default() };
-        ProvisionController::new(config, lab.parts.clone(), Unsavable(scripted))
-    };
-    let attempts = Save::Attempts { count: 5, interval: Duration::from_secs(10) };
-    let controller = make(attempts, false);
-    assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Retry(_)));
-    assert_eq!(controller.inner.provisioner.0.deleted.lock().len(), 1);
-    assert!(lab.volumes().await.is_empty() && lab.failed(1));
-    let told = |events: &[String], reason: &str| events.iter().any(|e| e.starts_with(reason));
-    let events = lab.events().await;
-    assert!(told(&events, "ProvisioningFailed: Error creating provisioned PV object for claim"));
-    assert!(!told(&events, "ProvisioningCleanupFailed"));
-    // case: provisioner/34
-    let controller = make(attempts, true);
-    controller.inner.sync_claim(&uid).await;
-    assert_eq!(controller.inner.provisioner.0.deleted.lock().len(), 5);
-    assert!(told(
-        &lab.events().await,
-        "ProvisioningCleanupFailed: Error cleaning provisioned volume"
-    ));
-    // case: provisioner/35
-    let controller = make(Save::Always, false);
-    assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
-    let name = format!("pvc-{uid}");
-    assert!(controller.inner.memory.unsaved(&name).is_some());
-    assert!(controller.inner.provisioner.0.deleted.lock().is_empty());
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Retry(_)));
-    // case: provisioner/37: somebody else has saved it meanwhile
-    let mut unsaved = controller.inner.memory.unsaved(&name).unwrap();
-    unsaved.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    controller.inner.memory.keep_unsaved(&name, unsaved);
-    lab.volume(&name, "Available", json!({}), json!({})).await;
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Done));
-    assert!(controller.inner.memory.unsaved(&name).is_none());
-    assert!(told(&lab.events().await, "ProvisioningSucceeded"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_is_gone_is_not_told() {
-    let lab = Lab::new().await;
-    let uid = lab.plain_claim().await;
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
-    let config = Config { save: Save::Always, ..Config::new(NAME) };
-    let scripted = Unsavable(Scripted::default());
-    let controller = ProvisionController::new(config, lab.parts.clone(), scripted);
-    assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
-    lab.delete_claim("claim-1").await;
-    let name = format!("pvc-{uid}");
-    let mut unsaved = controller.inner.memory.unsaved(&name).unwrap();
-    unsaved.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    controller.inner.memory.keep_unsaved(&name, unsaved);
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Done));
-    assert!(lab.volumes().await.contains_key(&name));
-    let events = lab.events().await;
-    assert!(!events.iter().any(|event| event.starts_with("ProvisioningSucceeded")), "{events:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn released_volumes_are_deleted() {
-    let lab = Lab::new().await;
-    let by = |who: &str| json!({"pv.kubernetes.io/provisioned-by": who});
-    lab.volume("ours", "Released", by(NAME), json!({})).await;
-    lab.volume("theirs", "Released", by("other"), json!({})).await;
-    let keep = json!({"persistentVolumeReclaimPolicy": "Retain"});
-    lab.volume("kept", "Released", by(NAME), keep).await;
-    // case: provisioner/44
-    let failing = Scripted { delete_fails: true, ..Scripted::default() };
-    let controller = lab.controller(Config::new(NAME), failing);
-    assert!(matches!(controller.inner.sync_volume("ours").await, Outcome::Retry(_)));
-    let events = lab.events().await;
-    assert!(events.iter().any(|event| event == "VolumeFailedDelete: no"), "{events:?}");
-    assert!(lab.counted("controller_persistentvolume_delete_failed_total{class=\"\"} 1"));
-    // case: provisioner/53
-    let ignoring = Scripted { delete_ignored: true, ..Scripted::default() };
-    let controller = lab.controller(Config::new(NAME), ignoring);
-    assert!(matches!(controller.inner.sync_volume("ours").await, Outcome::Done));
-    assert_eq!(lab.volumes().await.len(), 3);
-    assert!(lab.counted("controller_persistentvolume_delete_total{class=\"\"} 1"));
-    let controller = lab.controller(Config::new(NAME), Scripted::default());
-    for name in ["ours", "theirs", "kept", "unknown"] {
-        assert!(matches!(controller.inner.sync_volume(name).await, Outcome::Done));
-    }
-    // case: provisioner/39
-    assert_eq!(*controller.inner.provisioner.deleted.lock(), ["ours"]);
-    lab.settle().await;
-    let deleting: Vec<String> = lab
-        .volumes()
-        .await
-        .into_values()
-        .filter(|volume| volume.metadata.deleting())
-        .map(|volume| volume.metadata.name)
-        .collect();
-    // Its protection is somebody else's to take off.
-    assert_eq!(deleting, ["ours"]);
-    assert!(lab.counted("controller_persistentvolume_delete_total{class=\"\"} 2"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_late_cache_deletes_nothing() {
-    let lab = Lab::new().await;
-    let by = json!({"pv.kubernetes.io/provisioned-by": NAME});
-    lab.volume("ours", "Released", by, json!({})).await;
-    let stale = lab.parts.volumes.get(&ObjectKey::cluster("ours")).unwrap();
-    let controller = lab.controller(Config::new(NAME), Scripted::default());
-    // Bound again by an administrator, and the cache has not heard of it.
-    let key = ObjectKey::cluster("ours");
-    let patch = json!({"status": {"phase": "Available"}});
-    lab.api.patch_status::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
-    assert_eq!(stale.status.phase, "Released");
-    controller.inner.delete(&stale).await.unwrap();
-    assert!(controller.inner.provisioner.deleted.lock().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_finalizer_goes_wherever_it_is_by_now() {
-    let lab = Lab::new().await;
-    lab.volume("ours", "Released", json!({}), json!({})).await;
-    let ours = "external-provisioner.volume.kubernetes.io/finalizer";
-    let key = ObjectKey::cluster("ours");
-    let patch = json!({"metadata": {"finalizers": ["a/b", "c/d", ours]}});
-    lab.api.patch::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
-    let uid = lab.volumes().await["ours"].metadata.uid.clone();
-    let config = Config { add_finalizer: true, ..Config::new(NAME) };
-    let controller = lab.controller(config, Scripted::default());
-    let seen = || ["c/d", ours].map(str::to_owned).to_vec();
-    // Another volume's finalizer stays, whatever its name.
-    controller.inner.drop_finalizer(&key, "another", seen()).await.unwrap();
-    assert!(lab.volumes().await["ours"].metadata.has_finalizer(ours));
-    controller.inner.drop_finalizer(&key, &uid, seen()).await.unwrap();
-    assert_eq!(lab.volumes().await["ours"].metadata.finalizers, ["a/b", "c/d"]);
-    controller.inner.drop_finalizer(&ObjectKey::cluster("gone"), &uid, seen()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
