@@ -42,7 +42,13 @@ impl Access {
             Mode::try_from(mode).map_err(|_| invalid(format!("access mode {mode} is unknown")))?;
         if !mode_allowed(mode, kind)? {
             let name = mode.as_str_name();
-            return Err(invalid(format!("access mode {name} is not supported by a {kind} driver")));
+            let claims = match kind {
+                DriverKind::Local => "ReadWriteOnce or ReadWriteOncePod",
+                DriverKind::Shared => "ReadWriteOnce, ReadWriteOncePod or ReadOnlyMany",
+            };
+            return Err(invalid(format!(
+                "access mode {name} is not supported by a {kind} driver; claims can ask for {claims}"
+            )));
         }
         let access = match &capability.access_type {
             None => return Err(invalid("neither block nor mount is set".to_owned())),

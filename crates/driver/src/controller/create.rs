@@ -30,6 +30,9 @@ const CLAIM_NAMES: [&str; 3] = [
     "csi.storage.k8s.io/pvc/name",
     "csi.storage.k8s.io/pvc/namespace",
 ];
+/// Words of the disks of a cloud that classes of common tutorials carry along. Here they mean nothing
+/// and do no harm; anything else that is not known may be a slip of the pen and is refused.
+const PASSED_OVER: [&str; 4] = ["type", "zone", "zones", "replication-type"];
 
 /// A checked request.
 struct Wanted<'a> {
@@ -157,7 +160,7 @@ impl Inner {
     }
 
     /// The pool and the filesystem that parameters name. Unknown ones are refused: a misspelt
-    /// parameter must not silently mean something else.
+    /// parameter must not silently mean something else. The refusal says what there is.
     fn check_parameters(
         &self,
         parameters: &BTreeMap<String, String>,
@@ -168,14 +171,18 @@ impl Inner {
             match key.as_str() {
                 POOL => {
                     let named = self.pools.iter().find(|pool| pool.name() == value);
+                    let names: Vec<&str> = self.pools.iter().map(Pool::name).collect();
                     pool = named.ok_or_else(|| {
-                        Refusal::Invalid(format!("parameter {POOL}: there is no pool {value:?}"))
+                        let names = names.join(", ");
+                        Refusal::Invalid(format!(
+                            "parameter {POOL}: there is no pool {value:?}; choose from: {names}"
+                        ))
                     })?;
                 }
-                FSTYPE => {
+                key if key == FSTYPE || key.eq_ignore_ascii_case("fstype") => {
                     let parsed = value.parse();
                     fstype = Some(
-                        parsed.map_err(|e| Refusal::Invalid(format!("parameter {FSTYPE}: {e}")))?,
+                        parsed.map_err(|e| Refusal::Invalid(format!("parameter {key}: {e}")))?,
                     );
                 }
                 OVERCOMMIT => drop(overcommit(parameters)?),
@@ -185,7 +192,8 @@ impl Inner {
                     return Err(Refusal::Invalid(text));
                 }
                 key if CLAIM_NAMES.contains(&key) || FormatOptions::knows(key) => {}
-                key => return Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
+                key if PASSED_OVER.contains(&key) => {}
+                key => return Err(unknown(key)),
             }
         }
         Ok((pool, fstype))
@@ -232,6 +240,15 @@ impl Inner {
             minimum_volume_size: None,
         })
     }
+}
+
+fn unknown(key: &str) -> Refusal {
+    let known = [FSTYPE, POOL, PROVISIONING, OVERCOMMIT].into_iter().chain(FormatOptions::names());
+    let known: Vec<&str> = known.collect();
+    Refusal::Invalid(format!(
+        "parameter {key:?} is not known; remove it from the class, or use one of: {}",
+        known.join(", ")
+    ))
 }
 
 /// How often a class lets free space be promised.

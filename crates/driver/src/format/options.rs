@@ -55,6 +55,13 @@ impl FormatOptions {
         KNOWN.iter().any(|(name, ..)| *name == parameter)
     }
 
+    /// Their names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let mut names: Vec<&str> = KNOWN.iter().map(|(name, ..)| *name).collect();
+        names.dedup();
+        names.into_iter()
+    }
+
     /// Takes the options out of class parameters. One that the filesystem does not have, or a
     /// value that it does not take, is an error: it must not silently mean nothing.
     pub fn parse(

@@ -50,7 +50,11 @@ impl Options {
             "sync" | "dirsync" | "lazytime" => self.filesystem.push((flag.to_owned(), None)),
             _ => match known(flag, fstype) {
                 Some(option) => self.filesystem.push(option),
-                None => return Err(format!("mount flag {flag:?} is not supported for {fstype}")),
+                None => {
+                    return Err(format!(
+                        "mount flag {flag:?} is not supported for {fstype}; take it out of mountOptions"
+                    ));
+                }
             },
         }
         Ok(())
@@ -70,6 +74,8 @@ fn known(flag: &str, fstype: FsType) -> Option<(String, Option<String>)> {
     let fine = match fstype {
         FsType::Ext4 => match (key, value) {
             ("discard" | "nodiscard" | "delalloc" | "nodelalloc", None) => true,
+            // Without barriers a power cut may cost more than the last writes: the class says so.
+            ("barrier" | "nobarrier", None) | ("barrier", Some("0" | "1")) => true,
             ("auto_da_alloc" | "noauto_da_alloc" | "user_xattr" | "acl", None) => true,
             ("data", Some("ordered" | "journal" | "writeback")) => true,
             ("errors", Some("continue" | "remount-ro")) => true,
@@ -105,8 +111,16 @@ mod tests {
     #[test]
     fn flags_are_understood_or_refused() {
         let parse = |flag: &str| Options::parse(&[flag.to_owned()], FsType::Ext4);
-        for flag in ["discard", "noatime,nodev", "data=journal", "commit=30", "ro", "", "defaults"]
-        {
+        for flag in [
+            "discard,nobarrier",
+            "barrier=1",
+            "noatime,nodev",
+            "data=journal",
+            "commit=30",
+            "ro",
+            "",
+            "defaults",
+        ] {
             parse(flag).expect(flag);
         }
         for flag in
@@ -120,6 +134,7 @@ mod tests {
             (FsType::Btrfs, "compress=zstd,discard=async", "subvol=x"),
             (FsType::Btrfs, "nodatacow", "device=/dev/sda"),
             (FsType::Xfs, "allocsize=64k", "logdev=/dev/sda"),
+            (FsType::Xfs, "discard", "nobarrier"),
         ];
         for (fstype, good, bad) in by_filesystem {
             Options::parse(&[good.to_owned()], fstype).expect(good);
