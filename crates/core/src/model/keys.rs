@@ -48,6 +48,10 @@ pub mod annotations {
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     /// On a pod's owner chain: the default container for logs.
     pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+    /// On a volume of a plain provisioner: the node whose provisioner may remove its directory.
+    pub const PROVISIONER_IDENTITY: &str = "longshore.dev/provisioner-identity";
+    /// On a volume of the NFS provisioner: what becomes of its directory.
+    pub const ON_DELETE: &str = "longshore.dev/on-delete";
     /// On an intent record: the claim it stands for, as `namespace/name`.
     pub const INTENT_CLAIM: &str = "longshore.dev/claim";
 }

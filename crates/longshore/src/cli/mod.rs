@@ -11,6 +11,7 @@ mod logging;
 pub mod node;
 pub mod node_registrar;
 pub mod people;
+pub mod plain;
 pub mod pool;
 pub mod provisioner;
 mod tree;
@@ -78,6 +79,10 @@ pub enum Action {
     LivenessProbe(liveness_probe::Config),
     /// `longshore driver`.
     Driver(driver::Config),
+    /// `longshore hostpath-provisioner`.
+    HostpathProvisioner(Box<plain::Hostpath>),
+    /// `longshore nfs-provisioner`.
+    NfsProvisioner(Box<plain::Nfs>),
     /// `longshore apply`, `get`, `describe`, `delete` or `logs`.
     Client(client::Command),
     /// The keeper of one pod's processes, started by the node agent only.
@@ -261,6 +266,10 @@ fn program_action(
         }),
         "liveness-probe" => go.read(&[], Action::LivenessProbe),
         "driver" => go.read(&[], Action::Driver),
+        "hostpath-provisioner" => {
+            go.read(&[], |config| Action::HostpathProvisioner(Box::new(config)))
+        }
+        "nfs-provisioner" => go.read(&[], |config| Action::NfsProvisioner(Box::new(config))),
         "completions" => people::completions(go.command, args),
         _ => people::action(program, go.command, args),
     }
@@ -341,6 +350,12 @@ impl Readable for liveness_probe::Config {
 impl Readable for driver::Config {
     type Flags = driver::Flags;
 }
+impl Readable for plain::Hostpath {
+    type Flags = plain::HostpathFlags;
+}
+impl Readable for plain::Nfs {
+    type Flags = plain::NfsFlags;
+}
 
 fn texts(args: &[OsString]) -> Result<Vec<String>, UsageError> {
     args.iter()
@@ -387,6 +402,14 @@ fn act(action: Action, program: &str) -> ExitCode {
         }
         Action::Driver(config) => {
             logged(&config.logging.clone(), Threads::Many, run::driver(config))
+        }
+        Action::HostpathProvisioner(config) => {
+            let logging = config.common.logging.clone();
+            logged(&logging, Threads::One, run::hostpath_provisioner(*config))
+        }
+        Action::NfsProvisioner(config) => {
+            let logging = config.common.logging.clone();
+            logged(&logging, Threads::One, run::nfs_provisioner(*config))
         }
     };
     match outcome {

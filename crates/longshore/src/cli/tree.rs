@@ -3,7 +3,8 @@
 use crate::flags::goify;
 
 use super::{
-    attacher, controllers, driver, liveness_probe, node, node_registrar, people, provisioner, up,
+    attacher, controllers, driver, liveness_probe, node, node_registrar, people, plain,
+    provisioner, up,
 };
 
 /// The hidden program that keeps one pod's processes.
@@ -34,8 +35,6 @@ pub(super) const NOT_YET: &[&str] = &[
     "snapshot-controller",
     "health-monitor",
     "sidecars",
-    "hostpath-provisioner",
-    "nfs-provisioner",
     "status",
     "explain",
     "audit",
@@ -128,6 +127,18 @@ const PROGRAMS: &[(&str, &str, Augment, &str)] = &[
         "Serve a CSI driver with volumes in directories of this machine",
         <driver::Flags as clap::Args>::augment_args,
         "longshore driver --endpoint unix:///run/csi.sock --node-id n1 --pool /srv/volumes",
+    ),
+    (
+        "hostpath-provisioner",
+        "Make a directory of this node for each claim",
+        <plain::HostpathFlags as clap::Args>::augment_args,
+        "longshore hostpath-provisioner --kubeconfig admin.kubeconfig --root /srv/volumes",
+    ),
+    (
+        "nfs-provisioner",
+        "Make a directory of an NFS export for each claim",
+        <plain::NfsFlags as clap::Args>::augment_args,
+        "longshore nfs-provisioner --server 10.0.0.1 --path /export --mount /persistentvolumes",
     ),
     (
         "apiserver",

@@ -4,6 +4,7 @@ mod alone;
 mod demo;
 mod liveness;
 mod loops;
+mod plain;
 mod registrar;
 mod root;
 mod sidecar;
@@ -95,6 +96,22 @@ pub async fn node_registrar(config: cli::node_registrar::Registration) -> anyhow
 /// When the driver does not say who it is, or a page fails.
 pub async fn liveness_probe(config: cli::liveness_probe::Config) -> anyhow::Result<()> {
     liveness::run(config).await
+}
+
+/// A directory of this node for each claim.
+///
+/// # Errors
+/// When it cannot start, or loses its lease.
+pub async fn hostpath_provisioner(config: cli::plain::Hostpath) -> anyhow::Result<()> {
+    plain::hostpath(config).await
+}
+
+/// A directory of a mounted export for each claim.
+///
+/// # Errors
+/// When it cannot start, or loses its lease.
+pub async fn nfs_provisioner(config: cli::plain::Nfs) -> anyhow::Result<()> {
+    plain::nfs(config).await
 }
 
 /// A CSI driver.

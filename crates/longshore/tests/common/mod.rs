@@ -323,3 +323,100 @@ pub fn eventually(what: &str, done: impl Fn() -> bool) {
     }
     panic!("never happened: {what}");
 }
+
+/// Another program of ours beside an instance; killed with the value.
+pub struct Beside {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    /// `longshore ARGS`, with its log in the home.
+    pub fn start(home: &Home, name: &str, args: &[&str]) -> Self {
+        Self::start_command(home, name, Command::new(binary()).args(args))
+    }
+
+    pub fn start_command(home: &Home, name: &str, command: &mut Command) -> Self {
+        let log = home.path().join(format!("{name}.log"));
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        Self { child: command.env_remove("KUBECONFIG").spawn().unwrap(), log }
+    }
+
+    /// SIGTERM, then the exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(began.elapsed() < PATIENCE, "did not stop in time:\n{}", self.log_text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub fn log_text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Instance {
+    /// The messages of an object's events, each after its reason.
+    pub fn events(&self, name: &str) -> Vec<String> {
+        let done = self.cli(&["get", "events", "-A", "-o", "json"]);
+        let list: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        let all = list["items"].as_array().cloned().unwrap_or_default();
+        let about = all.into_iter().filter(|event| event["involvedObject"]["name"] == name);
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        about
+            .map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"])))
+            .collect()
+    }
+
+    /// Waits for an event of an object with all these words, and gives it.
+    pub fn event(&self, name: &str, words: &[&str]) -> String {
+        let began = Instant::now();
+        loop {
+            let events = self.events(name);
+            let found = events.iter().find(|event| words.iter().all(|word| event.contains(word)));
+            if let Some(found) = found {
+                return found.clone();
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{name} never had an event with {words:?}, but {events:#?}\nlog:\n{}",
+                self.log_text()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub fn bound(&self, claim: &str) -> serde_json::Value {
+        self.wait("pvc", claim, "was bound", |claim| claim["status"]["phase"] == "Bound");
+        let name = self.json("pvc", claim)["spec"]["volumeName"].as_str().unwrap().to_owned();
+        self.json("pv", &name)
+    }
+
+    pub fn delete(&self, kind: &str, name: &str) {
+        let done = self.cli(&["delete", kind, name]);
+        assert!(done.status.success(), "delete {kind} {name}: {}", text(&done));
+        self.wait(kind, name, "went", serde_json::Value::is_null);
+    }
+}
+
+/// A class of a provisioner; `more` are further lines.
+pub fn class(name: &str, provisioner: &str, more: &str) -> String {
+    format!(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {{name: {name}}}\n\
+         provisioner: {provisioner}\n{more}\n"
+    )
+}

@@ -81,6 +81,8 @@ struct PodFacts {
     pod: Arc<Pod>,
     /// By the pod's own name for the volume; absent until resolved.
     uses: Option<BTreeMap<String, Use>>,
+    /// Directories of this node that need no mount, by the pod's own name for the volume.
+    host: BTreeMap<String, PathBuf>,
     error: Option<String>,
     /// Somebody is looking its volumes up.
     resolving: bool,
@@ -159,7 +161,13 @@ impl VolumeManager {
                 known.resolving = true;
             } else {
                 state.world.unresolved.insert(uid.clone());
-                let facts = PodFacts { pod: pod.clone(), uses: None, error: None, resolving: true };
+                let facts = PodFacts {
+                    pod: pod.clone(),
+                    uses: None,
+                    host: BTreeMap::new(),
+                    error: None,
+                    resolving: true,
+                };
                 state.pods.insert(uid.clone(), facts);
             }
         }
@@ -253,7 +261,7 @@ impl VolumeManager {
             return PodVolumes::Waiting(why);
         };
         let mut unmounted = Vec::new();
-        let mut mounted = BTreeMap::new();
+        let mut mounted = facts.host.clone();
         for (name, one) in uses {
             let mount = state.world.actual.get(&one.unique).and_then(|known| known.pods.get(uid));
             if mount.is_some_and(|mount| mount.state == Mounted::Yes) {

@@ -1,6 +1,7 @@
 //! From a pod's volumes to the volumes behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use longshore_cluster::EventType;
@@ -16,6 +17,14 @@ struct Found {
     one: Use,
     facts: VolumeFacts,
     attachable: bool,
+}
+
+/// What is behind one volume of a pod.
+enum Behind {
+    /// A driver stages and publishes it.
+    Driver(Found),
+    /// A directory of this node, used as it is.
+    Host(PathBuf),
 }
 
 impl VolumeManager {
@@ -38,11 +47,19 @@ impl VolumeManager {
         }
     }
 
-    fn adopt(&self, uid: &str, found: BTreeMap<String, Found>) {
+    fn adopt(&self, uid: &str, behind: BTreeMap<String, Behind>) {
+        let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
+        for (name, one) in behind {
+            match one {
+                Behind::Driver(one) => drop(found.insert(name, one)),
+                Behind::Host(path) => drop(host.insert(name, path)),
+            }
+        }
         let mut state = self.state();
         let Some(facts) = state.pods.get_mut(uid) else { return };
         facts.resolving = false;
         facts.error = None;
+        facts.host = host;
         facts.uses =
             Some(found.iter().map(|(name, found)| (name.clone(), found.one.clone())).collect());
         for found in found.into_values() {
@@ -74,8 +91,9 @@ impl VolumeManager {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// All CSI volumes that containers use; on failure the names that failed and the first cause.
-    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Found>, (Vec<String>, String)> {
+    /// All volumes of drivers and claims that containers use; on failure the names that failed and
+    /// the first cause.
+    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Behind>, (Vec<String>, String)> {
         let (mut found, mut failed, mut cause) = (BTreeMap::new(), Vec::new(), None);
         let usage = Usage::of(pod);
         for volume in &pod.spec.volumes {
@@ -102,7 +120,7 @@ impl VolumeManager {
         pod: &Pod,
         volume: &PodVolume,
         usage: &Usage,
-    ) -> Result<Option<Found>, String> {
+    ) -> Result<Option<Behind>, String> {
         if let Some(claim) = &volume.persistent_volume_claim {
             return self
                 .resolve_claim(pod, volume, &claim.claim_name, claim.read_only, None, usage)
@@ -117,7 +135,7 @@ impl VolumeManager {
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
             let unique = pod_volume_name(uid, &volume.name);
-            Found {
+            Behind::Driver(Found {
                 one: Use { unique, spec_name: volume.name.clone(), read_only: inline.read_only },
                 facts: VolumeFacts {
                     driver: inline.driver.clone(),
@@ -127,7 +145,7 @@ impl VolumeManager {
                     inline: true,
                 },
                 attachable: false,
-            }
+            })
         }))
     }
 
@@ -139,7 +157,7 @@ impl VolumeManager {
         read_only: bool,
         owner: Option<&str>,
         usage: &Usage,
-    ) -> Result<Found, String> {
+    ) -> Result<Behind, String> {
         let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
         let claim = self.deps.api.get::<Claim>(&key).await.map_err(|error| error.to_string())?;
         let claim =
@@ -169,14 +187,17 @@ impl VolumeManager {
         if block {
             return Err("block volumes are not served by this node yet".to_owned());
         }
-        self.found_volume(volume, read_only)
+        if let Some(path) = host_directory(&volume)? {
+            return Ok(Behind::Host(path));
+        }
+        self.found_volume(volume, read_only).map(Behind::Driver)
     }
 
     fn found_volume(&self, volume: Volume, read_only: bool) -> Result<Found, String> {
         let name = volume.metadata.name.clone();
         let Some(csi) = &volume.spec.csi else {
             return Err(format!(
-                "persistentvolume \"{name}\" is not a CSI volume; this node mounts no others"
+                "persistentvolume \"{name}\" is neither a CSI nor a hostPath volume; this node mounts no others"
             ));
         };
         let unique = unique_volume_name(&csi.driver, &csi.volume_handle);
@@ -192,6 +213,19 @@ impl VolumeManager {
                 inline: false,
             },
         })
+    }
+}
+
+/// The directory of a hostPath volume. Nothing is made here: a directory that is missing is a loss
+/// that must be seen.
+fn host_directory(volume: &Volume) -> Result<Option<PathBuf>, String> {
+    let Some(source) = &volume.spec.host_path else { return Ok(None) };
+    let path = PathBuf::from(&source.path);
+    let kind = source.kind.as_deref().unwrap_or_default();
+    match path.is_dir() {
+        true if ["", "Directory", "DirectoryOrCreate"].contains(&kind) => Ok(Some(path)),
+        true => Err(format!("hostPath type check failed: {} is a directory", path.display())),
+        false => Err(format!("hostPath type check failed: {} is not a directory", path.display())),
     }
 }
 
