@@ -7,6 +7,7 @@ mod common;
 use std::process::{Command, Stdio};
 
 use common::*;
+use longshore_csi::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
 
 fn running(pod: &serde_json::Value) -> bool {
     pod["status"]["phase"] == "Running"
@@ -17,6 +18,25 @@ fn on_node(yaml: &str, node: &str) -> String {
         "spec:\n  restartPolicy",
         &format!("spec:\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  restartPolicy"),
     )
+}
+
+/// The controller of the shared driver, in the main process, has the node whose pod uses a volume hold
+/// it still.
+fn snapshot_in_use(up: &Instance, claim: &str) {
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let volume = text(&up.json("pvc", claim)["spec"]["volumeName"]);
+    let source_volume_id = text(&up.json("pv", &volume)["spec"]["csi"]["volumeHandle"]);
+    let socket = up.data_dir.join("shared-controller.sock").display().to_string();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let client = longshore_csi::Client::connect(socket.into()).await.unwrap();
+        let name = "cut".to_owned();
+        let request = CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
+        let made = client.create_snapshot(request).await.unwrap().snapshot.unwrap();
+        assert!(made.ready_to_use);
+        let snapshot_id = made.snapshot_id;
+        let request = DeleteSnapshotRequest { snapshot_id, ..Default::default() };
+        client.delete_snapshot(request).await.unwrap();
+    });
 }
 
 #[test]
@@ -48,6 +68,8 @@ fn a_shared_volume_moves_between_nodes_and_local_ones_stay() {
     up.wait("pod", "second", "ran on the other node", running);
     let attached = text(&up.cli(&["get", "volumeattachments"]));
     assert!(attached.contains("n-2") && !attached.contains("n-1"), "{attached}");
+    snapshot_in_use(&up, "moving");
+    assert!(running(&up.json("pod", "second")));
 
     for name in ["pod-n-1", "pod-n-2", "second"] {
         assert!(up.cli(&["delete", "pod", name]).status.success());
