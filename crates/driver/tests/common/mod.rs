@@ -30,6 +30,11 @@ pub fn able_all(test: &str) -> bool {
     able(test) && need(test, &tools)
 }
 
+fn temporary() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("longshore-driver-").tempdir();
+    dir.expect("a temporary directory")
+}
+
 /// A directory whose mounts and loop devices are gone when it is dropped.
 pub struct World {
     dir: tempfile::TempDir,
@@ -37,7 +42,7 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+        Self { dir: temporary() }
     }
 
     pub fn path(&self) -> PathBuf {
@@ -167,7 +172,7 @@ pub struct Running {
 
 pub async fn start(config: DriverConfig) -> Running {
     let driver = Driver::open(config).expect("the driver opens");
-    let socket = tempfile::tempdir().expect("a temporary directory");
+    let socket = temporary();
     let path = socket.path().join("csi.sock");
     let stop = CancellationToken::new();
     let (serving, token, bound) = (driver.clone(), stop.clone(), path.clone());
