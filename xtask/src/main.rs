@@ -39,6 +39,8 @@ cargo xtask TASK
                 the official provisioner and ours on one real control plane, side by side
   bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]
                 etcd with kube-apiserver, and `longshore apiserver`, side by side
+  bench bind [--volumes N,N] [--claims N] [--json FILE]
+                the binder of kube-controller-manager and ours, one claim among many volumes
   bench driver [--rounds R]
                 csi-driver-host-path and our driver, side by side
 ";
@@ -130,6 +132,7 @@ fn full() -> Result<()> {
     run::cargo(&suite, &long)?;
     bench::bench(&["vs-go".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
+    bench::bench(&["bind".to_owned()])?;
     bench::bench(&["driver".to_owned()])?;
     before.compare()
 }

@@ -119,7 +119,7 @@ fn claim(name: &str) -> Value {
 }
 
 /// Sends one request per name over a few connections; the moments at which each was sent.
-fn send_all<F>(server: &Server, names: &[String], send: F) -> Result<Vec<Instant>>
+pub fn send_all<F>(server: &Server, names: &[String], send: F) -> Result<Vec<Instant>>
 where
     F: Fn(&mut Connection, &str) -> Result<()> + Sync,
 {

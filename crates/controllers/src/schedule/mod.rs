@@ -176,6 +176,7 @@ impl Worker {
         let caches = &self.caches;
         index_pods(&caches.pods);
         index_attachments(&caches.attachments);
+        view::index_volumes(&caches.volumes);
         tokio::join!(
             caches.pods.synced(),
             caches.nodes.synced(),

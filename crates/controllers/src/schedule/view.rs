@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use longshore_cluster::Cache;
 use longshore_core::{
     model::{
         ObjectKey,
@@ -12,6 +13,26 @@ use longshore_core::{
 
 use super::{Worker, state::Inner};
 use crate::index::{attachments_on_node, pods_on_node};
+
+/// Volumes that are not bound, by their class, or by the claim that they are kept for.
+const UNBOUND: &str = "schedule-unbound-volumes";
+
+fn of_class(class: &str) -> String {
+    format!("class {class}")
+}
+
+fn of_claim(claim: &ObjectKey) -> String {
+    format!("claim {claim}")
+}
+
+/// Lets volumes be found that a claim could still be given.
+pub(super) fn index_volumes(volumes: &Cache<Volume>) {
+    volumes.index(UNBOUND, |volume: &Volume| match &volume.spec.claim_ref {
+        _ if volume.status.phase == "Bound" => Vec::new(),
+        Some(claim) => vec![of_claim(&ObjectKey::new(&claim.namespace, &claim.name))],
+        None => vec![of_class(volume.class_name())],
+    });
+}
 
 /// One claim and what belongs to it, held for as long as a decision takes.
 pub(super) struct HeldClaim {
@@ -52,18 +73,13 @@ impl Worker {
         pod.claim_names().filter_map(hold).collect()
     }
 
-    /// Volumes that could still be given to a claim of one of these classes.
+    /// Volumes that could still be given to these claims: free ones of their classes, and those
+    /// kept for them.
     pub(super) fn free_volumes(&self, claims: &[ClaimFacts<'_>]) -> Vec<Arc<Volume>> {
-        if claims.is_empty() {
-            return Vec::new();
-        }
-        let mut volumes = self.caches.volumes.list();
-        volumes.retain(|volume| {
-            let kept = volume.spec.claim_ref.is_some();
-            let class = |facts: &ClaimFacts<'_>| facts.claim.class_name() == volume.class_name();
-            volume.status.phase != "Bound" && (kept || claims.iter().any(class))
-        });
-        volumes
+        let classes: BTreeSet<&str> = claims.iter().map(|facts| facts.claim.class_name()).collect();
+        let mut wanted: Vec<String> = classes.into_iter().map(of_class).collect();
+        wanted.extend(claims.iter().map(|facts| of_claim(&facts.claim.metadata.key())));
+        wanted.iter().flat_map(|value| self.caches.volumes.by_index(UNBOUND, value)).collect()
     }
 
     /// What the pod's claims add to a node's count of volumes.
