@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
 mod official;
+mod plain;
 mod rights;
 mod served;
 mod support;
