@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod attacher;
 pub mod bind;
+pub mod capacity;
 pub mod expand;
 mod index;
 #[cfg(test)]

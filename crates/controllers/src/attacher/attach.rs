@@ -34,7 +34,8 @@ impl Sidecar {
         }
         let request = self.publish_request(&attachment.spec.node_name, &attached).await?;
         self.hold_attachment(attachment, &request.node_id).await?;
-        let answer = self.driver.controller_publish_volume(request).await?;
+        let driver = self.driver_for(&attached);
+        let answer = driver.controller_publish_volume(request).await?;
         let context = answer.publish_context;
         let metadata = if context.is_empty() { Value::Null } else { json!(context) };
         let patch = json!({"status":

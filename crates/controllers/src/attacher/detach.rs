@@ -24,7 +24,7 @@ impl Sidecar {
             node_id: self.last_node_id(attachment)?,
             secrets: self.secrets(&attached.csi).await?,
         };
-        self.driver.controller_unpublish_volume(request).await?;
+        self.driver_for(&attached).controller_unpublish_volume(request).await?;
         self.let_go(attachment).await.map_err(SyncError::MarkDetached)
     }
 

@@ -1,7 +1,7 @@
 //! Why an attachment could not be brought where it should be.
 
 use longshore_cluster::ApiError;
-use longshore_core::attach::sidecar::SourceError;
+use longshore_core::{attach::sidecar::SourceError, provision::migration::TranslationError};
 use longshore_csi::{CsiError, access_mode::AccessModeError};
 
 /// A failed turn. The text of all but the last two variants ends up in the attachment's status.
@@ -15,6 +15,8 @@ pub(super) enum SyncError {
     VolumeDeleting(String),
     #[error("pv spec contained non-csi source that was not migrated")]
     NotCsi,
+    #[error("failed to translate in tree pv to CSI: {0}")]
+    Translation(#[from] TranslationError),
     #[error("could not add PersistentVolume finalizer: {0}")]
     VolumeFinalizer(#[source] ApiError),
     #[error(transparent)]

@@ -25,7 +25,8 @@ use longshore_cluster::{
 };
 use longshore_core::{
     attach::sidecar::{
-        AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
+        AttachmentView, Handler, Step, finalizer_name, is_rolled_back, next_step, only_our_mark,
+        worth_a_look,
     },
     model::{
         ObjectKey,
@@ -292,7 +293,8 @@ impl Sidecar {
             let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) else {
                 return;
             };
-            if new.metadata.deleting() && new.metadata.has_finalizer(&sidecar.finalizer) {
+            let unwanted = new.metadata.deleting() || is_rolled_back(new, &sidecar.name);
+            if unwanted && new.metadata.has_finalizer(&sidecar.finalizer) {
                 sidecar.volumes.add(new.metadata.name.clone());
             }
         });

@@ -10,9 +10,10 @@ use longshore_core::{
         keys::annotations,
         kinds::{CsiSource, Secret, Volume, VolumeAttachment, VolumeSpec},
     },
+    provision::migration::{plugin_of, volume_to_csi},
 };
 use longshore_csi::{
-    access_mode,
+    Client, access_mode,
     capabilities::ControllerCapability,
     v1::{
         ControllerPublishVolumeRequest, VolumeCapability,
@@ -30,6 +31,8 @@ pub(super) struct Attached {
     pub(super) mount_options: Vec<String>,
     /// The volume's object, unless the attachment describes the volume itself.
     pub(super) volume: Option<Arc<Volume>>,
+    /// The volume has an in-tree source, of which this is the translation.
+    pub(super) translated: bool,
 }
 
 impl Attached {
@@ -40,6 +43,7 @@ impl Attached {
             block: spec.volume_mode.as_deref() == Some("Block"),
             mount_options: spec.mount_options.clone(),
             volume,
+            translated: false,
         }
     }
 }
@@ -72,10 +76,20 @@ impl Sidecar {
                     .volumes
                     .get(&ObjectKey::cluster(name))
                     .ok_or_else(|| SyncError::NoVolume(name.to_owned()))?;
-                let csi = volume.spec.csi.as_ref().ok_or(SyncError::NotCsi)?;
-                Ok(Attached::new(csi, &volume.spec, Some(volume.clone())))
+                let translated = volume_to_csi(&volume)?;
+                let spec = translated.as_ref().map_or(&volume.spec, |new| &new.spec);
+                let csi = spec.csi.as_ref().ok_or(SyncError::NotCsi)?;
+                let attached = Attached::new(csi, spec, Some(volume.clone()));
+                Ok(Attached { translated: translated.is_some(), ..attached })
             }
         }
+    }
+
+    /// The driver's client. Where the driver took over from an in-tree plugin, calls are counted by
+    /// the form of the volume they are about.
+    pub(super) fn driver_for(&self, attached: &Attached) -> Client {
+        let took_over = plugin_of(&self.name).is_some();
+        self.driver.with_migrated(took_over.then_some(attached.translated))
     }
 
     pub(super) async fn publish_request(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longshore_core::model::kinds::VolumeAttachment;
+use longshore_core::{model::kinds::VolumeAttachment, provision::migration::repair_handle};
 use longshore_csi::{CsiError, capabilities::ControllerCapability, v1::ListVolumesRequest};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -54,10 +54,13 @@ impl Sidecar {
     fn is_published(&self, attachment: &VolumeAttachment, published: &Published) -> Option<bool> {
         let node_id = self.last_node_id(attachment).ok()?;
         let attached = self.look_up(attachment).ok()?;
-        // Handles in inline descriptions are completed only for drivers that replaced an in-tree
-        // plugin, and none of those is served here.
-        attached.volume.as_ref()?;
-        let nodes = published.get(&attached.csi.volume_handle);
+        // The driver lists handles whole; a translated one may lack what the volume did not say.
+        let handle = &attached.csi.volume_handle;
+        let handle = match attached.translated || attached.volume.is_none() {
+            true => repair_handle(&self.name, handle, &node_id).ok()?,
+            false => handle.clone(),
+        };
+        let nodes = published.get(&handle);
         Some(nodes.is_some_and(|nodes| nodes.contains(&node_id)))
     }
 

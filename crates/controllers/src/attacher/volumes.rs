@@ -2,7 +2,7 @@
 
 use longshore_cluster::{Outcome, Patch};
 use longshore_core::{
-    attach::sidecar::{VolumeView, drop_volume_finalizer, remove_finalizer_patch},
+    attach::sidecar::{VolumeView, drop_volume_finalizer, is_rolled_back, remove_finalizer_patch},
     model::{ObjectKey, kinds::Volume},
 };
 
@@ -16,6 +16,7 @@ impl Sidecar {
         let Some(volume) = self.caches.volumes.get(&key) else { return Outcome::Done };
         let view = VolumeView {
             deleting: volume.metadata.deleting(),
+            rolled_back: is_rolled_back(&volume, &self.name),
             finalizer: volume.metadata.has_finalizer(&self.finalizer),
             referenced: !attachments_of_volume(&self.caches.attachments, name).is_empty(),
         };

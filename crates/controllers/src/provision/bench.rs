@@ -136,6 +136,19 @@ impl Bench {
         self.stop = stop;
     }
 
+    /// Starts the provisioner and nothing else.
+    pub(crate) fn start_provisioner_alone(&mut self) {
+        let stop = CancellationToken::new();
+        let caches = SharedCaches::new(&self.api, &stop);
+        let recorder = Recorder::start(&self.api, "test", "", &stop).0;
+        let counters = ProvisionMetrics::register(&self.metrics);
+        let csi = self.driver.client();
+        let parts =
+            Parts::shared(&self.api, csi, &caches, recorder, counters, self.metrics.clone());
+        self.loops.spawn(run(self.config.clone(), parts, stop.clone()));
+        self.stop = stop;
+    }
+
     fn hook(&self, trap: &Arc<Trap>) {
         let trap = trap.clone();
         let due = AtomicBool::new(false);

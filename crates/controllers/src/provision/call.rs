@@ -27,7 +27,7 @@ pub(super) fn create_request(plan: &Plan, secrets: Content) -> CreateVolumeReque
     CreateVolumeRequest {
         name: plan.volume.clone(),
         capacity_range: Some(CapacityRange { required_bytes: plan.bytes, limit_bytes: 0 }),
-        volume_capabilities: plan.capabilities.iter().map(capability).collect(),
+        volume_capabilities: capabilities(plan),
         parameters: plan.parameters.clone(),
         secrets,
         accessibility_requirements: plan.topology.as_ref().map(|wanted| TopologyRequirement {
@@ -36,6 +36,11 @@ pub(super) fn create_request(plan: &Plan, secrets: Content) -> CreateVolumeReque
         }),
         ..CreateVolumeRequest::default()
     }
+}
+
+/// What the volume of a plan must be good for.
+pub(super) fn capabilities(plan: &Plan) -> Vec<VolumeCapability> {
+    plan.capabilities.iter().map(capability).collect()
 }
 
 fn capability(wanted: &longshore_core::provision::Capability) -> VolumeCapability {

@@ -1,9 +1,6 @@
 //! The CSI provisioner: one claim to one CreateVolume, one volume to one DeleteVolume.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use longshore_cluster::{EventType, clock};
 use longshore_core::{
@@ -11,24 +8,26 @@ use longshore_core::{
     model::{
         ObjectKey, ObjectRef,
         keys::annotations,
-        kinds::{Claim, CsiNode, Node, SecretRef, StorageClass, Volume},
+        kinds::{Claim, SecretRef, StorageClass, Volume, VolumeNodeAffinity},
     },
     provision::{
         Created, DeletionSecret, NotPlanned, Plan, PlanView, RefusalView, deletion_secret,
-        name::volume_name,
-        plan, proves_nothing_made,
-        topology::{self, Requirement, SelectedNode, TopologyError},
+        migration, name::volume_name, plan, proves_nothing_made,
     },
 };
-use longshore_csi::{CsiError, Verdict, code_name, v1};
+use longshore_csi::{Client, CsiError, Verdict, code_name, v1};
 use longshore_provisioner::{Made, NotDeleted, NotMade, Provisioner, Request};
 use parking_lot::Mutex;
+use serde::Deserialize;
 
 use super::{
     Config, Driver, Parts,
     call::{Content, create_request, created, read_secret},
+    distributed::Contests,
     guard::{Begun, Intents},
+    places::{Manner, Map, Places},
 };
+use crate::capacity::CapacityWaker;
 
 /// How often a volume that is of no use is deleted before that is left to the next attempt.
 const CLEANUP_TRIES: u32 = 5;
@@ -43,6 +42,11 @@ pub(super) struct CsiProvisioner {
     unsettled: Mutex<HashMap<String, Plan>>,
     /// How often the driver has refused, in a row, what it may have made before; by claim UID.
     refusals: Mutex<HashMap<String, u32>>,
+    pub(super) places: Places,
+    /// Fights for claims that name no node.
+    pub(super) contests: Contests,
+    /// Who publishes how much room there is.
+    capacity: Option<CapacityWaker>,
     identity: String,
 }
 
@@ -74,12 +78,35 @@ impl CsiProvisioner {
         mut parts: Parts,
         driver: Driver,
         intents: Option<Intents>,
+        capacity: Option<CapacityWaker>,
     ) -> Self {
         parts.csi = parts.csi.with_timeout(Some(config.timeout));
         let millis = clock::now().as_millisecond();
-        let identity = format!("{millis}-{}-{}", fastrand::u32(0..10_000), driver.name);
+        let mut identity = format!("{millis}-{}-{}", fastrand::u32(0..10_000), driver.name);
+        let map = match (&config.deployment, &parts.nodes) {
+            (Some(deployment), _) => {
+                identity = format!("{identity}-{}", deployment.node);
+                let (node, segments) = (deployment.node.clone(), deployment.segments.clone());
+                Map::Fixed { node, segments }
+            }
+            (None, Some((nodes, csi_nodes))) => Map::Watched(nodes.clone(), csi_nodes.clone()),
+            (None, None) => Map::Unknown,
+        };
+        let places = Places::new(&driver.name, map);
         let (unsettled, refusals) = (Mutex::default(), Mutex::default());
-        Self { config, parts, driver, intents, unsettled, refusals, identity }
+        let contests = Contests::default();
+        Self {
+            config,
+            parts,
+            driver,
+            intents,
+            unsettled,
+            refusals,
+            places,
+            contests,
+            capacity,
+            identity,
+        }
     }
 
     pub(super) async fn wait_for_caches(&self) {
@@ -97,7 +124,8 @@ impl CsiProvisioner {
 
     /// Calls CreateVolume exactly as planned.
     pub(super) async fn create(&self, plan: &Plan, secrets: Content) -> Answer {
-        match self.parts.csi.create_volume(create_request(plan, secrets)).await {
+        let csi = self.labelled(plan.in_tree);
+        match csi.create_volume(create_request(plan, secrets)).await {
             Ok(answer) => answer.volume.map_or(Answer::Nonsense, |v| Answer::Made(created(v))),
             Err(error) if error.is_final() => Answer::No(error),
             Err(error) => Answer::NoVerdict(error),
@@ -108,9 +136,17 @@ impl CsiProvisioner {
         &self,
         handle: &str,
         secrets: Content,
+        in_tree: bool,
     ) -> Result<(), CsiError> {
         let request = v1::DeleteVolumeRequest { volume_id: handle.into(), secrets };
-        self.parts.csi.delete_volume(request).await.map(|_| ())
+        self.labelled(in_tree).delete_volume(request).await.map(|_| ())
+    }
+
+    /// The driver's client. Where the driver took over from an in-tree plugin, calls are counted by
+    /// the form of the object they are about.
+    fn labelled(&self, in_tree: bool) -> Client {
+        let took_over = migration::plugin_of(&self.driver.name).is_some();
+        self.parts.csi.with_migrated(took_over.then_some(in_tree))
     }
 
     pub(super) async fn content(&self, reference: Option<&SecretRef>) -> Result<Content, String> {
@@ -156,6 +192,7 @@ impl CsiProvisioner {
     async fn settle(&self, uid: &str) {
         self.unsettled.lock().remove(uid);
         self.forget_refusals(uid);
+        self.places.forget(uid);
         let Some(intents) = &self.intents else { return };
         if let Err(error) = intents.end(uid).await {
             // The resolver drops it later: the watch still shows the record.
@@ -164,12 +201,16 @@ impl CsiProvisioner {
         intents.set_owned(uid, false);
     }
 
-    fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
+    pub(super) fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
         let node = request.node.as_deref();
-        let topology = self.topology_in_use().then(|| self.requirement(request));
+        let (class, in_tree) = self.csi_class(&request.class)?;
+        let topology = self
+            .topology_in_use()
+            .then(|| self.places.requirement(&request.claim, &class, node, self.manner()));
         let result = plan(&PlanView {
             claim: &request.claim,
-            class: &request.class,
+            class: &class,
+            in_tree,
             driver: &self.driver.name,
             capabilities: self.driver.capabilities,
             settings: &self.config.plan,
@@ -191,36 +232,31 @@ impl CsiProvisioner {
         NotMade::Ignored("the data source is filled by an external populator".into())
     }
 
-    fn topology_in_use(&self) -> bool {
-        self.config.topology && self.driver.capabilities.topology && self.parts.nodes.is_some()
+    pub(super) fn topology_in_use(&self) -> bool {
+        self.config.topology && self.driver.capabilities.topology && self.places.known()
     }
 
-    fn requirement(&self, request: &Request) -> Result<Option<Requirement>, TopologyError> {
-        let Some((nodes, csi_nodes)) = &self.parts.nodes else { return Ok(None) };
-        let driver = self.driver.name.as_str();
-        let keys_on = |node: &CsiNode| node.driver(driver).map(|one| one.topology_keys.clone());
-        let all: Vec<Arc<Node>> = nodes.list();
-        let labels: Vec<&BTreeMap<String, String>> =
-            all.iter().map(|node| &node.metadata.labels).collect();
-        let name = request.node.as_deref();
-        let key = ObjectKey::cluster(name.unwrap_or_default());
-        let node = nodes.get(&key);
-        let node_keys = csi_nodes.get(&key).map(|node| keys_on(&node).unwrap_or_default());
-        let known = |node: &Arc<CsiNode>| keys_on(node).filter(|keys| !keys.is_empty());
-        let cluster_keys = csi_nodes.list().iter().find_map(known);
-        topology::requirement(&topology::View {
-            claim: &request.claim.metadata.name,
-            selected: name.map(|name| SelectedNode {
-                name,
-                keys: node_keys.as_deref(),
-                labels: node.as_ref().map(|node| &node.metadata.labels),
-            }),
-            strict: self.config.strict_topology,
-            immediate: self.config.immediate_topology,
-            allowed: &allowed(&request.class),
-            cluster_keys: cluster_keys.as_deref(),
-            nodes: &labels,
-        })
+    fn manner(&self) -> Manner {
+        Manner { strict: self.config.strict_topology, immediate: self.config.immediate_topology }
+    }
+
+    /// Whether a class lets volumes be made on a node.
+    pub(super) fn requirement_on(&self, claim: &Claim, class: &StorageClass, node: &str) -> bool {
+        self.places.requirement(claim, class, Some(node), self.manner()).is_ok()
+    }
+
+    /// The class as the driver understands it, and whether it had to be translated.
+    fn csi_class<'a>(
+        &self,
+        class: &'a StorageClass,
+    ) -> Result<(Cow<'a, StorageClass>, bool), NotMade> {
+        if migration::plugin_of(&self.driver.name) != Some(class.provisioner.as_str()) {
+            return Ok((Cow::Borrowed(class), false));
+        }
+        let new = migration::class_to_csi(class).map_err(|error| {
+            NotMade::Final(format!("failed to translate storage class: {error}").into())
+        })?;
+        Ok((Cow::Owned(new), true))
     }
 
     /// Finds what to ask for: an earlier call without an outcome, or a new one, written down.
@@ -263,7 +299,7 @@ impl CsiProvisioner {
             .map_err(|error| NotMade::Unchanged(error.into()))?;
         match self.create(&plan, secrets.clone()).await {
             Answer::Made(created) => match plan.too_small(&created) {
-                None => Ok(Made { volume: plan.volume(&created, &self.identity) }),
+                None => self.finished(plan, &created, secrets).await,
                 Some(problem) => Err(self.clean_up(plan, &created, secrets, problem).await),
             },
             Answer::NoVerdict(error) if self.config.leaks_on_purpose() => {
@@ -291,6 +327,33 @@ impl CsiProvisioner {
         }
     }
 
+    /// The volume in the form that is saved. One that has none is deleted again.
+    async fn finished(
+        &self,
+        plan: Plan,
+        created: &Created,
+        secrets: Content,
+    ) -> Result<Made, NotMade> {
+        let mut volume = plan.volume(created, &self.identity);
+        if !plan.in_tree {
+            return Ok(Made { volume });
+        }
+        let Err(error) = migration::volume_to_in_tree(&mut volume) else {
+            return Ok(Made { volume });
+        };
+        match self.delete_handle(&created.handle, secrets, true).await {
+            Ok(()) => {
+                self.settle(&plan.claim.uid).await;
+                Err(NotMade::Final(error.into()))
+            }
+            Err(failed) => {
+                tracing::warn!(volume = plan.volume, %failed, "a volume without an in-tree form stays for now");
+                self.unsettled.lock().insert(plan.claim.uid.clone(), plan);
+                Err(NotMade::InBackground(error.into()))
+            }
+        }
+    }
+
     /// Deletes a volume that is smaller than asked for. The same call is repeated later, so the
     /// record stays as long as the volume may.
     async fn clean_up(
@@ -302,7 +365,7 @@ impl CsiProvisioner {
     ) -> NotMade {
         let mut last = None;
         for _ in 0..CLEANUP_TRIES {
-            match self.delete_handle(&created.handle, secrets.clone()).await {
+            match self.delete_handle(&created.handle, secrets.clone(), plan.in_tree).await {
                 Ok(()) => {
                     self.settle(&plan.claim.uid).await;
                     return NotMade::InBackground(problem.into());
@@ -319,9 +382,20 @@ impl CsiProvisioner {
     }
 
     /// The secret for DeleteVolume; one that cannot be read is left out, as the volume must go.
-    async fn deletion_content(&self, volume: &Volume) -> Result<Content, NotDeleted> {
+    async fn deletion_content(
+        &self,
+        volume: &Volume,
+        in_tree: bool,
+    ) -> Result<Content, NotDeleted> {
         let class = self.parts.classes.get(&ObjectKey::cluster(volume.class_name()));
         let name = &volume.metadata.name;
+        let class = match class {
+            Some(class) if in_tree => Some(Arc::new(
+                migration::class_to_csi(&class)
+                    .map_err(|error| NotDeleted::Failed(error.into()))?,
+            )),
+            other => other,
+        };
         let found = deletion_secret(volume, class.as_deref()).map_err(|error| {
             NotDeleted::Failed(
                 format!("failed to get secretreference for volume {name}: {error}").into(),
@@ -332,6 +406,20 @@ impl CsiProvisioner {
             tracing::warn!(volume = name, error, "deleting the volume without its secret");
             Content::new()
         }))
+    }
+
+    /// What became of a claim says something about the room there is.
+    fn tell_room(&self, class: &str, result: &Result<Made, NotMade>) {
+        let Some(capacity) = &self.capacity else { return };
+        match result {
+            Ok(made) => {
+                let affinity = &made.volume["spec"]["nodeAffinity"];
+                let affinity = VolumeNodeAffinity::deserialize(affinity).unwrap_or_default();
+                capacity.made(class, &affinity);
+            }
+            Err(NotMade::Unchanged(_) | NotMade::Ignored(_)) => {}
+            Err(_) => capacity.not_made(class),
+        }
     }
 
     fn attached_to(&self, volume: &str) -> Option<String> {
@@ -354,18 +442,9 @@ pub(super) fn refusal(error: CsiError, movable: bool) -> NotMade {
     }
 }
 
-fn allowed(class: &StorageClass) -> Vec<topology::Allowed> {
-    let terms = class.allowed_topologies.iter();
-    terms
-        .map(|term| {
-            let all = term.match_label_expressions.iter();
-            all.map(|one| (one.key.clone(), one.values.clone())).collect()
-        })
-        .collect()
-}
-
 impl Provisioner for CsiProvisioner {
     async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+        self.check_node(request).await?;
         let uid = &request.claim.metadata.uid;
         let _taken = match &self.intents {
             Some(intents) => Some(intents.take(uid).await),
@@ -388,34 +467,53 @@ impl Provisioner for CsiProvisioner {
                 Err(_) => intents.set_owned(uid, false),
             }
         }
+        self.tell_room(&request.class.metadata.name, &result);
         result
     }
 
     async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
         let failed = |text: String| NotDeleted::Failed(text.into());
+        let translated =
+            migration::volume_to_csi(volume).map_err(|error| NotDeleted::Failed(error.into()))?;
+        let in_tree = translated.is_some();
+        let volume = translated.as_ref().unwrap_or(volume);
         let Some(source) = &volume.spec.csi else { return Err(failed("invalid CSI PV".into())) };
         if source.driver != self.driver.name {
             return Err(NotDeleted::Ignored(format!("the volume is of driver {}", source.driver)));
         }
+        if !self.is_on_this_node(volume) {
+            return Err(NotDeleted::Ignored("PV was not provisioned on this node".into()));
+        }
         if let Some(missing) = self.driver.capabilities.missing() {
             return Err(failed(missing.into()));
         }
-        let secrets = self.deletion_content(volume).await?;
+        let secrets = self.deletion_content(volume, in_tree).await?;
         let name = &volume.metadata.name;
         if let Some(node) = self.attached_to(name) {
             return Err(failed(format!(
                 "persistentvolume {name} is still attached to node {node}"
             )));
         }
-        let deleted = self.delete_handle(&source.volume_handle, secrets).await;
-        deleted.map_err(|error| NotDeleted::Failed(error.into()))
+        let deleted = self.delete_handle(&source.volume_handle, secrets, in_tree).await;
+        deleted.map_err(|error| NotDeleted::Failed(error.into()))?;
+        if let Some(capacity) = &self.capacity {
+            capacity.deleted(&volume.spec.node_affinity);
+        }
+        Ok(())
     }
 
     async fn should_provision(&self, claim: &Claim) -> bool {
         let ours = Some(self.driver.name.as_str());
         let asked = storage_provisioner(claim) == ours
             || claim.metadata.annotation(annotations::MIGRATED_TO) == ours;
-        asked && self.config.node.as_ref().is_none_or(|scope| scope.answers(claim))
+        if !asked || !self.config.node.as_ref().is_none_or(|scope| scope.answers(claim)) {
+            return false;
+        }
+        self.is_ours_to_make(claim, None).await.unwrap_or_else(|error| {
+            // The attempt fails the same way, and says so where the user looks.
+            tracing::warn!(claim = %claim.metadata.key(), error, "whose claim it is cannot be found out");
+            true
+        })
     }
 
     async fn should_delete(&self, volume: &Volume) -> bool {

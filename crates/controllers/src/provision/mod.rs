@@ -8,9 +8,11 @@
 //! intent whose claim has gone is repeated to a verdict and the volume deleted.
 
 mod call;
+mod distributed;
 mod driver;
 mod guard;
 mod make;
+mod places;
 mod resolve;
 
 use std::{sync::Arc, time::Duration};
@@ -23,7 +25,7 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
     },
-    provision::PlanSettings,
+    provision::{PlanSettings, migration, topology::Term},
 };
 use longshore_csi::Client;
 use longshore_provisioner::{
@@ -32,10 +34,13 @@ use longshore_provisioner::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use distributed::NodeDeployment;
 pub use driver::{Driver, StartError, describe};
 use guard::Intents;
 pub use guard::{INTENT_KIND, intent_name};
 use make::CsiProvisioner;
+
+use crate::capacity::{self, CapacityMetrics, CapacityPublisher, Places};
 
 /// How long an infeasible claim rests at least. As in the official program a shorter limit on the
 /// delay after other failures does not change it.
@@ -66,6 +71,21 @@ pub struct Parts {
     pub metrics: ProvisionMetrics,
     /// Where queues report.
     pub registry: Metrics,
+    /// Publish how much room there is.
+    pub capacity: Option<CapacityParts>,
+}
+
+/// What publishing capacity needs besides.
+#[derive(Clone)]
+pub struct CapacityParts {
+    /// How, and where.
+    pub config: capacity::Config,
+    /// The API, with limits of its own.
+    pub api: Api,
+    /// Counts.
+    pub counts: CapacityMetrics,
+    /// The only place that this driver knows about; without it, wherever nodes say that it runs.
+    pub place: Option<Term>,
 }
 
 impl Parts {
@@ -91,6 +111,7 @@ impl Parts {
             recorder,
             metrics,
             registry,
+            capacity: None,
         }
     }
 }
@@ -136,6 +157,9 @@ pub struct Config {
     pub leak_guard: Option<String>,
     /// Answer for one node only.
     pub node: Option<NodeScope>,
+    /// Be the provisioner of one node in the official manner: ask the driver where it is, and fight
+    /// with the others for claims that name no node.
+    pub deployment: Option<NodeDeployment>,
     /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
     /// were granted to the official program may not cover more.
     pub spare_watches: bool,
@@ -157,6 +181,7 @@ impl Default for Config {
             immediate_topology: true,
             leak_guard: None,
             node: None,
+            deployment: None,
             spare_watches: false,
             #[cfg(any(test, feature = "planted-bugs"))]
             plant_leak: false,
@@ -209,7 +234,8 @@ impl CsiController {
     pub fn new(config: Config, mut parts: Parts, driver: Driver) -> Self {
         let all = !config.spare_watches;
         let can = driver.capabilities;
-        if all || (config.topology && can.topology) || config.node.is_some() {
+        let places = (config.topology && can.topology) || parts.capacity.is_some();
+        if all || config.node.is_some() || (places && config.deployment.is_none()) {
             parts.nodes = Some((parts.caches.of(), parts.caches.of()));
         }
         if all || can.publish {
@@ -225,7 +251,8 @@ impl CsiController {
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
         let guarded = config.leak_guard.as_ref().filter(|_| !config.leaks_on_purpose());
-        let node = config.node.as_ref().map(|scope| scope.node.as_str());
+        let deployed = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
+        let node = config.node.as_ref().map(|scope| scope.node.as_str()).or(deployed);
         let intents = guarded.map(|namespace| {
             let scope = Scope {
                 namespace: Some(namespace.clone()),
@@ -246,8 +273,11 @@ impl CsiController {
             registry: parts.registry.clone(),
         };
         let attachments = parts.attachments.clone();
-        let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents));
+        let publisher = publisher(&config, &parts, &driver.name);
+        let waker = publisher.as_ref().map(CapacityPublisher::waker);
+        let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
         provisioner.wait_for_caches().await;
+        forget_deleted_claims(&provisioner);
         let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
         if let Some(attachments) = attachments {
             // A volume that was still attached can go as soon as its last attachment has.
@@ -260,8 +290,46 @@ impl CsiController {
                 }
             });
         }
-        tokio::join!(controller.run(shutdown.clone()), resolve::run(provisioner, shutdown));
+        let publishing = async {
+            if let Some(publisher) = publisher {
+                publisher.run(shutdown.clone()).await;
+            }
+        };
+        tokio::join!(
+            controller.run(shutdown.clone()),
+            resolve::run(provisioner, shutdown.clone()),
+            publishing,
+        );
     }
+}
+
+/// What is remembered for a claim goes with it.
+fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) {
+    let weak = Arc::downgrade(provisioner);
+    provisioner.parts.claims.subscribe(move |change| {
+        if let (Change::Deleted { old }, Some(provisioner)) = (change, weak.upgrade()) {
+            provisioner.places.forget(&old.metadata.uid);
+            provisioner.contests.forget(&old.metadata.uid);
+        }
+    });
+}
+
+fn publisher(config: &Config, parts: &Parts, driver: &str) -> Option<CapacityPublisher> {
+    let wanted = parts.capacity.clone()?;
+    let deployed = || config.deployment.as_ref().map(|deployment| deployment.segments.clone());
+    let places = match (wanted.place.or_else(deployed), &parts.nodes) {
+        (Some(place), _) => Places::Fixed(place),
+        (None, Some((nodes, csi_nodes))) => Places::Watched(nodes.clone(), csi_nodes.clone()),
+        (None, None) => return None,
+    };
+    let capacity_parts = capacity::Parts {
+        api: wanted.api,
+        csi: parts.csi.clone(),
+        classes: parts.classes.clone(),
+        places,
+        registry: parts.registry.clone(),
+    };
+    Some(CapacityPublisher::new(wanted.config, capacity_parts, driver, wanted.counts))
 }
 
 fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
@@ -277,6 +345,10 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
         add_finalizer: true,
         save: Save::Always,
         infeasible_pause: config.retry_interval_max.max(INFEASIBLE_PAUSE),
+        additional_names: migration::plugin_of(&driver.name)
+            .map(String::from)
+            .into_iter()
+            .collect(),
         ..LibraryConfig::new(driver.name.clone())
     }
 }
@@ -285,6 +357,8 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 pub(crate) mod bench;
 #[cfg(test)]
 mod doubt_tests;
+#[cfg(test)]
+mod node_tests;
 #[cfg(test)]
 mod secret_tests;
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl CsiProvisioner {
             Answer::Made(created) => {
                 // A volume that was saved after all belongs to its PersistentVolume.
                 if !self.is_saved(plan).await? {
-                    self.delete_handle(&created.handle, secrets).await?;
+                    self.delete_handle(&created.handle, secrets, plan.in_tree).await?;
                 }
             }
             Answer::No(error) if self.believes(plan, &error, attempt) => {

@@ -1,7 +1,10 @@
 //! From a pod's volume to the volume that has to be attached.
 
 use super::{AttachSpec, PodId};
-use crate::model::kinds::{Claim, CsiDriver, Pod, PodVolume, Volume};
+use crate::{
+    model::kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
+    provision::migration::volume_to_csi,
+};
 
 /// Why a pod's volume leads to no volume for now. Only this volume is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +90,9 @@ pub fn attach_spec(claim: &Claim, volume: Option<&Volume>) -> Result<AttachSpec,
 /// The attach path's view of a volume.
 pub fn spec_of_volume(volume: &Volume) -> Result<AttachSpec, Unresolved> {
     let name = &volume.metadata.name;
+    // In-tree sources are attached by the drivers that took over.
+    let translated = volume_to_csi(volume).map_err(|_| Unresolved::NotCsi(name.clone()))?;
+    let volume = translated.as_ref().unwrap_or(volume);
     let csi = volume.spec.csi.as_ref().ok_or_else(|| Unresolved::NotCsi(name.clone()))?;
     Ok(AttachSpec {
         name: name.clone(),

@@ -7,9 +7,12 @@
 
 use serde_json::{Value, json};
 
-use crate::model::{
-    keys::annotations,
-    kinds::{AttachmentSource, CsiSource, VolumeAttachment, VolumeSpec},
+use crate::{
+    model::{
+        keys::annotations,
+        kinds::{AttachmentSource, CsiSource, Volume, VolumeAttachment, VolumeSpec},
+    },
+    provision::migration,
 };
 
 /// The finalizer of one driver's attacher, on attachments and volumes alike.
@@ -153,6 +156,8 @@ fn without_notes(attachment: &VolumeAttachment) -> VolumeAttachment {
 pub struct VolumeView {
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
+    /// It went back to its in-tree plugin: see [`is_rolled_back`].
+    pub rolled_back: bool,
     /// Our finalizer is on it.
     pub finalizer: bool,
     /// Some attachment, of whatever driver, names it.
@@ -163,7 +168,14 @@ pub struct VolumeView {
 /// the detach, and its deletion asks again.
 #[must_use]
 pub fn drop_volume_finalizer(view: &VolumeView) -> bool {
-    view.deleting && view.finalizer && !view.referenced
+    (view.deleting || view.rolled_back) && view.finalizer && !view.referenced
+}
+
+/// Whether an in-tree volume is not this driver's (any more): nobody says that it was moved there.
+#[must_use]
+pub fn is_rolled_back(volume: &Volume, driver: &str) -> bool {
+    migration::is_migratable(volume)
+        && volume.metadata.annotation(annotations::MIGRATED_TO) != Some(driver)
 }
 
 /// A JSON patch that adds a finalizer without touching those of others.
@@ -313,16 +325,39 @@ mod tests {
 
     #[test]
     fn volume_finalizers() {
-        const GOING: VolumeView = VolumeView { deleting: true, finalizer: true, referenced: false };
+        const GOING: VolumeView =
+            VolumeView { deleting: true, rolled_back: false, finalizer: true, referenced: false };
+        const BACK: VolumeView = VolumeView { deleting: false, rolled_back: true, ..GOING };
         let cases = [
             ("unreferenced", GOING, true),
             ("case: attacher/37", VolumeView { referenced: true, ..GOING }, false),
             ("live", VolumeView { deleting: false, ..GOING }, false),
+            ("back with its plugin", BACK, true),
+            ("back, and still attached", VolumeView { referenced: true, ..BACK }, false),
             ("not ours", VolumeView { finalizer: false, ..GOING }, false),
         ];
         for (name, view, want) in cases {
             assert_eq!(drop_volume_finalizer(&view), want, "{name}");
         }
+    }
+
+    #[test]
+    fn volumes_that_went_back() {
+        let volume = |spec: Value, moved: Option<&str>| -> Volume {
+            serde_json::from_value(json!({"spec": spec, "metadata": {"name": "v",
+                "annotations": {"pv.kubernetes.io/migrated-to": moved.unwrap_or_default()}}}))
+            .expect("a volume")
+        };
+        let old = || json!({"gcePersistentDisk": {"pdName": "d"}});
+        let gce = "pd.csi.storage.gke.io";
+        assert!(!is_rolled_back(&volume(old(), Some(gce)), gce));
+        assert!(is_rolled_back(&volume(old(), Some("other")), gce));
+        let mut bare = volume(old(), None);
+        bare.metadata.annotations.clear();
+        // case: attacher/40
+        assert!(is_rolled_back(&bare, gce));
+        let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+        assert!(!is_rolled_back(&volume(csi, None), "d"));
     }
 
     #[test]

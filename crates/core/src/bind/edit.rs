@@ -123,6 +123,11 @@ pub fn note_migration(object: &mut Value, migrated_to: Option<&str>) -> bool {
     }
 }
 
+/// Writes a node onto a claim: its volume is to be made there.
+pub fn select_node(claim: &mut Value, node: &str) -> bool {
+    annotate(claim, annotations::SELECTED_NODE, node)
+}
+
 /// Removes the scheduler's choice from a claim, which asks it to choose again.
 pub fn forget_selected_node(claim: &mut Value) -> bool {
     unannotate(claim, annotations::SELECTED_NODE)

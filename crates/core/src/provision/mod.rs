@@ -5,7 +5,9 @@
 //! answered; [`proves_nothing_made`] says what its refusal is worth. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
 //! volume's life. The loops are in `longshore_provisioner` and `longshore_controllers::provision`.
 
+pub mod capacity;
 mod choose;
+pub mod contest;
 mod doubt;
 pub mod migration;
 pub mod name;

@@ -81,8 +81,10 @@ impl Default for PlanSettings {
 pub struct PlanView<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// Its class.
+    /// Its class, in CSI form.
     pub class: &'a StorageClass,
+    /// The class had an in-tree form, so the volume gets one too.
+    pub in_tree: bool,
     /// The driver's name.
     pub driver: &'a str,
     /// What the driver can do.
@@ -214,6 +216,9 @@ pub struct Plan {
     pub reclaim_policy: Option<String>,
     /// The volume is for reading only.
     pub read_only: bool,
+    /// The volume is saved in its in-tree form.
+    #[serde(default)]
+    pub in_tree: bool,
 }
 
 /// Plans the volume for one claim.
@@ -271,6 +276,7 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
         topology,
         topology_in_use: view.topology.is_some(),
         read_only: settings.publish_read_only && only("MULTI_NODE_READER_ONLY"),
+        in_tree: view.in_tree,
         access_modes: claim.spec.access_modes.clone(),
         volume_mode: claim.spec.volume_mode.clone(),
         fs_type: if block { String::new() } else { fs_type },

@@ -39,6 +39,7 @@ fn plan_with(
     let mut view = PlanView {
         claim,
         class,
+        in_tree: false,
         driver: "test-driver",
         capabilities: able(),
         settings: &settings,
@@ -124,6 +125,7 @@ fn read_only_volumes() {
         let view = PlanView {
             claim: &claim,
             class: &class,
+            in_tree: false,
             driver: "d",
             capabilities: able(),
             settings: &settings,
@@ -174,6 +176,7 @@ fn extra_metadata() {
     let view = PlanView {
         claim: &claim,
         class: &class,
+        in_tree: false,
         driver: "d",
         capabilities: able(),
         settings: &settings,

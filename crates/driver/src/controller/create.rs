@@ -214,7 +214,8 @@ impl Inner {
         }
     }
 
-    /// Bytes that volumes of a class may still have here; zero where the class cannot be served.
+    /// Bytes that volumes of a class may still have here; zero elsewhere, and for access that is
+    /// never given.
     pub fn get_capacity(
         &self,
         request: &GetCapacityRequest,
@@ -232,8 +233,13 @@ impl Inner {
                 minimum_volume_size: None,
             });
         }
-        let pool = self.check_parameters(&request.parameters)?.0;
-        let bytes = pool.allocatable_bytes(overcommit(&request.parameters)?)?;
+        // A class comes with parameters that are not for us, and perhaps with wrong ones. Those are
+        // for CreateVolume to refuse: without an answer here nobody would ever ask it, and the user
+        // would hear of too little room instead.
+        let named = request.parameters.get(POOL);
+        let pool = self.pools.iter().find(|pool| Some(pool.name()) == named.map(String::as_str));
+        let ratio = overcommit(&request.parameters).unwrap_or(1.0);
+        let bytes = pool.unwrap_or(&self.pools[0]).allocatable_bytes(ratio)?;
         Ok(GetCapacityResponse {
             available_capacity: bytes.cast_signed(),
             maximum_volume_size: Some(bytes.cast_signed()),

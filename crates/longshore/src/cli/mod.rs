@@ -11,6 +11,7 @@ mod logging;
 pub mod node;
 pub mod node_registrar;
 pub mod people;
+pub mod per_node;
 pub mod plain;
 pub mod pool;
 pub mod provisioner;

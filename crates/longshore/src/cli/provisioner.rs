@@ -9,7 +9,10 @@ use crate::flags::{
     Gate, Gates, KlogFlags, KubeAccess, KubeFlags, Logging, Stage, UsageError, values,
 };
 
-use super::Backoff;
+use super::{
+    Backoff,
+    per_node::{Capacity, CapacityFlags, NodeDeployment, NodeDeploymentFlags},
+};
 
 /// Flags that csi-provisioner once had, and what replaced them.
 pub const REMOVED: &[(&str, &str)] = &[
@@ -98,6 +101,10 @@ pub struct Flags {
     #[command(flatten)]
     klog: KlogFlags,
     #[command(flatten)]
+    capacity: CapacityFlags,
+    #[command(flatten)]
+    node: NodeDeploymentFlags,
+    #[command(flatten)]
     later: LaterFlags,
     #[arg(skip = Environment::of_process())]
     environment: Environment,
@@ -116,39 +123,6 @@ struct LaterFlags {
     /// Guard the volume mode when a snapshot is restored.
     #[arg(long, default_value_t = true)]
     prevent_volume_mode_conversion: bool,
-    /// Publish CSIStorageCapacity objects.
-    #[arg(long)]
-    enable_capacity: bool,
-    /// Workers of capacity publishing.
-    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
-    capacity_threads: u32,
-    /// Period of capacity queries.
-    #[arg(long, default_value = "1m", value_parser = values::duration)]
-    capacity_poll_interval: Duration,
-    /// Owner of capacity objects.
-    #[arg(long, default_value = "1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
-    capacity_ownerref_level: i64,
-    /// Publish capacity for immediate binding too.
-    #[arg(long)]
-    capacity_for_immediate_binding: bool,
-    /// Request rate for capacity objects.
-    #[arg(long, default_value = "1", value_parser = values::rate, value_name = "N")]
-    kube_api_capacity_qps: f32,
-    /// Burst for capacity objects.
-    #[arg(long, default_value = "5", value_parser = values::count, value_name = "N")]
-    kube_api_capacity_burst: u32,
-    /// Run one provisioner per node.
-    #[arg(long)]
-    node_deployment: bool,
-    /// Per-node mode: take claims with immediate binding.
-    #[arg(long, default_value_t = true)]
-    node_deployment_immediate_binding: bool,
-    /// Per-node mode: base delay before a claim is taken.
-    #[arg(long, default_value = "20s", value_parser = values::duration)]
-    node_deployment_base_delay: Duration,
-    /// Per-node mode: longest delay before a claim is taken.
-    #[arg(long, default_value = "60s", value_parser = values::duration)]
-    node_deployment_max_delay: Duration,
     /// Serve Go's profiler.
     #[arg(long)]
     enable_pprof: bool,
@@ -160,44 +134,16 @@ impl LaterFlags {
             cloning_protection_threads,
             snapshot_orphan_sweep_interval,
             prevent_volume_mode_conversion,
-            enable_capacity,
-            capacity_threads,
-            capacity_poll_interval,
-            capacity_ownerref_level,
-            capacity_for_immediate_binding,
-            kube_api_capacity_qps,
-            kube_api_capacity_burst,
-            node_deployment,
-            node_deployment_immediate_binding,
-            node_deployment_base_delay,
-            node_deployment_max_delay,
             enable_pprof,
         } = self;
         let clones = "volumes are not cloned";
         let snapshots = "snapshots are not restored";
-        let capacity = "storage capacity is not published";
-        let per_node = "one provisioner serves all nodes";
         let sweep_as_it_is = snapshot_orphan_sweep_interval.is_zero()
             || snapshot_orphan_sweep_interval == Duration::from_secs(300);
         for (as_it_is, flag, what) in [
             (cloning_protection_threads == 1, "--cloning-protection-threads", clones),
             (sweep_as_it_is, "--snapshot-orphan-sweep-interval", snapshots),
             (prevent_volume_mode_conversion, "--prevent-volume-mode-conversion=false", snapshots),
-            (!enable_capacity, "--enable-capacity", capacity),
-            (capacity_threads == 1, "--capacity-threads", capacity),
-            (capacity_poll_interval.as_secs() == 60, "--capacity-poll-interval", capacity),
-            (capacity_ownerref_level == 1, "--capacity-ownerref-level", capacity),
-            (!capacity_for_immediate_binding, "--capacity-for-immediate-binding", capacity),
-            ((0.999..=1.001).contains(&kube_api_capacity_qps), "--kube-api-capacity-qps", capacity),
-            (kube_api_capacity_burst == 5, "--kube-api-capacity-burst", capacity),
-            (!node_deployment, "--node-deployment", per_node),
-            (
-                node_deployment_immediate_binding,
-                "--node-deployment-immediate-binding=false",
-                per_node,
-            ),
-            (node_deployment_base_delay.as_secs() == 20, "--node-deployment-base-delay", per_node),
-            (node_deployment_max_delay.as_secs() == 60, "--node-deployment-max-delay", per_node),
             (!enable_pprof, "--enable-pprof", "there is no Go profiler in this program"),
         ] {
             if !as_it_is {
@@ -245,6 +191,10 @@ pub struct Config {
     pub election: Option<Election>,
     /// Metrics and health, if served.
     pub diagnostics: Option<Diagnostics>,
+    /// Publish how much room there is.
+    pub capacity: Option<Capacity>,
+    /// Serve one node only.
+    pub deployment: Option<NodeDeployment>,
 }
 
 /// How volumes are named: `<prefix>-<uid>`, or with the first characters of the UID without dashes.
@@ -299,11 +249,15 @@ impl TryFrom<Flags> for Config {
             election,
             diagnostics,
             klog,
+            capacity,
+            node,
             later,
             environment,
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
         later.check()?;
+        let election = election.election(&environment)?;
+        let diagnostics = diagnostics.endpoint()?;
         let logging = Logging::try_from(common)?.with(klog)?;
         Ok(Self {
             logging,
@@ -322,8 +276,10 @@ impl TryFrom<Flags> for Config {
             leak_guard,
             topology: gates.on("Topology"),
             release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
-            election: election.election(&environment)?,
-            diagnostics: diagnostics.endpoint()?,
+            diagnostics: diagnostics.map(|served| served.with_election(election.is_some())),
+            election,
+            capacity: capacity.capacity(&environment)?,
+            deployment: node.deployment(&environment)?,
         })
     }
 }
@@ -415,12 +371,10 @@ mod tests {
             ("--volume-name-prefix=", "volume name prefix cannot be of length 0"),
             ("--volume-name-uuid-length=33", "between 1 and 32"),
             ("--volume-name-uuid-length=0", "between 1 and 32"),
-            (
-                "--enable-capacity",
-                "--enable-capacity is not part of this version yet: storage capacity is not published",
-            ),
-            ("--node-deployment=true", "--node-deployment is not part of this version yet"),
-            ("--capacity-ownerref-level=-1", "--capacity-ownerref-level is not part"),
+            ("--enable-capacity", "need NAMESPACE env variable"),
+            ("--node-deployment=true", "NODE_NAME environment variable must be set"),
+            ("--capacity-threads=0", "it must be at least 1"),
+            ("--capacity-poll-interval=0", "it must be more than zero"),
             ("--prevent-volume-mode-conversion=false", "is not part of this version yet"),
             ("--retry-interval-start=10m", "--retry-interval-max"),
             ("--csi-address=tcp://1.2.3.4:5", "only a path or unix:///path"),
@@ -435,12 +389,43 @@ mod tests {
         }
     }
 
+    fn in_a_pod(line: &str) -> Result<Config, String> {
+        let mut flags: Flags = flags(line, REMOVED)?;
+        flags.environment = Environment {
+            node_name: Some("node-a".into()),
+            namespace: Some("storage".into()),
+            pod_name: Some("driver-0".into()),
+            ..Environment::default()
+        };
+        Config::try_from(flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn capacity_and_nodes() {
+        let on = in_a_pod("--enable-capacity --node-deployment").unwrap();
+        let capacity = on.capacity.unwrap();
+        assert_eq!((capacity.threads.get(), capacity.poll), (1, Duration::from_secs(60)));
+        assert_eq!(capacity.throttle, Throttle::Fixed { qps: 1.0, burst: 5 });
+        assert_eq!((capacity.namespace.as_str(), capacity.for_immediate), ("storage", false));
+        assert_eq!(capacity.owner, Some(("driver-0".to_owned(), 1)));
+        let node = on.deployment.unwrap();
+        assert_eq!((node.node.as_str(), node.immediate_binding), ("node-a", true));
+        let delays = (Duration::from_secs(20), Duration::from_secs(60));
+        assert_eq!((node.base_delay, node.max_delay), delays);
+        let line = "--enable-capacity --capacity-ownerref-level=-1 --capacity-for-immediate-binding \
+            --kube-api-capacity-qps=-1 --capacity-threads=3 --capacity-poll-interval=5s";
+        let capacity = in_a_pod(line).unwrap().capacity.unwrap();
+        assert_eq!((capacity.owner, capacity.for_immediate), (None, true));
+        assert_eq!((capacity.throttle, capacity.threads.get()), (Throttle::Unlimited, 3));
+        assert_eq!(in_a_pod("").unwrap().capacity, None);
+    }
+
     #[test]
     fn defaults_of_missing_features_are_accepted() {
         for line in [
             "--enable-capacity=false",
             "--node-deployment=false",
-            "--capacity-poll-interval=60s",
+            "--capacity-ownerref-level=-1",
             "--snapshot-orphan-sweep-interval=0",
             "--snapshot-orphan-sweep-interval=300s",
             "--feature-gates=CrossNamespaceVolumeDataSource=false",

@@ -146,6 +146,10 @@ pub struct Environment {
     pub node_name: Option<String>,
     /// `POD_NAMESPACE`.
     pub pod_namespace: Option<String>,
+    /// `POD_NAME`.
+    pub pod_name: Option<String>,
+    /// `NAMESPACE`.
+    pub namespace: Option<String>,
 }
 
 impl Environment {
@@ -157,6 +161,8 @@ impl Environment {
             kubeconfig: read("KUBECONFIG"),
             node_name: read("NODE_NAME"),
             pod_namespace: read("POD_NAMESPACE"),
+            pod_name: read("POD_NAME"),
+            namespace: read("NAMESPACE"),
         }
     }
 }
@@ -338,6 +344,15 @@ pub struct Diagnostics {
     pub metrics_path: String,
     /// Whether `/healthz/leader-election` is served: with `--http-endpoint`, not with `--metrics-address`.
     pub leader_health: bool,
+}
+
+impl Diagnostics {
+    /// The same for a program that elects a leader, or does not: the health of its lease is served
+    /// only where there is one.
+    #[must_use]
+    pub fn with_election(self, elects: bool) -> Self {
+        Self { leader_health: self.leader_health && elects, ..self }
+    }
 }
 
 impl DiagnosticsFlags {

@@ -13,6 +13,7 @@ use longshore_cluster::{
     shutdown,
     telemetry::Endpoint,
 };
+use longshore_core::provision::migration::plugin_of;
 use longshore_csi::{
     Client, ConnectOptions, Options,
     client::{LOST_CONNECTION, TERMINATION_LOG},
@@ -66,6 +67,12 @@ impl Start {
         let ready = shutdown.run_until_cancelled(ready).await;
         ready.context("stopped before the driver was ready")??;
         let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
+        // From here on, calls of a driver that took over from an in-tree plugin say whether they are
+        // about a translated object; these are not.
+        let csi = csi.with_migrated(plugin_of(&driver).map(|_| false));
+        if plugin_of(&driver).is_some() {
+            csi.wait_ready(self.call_timeout).await?;
+        }
         tracing::info!(driver, "connected to the driver");
         Ok(Sidecar { api, csi, driver, metrics, shutdown, leases, status })
     }

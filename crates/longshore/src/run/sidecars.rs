@@ -2,19 +2,29 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::Result;
-use longshore_cluster::{Recorder, SharedCaches};
-use longshore_controllers::{attacher, provision};
-use longshore_core::provision::PlanSettings;
-use longshore_csi::Client;
+use anyhow::{Context as _, Result};
+use longshore_cluster::{Api, Recorder, SharedCaches};
+use longshore_controllers::{self as controllers, attacher, capacity::CapacityMetrics, provision};
+use longshore_core::{
+    model::keys::embedded,
+    provision::{
+        PlanSettings,
+        capacity::{MANAGER, manager_on},
+        topology::Term,
+    },
+};
+use longshore_csi::{Client, v1::NodeGetInfoRequest};
 use longshore_provisioner::ProvisionMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     loops::Shared,
-    sidecar::{Sidecar, Start},
+    sidecar::{Sidecar, Start, client_config},
 };
-use crate::cli;
+use crate::{
+    cli,
+    flags::{KubeAccess, Throttle},
+};
 
 /// Namespace of the intent records in the embedded mode.
 const EMBEDDED_NAMESPACE: &str = "kube-system";
@@ -39,7 +49,13 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         release_lease_on_exit,
         election,
         diagnostics,
+        capacity,
+        deployment,
     } = config;
+    let capacity_access = KubeAccess {
+        throttle: capacity.as_ref().map_or(Throttle::Adaptive, |capacity| capacity.throttle),
+        ..kube.clone()
+    };
     let start = Start {
         program: "csi-provisioner",
         socket,
@@ -67,17 +83,74 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         strict_topology,
         immediate_topology,
         leak_guard: leak_guard.then_some(namespace),
+        deployment: match deployment {
+            Some(deployment) => Some(self::deployment(&sidecar, deployment).await?),
+            None => None,
+        },
         spare_watches: true,
         ..provision::Config::default()
     };
     let recorder = sidecar.recorder();
     let metrics = ProvisionMetrics::register(&sidecar.metrics);
     let driver = sidecar.driver.clone();
+    let capacity = match capacity {
+        Some(asked) => Some(self::capacity(&sidecar, asked, capacity_access, &config).await?),
+        None => None,
+    };
     let work = |stop: CancellationToken| {
-        let parts = provisioner_parts(&sidecar, &recorder, &metrics, &stop);
+        let mut parts = provisioner_parts(&sidecar, &recorder, &metrics, &stop);
+        parts.capacity.clone_from(&capacity);
         provision::run(config.clone(), parts, stop)
     };
     sidecar.lead(election, &driver, release_lease_on_exit, work).await
+}
+
+/// Asks the driver where it is. It stays there, so once is enough.
+async fn deployment(
+    sidecar: &Sidecar,
+    asked: cli::per_node::NodeDeployment,
+) -> Result<provision::NodeDeployment> {
+    let cli::per_node::NodeDeployment { node, immediate_binding, base_delay, max_delay } = asked;
+    let segments = place_of(&sidecar.csi).await?;
+    Ok(provision::NodeDeployment { node, segments, immediate_binding, base_delay, max_delay })
+}
+
+async fn place_of(csi: &Client) -> Result<Term> {
+    let info = csi.node_get_info(NodeGetInfoRequest {}).await;
+    let info = info.context("cannot ask the driver on which node it is")?;
+    Ok(info.accessible_topology.map(|place| place.segments).unwrap_or_default())
+}
+
+/// What publishing capacity needs: a client with limits of its own, and an owner for the objects.
+async fn capacity(
+    sidecar: &Sidecar,
+    asked: cli::per_node::Capacity,
+    access: KubeAccess,
+    config: &provision::Config,
+) -> Result<provision::CapacityParts> {
+    let client = client_config(access, "csi-provisioner", &sidecar.metrics).client().await?;
+    let api = Api::new(client);
+    let owner = match &asked.owner {
+        Some((pod, level)) => {
+            let found = controllers::capacity::owner(&api, &asked.namespace, pod, *level).await;
+            Some(found.context("look up owner(s) of pod")?)
+        }
+        None => None,
+    };
+    let node = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
+    let manager = node.map_or_else(|| MANAGER.to_owned(), |node| manager_on(MANAGER, node));
+    let config = controllers::capacity::Config {
+        owner,
+        for_immediate: asked.for_immediate,
+        poll: asked.poll,
+        threads: asked.threads.get() as usize,
+        retry_interval_start: config.retry_interval_start,
+        retry_interval_max: config.retry_interval_max,
+        timeout: config.timeout,
+        ..controllers::capacity::Config::new(asked.namespace, manager)
+    };
+    let counts = CapacityMetrics::register(&sidecar.metrics);
+    Ok(provision::CapacityParts { config, api, counts, place: None })
 }
 
 /// Caches of their own for each leadership: what was known before a loss is not trusted after it.
@@ -149,24 +222,63 @@ pub async fn attacher(config: cli::attacher::Config) -> Result<()> {
     sidecar.lead(election, &lock, release_lease_on_exit, work).await
 }
 
+/// What the provisioners of an embedded instance count, all together.
+#[derive(Clone)]
+pub struct Counted {
+    provision: ProvisionMetrics,
+    capacity: CapacityMetrics,
+}
+
+impl Counted {
+    /// Registers the counts.
+    pub fn register(metrics: &longshore_cluster::Metrics) -> Self {
+        let (provision, capacity) =
+            (ProvisionMetrics::register(metrics), CapacityMetrics::register(metrics));
+        Self { provision, capacity }
+    }
+}
+
+/// The room in the pools of the local driver. Where every node has a driver of its own, each
+/// publishes its own.
+async fn embedded_capacity(
+    shared: &Shared,
+    csi: &Client,
+    counts: CapacityMetrics,
+    scope: Option<&provision::NodeScope>,
+) -> Result<provision::CapacityParts> {
+    let (place, manager) = match scope {
+        Some(scope) => (Some(place_of(csi).await?), manager_on(MANAGER, &scope.node)),
+        None => (None, MANAGER.to_owned()),
+    };
+    let config = controllers::capacity::Config::new(EMBEDDED_NAMESPACE, manager);
+    Ok(provision::CapacityParts { config, api: shared.api.clone(), counts, place })
+}
+
 /// The provisioner of one driver in the embedded mode, leak guard on. With a scope it answers only
 /// for the claims of one node.
 pub async fn provision(
     shared: &Shared,
     csi: Client,
-    metrics: ProvisionMetrics,
+    counted: Counted,
     scope: Option<provision::NodeScope>,
     stop: CancellationToken,
 ) {
     let driver = csi.driver_name().await.unwrap_or_default();
-    let parts = provision::Parts::shared(
+    let mut parts = provision::Parts::shared(
         &shared.api,
-        csi,
+        csi.clone(),
         &shared.caches,
         shared.recorder(&driver),
-        metrics,
+        counted.provision,
         shared.metrics.clone(),
     );
+    if driver == embedded::LOCAL_DRIVER {
+        match embedded_capacity(shared, &csi, counted.capacity, scope.as_ref()).await {
+            Ok(capacity) => parts.capacity = Some(capacity),
+            // Whoever runs this starts it anew.
+            Err(error) => return tracing::warn!(%error, "the local driver is not ready"),
+        }
+    }
     let config = provision::Config {
         leak_guard: Some(EMBEDDED_NAMESPACE.to_owned()),
         node: scope,

@@ -20,7 +20,7 @@ pub struct LabelSelector {
 }
 
 /// One requirement of a label or node selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(default)]
 pub struct Requirement {
     /// Label key.

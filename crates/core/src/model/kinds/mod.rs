@@ -7,6 +7,7 @@
 mod claim;
 mod cluster;
 mod csi;
+mod in_tree;
 mod meta;
 mod pod;
 mod volume;
@@ -14,6 +15,7 @@ mod volume;
 pub use claim::*;
 pub use cluster::*;
 pub use csi::*;
+pub use in_tree::*;
 pub use meta::*;
 pub use pod::*;
 pub use volume::*;

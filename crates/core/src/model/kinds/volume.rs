@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Meta, ObjectRef, Requirement, meta::nullable};
+use super::{
+    AwsSource, AzureDiskSource, AzureFileSource, GceSource, IdSource, Meta, ObjectRef, Requirement,
+    VsphereSource, meta::nullable,
+};
 use crate::model::{Quantity, keys::annotations};
 
 /// A reference to a secret with its namespace.
@@ -67,14 +70,14 @@ pub struct NfsSource {
 }
 
 /// One term of a node selector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelectorTerm {
     /// Requirements on labels.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Requirement>,
     /// Requirements on fields (`metadata.name`).
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub match_fields: Vec<Requirement>,
 }
 
@@ -142,6 +145,20 @@ pub struct VolumeSpec {
     pub host_path: Option<HostPathSource>,
     /// NFS source.
     pub nfs: Option<NfsSource>,
+    /// In-tree source of AWS disks.
+    pub aws_elastic_block_store: Option<Box<AwsSource>>,
+    /// In-tree source of Google disks.
+    pub gce_persistent_disk: Option<Box<GceSource>>,
+    /// In-tree source of OpenStack disks.
+    pub cinder: Option<Box<IdSource>>,
+    /// In-tree source of Azure disks.
+    pub azure_disk: Option<Box<AzureDiskSource>>,
+    /// In-tree source of Azure shares.
+    pub azure_file: Option<Box<AzureFileSource>>,
+    /// In-tree source of vSphere disks.
+    pub vsphere_volume: Option<Box<VsphereSource>>,
+    /// In-tree source of Portworx volumes.
+    pub portworx_volume: Option<Box<IdSource>>,
 }
 
 /// How a volume stands.

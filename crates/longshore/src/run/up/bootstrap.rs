@@ -70,17 +70,17 @@ fn objects() -> Vec<(String, Value)> {
     all.into_iter().map(|object| (id(&object), object)).collect()
 }
 
-/// A `CSIDriver`. Capacity is not published yet, so it is not announced. The local driver has inline
-/// volumes too, and knows them by what it is told about the pod.
+/// A `CSIDriver`. The local driver has inline volumes too, and knows them by what it is told about the
+/// pod; and its room is published, which is different on every node.
 fn driver(name: &str, attach: bool) -> Value {
-    let inline = !attach;
-    let modes = if inline { json!(["Persistent", "Ephemeral"]) } else { json!(["Persistent"]) };
+    let local = !attach;
+    let modes = if local { json!(["Persistent", "Ephemeral"]) } else { json!(["Persistent"]) };
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
         "metadata": {"name": name},
         "spec": {
-            "attachRequired": attach, "podInfoOnMount": inline, "fsGroupPolicy": "File",
-            "storageCapacity": false, "volumeLifecycleModes": modes,
+            "attachRequired": attach, "podInfoOnMount": local, "fsGroupPolicy": "File",
+            "storageCapacity": local, "volumeLifecycleModes": modes,
         },
     })
 }

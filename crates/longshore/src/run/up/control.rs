@@ -10,13 +10,15 @@ use longshore_cluster::{
 };
 use longshore_controllers::{attacher, provision::NodeScope};
 use longshore_csi::Client;
-use longshore_provisioner::ProvisionMetrics;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::controllers::Controller,
-    run::{loops::Shared, sidecars},
+    run::{
+        loops::Shared,
+        sidecars::{self, Counted},
+    },
 };
 
 const IDENTITY: &str = "longshore-up";
@@ -25,7 +27,7 @@ const NAMESPACE: &str = "kube-system";
 /// The running loops.
 pub struct Control {
     shared: Shared,
-    counted: ProvisionMetrics,
+    counted: Counted,
     identity: String,
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -54,7 +56,7 @@ impl Control {
     }
 
     fn empty(shared: Shared, stop: &CancellationToken, identity: String) -> Self {
-        let counted = ProvisionMetrics::register(&shared.metrics);
+        let counted = Counted::register(&shared.metrics);
         Self { shared, counted, identity, stop: stop.clone(), tasks: JoinSet::new() }
     }
 

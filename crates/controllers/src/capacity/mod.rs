@@ -1,0 +1,393 @@
+//! Publishes how much room a driver has, for every place where it runs and every class of its.
+//!
+//! The scheduler reads these `CSIStorageCapacity` objects and keeps pods away from nodes where
+//! their volumes would not fit. Which objects there should be is decided in
+//! [`longshore_core::provision::capacity`]; the driver is asked now and then, and whenever a volume,
+//! a class or a node changes.
+//!
+//! Objects are known from the watch alone. One that somebody else deleted is made again, one that
+//! is about nothing any more is deleted, and of two about the same thing one goes.
+
+mod book;
+mod object;
+mod owner;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use longshore_cluster::{
+    Api, Cache, Change, DeleteParams, Metrics, Outcome, QueueOptions, Scope, WorkQueue,
+};
+use longshore_core::{
+    model::{
+        ObjectKey,
+        kinds::{
+            CsiNode, CsiStorageCapacity, Node, OwnerReference, StorageClass, VolumeNodeAffinity,
+        },
+    },
+    provision::{
+        capacity::{DRIVER_LABEL, Item, MANAGER_LABEL, Touched, is_published, segments, touched},
+        topology::Term,
+    },
+};
+use longshore_csi::Client;
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use book::{Book, Work};
+pub use owner::{OwnerError, owner};
+
+/// How the publisher behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where the objects are.
+    pub namespace: String,
+    /// Who we are, in the objects' label.
+    pub manager: String,
+    /// Whom the objects belong to.
+    pub owner: Option<OwnerReference>,
+    /// Also for classes that bind at once.
+    pub for_immediate: bool,
+    /// How often the driver is asked about everything.
+    pub poll: Duration,
+    /// How many questions at a time.
+    pub threads: usize,
+    /// First pause after a failure.
+    pub retry_interval_start: Duration,
+    /// Longest pause after a failure.
+    pub retry_interval_max: Duration,
+    /// Deadline of one question.
+    pub timeout: Duration,
+}
+
+impl Config {
+    /// The official defaults, without an owner.
+    #[must_use]
+    pub fn new(namespace: impl Into<String>, manager: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            manager: manager.into(),
+            owner: None,
+            for_immediate: false,
+            poll: Duration::from_secs(60),
+            threads: 1,
+            retry_interval_start: Duration::from_secs(1),
+            retry_interval_max: Duration::from_secs(300),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where the driver runs.
+#[derive(Clone)]
+pub enum Places {
+    /// Wherever nodes say so.
+    Watched(Cache<Node>, Cache<CsiNode>),
+    /// On one node, which never changes.
+    Fixed(Term),
+}
+
+/// What the publisher works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// The API; its limits should be its own, for this can be many objects.
+    pub api: Api,
+    /// The driver.
+    pub csi: Client,
+    /// All classes.
+    pub classes: Cache<StorageClass>,
+    /// Where the driver runs.
+    pub places: Places,
+    /// Where queues and counts are reported.
+    pub registry: Metrics,
+}
+
+/// The counts, registered once for each process.
+#[derive(Debug, Clone, Default)]
+pub struct CapacityMetrics {
+    goal: Gauge,
+    current: Gauge,
+    obsolete: Gauge,
+}
+
+impl CapacityMetrics {
+    /// Registers the counts.
+    #[must_use]
+    pub fn register(metrics: &Metrics) -> Self {
+        let counts = Self::default();
+        metrics.with_registry(|registry| {
+            registry.register(
+                "csistoragecapacities_desired_goal",
+                "Number of CSIStorageCapacity objects that are supposed to be managed automatically",
+                counts.goal.clone(),
+            );
+            registry.register(
+                "csistoragecapacities_desired_current",
+                "Number of CSIStorageCapacity objects that exist and are supposed to be managed automatically",
+                counts.current.clone(),
+            );
+            registry.register(
+                "csistoragecapacities_obsolete",
+                "Number of CSIStorageCapacity objects that exist and will be deleted automatically",
+                counts.obsolete.clone(),
+            );
+        });
+        counts
+    }
+}
+
+/// Publishes the capacity of one driver.
+pub struct CapacityPublisher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    parts: Parts,
+    driver: String,
+    counts: CapacityMetrics,
+    book: Mutex<Book>,
+    /// Objects that were made and that the watch has not shown yet, with the time when that is
+    /// doubted.
+    expected: Mutex<HashMap<Item, Instant>>,
+    queue: WorkQueue<Work>,
+    topology: WorkQueue<()>,
+}
+
+/// Tells the publisher of volumes that come and go. Cheap to clone.
+#[derive(Clone)]
+pub struct CapacityWaker(Arc<Inner>);
+
+impl CapacityPublisher {
+    /// A publisher that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(config: Config, mut parts: Parts, driver: &str, counts: CapacityMetrics) -> Self {
+        let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
+            .with_metrics(&parts.registry);
+        parts.csi = parts.csi.with_timeout(Some(config.timeout));
+        let inner = Inner {
+            driver: driver.to_owned(),
+            book: Mutex::default(),
+            expected: Mutex::default(),
+            queue: WorkQueue::new("csistoragecapacity", options.clone()),
+            topology: WorkQueue::new("csitopology", options),
+            config,
+            parts,
+            counts,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A handle for whoever makes volumes.
+    #[must_use]
+    pub fn waker(&self) -> CapacityWaker {
+        CapacityWaker(self.inner.clone())
+    }
+
+    /// Publishes until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let inner = self.inner;
+        let _closing = Closing(inner.clone());
+        // Ends the watch of the objects in whatever way this future ends.
+        let stop = shutdown.child_token();
+        let _stopped = stop.clone().drop_guard();
+        let (config, driver) = (&inner.config, &inner.driver);
+        let scope = Scope {
+            namespace: Some(config.namespace.clone()),
+            label_selector: Some(format!(
+                "{DRIVER_LABEL}={driver},{MANAGER_LABEL}={}",
+                config.manager
+            )),
+            field_selector: None,
+        };
+        let (objects, _) = Cache::<CsiStorageCapacity>::start(&inner.parts.api, scope, &stop);
+        inner.parts.classes.synced().await;
+        objects.synced().await;
+        if let Places::Watched(nodes, csi_nodes) = &inner.parts.places {
+            nodes.synced().await;
+            csi_nodes.synced().await;
+        }
+        // Objects are judged last, when it is known what they could be about.
+        inner.look_at_places();
+        inner.follow_places();
+        inner.follow_classes();
+        inner.follow_objects(&objects);
+        let (work, places) = (inner.clone(), inner.clone());
+        tokio::join!(
+            inner.queue.run_until(config.threads, &shutdown, move |work_item| {
+                let inner = work.clone();
+                async move { inner.turn(&work_item).await }
+            }),
+            inner.topology.run_until(1, &shutdown, move |()| {
+                let inner = places.clone();
+                async move {
+                    inner.look_at_places();
+                    Outcome::Done
+                }
+            }),
+            inner.poll(&shutdown),
+        );
+    }
+}
+
+/// Closes the queues when the publisher ends in whatever way: the caches keep their subscribers.
+struct Closing(Arc<Inner>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.queue.shut_down();
+        self.0.topology.shut_down();
+    }
+}
+
+impl CapacityWaker {
+    /// A volume of a class was made.
+    pub fn made(&self, class: &str, affinity: &VolumeNodeAffinity) {
+        self.0.touched(Some(class), affinity);
+    }
+
+    /// A volume of a class could not be made; perhaps there is less room than we think.
+    pub fn not_made(&self, class: &str) {
+        self.0.enqueue(self.0.book.lock().items(|item| item.class == class));
+    }
+
+    /// A volume was deleted.
+    pub fn deleted(&self, affinity: &VolumeNodeAffinity) {
+        self.0.touched(None, affinity);
+    }
+}
+
+impl Inner {
+    fn enqueue(&self, work: Vec<Work>) {
+        for one in work {
+            self.queue.add(one);
+        }
+    }
+
+    /// Changes the book and queues what follows from it.
+    fn change(&self, act: impl FnOnce(&mut Book) -> Vec<Work>) {
+        let (work, counts) = {
+            let mut book = self.book.lock();
+            (act(&mut book), book.counts())
+        };
+        let gauges = [&self.counts.goal, &self.counts.current, &self.counts.obsolete];
+        for (gauge, count) in gauges.into_iter().zip(counts) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.enqueue(work);
+    }
+
+    fn touched(&self, class: Option<&str>, affinity: &VolumeNodeAffinity) {
+        let work = match (touched(affinity), class) {
+            (Touched::Segments(all), _) => {
+                self.book.lock().items(|item| all.contains(&item.segment))
+            }
+            (Touched::Class, Some(class)) => self.book.lock().items(|item| item.class == class),
+            (Touched::Class, None) => return,
+        };
+        self.enqueue(work);
+    }
+
+    fn look_at_places(&self) {
+        let now = match &self.parts.places {
+            Places::Fixed(segment) => std::iter::once(segment.clone()).collect(),
+            Places::Watched(nodes, csi_nodes) => {
+                let (nodes, csi_nodes) = (nodes.list(), csi_nodes.list());
+                let by_name: HashMap<&str, &Node> =
+                    nodes.iter().map(|node| (node.metadata.name.as_str(), &**node)).collect();
+                let csi_nodes = csi_nodes.iter().map(|node| &**node);
+                segments(&self.driver, csi_nodes, |name| by_name.get(name).copied())
+            }
+        };
+        self.change(|book| book.set_segments(now));
+    }
+
+    fn follow_places(self: &Arc<Self>) {
+        let Places::Watched(nodes, csi_nodes) = &self.parts.places else { return };
+        let queue = self.topology.clone();
+        nodes.subscribe(move |change| {
+            let same = matches!(change, Change::Applied { old: Some(old), new }
+                if old.metadata.labels == new.metadata.labels);
+            if !same {
+                queue.add(());
+            }
+        });
+        let (queue, driver) = (self.topology.clone(), self.driver.clone());
+        csi_nodes.subscribe(move |change| {
+            let keys = |node: &CsiNode| node.driver(&driver).map(|one| one.topology_keys.clone());
+            let same = matches!(change, Change::Applied { old: Some(old), new }
+                if keys(old) == keys(new));
+            if !same {
+                queue.add(());
+            }
+        });
+    }
+
+    fn follow_classes(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.parts.classes.subscribe(move |change| {
+            let Some(inner) = weak.upgrade() else { return };
+            let name = &change.object().metadata.name;
+            let wanted = match change {
+                Change::Applied { new, .. } => {
+                    is_published(new, &inner.driver, inner.config.for_immediate)
+                }
+                Change::Deleted { .. } => false,
+            };
+            inner.change(|book| match wanted {
+                true => book.want_class(name),
+                false => book.drop_class(name),
+            });
+        });
+    }
+
+    fn follow_objects(self: &Arc<Self>, objects: &Cache<CsiStorageCapacity>) {
+        let weak = Arc::downgrade(self);
+        objects.subscribe(move |change| {
+            let Some(inner) = weak.upgrade() else { return };
+            match change {
+                Change::Applied { old, new } => {
+                    // Deleted and made again between two looks of the watch.
+                    let replaced = old.as_ref().map(|old| &old.metadata.uid);
+                    if let Some(uid) = replaced.filter(|uid| **uid != new.metadata.uid) {
+                        inner.change(|book| book.object_gone(uid));
+                    }
+                    inner.expected.lock().retain(|item, _| !item.describes(new));
+                    inner.change(|book| book.object_seen(new));
+                }
+                Change::Deleted { old } => {
+                    inner.change(|book| book.object_gone(&old.metadata.uid));
+                }
+            }
+        });
+    }
+
+    async fn poll(&self, shutdown: &CancellationToken) {
+        loop {
+            self.enqueue(self.book.lock().items(|_| true));
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(self.config.poll) => {}
+            }
+        }
+    }
+
+    async fn turn(&self, work: &Work) -> Outcome {
+        match work {
+            Work::Refresh(item) => self.refresh(item).await,
+            Work::Remove { name, uid } => {
+                let key = ObjectKey::new(self.config.namespace.clone(), name.clone());
+                let only = DeleteParams::uid(uid.clone());
+                match self.parts.api.delete::<CsiStorageCapacity>(&key, &only).await {
+                    Ok(()) => Outcome::Done,
+                    // Gone, or another one of that name by now.
+                    Err(error) if error.is_not_found() || error.is_conflict() => Outcome::Done,
+                    Err(error) => Outcome::retry(error),
+                }
+            }
+        }
+    }
+}

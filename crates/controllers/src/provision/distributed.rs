@@ -1,0 +1,255 @@
+//! One provisioner on each node: which claims and volumes are this node's.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use longshore_cluster::ApiError;
+use longshore_core::{
+    bind::edit::select_node,
+    claim::selected_node,
+    model::{
+        ObjectKey,
+        kinds::{Claim, StorageClass, Volume},
+    },
+    provision::{
+        Plan,
+        contest::{Stake, delay, look_every, stake},
+        topology::Term,
+    },
+};
+use longshore_csi::{
+    CsiError,
+    v1::{GetCapacityRequest, Topology},
+};
+use longshore_provisioner::{NotMade, Provisioner, Request};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{call::capabilities, make::CsiProvisioner};
+
+/// The node that a provisioner is for, in a deployment with one on each node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeDeployment {
+    /// Its name.
+    pub node: String,
+    /// Where the driver says it is.
+    pub segments: Term,
+    /// Also take claims that bind at once.
+    pub immediate_binding: bool,
+    /// First wait before such a claim is taken.
+    pub base_delay: Duration,
+    /// Longest wait.
+    pub max_delay: Duration,
+}
+
+/// How often claims were fought for, by UID.
+#[derive(Debug, Default)]
+pub(super) struct Contests(Mutex<HashMap<String, u32>>);
+
+impl Contests {
+    fn begin(&self, uid: &str) -> u32 {
+        let mut all = self.0.lock();
+        let attempts = all.entry(uid.to_owned()).or_default();
+        *attempts += 1;
+        *attempts - 1
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+}
+
+/// How one attempt to become a claim's owner ended.
+enum Attempted {
+    /// The claim has an owner, or gets none from us.
+    Over,
+    /// Somebody else wrote to it; try again.
+    Again,
+}
+
+impl CsiProvisioner {
+    /// Whether a claim is this node's. A claim without a node may become it, and is seen again when
+    /// it has.
+    pub(super) async fn is_ours_to_make(
+        &self,
+        claim: &Claim,
+        class: Option<&Arc<StorageClass>>,
+    ) -> Result<bool, String> {
+        let Some(deployment) = &self.config.deployment else { return Ok(true) };
+        let key = claim.metadata.key();
+        let cached = || self.parts.classes.get(&ObjectKey::cluster(claim.class_name()));
+        let class = match (selected_node(claim), class) {
+            (Some(node), _) => return Ok(node == deployment.node),
+            (None, Some(class)) => class.clone(),
+            (None, None) => cached().ok_or_else(|| {
+                let name = claim.class_name();
+                format!("PVC {key}: storageclass.storage.k8s.io \"{name}\" not found")
+            })?,
+        };
+        let fits =
+            || !self.topology_in_use() || self.requirement_on(claim, &class, &deployment.node);
+        match stake(claim, &class, &deployment.node, deployment.immediate_binding, fits) {
+            Stake::Ours => Ok(true),
+            Stake::NotOurs => Ok(false),
+            Stake::Open => {
+                let fought = self.become_owner(deployment, claim, &class).await;
+                fought.map(|()| false).map_err(|error| format!("PVC {key}: {error}"))
+            }
+        }
+    }
+
+    /// The same as an answer to a request.
+    pub(super) async fn check_node(&self, request: &Request) -> Result<(), NotMade> {
+        match self.is_ours_to_make(&request.claim, Some(&request.class)).await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let key = request.claim.metadata.key();
+                let node = self.config.deployment.as_ref().map_or("", |one| &one.node);
+                Err(NotMade::Ignored(format!(
+                    "not responsible for provisioning of PVC {key} because it is not assigned to node {node:?}"
+                )))
+            }
+            Err(error) => Err(NotMade::Unchanged(format!("node check failed: {error}").into())),
+        }
+    }
+
+    /// Whether a volume can be reached from this node, which is where it was made.
+    pub(super) fn is_on_this_node(&self, volume: &Volume) -> bool {
+        let Some(deployment) = &self.config.deployment else { return true };
+        deployment.segments.is_empty()
+            || volume.reachable_from(&deployment.node, &deployment.segments)
+    }
+
+    async fn become_owner(
+        &self,
+        deployment: &NodeDeployment,
+        claim: &Claim,
+        class: &Arc<StorageClass>,
+    ) -> Result<(), String> {
+        loop {
+            match self.try_to_own(deployment, claim, class).await? {
+                Attempted::Over => return Ok(()),
+                Attempted::Again => {}
+            }
+        }
+    }
+
+    async fn try_to_own(
+        &self,
+        deployment: &NodeDeployment,
+        claim: &Claim,
+        class: &Arc<StorageClass>,
+    ) -> Result<Attempted, String> {
+        let uid = &claim.metadata.uid;
+        let earlier = self.contests.begin(uid);
+        let wait = delay(deployment.base_delay, deployment.max_delay, earlier, fastrand::f64());
+        let Some(current) = self.wait_for_turn(claim, wait, deployment.base_delay).await? else {
+            self.contests.forget(uid);
+            return Ok(Attempted::Over);
+        };
+        match self.has_room(&current, class, &deployment.node).await {
+            Ok(true) => {}
+            // Another node may have more.
+            Ok(false) => return Ok(Attempted::Over),
+            Err(error) => {
+                // Somebody must try, or nobody would tell the user what is wrong.
+                tracing::info!(claim = %current.metadata.key(), error, "taking the claim although its room is not known");
+            }
+        }
+        self.write_node(&current, &deployment.node).await
+    }
+
+    /// Waits; `None` as soon as the claim has a node.
+    async fn wait_for_turn(
+        &self,
+        claim: &Claim,
+        wait: Duration,
+        base: Duration,
+    ) -> Result<Option<Arc<Claim>>, String> {
+        let end = Instant::now() + wait;
+        let key = claim.metadata.key();
+        loop {
+            let over = tokio::select! {
+                biased;
+                () = sleep_until(end) => true,
+                () = sleep(look_every(base)) => false,
+            };
+            let current = self.parts.claims.get(&key);
+            let current = current.ok_or_else(|| {
+                format!("PVC not found: persistentvolumeclaim \"{}\" not found", key.name)
+            })?;
+            if current.metadata.uid != claim.metadata.uid {
+                return Err("PVC was replaced".into());
+            }
+            if selected_node(&current).is_some() {
+                return Ok(None);
+            }
+            if over {
+                return Ok(Some(current));
+            }
+        }
+    }
+
+    /// Whether the driver has room here for what the claim asks for.
+    async fn has_room(
+        &self,
+        claim: &Arc<Claim>,
+        class: &Arc<StorageClass>,
+        node: &str,
+    ) -> Result<bool, String> {
+        let bytes = claim.request().bytes();
+        if bytes == 0 {
+            return Ok(true);
+        }
+        let request = Request {
+            claim: claim.clone(),
+            class: class.clone(),
+            volume: self.volume_name(claim),
+            bytes,
+            node: Some(node.to_owned()),
+        };
+        let plan = self.plan_afresh(&request).map_err(|error| error.to_string())?;
+        self.room_for(&plan).await.map_err(|error| error.to_string())
+    }
+
+    async fn room_for(&self, plan: &Plan) -> Result<bool, CsiError> {
+        let places: Vec<Option<Topology>> = match &plan.topology {
+            Some(wanted) => {
+                let all = wanted.requisite.iter();
+                all.map(|term| Some(Topology { segments: term.clone() })).collect()
+            }
+            None => vec![None],
+        };
+        for accessible_topology in places {
+            let request = GetCapacityRequest {
+                volume_capabilities: capabilities(plan),
+                parameters: plan.parameters.clone(),
+                accessible_topology,
+            };
+            if self.parts.csi.get_capacity(request).await?.available_capacity >= plan.bytes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn write_node(&self, claim: &Claim, node: &str) -> Result<Attempted, String> {
+        let key = claim.metadata.key();
+        let failed = |error: ApiError| format!("selecting node {node:?} for PVC failed: {error}");
+        let live = self.parts.api.get_raw::<Claim>(&key).await.map_err(failed)?;
+        let Some(mut object) = live else { return Err("PVC not found".into()) };
+        if object["metadata"]["resourceVersion"] != claim.metadata.resource_version.as_str() {
+            // What we decided on is not what is there; the cache will show it.
+            return Ok(Attempted::Again);
+        }
+        select_node(&mut object, node);
+        match self.parts.api.update::<Claim>(&object).await {
+            Ok(written) => {
+                self.parts.claims.assume(&written);
+                self.contests.forget(&claim.metadata.uid);
+                Ok(Attempted::Over)
+            }
+            Err(error) if error.is_conflict() => Ok(Attempted::Again),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}

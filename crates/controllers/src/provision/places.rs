@@ -1,0 +1,182 @@
+//! Where volumes may be: on nodes as the API shows them, or on the one node that this provisioner
+//! is for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use longshore_cluster::Cache;
+use longshore_core::{
+    model::{
+        ObjectKey,
+        kinds::{Claim, CsiNode, Node, StorageClass},
+    },
+    provision::topology::{self, Requirement, SelectedNode, Term, TopologyError, term_of},
+};
+use parking_lot::Mutex;
+
+type Labels = BTreeMap<String, String>;
+
+/// Who knows the nodes.
+pub(super) enum Map {
+    /// Nobody.
+    Unknown,
+    /// The API.
+    Watched(Cache<Node>, Cache<CsiNode>),
+    /// The driver said where it is when it was asked, and stays there.
+    Fixed {
+        /// The node.
+        node: String,
+        /// The driver's keys and values for it.
+        segments: Term,
+    },
+}
+
+/// Works out topology requirements. What was seen for a claim is remembered until the claim's
+/// volume is made or refused: a node that goes away in between must not change the request.
+pub(super) struct Places {
+    driver: String,
+    map: Map,
+    memory: Mutex<HashMap<String, Seen>>,
+}
+
+/// How requirements are made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) strict: bool,
+    pub(super) immediate: bool,
+}
+
+/// What a requirement was made from.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// For this node; another choice makes all of it void.
+    node: Option<String>,
+    keys: Option<Vec<String>>,
+    labels: Option<Labels>,
+    terms: Option<Vec<Term>>,
+}
+
+impl Places {
+    pub(super) fn new(driver: &str, map: Map) -> Self {
+        Self { driver: driver.to_owned(), map, memory: Mutex::default() }
+    }
+
+    pub(super) fn known(&self) -> bool {
+        !matches!(self.map, Map::Unknown)
+    }
+
+    /// The claim is over and done with.
+    pub(super) fn forget(&self, uid: &str) {
+        self.memory.lock().remove(uid);
+    }
+
+    /// The requirement for a claim.
+    pub(super) fn requirement(
+        &self,
+        claim: &Claim,
+        class: &StorageClass,
+        node: Option<&str>,
+        manner: Manner,
+    ) -> Result<Option<Requirement>, TopologyError> {
+        let allowed = allowed(class);
+        let uid = &claim.metadata.uid;
+        let seen = self.memory.lock().get(uid).cloned();
+        let mut seen = seen
+            .filter(|seen| seen.node.as_deref() == node)
+            .unwrap_or_else(|| Seen { node: node.map(String::from), ..Seen::default() });
+        let all_places = allowed.is_empty() && !manner.strict;
+        self.complete(&mut seen, all_places || node.is_none());
+        let terms: Vec<&Term> = seen.terms.iter().flatten().collect();
+        let selected = node.map(|name| SelectedNode {
+            name,
+            keys: seen.keys.as_deref(),
+            labels: seen.labels.as_ref(),
+        });
+        let result = topology::requirement(&topology::View {
+            claim: &claim.metadata.name,
+            selected,
+            strict: manner.strict,
+            immediate: manner.immediate,
+            allowed: &allowed,
+            cluster_keys: seen.keys.as_deref(),
+            nodes: &terms,
+        });
+        self.memory.lock().insert(uid.clone(), seen);
+        result
+    }
+
+    /// Looks for what is not remembered. Labels without a key that is needed do not count.
+    fn complete(&self, seen: &mut Seen, all_places: bool) {
+        let node = seen.node.as_deref();
+        if seen.keys.as_ref().is_none_or(Vec::is_empty) {
+            seen.keys = self.keys(node);
+        }
+        let keys = seen.keys.as_deref().unwrap_or_default();
+        let whole = |labels: &Labels| keys.iter().all(|key| labels.contains_key(key));
+        if let Some(name) = node
+            && !seen.labels.as_ref().is_some_and(whole)
+        {
+            seen.labels = self.labels(name);
+        }
+        if all_places && seen.terms.as_ref().is_none_or(Vec::is_empty) {
+            seen.terms = Some(self.terms(keys));
+        }
+    }
+
+    /// The driver's keys on a node (none when its CSINode is not there), or on any node that has
+    /// some.
+    fn keys(&self, node: Option<&str>) -> Option<Vec<String>> {
+        let on = |node: &CsiNode| node.driver(&self.driver).map(|one| one.topology_keys.clone());
+        match (&self.map, node) {
+            (Map::Unknown, _) => None,
+            (Map::Watched(_, csi_nodes), Some(name)) => {
+                let found = csi_nodes.get(&ObjectKey::cluster(name))?;
+                Some(on(&found).unwrap_or_default())
+            }
+            (Map::Watched(_, csi_nodes), None) => {
+                let known = |node: &Arc<CsiNode>| on(node).filter(|keys| !keys.is_empty());
+                csi_nodes.list().iter().find_map(known)
+            }
+            (Map::Fixed { node, segments }, chosen) => {
+                let here = chosen.is_none_or(|chosen| chosen == node);
+                let keys: Vec<String> = segments.keys().cloned().collect();
+                Some(keys).filter(|keys| here && (chosen.is_some() || !keys.is_empty()))
+            }
+        }
+    }
+
+    fn labels(&self, name: &str) -> Option<Labels> {
+        match &self.map {
+            Map::Unknown => None,
+            Map::Watched(nodes, _) => {
+                Some(nodes.get(&ObjectKey::cluster(name))?.metadata.labels.clone())
+            }
+            Map::Fixed { node, segments } => (name == node).then(|| segments.clone()),
+        }
+    }
+
+    /// The places of all nodes that have the keys, each once.
+    fn terms(&self, keys: &[String]) -> Vec<Term> {
+        match &self.map {
+            Map::Unknown => Vec::new(),
+            Map::Watched(nodes, _) => {
+                let all = nodes.list();
+                let places = all.iter().filter_map(|node| term_of(&node.metadata.labels, keys));
+                places.collect::<BTreeSet<_>>().into_iter().collect()
+            }
+            Map::Fixed { segments, .. } => vec![segments.clone()],
+        }
+    }
+}
+
+fn allowed(class: &StorageClass) -> Vec<topology::Allowed> {
+    let terms = class.allowed_topologies.iter();
+    terms
+        .map(|term| {
+            let all = term.match_label_expressions.iter();
+            all.map(|one| (one.key.clone(), one.values.clone())).collect()
+        })
+        .collect()
+}
