@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use longshore_core::model::{
     ObjectKey,
-    kinds::{Claim, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
+    kinds::{Claim, CsiNode, Event, Node, StorageClass, Volume, VolumeAttachment},
 };
 use longshore_csi::{Call, fake};
 use serde_json::{Value, json};
@@ -283,9 +283,11 @@ async fn labels_that_were_missing_are_looked_for_again() {
     bench.start();
     bench.claim("data", "late").await;
     bench.select_node("data", "n1").await;
-    let failed =
-        || async { bench.events("data").await.iter().any(|e| e == "Warning ProvisioningFailed") };
-    bench.until("labels are missing", failed).await;
+    let told = || async {
+        let all = bench.all::<Event>().await;
+        all.iter().any(|event| event.message.contains("does not match topology keys"))
+    };
+    bench.until("labels are missing", told).await;
     assert!(bench.driver.calls_of(Call::CreateVolume).is_empty());
     let labels = json!({"metadata": {"labels": {ZONE: "z1"}}});
     let patch = longshore_cluster::Patch::Merge(&labels);
