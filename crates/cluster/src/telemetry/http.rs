@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::Metrics;
+use super::{Metrics, pprof};
 
 type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
@@ -22,6 +22,7 @@ pub struct Endpoint {
     metrics: Metrics,
     metrics_path: String,
     checks: Vec<(String, Check)>,
+    pprof: bool,
 }
 
 /// Why the endpoint does not run.
@@ -36,13 +37,25 @@ impl Endpoint {
     /// Metrics under `/metrics`, health without checks.
     #[must_use]
     pub fn new(metrics: &Metrics) -> Self {
-        Self { metrics: metrics.clone(), metrics_path: "/metrics".to_owned(), checks: Vec::new() }
+        Self {
+            metrics: metrics.clone(),
+            metrics_path: "/metrics".to_owned(),
+            checks: Vec::new(),
+            pprof: false,
+        }
     }
 
     /// Serves metrics under another path.
     #[must_use]
     pub fn metrics_path(mut self, path: &str) -> Self {
         self.metrics_path = format!("/{}", path.trim_start_matches('/'));
+        self
+    }
+
+    /// Serves `/debug/pprof/` too, as far as that can be.
+    #[must_use]
+    pub fn pprof(mut self, served: bool) -> Self {
+        self.pprof = served;
         self
     }
 
@@ -105,6 +118,9 @@ impl Endpoint {
             let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
             return (kind, self.metrics.render()).into_response();
         }
+        if let Some(rest) = path.strip_prefix("/debug/pprof").filter(|_| self.pprof) {
+            return pprof::answer(rest);
+        }
         match path.strip_prefix("/healthz") {
             Some("" | "/") => self.health(None).await,
             Some(check) => self.health(Some(check.trim_start_matches('/'))).await,
@@ -166,6 +182,21 @@ mod tests {
         assert_eq!(ask(&endpoint, "/healthz").await, stuck);
         assert_eq!(ask(&endpoint, "/healthz/other").await.0, 404);
         assert_eq!(ask(&endpoint, "/other").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn profiles_say_that_there_are_none() {
+        let endpoint = Endpoint::new(&Metrics::new());
+        assert_eq!(ask(&endpoint, "/debug/pprof/").await.0, 404);
+        let endpoint = endpoint.pprof(true);
+        assert_eq!(ask(&endpoint, "/debug/pprof/").await.0, 200);
+        let (status, line) = ask(&endpoint, "/debug/pprof/cmdline").await;
+        assert_eq!((status, line.is_empty()), (200, false));
+        for profile in ["profile", "symbol", "trace", "heap"] {
+            let (status, text) = ask(&endpoint, &format!("/debug/pprof/{profile}")).await;
+            assert_eq!(status, 501, "{profile}");
+            assert!(text.contains("no Go runtime"), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -13,6 +13,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::process::ProcessCollector;
+
 /// One `name` label, as upstream's queue and election metrics have.
 type Named = [(&'static str, String); 1];
 type RequestLabels = [(&'static str, String); 2];
@@ -117,6 +119,7 @@ impl Metrics {
         );
         let queues = Arc::new(QueueCollector::default());
         r.register_collector(Box::new(queues.clone()));
+        r.register_collector(Box::new(ProcessCollector));
         let registry = Mutex::new(r);
         Self {
             inner: Arc::new(Inner {
@@ -318,6 +321,12 @@ mod tests {
         assert!(text.contains("# TYPE workqueue_adds_total counter\n"), "{text}");
         assert!(text.contains("workqueue_adds_total{name=\"claims\"} 1\n"), "{text}");
         assert!(text.contains("# TYPE process_start_time_seconds gauge\n"), "{text}");
+        assert!(text.contains("# TYPE process_cpu_seconds_total counter\n"), "{text}");
+        for name in ["resident_memory_bytes", "virtual_memory_bytes", "open_fds", "max_fds"] {
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("process_{name} ")));
+            let value: f64 = line.expect(name).parse().expect("a number");
+            assert!(value > 0.0, "{name}: {value}");
+        }
         assert!(!text.contains("# EOF"), "{text}");
     }
 }

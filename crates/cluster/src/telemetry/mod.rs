@@ -3,6 +3,8 @@
 mod http;
 mod log;
 mod metrics;
+mod pprof;
+mod process;
 
 pub use self::http::{Endpoint, EndpointError};
 pub use log::{LogFormat, LogOptions, init_logging};

@@ -98,6 +98,9 @@ pub struct Flags {
     election: ElectionFlags,
     #[command(flatten)]
     diagnostics: DiagnosticsFlags,
+    /// Serve /debug/pprof/ beside the metrics: the command line, and word that there are no Go profiles here.
+    #[arg(long, help_heading = "Diagnostics")]
+    enable_pprof: bool,
     #[command(flatten)]
     klog: KlogFlags,
     #[command(flatten)]
@@ -123,9 +126,6 @@ struct LaterFlags {
     /// Guard the volume mode when a snapshot is restored.
     #[arg(long, default_value_t = true)]
     prevent_volume_mode_conversion: bool,
-    /// Serve Go's profiler.
-    #[arg(long)]
-    enable_pprof: bool,
 }
 
 impl LaterFlags {
@@ -134,7 +134,6 @@ impl LaterFlags {
             cloning_protection_threads,
             snapshot_orphan_sweep_interval,
             prevent_volume_mode_conversion,
-            enable_pprof,
         } = self;
         let clones = "volumes are not cloned";
         let snapshots = "snapshots are not restored";
@@ -144,7 +143,6 @@ impl LaterFlags {
             (cloning_protection_threads == 1, "--cloning-protection-threads", clones),
             (sweep_as_it_is, "--snapshot-orphan-sweep-interval", snapshots),
             (prevent_volume_mode_conversion, "--prevent-volume-mode-conversion=false", snapshots),
-            (!enable_pprof, "--enable-pprof", "there is no Go profiler in this program"),
         ] {
             if !as_it_is {
                 return Err(UsageError::FlagNotYet { flag: flag.into(), what });
@@ -248,6 +246,7 @@ impl TryFrom<Flags> for Config {
             kube,
             election,
             diagnostics,
+            enable_pprof,
             klog,
             capacity,
             node,
@@ -276,7 +275,8 @@ impl TryFrom<Flags> for Config {
             leak_guard,
             topology: gates.on("Topology"),
             release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
-            diagnostics: diagnostics.map(|served| served.with_election(election.is_some())),
+            diagnostics: diagnostics
+                .map(|served| served.with_election(election.is_some()).with_pprof(enable_pprof)),
             election,
             capacity: capacity.capacity(&environment)?,
             deployment: node.deployment(&environment)?,
@@ -426,6 +426,7 @@ mod tests {
             "--enable-capacity=false",
             "--node-deployment=false",
             "--capacity-ownerref-level=-1",
+            "--enable-pprof",
             "--snapshot-orphan-sweep-interval=0",
             "--snapshot-orphan-sweep-interval=300s",
             "--feature-gates=CrossNamespaceVolumeDataSource=false",

@@ -344,6 +344,8 @@ pub struct Diagnostics {
     pub metrics_path: String,
     /// Whether `/healthz/leader-election` is served: with `--http-endpoint`, not with `--metrics-address`.
     pub leader_health: bool,
+    /// Whether `/debug/pprof/` is served.
+    pub pprof: bool,
 }
 
 impl Diagnostics {
@@ -352,6 +354,12 @@ impl Diagnostics {
     #[must_use]
     pub fn with_election(self, elects: bool) -> Self {
         Self { leader_health: self.leader_health && elects, ..self }
+    }
+
+    /// The same with `/debug/pprof/`, or without.
+    #[must_use]
+    pub fn with_pprof(self, pprof: bool) -> Self {
+        Self { pprof, ..self }
     }
 }
 
@@ -381,7 +389,8 @@ impl DiagnosticsFlags {
         }
         let address =
             values::listen_address(&text).map_err(|why| UsageError::bad_value(flag, &text, why))?;
-        Ok(Some(Diagnostics { address, metrics_path, leader_health: flag == "--http-endpoint" }))
+        let leader_health = flag == "--http-endpoint";
+        Ok(Some(Diagnostics { address, metrics_path, leader_health, pprof: false }))
     }
 }
 

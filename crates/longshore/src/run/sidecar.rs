@@ -123,7 +123,8 @@ pub async fn serve(
     status: &election::Status,
     shutdown: &CancellationToken,
 ) -> Result<()> {
-    let mut endpoint = Endpoint::new(metrics).metrics_path(&diagnostics.metrics_path);
+    let mut endpoint =
+        Endpoint::new(metrics).metrics_path(&diagnostics.metrics_path).pprof(diagnostics.pprof);
     if diagnostics.leader_health {
         let status = status.clone();
         endpoint = endpoint.check("leader-election", move || status.check());

@@ -68,6 +68,12 @@ impl Strategy for Volume {
         if let Some(host) = spec.get_mut("hostPath").filter(|h| h.is_object()) {
             set_default(host, "type", "");
         }
+        if let Some(disk) = spec.get_mut("azureDisk").filter(|d| d.is_object()) {
+            set_default(disk, "cachingMode", "ReadWrite");
+            set_default(disk, "kind", "Shared");
+            set_default(disk, "fsType", "ext4");
+            set_default(disk, "readOnly", false);
+        }
         if !object["status"].is_null() {
             set_default(&mut object["status"], "phase", "Pending");
         }
