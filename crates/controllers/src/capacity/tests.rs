@@ -221,7 +221,8 @@ async fn objects_that_are_there_are_kept_and_corrected() {
     bench.class("late", "WaitForFirstConsumer").await;
     // Owners must exist, or what belongs to them is removed.
     let (theirs, ours) = (config_map(&bench, "theirs").await, config_map(&bench, "ours").await);
-    let foreign = json!({"ownerReferences": [theirs]});
+    let foreign = OwnerReference { controller: None, ..theirs.clone() };
+    let foreign = json!({"ownerReferences": [foreign]});
     let right = bench.create::<CsiStorageCapacity>(made("late", "z1", "1Gi", json!({}))).await;
     let wrong = bench.create::<CsiStorageCapacity>(made("late", "z2", "5Gi", foreign)).await;
     let running = start(&bench, &driver, config());
