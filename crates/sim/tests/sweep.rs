@@ -95,7 +95,7 @@ fn a_fault_in_rough_weather() {
 
 #[test]
 fn many_faults_and_a_hasty_user() {
-    let seeds = if long() { 2_500 } else { 50 };
+    let seeds = if long() { 2_500 } else { 300 };
     let swept = sweep(&Plan::seeds(0..seeds));
     check("seeds", &swept);
 }
