@@ -143,8 +143,19 @@ pub fn unmount(path: &Path) -> Result<(), MountError> {
         path: path.display().to_string(),
         source: source.into(),
     };
+    for _ in 0..BUSY_TRIES {
+        match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            done => return done.map_err(fail),
+        }
+    }
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).map_err(fail)
 }
+
+/// A process that was just forked has all files of its parent until it runs its program, so a mount
+/// that nobody uses may be busy for a moment.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
 fn make_read_only(mount: &OwnedFd) -> io::Result<()> {
