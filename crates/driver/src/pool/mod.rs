@@ -186,14 +186,26 @@ fn own(
 ) -> Result<File, PoolError> {
     let file =
         dir.open_file(names::LOCK, OFlags::RDWR | OFlags::CREATE).map_err(|e| fail("lock", e))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(PoolError::Busy { pool: config.name.clone(), dir: config.dir.clone() })
+    for tries in 0.. {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            // A process that was just forked has all files of its parent, and their locks, until it
+            // runs its program.
+            Err(rustix::io::Errno::WOULDBLOCK) if tries < BUSY_TRIES => {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(PoolError::Busy { pool: config.name.clone(), dir: config.dir.clone() });
+            }
+            Err(error) => return Err(fail("lock", error.into())),
         }
-        Err(error) => Err(fail("lock", error.into())),
     }
+    Ok(file)
 }
+
+/// How often, and with what pauses, the lock of a pool is tried.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 fn render(record: &Record) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(record).expect("a record holds only plain data");
