@@ -105,6 +105,8 @@ impl Shared {
             provision::Config { leak_guard: Some(INTENTS.to_owned()), ..Default::default() };
         // As many as one claim needs: a hundred sleeping workers would only slow the world down.
         config.worker_threads = 4;
+        // These worlds are without snapshots, and even without their kinds.
+        config.snapshot_sweep = None;
         tweak(&mut config);
         tasks.spawn(provision::run(config, parts, self.stop.clone()));
     }

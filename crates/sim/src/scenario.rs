@@ -7,7 +7,7 @@ use std::time::Duration;
 use longshore_core::model::kinds::{Claim, Pod};
 
 use crate::NODES;
-use crate::user::{CLAIM, Discontent, User};
+use crate::user::{CLAIM, CLONE, Discontent, User};
 use crate::weather::Making;
 
 /// One life of a claim, from its making to the moment when nothing is left of it.
@@ -25,17 +25,20 @@ pub enum Scenario {
     MadeAnew,
     /// A volume is attached to one node and then, for another pod, to the other.
     Attached,
+    /// A claim is cloned, and goes before its clone does.
+    Cloned,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Immediate,
         Self::FirstConsumer,
         Self::DeletedBeforeMade,
         Self::DeletedAfterMade,
         Self::MadeAnew,
         Self::Attached,
+        Self::Cloned,
     ];
 
     /// Its name in tables and reports.
@@ -48,6 +51,7 @@ impl Scenario {
             Self::DeletedAfterMade => "deleted-after-made",
             Self::MadeAnew => "made-anew",
             Self::Attached => "attached",
+            Self::Cloned => "cloned",
         }
     }
 
@@ -88,7 +92,7 @@ impl Scenario {
         user.make_class(self.binding()).await?;
         user.make_claim().await?;
         match self {
-            Self::Immediate => user.bound().await?,
+            Self::Immediate => user.bound(CLAIM).await?,
             Self::FirstConsumer => {
                 user.make_pod("first", None).await?;
                 user.running("first").await?;
@@ -101,7 +105,14 @@ impl Scenario {
                 user.delete::<Claim>(CLAIM).await?;
                 user.surely_gone::<Claim>(CLAIM).await?;
                 user.make_claim().await?;
-                user.bound().await?;
+                user.bound(CLAIM).await?;
+            }
+            Self::Cloned => {
+                user.bound(CLAIM).await?;
+                user.make_clone().await?;
+                user.bound(CLONE).await?;
+                user.delete::<Claim>(CLAIM).await?;
+                user.delete::<Claim>(CLONE).await?;
             }
             Self::Attached => {
                 user.make_pod("first", Some(NODES[0])).await?;

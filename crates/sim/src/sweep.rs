@@ -111,7 +111,8 @@ fn is_change(line: &Line) -> bool {
 fn from_seed(seed: u64) -> Run {
     let mut rng = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::ALL[rng.usize(..Scenario::ALL.len())];
-    let reach = if scenario.binding() == "Immediate" { 90 } else { 180 };
+    let long = scenario == Scenario::Cloned || scenario.binding() != "Immediate";
+    let reach = if long { 180 } else { 90 };
     let faults = (0..rng.u64(1..=5)).map(|_| {
         let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
         (rng.u64(1..=reach), fault)

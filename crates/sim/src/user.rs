@@ -7,7 +7,7 @@ use longshore_core::model::Kind;
 use longshore_core::model::kinds::{Claim, Pod, StorageClass};
 use longshore_csi::Call;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::DRIVER;
@@ -19,6 +19,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const LOOK: Duration = Duration::from_millis(500);
 const CLASS: &str = "sim";
 pub(crate) const CLAIM: &str = "data";
+/// A claim that is filled from the other.
+pub(crate) const CLONE: &str = "copy";
 
 /// Why a user is not content.
 #[derive(Debug, thiserror::Error)]
@@ -58,15 +60,16 @@ impl User {
 
     pub(crate) async fn make_claim(&self) -> Result<(), Discontent> {
         self.ledger.note("the user makes the claim");
-        let claim = json!({
-            "metadata": {"name": CLAIM, "namespace": "default"},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": CLASS,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        });
-        self.api.create::<Claim>(&claim).await?;
+        self.api.create::<Claim>(&claim(CLAIM)).await?;
+        Ok(())
+    }
+
+    /// Makes a claim that is a clone of the first.
+    pub(crate) async fn make_clone(&self) -> Result<(), Discontent> {
+        self.ledger.note("the user makes the clone");
+        let mut clone = claim(CLONE);
+        clone["spec"]["dataSource"] = json!({"kind": Claim::KIND, "name": CLAIM});
+        self.api.create::<Claim>(&clone).await?;
         Ok(())
     }
 
@@ -96,9 +99,9 @@ impl User {
         }
     }
 
-    pub(crate) async fn bound(&self) -> Result<(), Discontent> {
-        self.hope("the claim is bound", || {
-            self.truth.get::<Claim>(CLAIM).is_some_and(|claim| claim["status"]["phase"] == "Bound")
+    pub(crate) async fn bound(&self, claim: &str) -> Result<(), Discontent> {
+        self.hope(&format!("claim {claim} is bound"), || {
+            self.truth.get::<Claim>(claim).is_some_and(|claim| claim["status"]["phase"] == "Bound")
         })
         .await
     }
@@ -171,8 +174,8 @@ impl User {
         for pod in self.truth.list::<Pod>() {
             self.delete::<Pod>(pod["metadata"]["name"].as_str().unwrap_or_default()).await?;
         }
-        if self.truth.get::<Claim>(CLAIM).is_some() {
-            self.delete::<Claim>(CLAIM).await?;
+        for claim in self.truth.list::<Claim>() {
+            self.delete::<Claim>(claim["metadata"]["name"].as_str().unwrap_or_default()).await?;
         }
         let left = || self.truth.leftovers();
         match self.wait("everything is gone", || left().is_empty()).await {
@@ -191,6 +194,17 @@ impl User {
         }
         Ok(())
     }
+}
+
+fn claim(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": CLASS,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    })
 }
 
 /// How long nothing may come back after everything has gone: more than the pauses after which

@@ -78,6 +78,18 @@ fn a_fault_while_a_volume_moves_from_node_to_node() {
     }
 }
 
+#[test]
+fn a_fault_while_a_claim_is_cloned() {
+    let run = Run::calm(Scenario::Cloned);
+    let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 20) };
+    let swept = sweep(&plan);
+    check("a claim that is cloned", &swept);
+    let marked = "api update persistentvolumeclaims";
+    for fault in Fault::ALL {
+        assert!(swept.tally.count(marked, fault) > 0, "{fault} never struck {marked}");
+    }
+}
+
 /// Slow drivers and watches that bring old news, and on top of that a fault at every call.
 #[test]
 fn a_fault_in_rough_weather() {

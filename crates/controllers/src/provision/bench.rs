@@ -73,9 +73,31 @@ fn trapped(client: kube::Client, trap: Arc<Trap>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
+/// A client that may not replace objects of a kind.
+fn fenced(client: kube::Client, plural: String) -> kube::Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        let refused = request.method() == http::Method::PUT
+            && request.uri().path().split('/').any(|part| part == plural);
+        async move {
+            if !refused {
+                return client.send(request).await;
+            }
+            let status =
+                json!({"kind": "Status", "reason": "Forbidden", "message": "no", "code": 403});
+            let answer = http::Response::builder().status(403);
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            Ok(answer.body(body).expect("an answer"))
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
 pub(crate) struct Bench {
     _server: ApiServer,
     pub(crate) trap: Option<Arc<Trap>>,
+    /// The kind whose objects the loops may not replace.
+    pub(crate) forbidden: Option<String>,
     pub(crate) api: Api,
     pub(crate) driver: fake::Driver,
     pub(crate) config: Config,
@@ -88,11 +110,22 @@ impl Bench {
     /// An API server with a class `fast` (Immediate) and a class `late` (WaitForFirstConsumer),
     /// and a driver. Nothing runs yet.
     pub(crate) async fn new() -> Self {
-        let server = ApiServer::open(ServerConfig::deterministic(7)).await.expect("a server");
+        Self::over(ServerConfig::deterministic(7)).await
+    }
+
+    /// The same, with the kinds for snapshots.
+    pub(crate) async fn with_snapshots() -> Self {
+        let config = ServerConfig::deterministic(7);
+        Self::over(ServerConfig { snapshot_kinds: true, ..config }).await
+    }
+
+    async fn over(config: ServerConfig) -> Self {
+        let server = ApiServer::open(config).await.expect("a server");
         let bench = Self {
             api: Api::new(server.client()),
             _server: server,
             trap: None,
+            forbidden: None,
             driver: fake::Driver::new(DRIVER),
             config: Config { leak_guard: Some("kube-system".into()), ..Config::default() },
             metrics: Metrics::new(),
@@ -113,6 +146,10 @@ impl Bench {
                 self.hook(trap);
                 Api::new(trapped(self.api.client().clone(), trap.clone()))
             }
+        };
+        let api = &match &self.forbidden {
+            None => api.clone(),
+            Some(kind) => Api::new(fenced(api.client().clone(), kind.clone())),
         };
         let caches = SharedCaches::new(api, &stop);
         let recorder = Recorder::start(api, "test", "", &stop).0;
@@ -273,6 +310,15 @@ impl Bench {
 
     pub(crate) async fn all<T: Kind + serde::de::DeserializeOwned>(&self) -> Vec<T> {
         self.api.list::<T>(None, &ListParams::default()).await.expect("a list")
+    }
+
+    /// Waits until an event about an object of this name says exactly this.
+    pub(crate) async fn until_told(&self, name: &str, text: &str) {
+        self.until(&format!("{name} is told: {text}"), || async {
+            let all = self.all::<Event>().await;
+            all.iter().any(|event| event.involved_object.name == name && event.message == text)
+        })
+        .await;
     }
 
     /// Reasons of events about objects of this name.

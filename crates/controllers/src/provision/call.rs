@@ -9,11 +9,17 @@ use longshore_core::{
         ObjectKey,
         kinds::{Secret, SecretRef},
     },
-    provision::{Access, Created, Plan, topology::Term},
+    provision::{
+        Access, Created, Plan,
+        source::{self, SourceKind},
+        topology::Term,
+    },
 };
 use longshore_csi::v1::{
     CapacityRange, CreateVolumeRequest, Topology, TopologyRequirement, Volume, VolumeCapability,
+    VolumeContentSource,
     volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
+    volume_content_source::{SnapshotSource, Type, VolumeSource},
 };
 
 /// The content of a secret.
@@ -34,7 +40,18 @@ pub(super) fn create_request(plan: &Plan, secrets: Content) -> CreateVolumeReque
             requisite: topologies(&wanted.requisite),
             preferred: topologies(&wanted.preferred),
         }),
-        ..CreateVolumeRequest::default()
+        volume_content_source: plan.content.as_ref().map(content_source),
+        mutable_parameters: plan.mutable_parameters.clone(),
+    }
+}
+
+fn content_source(content: &source::Content) -> VolumeContentSource {
+    let handle = content.handle.clone();
+    VolumeContentSource {
+        r#type: Some(match content.kind {
+            SourceKind::Snapshot => Type::Snapshot(SnapshotSource { snapshot_id: handle }),
+            SourceKind::Claim => Type::Volume(VolumeSource { volume_id: handle }),
+        }),
     }
 }
 
@@ -64,6 +81,7 @@ pub(super) fn created(volume: Volume) -> Created {
         handle: volume.volume_id,
         bytes: volume.capacity_bytes,
         context: volume.volume_context,
+        has_content: volume.content_source.is_some(),
         places: volume.accessible_topology.into_iter().map(|one| one.segments).collect(),
     }
 }

@@ -207,7 +207,7 @@ impl CsiProvisioner {
             bytes,
             node: Some(node.to_owned()),
         };
-        let plan = self.plan_afresh(&request).map_err(|error| error.to_string())?;
+        let plan = self.plan_afresh(&request).await.map_err(|error| error.to_string())?;
         self.room_for(&plan).await.map_err(|error| error.to_string())
     }
 

@@ -52,6 +52,9 @@ pub async fn describe(csi: &Client, timeout: Duration) -> Result<Driver, StartEr
         create_delete_volume: controller.has(ControllerCapability::CreateDeleteVolume),
         publish: controller.has(ControllerCapability::PublishUnpublishVolume),
         single_node_multi_writer: controller.has(ControllerCapability::SingleNodeMultiWriter),
+        create_delete_snapshot: controller.has(ControllerCapability::CreateDeleteSnapshot),
+        clone_volume: controller.has(ControllerCapability::CloneVolume),
+        modify_volume: controller.has(ControllerCapability::ModifyVolume),
     };
     Ok(Driver { name, capabilities })
 }

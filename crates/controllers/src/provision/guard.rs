@@ -154,6 +154,11 @@ impl Intents {
         }
     }
 
+    /// All calls that have no outcome yet, as the watch shows them.
+    pub(super) fn plans(&self) -> impl Iterator<Item = Plan> {
+        self.records.list().into_iter().filter_map(|record| plan_in(&record))
+    }
+
     /// Waits for the right to decide over an intent.
     pub(super) async fn take(&self, uid: &str) -> Taken {
         loop {

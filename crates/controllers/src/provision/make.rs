@@ -8,11 +8,14 @@ use longshore_core::{
     model::{
         ObjectKey, ObjectRef,
         keys::annotations,
-        kinds::{Claim, SecretRef, StorageClass, Volume, VolumeNodeAffinity},
+        kinds::{
+            Claim, SecretRef, StorageClass, Volume, VolumeAttributesClass, VolumeNodeAffinity,
+        },
     },
     provision::{
-        Created, DeletionSecret, NotPlanned, Plan, PlanView, RefusalView, deletion_secret,
-        migration, name::volume_name, plan, proves_nothing_made,
+        Created, DeletionSecret, NotPlanned, Plan, PlanView, RefusalView, Useless,
+        attributes_class, check, deletion_secret, migration, name::volume_name, plan,
+        proves_nothing_made,
     },
 };
 use longshore_csi::{Client, CsiError, Verdict, code_name, v1};
@@ -117,6 +120,9 @@ impl CsiProvisioner {
         if let Some(attachments) = &self.parts.attachments {
             attachments.synced().await;
         }
+        if let Some(grants) = &self.parts.grants {
+            grants.synced().await;
+        }
         if let Some(intents) = &self.intents {
             intents.records().synced().await;
         }
@@ -201,13 +207,12 @@ impl CsiProvisioner {
         intents.set_owned(uid, false);
     }
 
-    pub(super) fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
+    /// Plans the call, and marks what it is filled from as being in use.
+    pub(super) async fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
         let node = request.node.as_deref();
         let (class, in_tree) = self.csi_class(&request.class)?;
-        let topology = self
-            .topology_in_use()
-            .then(|| self.places.requirement(&request.claim, &class, node, self.manner()));
-        let result = plan(&PlanView {
+        let grants = self.parts.grants.as_ref().map(|grants| grants.list());
+        let mut view = PlanView {
             claim: &request.claim,
             class: &class,
             in_tree,
@@ -215,14 +220,49 @@ impl CsiProvisioner {
             capabilities: self.driver.capabilities,
             settings: &self.config.plan,
             selected_node: node,
-            topology,
-        });
-        result.map_err(|why| match why {
+            grants: grants.as_deref(),
+            content: None,
+            topology: None,
+        };
+        let not_planned = |why| self.not_planned(&request.claim, why);
+        if let Some(source) = check(&view).map_err(not_planned)? {
+            view.content = Some(self.fill(request, &class, &source).await?);
+        }
+        view.topology = self
+            .topology_in_use()
+            .then(|| self.places.requirement(&request.claim, &class, node, self.manner()));
+        let plan = plan(&view).map_err(not_planned)?;
+        match attributes_class(&request.claim, &self.config.plan) {
+            Some(class) => self.tune(&request.claim, plan, class).await,
+            None => Ok(plan),
+        }
+    }
+
+    async fn tune(&self, claim: &Claim, plan: Plan, name: &str) -> Result<Plan, NotMade> {
+        let found = self.parts.api.get::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
+        let secret = plan.secrets.provisioner.clone();
+        let tuned = match found {
+            Ok(Some(class)) => plan.tuned(&class).map_err(|why| self.not_planned(claim, why)),
+            Ok(None) => {
+                let text = format!("volumeattributesclasses.storage.k8s.io \"{name}\" not found");
+                Err(NotMade::Unchanged(text.into()))
+            }
+            Err(error) => Err(NotMade::Unchanged(error.into())),
+        };
+        if tuned.is_err() {
+            // Upstream reads the secret before the class: of two faults the same one is told.
+            self.content(secret.as_ref()).await.map_err(|why| NotMade::Unchanged(why.into()))?;
+        }
+        tuned
+    }
+
+    fn not_planned(&self, claim: &Claim, why: NotPlanned) -> NotMade {
+        match why {
             NotPlanned::Final(text) => NotMade::Final(text.into()),
             NotPlanned::Unchanged(text) => NotMade::Unchanged(text.into()),
             NotPlanned::Elsewhere(text) => NotMade::Elsewhere(text.into()),
-            NotPlanned::Populator => self.leave_to_populator(&request.claim),
-        })
+            NotPlanned::Populator => self.leave_to_populator(claim),
+        }
     }
 
     fn leave_to_populator(&self, claim: &Claim) -> NotMade {
@@ -263,6 +303,14 @@ impl CsiProvisioner {
     async fn begin(&self, request: &Request) -> Result<(Plan, Attempt), NotMade> {
         let uid = &request.claim.metadata.uid;
         let mut earlier = self.unsettled.lock().get(uid).cloned();
+        // A call of an earlier process comes first, also when it could not be planned any more:
+        // the source of a clone may be going by now.
+        if let Some(intents) = self.intents.as_ref().filter(|_| earlier.is_none())
+            && intents.seems_open(uid)
+        {
+            let open = intents.open(uid).await;
+            earlier = open.map_err(|error| NotMade::Unchanged(error.into()))?;
+        }
         loop {
             if let Some(plan) = earlier {
                 if plan.selected_node == request.node {
@@ -276,7 +324,7 @@ impl CsiProvisioner {
                 }
                 self.unsettled.lock().remove(uid);
             }
-            let plan = self.plan_afresh(request)?;
+            let plan = self.plan_afresh(request).await?;
             let Some(intents) = &self.intents else { return Ok((plan, Attempt::First)) };
             match intents.begin(&plan).await {
                 Ok(Begun::New) => return Ok((plan, Attempt::First)),
@@ -298,9 +346,9 @@ impl CsiProvisioner {
             .await
             .map_err(|error| NotMade::Unchanged(error.into()))?;
         match self.create(&plan, secrets.clone()).await {
-            Answer::Made(created) => match plan.too_small(&created) {
+            Answer::Made(created) => match plan.useless(&created) {
                 None => self.finished(plan, &created, secrets).await,
-                Some(problem) => Err(self.clean_up(plan, &created, secrets, problem).await),
+                Some(useless) => Err(self.clean_up(plan, &created, secrets, useless).await),
             },
             Answer::NoVerdict(error) if self.config.leaks_on_purpose() => {
                 Err(NotMade::Final(error.into()))
@@ -354,15 +402,16 @@ impl CsiProvisioner {
         }
     }
 
-    /// Deletes a volume that is smaller than asked for. The same call is repeated later, so the
+    /// Deletes a volume that is not what was asked for. The same call is repeated later, so the
     /// record stays as long as the volume may.
     async fn clean_up(
         &self,
         plan: Plan,
         created: &Created,
         secrets: Content,
-        problem: String,
+        useless: Useless,
     ) -> NotMade {
+        let Useless { problem, removal } = useless;
         let mut last = None;
         for _ in 0..CLEANUP_TRIES {
             match self.delete_handle(&created.handle, secrets.clone(), plan.in_tree).await {
@@ -377,7 +426,7 @@ impl CsiProvisioner {
         let name = plan.volume.clone();
         self.unsettled.lock().insert(plan.claim.uid.clone(), plan);
         let text =
-            format!("{problem}. Cleanup of volume {name} failed, volume is orphaned: {error}");
+            format!("{problem}. {removal} of volume {name} failed, volume is orphaned: {error}");
         NotMade::InBackground(text.into())
     }
 
@@ -539,5 +588,6 @@ impl Provisioner for CsiProvisioner {
 
     async fn saved(&self, request: &Request) {
         self.settle(&request.claim.metadata.uid).await;
+        self.release_snapshot(&request.claim).await;
     }
 }

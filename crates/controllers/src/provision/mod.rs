@@ -8,12 +8,15 @@
 //! intent whose claim has gone is repeated to a verdict and the volume deleted.
 
 mod call;
+mod clones;
 mod distributed;
 mod driver;
+mod fill;
 mod guard;
 mod make;
 mod places;
 mod resolve;
+mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +26,9 @@ use longshore_cluster::{
 use longshore_core::{
     model::{
         keys::annotations,
-        kinds::{Claim, ConfigMap, CsiNode, Node, StorageClass, Volume, VolumeAttachment},
+        kinds::{
+            Claim, ConfigMap, CsiNode, Node, ReferenceGrant, StorageClass, Volume, VolumeAttachment,
+        },
     },
     provision::{PlanSettings, migration, topology::Term},
 };
@@ -63,7 +68,9 @@ pub struct Parts {
     pub nodes: Option<(Cache<Node>, Cache<CsiNode>)>,
     /// Attachments; needed only for drivers that attach.
     pub attachments: Option<Cache<VolumeAttachment>>,
-    /// Where the two above come from, once it is known what the driver can do.
+    /// Grants for sources of other namespaces; needed only with that feature.
+    pub grants: Option<Cache<ReferenceGrant>>,
+    /// Where the three above come from, once it is known what the driver can do.
     pub caches: SharedCaches,
     /// Where events go.
     pub recorder: Recorder,
@@ -107,6 +114,7 @@ impl Parts {
             classes: caches.of(),
             nodes: None,
             attachments: None,
+            grants: None,
             caches: caches.clone(),
             recorder,
             metrics,
@@ -153,6 +161,12 @@ pub struct Config {
     pub strict_topology: bool,
     /// Immediate binding: ask for all places of the cluster.
     pub immediate_topology: bool,
+    /// Feature gate `CrossNamespaceVolumeDataSource`.
+    pub cross_namespace: bool,
+    /// Claims worked on at a time whose clones keep them from going; zero leaves them all alone.
+    pub clone_threads: usize,
+    /// How often finalizers are taken off snapshots that nobody restores any more, if at all.
+    pub snapshot_sweep: Option<Duration>,
     /// Where intents are kept; `None` switches the leak guard off.
     pub leak_guard: Option<String>,
     /// Answer for one node only.
@@ -179,6 +193,9 @@ impl Default for Config {
             topology: true,
             strict_topology: false,
             immediate_topology: true,
+            cross_namespace: false,
+            clone_threads: 1,
+            snapshot_sweep: Some(Duration::from_secs(300)),
             leak_guard: None,
             node: None,
             deployment: None,
@@ -241,6 +258,9 @@ impl CsiController {
         if all || can.publish {
             parts.attachments = Some(parts.caches.of());
         }
+        if config.cross_namespace {
+            parts.grants = Some(parts.caches.of());
+        }
         Self { config, parts, driver }
     }
 
@@ -297,7 +317,9 @@ impl CsiController {
         };
         tokio::join!(
             controller.run(shutdown.clone()),
-            resolve::run(provisioner, shutdown.clone()),
+            resolve::run(provisioner.clone(), shutdown.clone()),
+            clones::run(provisioner.clone(), shutdown.clone()),
+            sweep::run(provisioner, shutdown.clone()),
             publishing,
         );
     }
@@ -360,7 +382,11 @@ mod doubt_tests;
 #[cfg(test)]
 mod node_tests;
 #[cfg(test)]
+mod place_tests;
+#[cfg(test)]
 mod secret_tests;
+#[cfg(test)]
+mod source_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

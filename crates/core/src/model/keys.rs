@@ -31,6 +31,9 @@ pub mod annotations {
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// On a claim: which resizer shall expand its volume.
     pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+    /// On a snapshot content: volumes made from it may be used in another mode than its source.
+    pub const ALLOW_VOLUME_MODE_CHANGE: &str =
+        "snapshot.storage.kubernetes.io/allow-volume-mode-change";
     /// On a class: it answers claims that name none.
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
     /// On a class: the older form of [`IS_DEFAULT_CLASS`].
@@ -92,6 +95,11 @@ pub mod finalizers {
     pub const VAC_PROTECTION: &str = "kubernetes.io/vac-protection";
     /// A volume's backing asset is deleted before the object goes.
     pub const EXTERNAL_PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+    /// A claim that is being cloned stays.
+    pub const CLONING_PROTECTION: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+    /// A snapshot from which a volume is being made stays.
+    pub const SNAPSHOT_SOURCE_PROTECTION: &str =
+        "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
     /// In-tree volumes deleted by the binder.
     pub const PV_CONTROLLER: &str = "kubernetes.io/pv-controller";
     /// Prefix of the attacher's finalizer; the driver name follows with `/` and `.` made safe.

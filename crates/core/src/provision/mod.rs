@@ -1,7 +1,7 @@
 //! What to create for a claim, where, and under which name; and when to delete it again.
 //!
 //! [`choose`] says whether a claim is this provisioner's to answer, [`plan`] what a CSI driver is
-//! asked for, and [`Plan::volume`] what the PersistentVolume looks like once the driver has
+//! asked for ([`source`] what it is filled from), and [`Plan::volume`] what the PersistentVolume looks like once the driver has
 //! answered; [`proves_nothing_made`] says what its refusal is worth. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
 //! volume's life. The loops are in `longshore_provisioner` and `longshore_controllers::provision`.
 
@@ -9,17 +9,20 @@ pub mod capacity;
 mod choose;
 pub mod contest;
 mod doubt;
+mod made;
 pub mod migration;
 pub mod name;
 pub mod params;
 mod plan;
 mod reclaim;
+pub mod source;
 pub mod topology;
 
 pub use choose::{Choice, ChoiceView, choose};
 pub use doubt::{RefusalView, proves_nothing_made};
+pub use made::{Created, Useless};
 pub use plan::{
-    Access, Capability, ClaimId, Created, DriverCapabilities, NotPlanned, Plan, PlanSettings,
-    PlanView, SecretRefs, plan,
+    Access, Capability, ClaimId, DriverCapabilities, NotPlanned, Plan, PlanSettings, PlanView,
+    SecretRefs, attributes_class, check, plan,
 };
 pub use reclaim::{DeletionSecret, deletion_secret, finalizers_after, is_ours, wants_deletion};

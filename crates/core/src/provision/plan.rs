@@ -1,19 +1,18 @@
-//! What a CSI driver is asked for, and the volume that its answer becomes.
+//! What a CSI driver is asked for.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use super::{
     name::volume_name,
     params::{Role, Tokens, fs_type, secret, strip},
-    topology::{self, Requirement, Term, TopologyError},
+    source::{self, Content, SNAPSHOT_GROUP, Source, SourceKind},
+    topology::{Requirement, TopologyError},
 };
 use crate::model::{
-    Quantity,
-    keys::annotations,
-    kinds::{Claim, SecretRef, StorageClass},
+    ObjectKey,
+    kinds::{Claim, ReferenceGrant, SecretRef, StorageClass},
 };
 
 /// What the driver can do, as far as provisioning asks.
@@ -29,6 +28,12 @@ pub struct DriverCapabilities {
     pub publish: bool,
     /// Controller capability `SINGLE_NODE_MULTI_WRITER`.
     pub single_node_multi_writer: bool,
+    /// Controller capability `CREATE_DELETE_SNAPSHOT`.
+    pub create_delete_snapshot: bool,
+    /// Controller capability `CLONE_VOLUME`.
+    pub clone_volume: bool,
+    /// Controller capability `MODIFY_VOLUME`.
+    pub modify_volume: bool,
 }
 
 impl DriverCapabilities {
@@ -47,6 +52,25 @@ impl DriverCapabilities {
             None
         }
     }
+
+    /// What stands in the way of this volume.
+    fn missing_for(&self, source: Option<SourceKind>, tuned: bool) -> Option<&'static str> {
+        if let Some(missing) = self.missing() {
+            return Some(missing);
+        }
+        match source {
+            Some(SourceKind::Snapshot) if !self.create_delete_snapshot => Some(
+                "CSI driver does not support snapshot restore: controller CREATE_DELETE_SNAPSHOT capability is not reported",
+            ),
+            Some(SourceKind::Claim) if !self.clone_volume => Some(
+                "CSI driver does not support clone operations: controller CLONE_VOLUME capability is not reported",
+            ),
+            _ if tuned && !self.modify_volume => Some(
+                "CSI driver does not support VolumeAttributesClass: controller MODIFY_VOLUME capability is not reported",
+            ),
+            _ => None,
+        }
+    }
 }
 
 /// How provisioning is configured.
@@ -62,6 +86,10 @@ pub struct PlanSettings {
     pub extra_create_metadata: bool,
     /// Mark volumes of read-only claims read-only.
     pub publish_read_only: bool,
+    /// Claims may name a VolumeAttributesClass; the name is passed over otherwise.
+    pub attributes_classes: bool,
+    /// Restored volumes keep the mode of the volume that the snapshot was taken of.
+    pub guard_volume_mode: bool,
 }
 
 impl Default for PlanSettings {
@@ -72,6 +100,8 @@ impl Default for PlanSettings {
             default_fs_type: String::new(),
             extra_create_metadata: false,
             publish_read_only: false,
+            attributes_classes: true,
+            guard_volume_mode: true,
         }
     }
 }
@@ -93,6 +123,10 @@ pub struct PlanView<'a> {
     pub settings: &'a PlanSettings,
     /// The node the scheduler chose.
     pub selected_node: Option<&'a str>,
+    /// All grants for sources of other namespaces; absent when there may be no such sources.
+    pub grants: Option<&'a [Arc<ReferenceGrant>]>,
+    /// What the driver is told to fill the volume from, once [`check`] has named a source.
+    pub content: Option<Content>,
     /// The topology requirement, worked out beforehand; absent when topology is not in use.
     pub topology: Option<Result<Option<Requirement>, TopologyError>>,
 }
@@ -216,9 +250,66 @@ pub struct Plan {
     pub reclaim_policy: Option<String>,
     /// The volume is for reading only.
     pub read_only: bool,
+    /// What the volume is filled from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+    /// The driver's answer must say so.
+    #[serde(default)]
+    pub content_in_answer: bool,
+    /// The VolumeAttributesClass that the claim names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes_class: Option<String>,
+    /// Its parameters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutable_parameters: BTreeMap<String, String>,
     /// The volume is saved in its in-tree form.
     #[serde(default)]
     pub in_tree: bool,
+}
+
+/// What is known before anything is looked up.
+struct Draft {
+    source: Option<Source>,
+    volume: String,
+    fs_type: String,
+    capabilities: Vec<Capability>,
+}
+
+/// The checks that need nothing but the claim and its class; what to look up for the rest.
+///
+/// They come before the source is looked at and marked as being in use.
+///
+/// # Errors
+/// When there is no plan; the variant says what that means.
+pub fn check(view: &PlanView<'_>) -> Result<Option<Source>, NotPlanned> {
+    draft(view).map(|draft| draft.source)
+}
+
+fn draft(view: &PlanView<'_>) -> Result<Draft, NotPlanned> {
+    let (claim, class, settings) = (view.claim, view.class, view.settings);
+    let fail = |error: &dyn std::fmt::Display| NotPlanned::Final(error.to_string());
+    let source = source_of(view)?;
+    let tuned = attributes_class(claim, settings).is_some();
+    let kind = source.as_ref().map(|source| source.kind);
+    if let Some(missing) = view.capabilities.missing_for(kind, tuned) {
+        return Err(fail(&missing));
+    }
+    if claim.spec.selector.is_some() {
+        return Err(fail(&"claim Selector is not supported"));
+    }
+    let volume = volume_name(&settings.name_prefix, &claim.metadata.uid, settings.name_uuid_length)
+        .map_err(|error| fail(&error))?;
+    let fs_type =
+        fs_type(&class.parameters, &settings.default_fs_type).map_err(|error| fail(&error))?;
+    let capabilities = capabilities(view, &fs_type)?;
+    Ok(Draft { source, volume, fs_type, capabilities })
+}
+
+/// The VolumeAttributesClass that a claim names and that counts.
+#[must_use]
+pub fn attributes_class<'a>(claim: &'a Claim, settings: &PlanSettings) -> Option<&'a str> {
+    let name = claim.spec.volume_attributes_class_name.as_deref();
+    name.filter(|name| settings.attributes_classes && !name.is_empty())
 }
 
 /// Plans the volume for one claim.
@@ -229,26 +320,13 @@ pub struct Plan {
 /// # Errors
 /// When there is no plan; the variant says what that means.
 pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
-    let (claim, class) = (view.claim, view.class);
-    let fail = |error: &dyn std::fmt::Display| NotPlanned::Final(error.to_string());
-    check_source(claim)?;
-    if let Some(missing) = view.capabilities.missing() {
-        return Err(fail(&missing));
+    let (claim, class, settings) = (view.claim, view.class, view.settings);
+    let Draft { source, volume, fs_type, capabilities } = draft(view)?;
+    if source.is_some() != view.content.is_some() {
+        // Never a volume that looks filled and is not.
+        let name = &claim.metadata.name;
+        return Err(NotPlanned::Unchanged(format!("the source of PVC {name} is not known yet")));
     }
-    if claim.spec.volume_attributes_class_name.as_deref().is_some_and(|name| !name.is_empty()) {
-        return Err(fail(
-            &"volumes with a VolumeAttributesClass cannot be provisioned by this version",
-        ));
-    }
-    if claim.spec.selector.is_some() {
-        return Err(fail(&"claim Selector is not supported"));
-    }
-    let settings = view.settings;
-    let volume = volume_name(&settings.name_prefix, &claim.metadata.uid, settings.name_uuid_length)
-        .map_err(|error| fail(&error))?;
-    let fs_type =
-        fs_type(&class.parameters, &settings.default_fs_type).map_err(|error| fail(&error))?;
-    let capabilities = capabilities(view, &fs_type)?;
     let topology = match &view.topology {
         None => None,
         Some(Ok(requirement)) => requirement.clone(),
@@ -258,7 +336,8 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
         Some(Err(error)) => return Err(NotPlanned::Unchanged(error.to_string())),
     };
     let secrets = secrets(view, &volume)?;
-    let mut parameters = strip(&class.parameters).map_err(|error| fail(&error))?;
+    let mut parameters =
+        strip(&class.parameters).map_err(|error| NotPlanned::Final(error.to_string()))?;
     if settings.extra_create_metadata {
         parameters.extend(create_metadata(claim, &volume));
     }
@@ -275,6 +354,10 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
         bytes: claim.request().bytes(),
         topology,
         topology_in_use: view.topology.is_some(),
+        content_in_answer: source::wants_source_in_answer(claim, view.grants.is_some()),
+        content: view.content.clone(),
+        attributes_class: attributes_class(claim, settings).map(String::from),
+        mutable_parameters: BTreeMap::new(),
         read_only: settings.publish_read_only && only("MULTI_NODE_READER_ONLY"),
         in_tree: view.in_tree,
         access_modes: claim.spec.access_modes.clone(),
@@ -289,27 +372,27 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
     })
 }
 
-/// Snapshots and clones are not here yet, and say so; any other source is somebody else's work.
-fn check_source(claim: &Claim) -> Result<(), NotPlanned> {
-    let source = claim.spec.data_source.as_ref().or(claim.spec.data_source_ref.as_ref());
-    let Some(source) = source else { return Ok(()) };
-    if source.name.is_empty() {
-        let name = &claim.metadata.name;
-        return Err(NotPlanned::Final(format!("the PVC source not found for PVC {name}")));
+/// The source that we fill the claim from; other kinds are somebody else's work.
+fn source_of(view: &PlanView<'_>) -> Result<Option<Source>, NotPlanned> {
+    let fail = |text: String| NotPlanned::Final(text);
+    let found = source::reference(view.claim, view.grants).map_err(|e| fail(e.to_string()))?;
+    let Some(found) = found else { return Ok(None) };
+    let (name, group) = (&found.source.name, &found.source.api_group);
+    if name.is_empty() {
+        let name = &view.claim.metadata.name;
+        return Err(fail(format!("the PVC source not found for PVC {name}")));
     }
-    match (source.kind.as_str(), source.api_group.as_str()) {
-        ("VolumeSnapshot", "snapshot.storage.k8s.io") => Err(NotPlanned::Final(
-            "restoring a VolumeSnapshot is not supported by this version".into(),
-        )),
-        ("VolumeSnapshot", _) => Err(NotPlanned::Final(
-            "the PVC source does not belong to the right APIGroup. Expected snapshot.storage.k8s.io"
-                .into(),
-        )),
-        ("PersistentVolumeClaim", _) => Err(NotPlanned::Final(
-            "cloning a PersistentVolumeClaim is not supported by this version".into(),
-        )),
-        _ => Err(NotPlanned::Populator),
-    }
+    let kind = match found.source.kind.as_str() {
+        "VolumeSnapshot" if group != SNAPSHOT_GROUP => {
+            return Err(fail(format!(
+                "the PVC source does not belong to the right APIGroup. Expected {SNAPSHOT_GROUP}, Got {group}"
+            )));
+        }
+        "VolumeSnapshot" => SourceKind::Snapshot,
+        "PersistentVolumeClaim" => SourceKind::Claim,
+        _ => return Err(NotPlanned::Populator),
+    };
+    Ok(Some(Source { kind, key: ObjectKey::new(found.namespace, name) }))
 }
 
 fn capabilities(view: &PlanView<'_>, fs_type: &str) -> Result<Vec<Capability>, NotPlanned> {
@@ -367,107 +450,6 @@ fn create_metadata(claim: &Claim, volume: &str) -> [(String, String); 3] {
         (key("pv/name"), volume.into()),
     ]
 }
-
-/// The driver's answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Created {
-    /// The driver's id of the volume.
-    pub handle: String,
-    /// Its size; zero when the driver does not say.
-    pub bytes: i64,
-    /// What the driver wants to hear again.
-    pub context: BTreeMap<String, String>,
-    /// From where it can be reached.
-    pub places: Vec<Term>,
-}
-
-impl Plan {
-    /// The driver made less than was asked for.
-    #[must_use]
-    pub fn too_small(&self, created: &Created) -> Option<String> {
-        (created.bytes > 0 && created.bytes < self.bytes).then(|| {
-            format!(
-                "created volume capacity {} less than requested capacity {}",
-                created.bytes, self.bytes
-            )
-        })
-    }
-
-    /// The PersistentVolume, without what the library adds (claim, class, origin, finalizer).
-    #[must_use]
-    pub fn volume(&self, created: &Created, identity: &str) -> Value {
-        let bytes = if created.bytes == 0 { self.bytes } else { created.bytes };
-        let mut spec = json!({
-            "capacity": {"storage": Quantity::from_bytes(bytes).to_string()},
-            "accessModes": self.access_modes,
-            "csi": self.source(created, identity),
-        });
-        let mut set = |field: &str, value: Option<Value>| {
-            if let (Some(value), Some(spec)) = (value, spec.as_object_mut()) {
-                spec.insert(field.into(), value);
-            }
-        };
-        set("mountOptions", (!self.mount_options.is_empty()).then(|| json!(self.mount_options)));
-        set("persistentVolumeReclaimPolicy", self.reclaim_policy.as_ref().map(|p| json!(p)));
-        set("volumeMode", self.volume_mode.as_ref().map(|mode| json!(mode)));
-        let affinity = self.topology_in_use.then(|| topology::node_affinity(&created.places));
-        set("nodeAffinity", affinity.flatten());
-        json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": self.volume, "annotations": self.annotations()},
-            "spec": spec,
-        })
-    }
-
-    fn source(&self, created: &Created, identity: &str) -> Value {
-        let mut attributes = BTreeMap::from([(IDENTITY.to_string(), identity.to_string())]);
-        attributes.extend(created.context.clone());
-        let mut source = Map::new();
-        source.insert("driver".into(), json!(self.driver));
-        source.insert("volumeHandle".into(), json!(created.handle));
-        source.insert("volumeAttributes".into(), json!(attributes));
-        if !self.fs_type.is_empty() {
-            source.insert("fsType".into(), json!(self.fs_type));
-        }
-        if self.read_only {
-            source.insert("readOnly".into(), json!(true));
-        }
-        let references = [
-            ("controllerPublishSecretRef", &self.secrets.controller_publish),
-            ("nodeStageSecretRef", &self.secrets.node_stage),
-            ("nodePublishSecretRef", &self.secrets.node_publish),
-            ("controllerExpandSecretRef", &self.secrets.controller_expand),
-            ("nodeExpandSecretRef", &self.secrets.node_expand),
-        ];
-        for (field, reference) in references {
-            if let Some(reference) = reference {
-                source.insert(field.into(), json!(reference));
-            }
-        }
-        Value::Object(source)
-    }
-
-    fn annotations(&self) -> BTreeMap<&'static str, String> {
-        let deletion = self.secrets.provisioner.clone().unwrap_or_default();
-        let mut notes = BTreeMap::from([
-            (annotations::DELETION_SECRET_NAME, deletion.name),
-            (annotations::DELETION_SECRET_NAMESPACE, deletion.namespace),
-        ]);
-        if let Some(modify) = &self.secrets.controller_modify {
-            notes.insert(MODIFY_SECRET_NAME, modify.name.clone());
-            notes.insert(MODIFY_SECRET_NAMESPACE, modify.namespace.clone());
-        }
-        notes
-    }
-}
-
-/// In a volume's attributes: which provisioner made it.
-const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
-/// On a volume: the modify secret's name.
-const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// On a volume: the modify secret's namespace.
-const MODIFY_SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]

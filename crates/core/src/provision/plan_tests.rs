@@ -1,4 +1,9 @@
-use super::*;
+use serde_json::{Value, json};
+
+use super::{
+    super::{made::Created, topology::Term},
+    *,
+};
 use crate::bind::fixtures::{claim as base_claim, merge};
 
 fn claim(over: Value) -> Claim {
@@ -44,6 +49,8 @@ fn plan_with(
         capabilities: able(),
         settings: &settings,
         selected_node: None,
+        grants: None,
+        content: None,
         topology: None,
     };
     change(&mut view);
@@ -130,6 +137,8 @@ fn read_only_volumes() {
             capabilities: able(),
             settings: &settings,
             selected_node: None,
+            grants: None,
+            content: None,
             topology: None,
         };
         let pv = plan(&view).unwrap().volume(&made(0), "i");
@@ -163,9 +172,9 @@ fn sizes_and_options() {
     for (bytes, want) in sizes {
         assert_eq!(plan.volume(&made(bytes), "i")["spec"]["capacity"]["storage"], want);
     }
-    let short = plan.too_small(&made(99)).unwrap();
-    assert_eq!(short, "created volume capacity 99 less than requested capacity 100");
-    assert_eq!([plan.too_small(&made(0)), plan.too_small(&made(100))], [None, None]);
+    let short = plan.useless(&made(99)).unwrap();
+    assert_eq!(short.problem, "created volume capacity 99 less than requested capacity 100");
+    assert_eq!([plan.useless(&made(0)), plan.useless(&made(100))], [None, None]);
 }
 
 #[test]
@@ -181,6 +190,8 @@ fn extra_metadata() {
         capabilities: able(),
         settings: &settings,
         selected_node: None,
+        grants: None,
+        content: None,
         topology: None,
     };
     let want = [
@@ -240,9 +251,10 @@ fn refusals() {
     let source = |kind: &str, group: &str| json!({"spec": {"dataSource": {"kind": kind, "name": "n", "apiGroup": group}}});
     assert_eq!(state(of(source("MyPopulator", "x.io"), json!({}))).0, "populator");
     assert_eq!(state(of(source("VolumeSnapshot", "x.io"), json!({}))).0, "final");
+    let snapshot = source("VolumeSnapshot", "snapshot.storage.k8s.io");
     assert_eq!(
-        state(of(source("VolumeSnapshot", "snapshot.storage.k8s.io"), json!({}))).0,
-        "final"
+        state(of(snapshot, json!({}))).1,
+        "CSI driver does not support snapshot restore: controller CREATE_DELETE_SNAPSHOT capability is not reported"
     );
     let plain = claim(json!({}));
     let unable = plan_with(&plain, &class(json!({})), |view| {

@@ -22,6 +22,14 @@ pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
 }
 
 impl Volume {
+    fn answer(&self, config: &Config) -> v1::CreateVolumeResponse {
+        let mut message = self.message(config.topology());
+        if let Some(twist) = config.twist {
+            twist(&mut message);
+        }
+        v1::CreateVolumeResponse { volume: Some(message) }
+    }
+
     fn message(&self, topology: bool) -> v1::Volume {
         let segments = self.segments.clone();
         v1::Volume {
@@ -80,7 +88,7 @@ fn create_volume(
             let text = format!("volume {} exists with other properties", request.name);
             return Err(Status::already_exists(text));
         }
-        return Ok(v1::CreateVolumeResponse { volume: Some(volume.message(topology)) });
+        return Ok(volume.answer(config));
     }
     let source = snapshots::source_bytes(world, config, request.volume_content_source.as_ref())?;
     let default = source.unwrap_or(DEFAULT_BYTES);
@@ -102,9 +110,9 @@ fn create_volume(
         published: BTreeMap::new(),
         condition: None,
     };
-    let message = volume.message(topology);
+    let answer = volume.answer(config);
     world.volumes.insert(volume.id.clone(), volume);
-    Ok(v1::CreateVolumeResponse { volume: Some(message) })
+    Ok(answer)
 }
 
 /// Preferred places first, in order, then the requisite ones; without a wish any place.

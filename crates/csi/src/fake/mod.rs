@@ -62,6 +62,8 @@ pub struct Config {
     pub snapshot_polls: u32,
     /// Whether ControllerExpandVolume asks for NodeExpandVolume.
     pub node_expansion_required: bool,
+    /// Changes what CreateVolume answers, as a driver with a fault would; the volume is as asked for.
+    pub twist: Option<fn(&mut v1::Volume)>,
     /// Create and remove target paths in the real file system, as a real node plugin does.
     pub touch_paths: bool,
 }
@@ -115,6 +117,7 @@ impl Config {
             refused_parameters: Vec::new(),
             snapshot_polls: 0,
             node_expansion_required: true,
+            twist: None,
             touch_paths: false,
         }
     }

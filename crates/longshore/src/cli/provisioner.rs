@@ -30,16 +30,8 @@ pub const REMOVED: &[(&str, &str)] = &[
 
 const GATES: &[Gate] = &[
     Gate { name: "Topology", default: true, stage: Stage::Stable },
-    Gate {
-        name: "VolumeAttributesClass",
-        default: true,
-        stage: Stage::NotYet("claims that name a VolumeAttributesClass are refused either way"),
-    },
-    Gate {
-        name: "CrossNamespaceVolumeDataSource",
-        default: false,
-        stage: Stage::NotYet("data sources of other namespaces are not read"),
-    },
+    Gate { name: "VolumeAttributesClass", default: true, stage: Stage::Stable },
+    Gate { name: "CrossNamespaceVolumeDataSource", default: false, stage: Stage::Alpha },
     Gate { name: "ReleaseLeaderElectionOnExit", default: false, stage: Stage::Alpha },
 ];
 
@@ -83,6 +75,15 @@ pub struct Flags {
     /// Mark volumes of read-only claims as read-only for the driver.
     #[arg(long)]
     controller_publish_readonly: bool,
+    /// Restored volumes keep the mode of the snapshot's source, unless the content allows a change.
+    #[arg(long, default_value_t = true)]
+    prevent_volume_mode_conversion: bool,
+    /// Deleted claims worked on at once that are kept while they are cloned; 0 lets none go.
+    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
+    cloning_protection_threads: u32,
+    /// Period of the sweep of finalizers that restores left on snapshots; 0 turns it off.
+    #[arg(long, default_value = "5m", value_parser = values::duration)]
+    snapshot_orphan_sweep_interval: Duration,
     /// Write an intent record before each volume is made, so that a crash leaks none (not in csi-provisioner).
     #[arg(long)]
     leak_guard: bool,
@@ -107,49 +108,8 @@ pub struct Flags {
     capacity: CapacityFlags,
     #[command(flatten)]
     node: NodeDeploymentFlags,
-    #[command(flatten)]
-    later: LaterFlags,
     #[arg(skip = Environment::of_process())]
     environment: Environment,
-}
-
-/// Flags whose features are not there yet: known, and refused unless they say what happens anyway.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Not part of this version yet (only the defaults are accepted)")]
-struct LaterFlags {
-    /// Workers of clone protection.
-    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
-    cloning_protection_threads: u32,
-    /// Period of the sweep of snapshot finalizers; 0 turns it off.
-    #[arg(long, default_value = "5m", value_parser = values::duration)]
-    snapshot_orphan_sweep_interval: Duration,
-    /// Guard the volume mode when a snapshot is restored.
-    #[arg(long, default_value_t = true)]
-    prevent_volume_mode_conversion: bool,
-}
-
-impl LaterFlags {
-    fn check(self) -> Result<(), UsageError> {
-        let Self {
-            cloning_protection_threads,
-            snapshot_orphan_sweep_interval,
-            prevent_volume_mode_conversion,
-        } = self;
-        let clones = "volumes are not cloned";
-        let snapshots = "snapshots are not restored";
-        let sweep_as_it_is = snapshot_orphan_sweep_interval.is_zero()
-            || snapshot_orphan_sweep_interval == Duration::from_secs(300);
-        for (as_it_is, flag, what) in [
-            (cloning_protection_threads == 1, "--cloning-protection-threads", clones),
-            (sweep_as_it_is, "--snapshot-orphan-sweep-interval", snapshots),
-            (prevent_volume_mode_conversion, "--prevent-volume-mode-conversion=false", snapshots),
-        ] {
-            if !as_it_is {
-                return Err(UsageError::FlagNotYet { flag: flag.into(), what });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// What the provisioner runs on. Built once from [`Flags`]; past this point no value is doubtful.
@@ -179,10 +139,20 @@ pub struct Config {
     pub default_fstype: Option<String>,
     /// Read-only volumes for read-only claims.
     pub controller_publish_readonly: bool,
+    /// Restored volumes keep their mode.
+    pub prevent_volume_mode_conversion: bool,
+    /// Deleted claims at once that are kept while they are cloned.
+    pub cloning_protection_threads: u32,
+    /// Period of the sweep of snapshots' finalizers, if it is on.
+    pub snapshot_sweep: Option<Duration>,
     /// Intent records before each volume.
     pub leak_guard: bool,
     /// Gate `Topology`.
     pub topology: bool,
+    /// Gate `VolumeAttributesClass`; none leaves it to what the API server has.
+    pub attributes_classes: Option<bool>,
+    /// Gate `CrossNamespaceVolumeDataSource`.
+    pub cross_namespace: bool,
     /// Gate `ReleaseLeaderElectionOnExit`.
     pub release_lease_on_exit: bool,
     /// Leader election, if on.
@@ -240,6 +210,9 @@ impl TryFrom<Flags> for Config {
             extra_create_metadata,
             default_fstype,
             controller_publish_readonly,
+            prevent_volume_mode_conversion,
+            cloning_protection_threads,
+            snapshot_orphan_sweep_interval,
             leak_guard,
             feature_gates,
             master,
@@ -250,11 +223,9 @@ impl TryFrom<Flags> for Config {
             klog,
             capacity,
             node,
-            later,
             environment,
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
-        later.check()?;
         let election = election.election(&environment)?;
         let diagnostics = diagnostics.endpoint()?;
         let logging = Logging::try_from(common)?.with(klog)?;
@@ -272,7 +243,14 @@ impl TryFrom<Flags> for Config {
             extra_create_metadata,
             default_fstype: Some(default_fstype).filter(|name| !name.is_empty()),
             controller_publish_readonly,
+            prevent_volume_mode_conversion,
+            cloning_protection_threads,
+            snapshot_sweep: Some(snapshot_orphan_sweep_interval).filter(|time| !time.is_zero()),
             leak_guard,
+            attributes_classes: gates
+                .set_explicitly("VolumeAttributesClass")
+                .then(|| gates.on("VolumeAttributesClass")),
+            cross_namespace: gates.on("CrossNamespaceVolumeDataSource"),
             topology: gates.on("Topology"),
             release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
             diagnostics: diagnostics
@@ -336,6 +314,25 @@ mod tests {
     }
 
     #[test]
+    fn flags_about_sources() {
+        let default = config("").unwrap();
+        assert!(default.prevent_volume_mode_conversion && !default.cross_namespace);
+        assert_eq!(default.cloning_protection_threads, 1);
+        assert_eq!(default.snapshot_sweep, Some(Duration::from_secs(300)));
+        assert_eq!(default.attributes_classes, None);
+        let config = config(
+            "--prevent-volume-mode-conversion=false --cloning-protection-threads=3 \
+             --snapshot-orphan-sweep-interval=0 \
+             --feature-gates=CrossNamespaceVolumeDataSource=true,VolumeAttributesClass=false",
+        )
+        .unwrap();
+        assert!(!config.prevent_volume_mode_conversion && config.cross_namespace);
+        assert_eq!(config.cloning_protection_threads, 3);
+        assert_eq!(config.snapshot_sweep, None);
+        assert_eq!(config.attributes_classes, Some(false));
+    }
+
+    #[test]
     fn the_variable_wins_over_the_kubeconfig_flag() {
         for (line, variable, path) in [
             ("", None, None),
@@ -363,11 +360,6 @@ mod tests {
             ("--worker-threads=0", "it must be at least 1"),
             ("--strict-topology=maybe", "--strict-topology cannot be `maybe`: it is true or false"),
             ("--feature-gates=Topolgy=true", "did you mean Topology?"),
-            ("--feature-gates=CrossNamespaceVolumeDataSource=true", "not part of this version yet"),
-            (
-                "--feature-gates=VolumeAttributesClass=false",
-                "--feature-gates=VolumeAttributesClass=false is not part of this version yet",
-            ),
             ("--volume-name-prefix=", "volume name prefix cannot be of length 0"),
             ("--volume-name-uuid-length=33", "between 1 and 32"),
             ("--volume-name-uuid-length=0", "between 1 and 32"),
@@ -375,7 +367,7 @@ mod tests {
             ("--node-deployment=true", "NODE_NAME environment variable must be set"),
             ("--capacity-threads=0", "it must be at least 1"),
             ("--capacity-poll-interval=0", "it must be more than zero"),
-            ("--prevent-volume-mode-conversion=false", "is not part of this version yet"),
+            ("--cloning-protection-threads=-1", "--cloning-protection-threads cannot be `-1`"),
             ("--retry-interval-start=10m", "--retry-interval-max"),
             ("--csi-address=tcp://1.2.3.4:5", "only a path or unix:///path"),
             ("--http-endpoint=:1 --metrics-address=:2", "cannot be used together"),

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Recorder, SharedCaches};
 use longshore_controllers::{self as controllers, attacher, capacity::CapacityMetrics, provision};
 use longshore_core::{
-    model::keys::embedded,
+    model::{Kind as _, keys::embedded, kinds::VolumeAttributesClass},
     provision::{
         PlanSettings,
         capacity::{MANAGER, manager_on},
@@ -44,7 +44,12 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         extra_create_metadata,
         default_fstype,
         controller_publish_readonly,
+        prevent_volume_mode_conversion,
+        cloning_protection_threads,
+        snapshot_sweep,
         leak_guard,
+        attributes_classes,
+        cross_namespace,
         topology,
         release_lease_on_exit,
         election,
@@ -74,6 +79,11 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
             default_fs_type: default_fstype.unwrap_or_default(),
             extra_create_metadata,
             publish_read_only: controller_publish_readonly,
+            attributes_classes: match attributes_classes {
+                Some(set) => set,
+                None => has_attributes_classes(&sidecar.api).await,
+            },
+            guard_volume_mode: prevent_volume_mode_conversion,
         },
         timeout: call_timeout,
         retry_interval_start: backoff.start,
@@ -82,6 +92,9 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         topology,
         strict_topology,
         immediate_topology,
+        cross_namespace,
+        clone_threads: cloning_protection_threads as usize,
+        snapshot_sweep,
         leak_guard: leak_guard.then_some(namespace),
         deployment: match deployment {
             Some(deployment) => Some(self::deployment(&sidecar, deployment).await?),
@@ -103,6 +116,18 @@ pub async fn provisioner(config: cli::provisioner::Config) -> Result<()> {
         provision::run(config.clone(), parts, stop)
     };
     sidecar.lead(election, &driver, release_lease_on_exit, work).await
+}
+
+/// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts
+/// as having them.
+async fn has_attributes_classes(api: &Api) -> bool {
+    match api.client().list_api_group_resources("storage.k8s.io/v1").await {
+        Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
+        Err(error) => {
+            tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
+            true
+        }
+    }
 }
 
 /// Asks the driver where it is. It stays there, so once is enough.

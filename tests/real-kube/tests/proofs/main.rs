@@ -7,6 +7,7 @@ mod official;
 mod plain;
 mod rights;
 mod served;
+mod sources;
 mod support;
 mod up;
 

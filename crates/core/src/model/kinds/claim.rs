@@ -184,14 +184,6 @@ impl Claim {
     }
 }
 
-/// A `VolumeAttributesClass`, of which no rule here needs more than the name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct VolumeAttributesClass {
-    /// Metadata.
-    pub metadata: Meta,
-}
-
 /// One topology term of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

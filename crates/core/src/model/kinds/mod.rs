@@ -10,6 +10,7 @@ mod csi;
 mod in_tree;
 mod meta;
 mod pod;
+mod source;
 mod volume;
 
 pub use claim::*;
@@ -18,6 +19,7 @@ pub use csi::*;
 pub use in_tree::*;
 pub use meta::*;
 pub use pod::*;
+pub use source::*;
 pub use volume::*;
 
 /// Where a kind lives in the API.
@@ -90,6 +92,9 @@ kinds! {
     VolumeAttachment: "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false;
     CsiDriver: "storage.k8s.io", "v1", "CSIDriver", "csidrivers", false;
     CsiNode: "storage.k8s.io", "v1", "CSINode", "csinodes", false;
+    VolumeSnapshot: "snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", true;
+    VolumeSnapshotContent: "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents", false;
+    ReferenceGrant: "gateway.networking.k8s.io", "v1beta1", "ReferenceGrant", "referencegrants", true;
     CsiStorageCapacity: "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", true;
 }
 

@@ -1,0 +1,115 @@
+//! Keeps claims that are being cloned, and lets them go when their clones are there.
+
+use std::sync::Arc;
+
+use longshore_cluster::{Change, Outcome, QueueOptions, WorkQueue};
+use longshore_core::{
+    model::{
+        HasMeta, ObjectKey,
+        keys::finalizers,
+        kinds::{Claim, Meta},
+    },
+    provision::source::{SourceKind, clone_source, cloning},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{fill, make::CsiProvisioner};
+
+/// The name of the index of clones by the claim that they are made from.
+const BY_SOURCE: &str = "clone-source";
+
+/// Takes the finalizer off deleted sources until `shutdown`; ends at once for a driver that
+/// cannot clone.
+pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: CancellationToken) {
+    let config = &provisioner.config;
+    if !provisioner.driver.capabilities.clone_volume || config.clone_threads == 0 {
+        return;
+    }
+    let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
+        .with_metrics(&provisioner.parts.registry);
+    let queue: WorkQueue<ObjectKey> = WorkQueue::new("clones", options);
+    let _closing = Closing(queue.clone());
+    subscribe(&provisioner, &queue);
+    let work = provisioner.clone();
+    queue
+        .run_until(config.clone_threads, &shutdown, move |key| {
+            let provisioner = work.clone();
+            async move { provisioner.release_claim(&key).await }
+        })
+        .await;
+}
+
+/// The caches keep their subscribers, and must not fill the queue of a loop that is gone.
+struct Closing(WorkQueue<ObjectKey>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
+
+fn subscribe(provisioner: &CsiProvisioner, queue: &WorkQueue<ObjectKey>) {
+    let claims = &provisioner.parts.claims;
+    claims.index(BY_SOURCE, |claim| {
+        let source = clone_source(claim);
+        let key = source.map(|name| ObjectKey::new(&claim.metadata.namespace, name).to_string());
+        key.into_iter().collect()
+    });
+    let queue = queue.clone();
+    claims.subscribe(move |change| {
+        let claim = change.object();
+        let applied = matches!(change, Change::Applied { .. });
+        if applied && is_held(claim.meta()) {
+            queue.add(claim.key());
+        }
+        // A clone that is there, or gone, may have been the last one to wait for.
+        let waits = applied && claim.status.phase == "Pending";
+        if let Some(source) = clone_source(claim).filter(|_| !waits) {
+            queue.add(ObjectKey::new(&claim.metadata.namespace, source));
+        }
+    });
+}
+
+/// Deleted, and there only because of our finalizer as far as we know.
+fn is_held(meta: &Meta) -> bool {
+    meta.deleting() && meta.has_finalizer(finalizers::CLONING_PROTECTION)
+}
+
+impl CsiProvisioner {
+    async fn release_claim(&self, key: &ObjectKey) -> Outcome {
+        let claims = &self.parts.claims;
+        let Some(source) = claims.get(key).filter(|claim| is_held(claim.meta())) else {
+            return Outcome::Done;
+        };
+        let clones = claims.by_index(BY_SOURCE, &key.to_string());
+        let clones = clones.iter().map(|clone| clone.as_ref() as &Claim);
+        if let Some(clone) = cloning(source.meta(), clones) {
+            let name = &clone.metadata.name;
+            let text = format!("PVC '{name}' is in 'Pending' state, cloning in progress");
+            return Outcome::retry(text);
+        }
+        if self.is_begun_from(SourceKind::Claim, key) {
+            return Outcome::retry(
+                "a clone was begun whose claim is gone; its outcome is not known",
+            );
+        }
+        let finalizer = finalizers::CLONING_PROTECTION;
+        match fill::remove_finalizer::<Claim>(&self.parts.api, key, finalizer).await {
+            Ok(fill::Change::Written(written)) => {
+                claims.assume(&written);
+                Outcome::Done
+            }
+            Ok(_) => Outcome::Done,
+            Err(error) if error.is_conflict() => Outcome::Again,
+            Err(error) => Outcome::retry(error),
+        }
+    }
+
+    /// Whether an intent tells of a call that fills a volume from this object.
+    pub(super) fn is_begun_from(&self, kind: SourceKind, key: &ObjectKey) -> bool {
+        let Some(intents) = &self.intents else { return false };
+        intents.plans().filter_map(|plan| plan.content).any(|content| {
+            content.kind == kind && content.namespace == key.namespace && content.name == key.name
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! What a claim is filled from: looked up, and marked so that it does not go meanwhile.
+
+use longshore_cluster::{Api, ApiError};
+use longshore_core::{
+    model::{
+        Kind, ObjectKey,
+        keys::finalizers,
+        kinds::{Claim, StorageClass, Volume, VolumeSnapshot, VolumeSnapshotContent},
+    },
+    provision::source::{
+        CloneView, Content, RestoreView, Source, SourceError, SourceKind, clone, cloned_volume,
+        content_of, restore,
+    },
+};
+use longshore_provisioner::{Cause, NotMade, Request};
+use serde_json::{Value, json};
+
+use super::make::CsiProvisioner;
+
+/// How often a finalizer is tried when others write to the object at the same time.
+const TRIES: u32 = 3;
+
+impl CsiProvisioner {
+    /// Finds what the driver is to be told, and puts our finalizer on the source.
+    pub(super) async fn fill(
+        &self,
+        request: &Request,
+        class: &StorageClass,
+        source: &Source,
+    ) -> Result<Content, NotMade> {
+        let Source { kind, key } = source;
+        let found = match kind {
+            SourceKind::Snapshot => self.snapshot_handle(&request.claim, class, key).await,
+            SourceKind::Claim => self.volume_handle(&request.claim, class, key).await,
+        };
+        let handle = found.map_err(|why| {
+            let name = &key.name;
+            let text =
+                format!("error getting handle for DataSource Type {kind} by Name {name}: {why}");
+            NotMade::Unchanged(text.into())
+        })?;
+        let held = match kind {
+            SourceKind::Snapshot => self.hold_snapshot(key).await,
+            SourceKind::Claim => self.hold_claim(key).await,
+        };
+        held.map_err(NotMade::Unchanged)?;
+        let ObjectKey { namespace, name } = key.clone();
+        Ok(Content { kind: *kind, namespace, name, handle })
+    }
+
+    async fn snapshot_handle(
+        &self,
+        claim: &Claim,
+        class: &StorageClass,
+        key: &ObjectKey,
+    ) -> Result<String, SourceError> {
+        let api = &self.parts.api;
+        let missing = |why: String| SourceError::SnapshotMissing { name: key.name.clone(), why };
+        let snapshot = match api.get::<VolumeSnapshot>(key).await {
+            Ok(Some(snapshot)) => snapshot,
+            Ok(None) => return Err(missing(not_found::<VolumeSnapshot>(&key.name))),
+            Err(error) => return Err(missing(error.to_string())),
+        };
+        let name = content_of(&snapshot)?;
+        let content = api.get::<VolumeSnapshotContent>(&ObjectKey::cluster(name)).await;
+        let content = content.unwrap_or_else(|error| {
+            tracing::warn!(snapshot = %key, content = name, %error, "the content cannot be read");
+            None
+        });
+        restore(&RestoreView {
+            claim,
+            class,
+            snapshot: &snapshot,
+            content: content.as_ref(),
+            guard_volume_mode: self.config.plan.guard_volume_mode,
+        })
+    }
+
+    async fn volume_handle(
+        &self,
+        claim: &Claim,
+        class: &StorageClass,
+        key: &ObjectKey,
+    ) -> Result<String, SourceError> {
+        let Some(source) = self.parts.claims.get(key) else {
+            return Err(SourceError::ClaimMissing {
+                name: key.name.clone(),
+                namespace: claim.metadata.namespace.clone(),
+                why: format!("persistentvolumeclaim {:?} not found", key.name),
+            });
+        };
+        let name = cloned_volume(claim, &source)?;
+        let volume = self.parts.api.get::<Volume>(&ObjectKey::cluster(name)).await;
+        let volume = volume.unwrap_or_else(|error| {
+            tracing::warn!(claim = %key, volume = name, %error, "the volume cannot be read");
+            None
+        });
+        let view = CloneView { claim, class, source: &source, volume: volume.as_ref() };
+        clone(&view).inspect_err(|error| {
+            // The event says only that the volume does not fit; here is what there is to see.
+            if *error == SourceError::VolumeUnfit {
+                let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
+                tracing::warn!(
+                    claim = %key,
+                    volume = name,
+                    phase = volume.as_ref().map(|volume| volume.status.phase.as_str()),
+                    driver = csi.map(|csi| csi.driver.as_str()),
+                    bound_to = ?volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()),
+                    "this volume cannot be cloned for the class"
+                );
+            }
+        })
+    }
+
+    async fn hold_claim(&self, key: &ObjectKey) -> Result<(), Cause> {
+        let finalizer = finalizers::CLONING_PROTECTION;
+        if self.parts.claims.get(key).is_some_and(|one| one.metadata.has_finalizer(finalizer)) {
+            return Ok(());
+        }
+        match add_finalizer::<Claim>(&self.parts.api, key, finalizer).await? {
+            Change::Written(written) => self.parts.claims.assume(&written),
+            Change::None => {}
+            Change::Gone => return Err(not_found::<Claim>(&key.name).into()),
+        }
+        Ok(())
+    }
+
+    async fn hold_snapshot(&self, key: &ObjectKey) -> Result<(), Cause> {
+        let finalizer = finalizers::SNAPSHOT_SOURCE_PROTECTION;
+        match add_finalizer::<VolumeSnapshot>(&self.parts.api, key, finalizer).await {
+            Ok(Change::Gone) => Err(not_found::<VolumeSnapshot>(&key.name).into()),
+            Ok(_) => Ok(()),
+            // Rights that were granted to an older official program do not cover this.
+            Err(error @ ApiError::Forbidden { .. }) => {
+                tracing::info!(snapshot = %key, %error, "restoring without protection of the snapshot");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The volume is saved: the snapshot may go. When this fails the sweep does it later.
+    pub(super) async fn release_snapshot(&self, claim: &Claim) {
+        let Some(source) = &claim.spec.data_source else { return };
+        if source.kind != "VolumeSnapshot" {
+            return;
+        }
+        let key = ObjectKey::new(&claim.metadata.namespace, &source.name);
+        let finalizer = finalizers::SNAPSHOT_SOURCE_PROTECTION;
+        match remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
+            Ok(_) | Err(ApiError::Forbidden { .. }) => {}
+            Err(error) => {
+                tracing::warn!(snapshot = %key, %error, "our finalizer stays on the snapshot for now");
+            }
+        }
+    }
+}
+
+/// What became of an object's finalizers.
+pub(super) enum Change {
+    /// They are changed; the object as it is now.
+    Written(Value),
+    /// They were as they shall be.
+    None,
+    /// There is no such object.
+    Gone,
+}
+
+async fn add_finalizer<T: Kind>(
+    api: &Api,
+    key: &ObjectKey,
+    finalizer: &str,
+) -> Result<Change, ApiError> {
+    change_finalizers::<T>(api, key, |all| {
+        let missing = !all.iter().any(|one| one == finalizer);
+        if missing {
+            all.push(json!(finalizer));
+        }
+        missing
+    })
+    .await
+}
+
+pub(super) async fn remove_finalizer<T: Kind>(
+    api: &Api,
+    key: &ObjectKey,
+    finalizer: &str,
+) -> Result<Change, ApiError> {
+    change_finalizers::<T>(api, key, |all| {
+        let before = all.len();
+        all.retain(|one| one != finalizer);
+        all.len() != before
+    })
+    .await
+}
+
+/// By an update of the live object, which is what the official rules allow.
+async fn change_finalizers<T: Kind>(
+    api: &Api,
+    key: &ObjectKey,
+    change: impl Fn(&mut Vec<Value>) -> bool,
+) -> Result<Change, ApiError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let Some(mut object) = api.get_raw::<T>(key).await? else { return Ok(Change::Gone) };
+        let mut all = match object["metadata"]["finalizers"].take() {
+            Value::Array(all) => all,
+            _ => Vec::new(),
+        };
+        if !change(&mut all) {
+            return Ok(Change::None);
+        }
+        object["metadata"]["finalizers"] = Value::Array(all);
+        match api.update::<T>(&object).await {
+            Ok(written) => return Ok(Change::Written(written)),
+            Err(error) if error.is_not_found() => return Ok(Change::Gone),
+            Err(error) if error.is_conflict() && tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// In the API's own words.
+fn not_found<T: Kind>(name: &str) -> String {
+    match T::GROUP {
+        "" => format!("{} {name:?} not found", T::PLURAL),
+        group => format!("{}.{group} {name:?} not found", T::PLURAL),
+    }
+}
