@@ -314,10 +314,10 @@ impl World {
             if deleting {
                 self.delete_claim().await;
             }
-            let (mut done, began) = (false, Instant::now());
+            let (mut done, mut began) = (false, Instant::now());
             while !done {
                 if !hit && *struck.borrow_and_update() {
-                    hit = true;
+                    (hit, began) = (true, Instant::now());
                     if round.fault.kills() {
                         drop(ours.take());
                     }
@@ -330,7 +330,7 @@ impl World {
                     true => self.is_clean().await,
                     false => self.is_bound().await,
                 };
-                if began.elapsed() > self.patience(round) {
+                if began.elapsed() > patience(round, hit) {
                     return Err(self.state().await);
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -338,11 +338,6 @@ impl World {
         }
         // The last request of a life may be struck while nothing is left to wait for.
         self.verdict().map(|()| hit || *struck.borrow_and_update())
-    }
-
-    /// With the planted defect the wait is for nothing.
-    fn patience(&self, round: &Round) -> Duration {
-        if round.unguarded { Duration::from_secs(5) } else { PATIENCE }
     }
 
     fn hook_driver(&self) {
@@ -439,4 +434,9 @@ fn program(dir: &tempfile::TempDir, name: &str, args: &[&str]) -> Ours {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
     command.args(args).env_remove("KUBECONFIG").stdin(Stdio::null()).stdout(Stdio::null());
     Ours(command.stderr(log).spawn().unwrap())
+}
+
+/// With the planted defect the wait after the fault is for nothing.
+fn patience(round: &Round, hit: bool) -> Duration {
+    if round.unguarded && hit { Duration::from_secs(5) } else { PATIENCE }
 }
