@@ -81,16 +81,23 @@ fn removed_flags_name_their_successor() {
 }
 
 #[test]
-fn programs_and_flags_of_later_versions_say_so() {
+fn programs_of_later_versions_say_so() {
     refused(
         LONGSHORE,
         &["resizer", "-v=5"],
         "longshore: `resizer` is not part of this version yet",
     );
     refused(LONGSHORE, &["audit"], "longshore: `audit` is not part of this version yet");
-    let ran = run(LONGSHORE, &["provisioner", "--enable-capacity"]);
-    assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("--enable-capacity is not part of this version yet"), "{}", ran.err);
+}
+
+#[test]
+fn flags_that_need_a_pod_say_so() {
+    for (flag, variable) in [("--enable-capacity", "NAMESPACE"), ("--node-deployment", "NODE_NAME")]
+    {
+        let ran = run(LONGSHORE, &["provisioner", flag]);
+        assert_ne!(ran.code, 0, "{flag}");
+        assert!(ran.err.contains(variable), "{flag}: {}", ran.err);
+    }
 }
 
 #[test]
