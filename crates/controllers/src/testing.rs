@@ -35,8 +35,12 @@ impl Bench {
 
     /// A process of its own: caches and loops that can be dropped as one.
     pub(crate) fn process(&self) -> Process {
+        self.process_with(Api::new(self.server.client()))
+    }
+
+    /// A process that reaches the API in a way of its own.
+    pub(crate) fn process_with(&self, api: Api) -> Process {
         let shutdown = CancellationToken::new();
-        let api = Api::new(self.server.client());
         Process { caches: SharedCaches::new(&api, &shutdown), api, shutdown, tasks: JoinSet::new() }
     }
 

@@ -9,8 +9,12 @@
 //! done at once.
 
 mod attach;
+#[cfg(test)]
+mod call_tests;
 mod detach;
 mod error;
+#[cfg(test)]
+mod failure_tests;
 mod lanes;
 mod request;
 mod sync;
@@ -59,6 +63,8 @@ pub struct Config {
     pub retry_interval_start: Duration,
     /// `--retry-interval-max`: longest pause after a failure.
     pub retry_interval_max: Duration,
+    /// `--resync`: pause between looks at objects that did not change; zero means never.
+    pub resync: Duration,
     /// `--worker-threads`: workers of each lane.
     pub worker_threads: NonZeroUsize,
     /// `--max-entries`: page size of lists of volumes; zero means the driver's choice.
@@ -77,6 +83,7 @@ impl Default for Config {
             timeout: Duration::from_secs(15),
             retry_interval_start: Duration::from_secs(1),
             retry_interval_max: Duration::from_secs(300),
+            resync: Duration::from_secs(600),
             worker_threads: NonZeroUsize::new(10).expect("ten is not zero"),
             max_entries: 0,
             default_fstype: String::new(),
@@ -184,11 +191,20 @@ impl Attacher {
     }
 
     async fn work(self, driver: Described, shutdown: CancellationToken) {
+        let handler = driver.handler;
+        let sidecar = Arc::new(self.into_sidecar(driver));
+        match handler {
+            Handler::Csi => sidecar.work(&shutdown).await,
+            Handler::Trivial => sidecar.work_trivially(&shutdown).await,
+        }
+    }
+
+    fn into_sidecar(self, driver: Described) -> Sidecar {
         let config = self.config;
         let mut options =
             QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
         options.metrics = self.metrics;
-        let sidecar = Arc::new(Sidecar {
+        Sidecar {
             finalizer: finalizer_name(&driver.name),
             name: driver.name,
             api: self.api,
@@ -198,10 +214,6 @@ impl Attacher {
             lanes: Lanes::new(&options),
             volumes: WorkQueue::new("csi-attacher-pv", options),
             config,
-        });
-        match driver.handler {
-            Handler::Csi => sidecar.work(&shutdown).await,
-            Handler::Trivial => sidecar.work_trivially(&shutdown).await,
         }
     }
 }
@@ -249,7 +261,25 @@ impl Sidecar {
                 async move { sidecar.give_up_volume(&name).await }
             }),
             self.compare_forever(shutdown),
+            self.resync_forever(shutdown, || {
+                self.caches.attachments.list().iter().for_each(|one| self.enqueue(one));
+                self.caches.volumes.list().iter().for_each(|one| self.enqueue_volume(one));
+            }),
         );
+    }
+
+    /// Looks at everything again from time to time, as upstream's caches do.
+    async fn resync_forever(&self, shutdown: &CancellationToken, look: impl Fn()) {
+        if self.config.resync.is_zero() {
+            return;
+        }
+        let again = async {
+            loop {
+                tokio::time::sleep(self.config.resync).await;
+                look();
+            }
+        };
+        shutdown.run_until_cancelled(again).await;
     }
 
     async fn synced(&self) {
@@ -293,10 +323,7 @@ impl Sidecar {
             let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) else {
                 return;
             };
-            let unwanted = new.metadata.deleting() || is_rolled_back(new, &sidecar.name);
-            if unwanted && new.metadata.has_finalizer(&sidecar.finalizer) {
-                sidecar.volumes.add(new.metadata.name.clone());
-            }
+            sidecar.enqueue_volume(new);
         });
     }
 
@@ -319,6 +346,14 @@ impl Sidecar {
         if attachment.spec.attacher == self.name {
             let lane = if attachment.metadata.deleting() { Lane::Detach } else { Lane::Attach };
             self.lanes.queue(lane).add(attachment.metadata.name.clone());
+        }
+    }
+
+    /// Queues a volume if it may have to be given up.
+    fn enqueue_volume(&self, volume: &Volume) {
+        let unwanted = volume.metadata.deleting() || is_rolled_back(volume, &self.name);
+        if unwanted && volume.metadata.has_finalizer(&self.finalizer) {
+            self.volumes.add(volume.metadata.name.clone());
         }
     }
 
@@ -352,21 +387,25 @@ impl Sidecar {
         self.caches.attachments.synced().await;
         let sidecar = Arc::downgrade(&self);
         self.caches.attachments.subscribe(move |change| {
-            if let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change)
-                && new.spec.attacher == sidecar.name
-                && !new.status.attached
-            {
-                sidecar.lanes.queue(Lane::Attach).add(new.metadata.name.clone());
+            if let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) {
+                sidecar.enqueue_trivially(new);
             }
         });
         let (workers, sidecar) = (self.config.worker_threads.get(), self.clone());
-        let queue = self.lanes.queue(Lane::Attach);
-        queue
-            .run_until(workers, shutdown, move |name| {
-                let sidecar = sidecar.clone();
-                async move { sidecar.declare_attached(&name).await }
-            })
-            .await;
+        let turns = self.lanes.queue(Lane::Attach).run_until(workers, shutdown, move |name| {
+            let sidecar = sidecar.clone();
+            async move { sidecar.declare_attached(&name).await }
+        });
+        let resync = self.resync_forever(shutdown, || {
+            self.caches.attachments.list().iter().for_each(|one| self.enqueue_trivially(one));
+        });
+        tokio::join!(turns, resync);
+    }
+
+    fn enqueue_trivially(&self, attachment: &VolumeAttachment) {
+        if attachment.spec.attacher == self.name && !attachment.status.attached {
+            self.lanes.queue(Lane::Attach).add(attachment.metadata.name.clone());
+        }
     }
 
     async fn declare_attached(&self, name: &str) -> Outcome {

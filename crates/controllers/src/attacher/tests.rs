@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use longshore_core::model::{
-    ObjectKey,
-    keys::annotations,
-    kinds::{CsiNode, Secret, Volume, VolumeAttachment},
+use longshore_core::{
+    attach::sidecar::Handler,
+    model::{
+        ObjectKey,
+        keys::annotations,
+        kinds::{CsiNode, Secret, Volume, VolumeAttachment},
+    },
 };
 use longshore_csi::{
     Call,
@@ -14,19 +17,23 @@ use longshore_csi::{
 };
 use serde_json::{Value, json};
 
-use super::{Attacher, Caches, Config};
+use super::{Attacher, Caches, Config, Described, Sidecar};
 use crate::testing::{Bench, DRIVER, Process};
 
-const FINALIZER: &str = "external-attacher/test-csi-example";
+pub(super) const FINALIZER: &str = "external-attacher/test-csi-example";
 
-fn driver() -> Driver {
+pub(super) fn driver() -> Driver {
     let driver = Driver::new(DRIVER);
     driver.on_node("id-of-n1", BTreeMap::new());
     driver
 }
 
-fn start(bench: &Bench, driver: &Driver, config: Config) -> Process {
-    let mut process = bench.process();
+pub(super) fn start(bench: &Bench, driver: &Driver, config: Config) -> Process {
+    run_in(bench.process(), driver, config)
+}
+
+/// The attacher in a process whose API may have been changed.
+pub(super) fn run_in(mut process: Process, driver: &Driver, config: Config) -> Process {
     let attacher = Attacher {
         api: process.api.clone(),
         driver: driver.client(),
@@ -39,8 +46,29 @@ fn start(bench: &Bench, driver: &Driver, config: Config) -> Process {
     process
 }
 
+/// The parts of an attacher, for steps by hand.
+pub(super) fn by_hand<const N: usize>(
+    process: &Process,
+    driver: &Driver,
+    config: Config,
+    capabilities: [ControllerCapability; N],
+) -> Sidecar {
+    let attacher = Attacher {
+        api: process.api.clone(),
+        driver: driver.client(),
+        caches: Caches::shared(&process.caches),
+        metrics: None,
+        config,
+    };
+    attacher.into_sidecar(Described {
+        name: DRIVER.to_owned(),
+        handler: Handler::Csi,
+        capabilities: capabilities.into(),
+    })
+}
+
 /// A node and a bound volume of the driver; returns the handle.
-async fn volume(bench: &Bench, driver: &Driver) -> String {
+pub(super) async fn volume(bench: &Bench, driver: &Driver) -> String {
     bench.node("n1").await;
     bench.claim("data", "").await;
     let request = fake::create_request("v1", 1 << 30);
@@ -50,7 +78,7 @@ async fn volume(bench: &Bench, driver: &Driver) -> String {
     handle
 }
 
-async fn attachment(bench: &Bench, source: Value) -> ObjectKey {
+pub(super) async fn attachment(bench: &Bench, source: Value) -> ObjectKey {
     bench
         .create::<VolumeAttachment>(json!({"metadata": {"name": "va1"}, "spec":
             {"attacher": DRIVER, "nodeName": "n1", "source": source}}))
@@ -58,19 +86,19 @@ async fn attachment(bench: &Bench, source: Value) -> ObjectKey {
     ObjectKey::cluster("va1")
 }
 
-fn of_pv1() -> Value {
+pub(super) fn of_pv1() -> Value {
     json!({"persistentVolumeName": "pv1"})
 }
 
-fn published(driver: &Driver, handle: &str) -> bool {
+pub(super) fn published(driver: &Driver, handle: &str) -> bool {
     driver.volumes().get(handle).is_some_and(|volume| volume.published.contains_key("id-of-n1"))
 }
 
-async fn until_attached(bench: &Bench, key: &ObjectKey) -> VolumeAttachment {
+pub(super) async fn until_attached(bench: &Bench, key: &ObjectKey) -> VolumeAttachment {
     bench.until::<VolumeAttachment>(key, |va| va.status.attached).await
 }
 
-async fn until_error(bench: &Bench, key: &ObjectKey) -> String {
+pub(super) async fn until_error(bench: &Bench, key: &ObjectKey) -> String {
     let failed = |va: &VolumeAttachment| va.status.attach_error.is_some();
     let va = bench.until::<VolumeAttachment>(key, failed).await;
     va.status.attach_error.expect("just seen").message

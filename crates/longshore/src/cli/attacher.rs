@@ -36,7 +36,7 @@ pub struct Flags {
     /// Longest time one attach or detach call may take.
     #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
     timeout: Duration,
-    /// Pause between looks at objects that did not change (only the default is accepted in this version).
+    /// Pause between looks at objects that did not change; 0 is never.
     #[arg(long, default_value = "10m", value_parser = values::duration)]
     resync: Duration,
     /// First delay after a failure; doubles with every further one.
@@ -86,6 +86,8 @@ pub struct Config {
     pub call_timeout: Duration,
     /// The cluster.
     pub kube: KubeAccess,
+    /// Pause between looks at what did not change; zero is never.
+    pub resync: Duration,
     /// Delays after failures.
     pub backoff: Backoff,
     /// Attachments at once, and as many volumes.
@@ -132,18 +134,13 @@ impl TryFrom<Flags> for Config {
             environment,
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
-        if resync != Duration::from_secs(600) {
-            return Err(UsageError::FlagNotYet {
-                flag: "--resync".into(),
-                what: "objects are looked at when they change or a retry is due",
-            });
-        }
         let logging = Logging::try_from(common)?.with(klog)?;
         Ok(Self {
             logging,
             socket: csi_address,
             call_timeout: timeout,
             kube: kube.access(String::new(), None),
+            resync,
             backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
             workers: NonZeroU32::new(worker_threads).ok_or_else(|| {
                 UsageError::AsOfficial("--worker-threads must be greater than zero".into())
@@ -179,6 +176,7 @@ mod tests {
         let config = config("").unwrap();
         assert_eq!(config.call_timeout, Duration::from_secs(15));
         assert_eq!(config.reconcile_period, Duration::from_secs(60));
+        assert_eq!(config.resync, Duration::from_secs(600));
         assert_eq!(config.workers.get(), 10);
         assert_eq!((config.max_entries, config.log_limit), (0, None));
         assert!(config.attach_error_codes && !config.release_lease_on_exit);
@@ -188,12 +186,13 @@ mod tests {
     #[test]
     fn values_arrive() {
         let config = config(
-            "-timeout 30s -worker-threads=4 --max-entries=50 --max-grpc-log-length=1000 --reconcile-sync=2m \
+            "-timeout 30s -worker-threads=4 --max-entries=50 --max-grpc-log-length=1000 --reconcile-sync=2m --resync=1m \
              --feature-gates=MutableCSINodeAllocatableCount=false,ReleaseLeaderElectionOnExit=true \
              --kubeconfig=/k --default-fstype=xfs --leader-election-labels=a:b --leader-election",
         )
         .unwrap();
         assert_eq!(config.call_timeout, Duration::from_secs(30));
+        assert_eq!(config.resync, Duration::from_secs(60));
         assert_eq!((config.max_entries, config.log_limit), (50, Some(1000)));
         assert!(!config.attach_error_codes && config.release_lease_on_exit);
         assert_eq!(config.kube.kubeconfig, Some(PathBuf::from("/k")));
@@ -205,7 +204,7 @@ mod tests {
         for (line, part) in [
             ("-connection-timeout 1s", "use --timeout"),
             ("--worker-threads=0", "--worker-threads must be greater than zero"),
-            ("--resync=1m", "--resync is not part of this version yet"),
+            ("--resync=1", "a duration is written as in Go"),
             ("--master=x", "unknown flag --master"),
             ("--feature-gates=Topology=true", "there is no feature gate `Topology`"),
             ("--max-entries=3000000000", "at most 2147483647"),

@@ -55,10 +55,13 @@ impl Start {
     pub async fn begin(self) -> Result<Sidecar> {
         let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
         let metrics = Metrics::new();
-        let config = client_config(self.kube, self.program, &metrics);
+        let config = client_config(self.kube.clone(), self.program, &metrics);
         let (api, leases) =
             (Api::new(config.client().await?), Api::new(config.lease_client().await?));
-        let csi = self::connect(&self.socket, self.call_timeout, self.log_limit, &metrics).await?;
+        let counted = metrics.with_registry(|registry| {
+            longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
+        });
+        let csi = self.connect(&counted).await?;
         let status = election::Status::default();
         if let Some(diagnostics) = &self.diagnostics {
             serve(diagnostics, &metrics, &status, &shutdown).await?;
@@ -67,14 +70,31 @@ impl Start {
         let ready = shutdown.run_until_cancelled(ready).await;
         ready.context("stopped before the driver was ready")??;
         let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
-        // From here on, calls of a driver that took over from an in-tree plugin say whether they are
-        // about a translated object; these are not.
-        let csi = csi.with_migrated(plugin_of(&driver).map(|_| false));
-        if plugin_of(&driver).is_some() {
-            csi.wait_ready(self.call_timeout).await?;
-        }
+        let csi = match plugin_of(&driver) {
+            None => csi,
+            // A driver that took over from an in-tree plugin is met anew, as upstream does. On the new
+            // connection calls say whether they are about a translated object; these are not.
+            Some(_) => {
+                drop(csi);
+                let csi = self.connect(&counted).await?.named(&driver).with_migrated(Some(false));
+                csi.wait_ready(self.call_timeout).await?;
+                csi
+            }
+        };
         tracing::info!(driver, "connected to the driver");
         Ok(Sidecar { api, csi, driver, metrics, shutdown, leases, status })
+    }
+
+    async fn connect(&self, counted: &longshore_csi::metrics::Metrics) -> Result<Client> {
+        let options = ConnectOptions {
+            calls: Options {
+                timeout: Some(self.call_timeout),
+                metrics: Some(counted.clone()),
+                max_log_length: self.log_limit,
+            },
+            ..ConnectOptions::from(self.socket.display().to_string())
+        };
+        Ok(Client::connect(options).await?)
     }
 }
 
@@ -94,26 +114,6 @@ pub fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) -> Clie
         user_agent: Some(format!("{program}/{}", env!("CARGO_PKG_VERSION"))),
         metrics: Some(metrics.clone()),
     }
-}
-
-async fn connect(
-    socket: &std::path::Path,
-    call_timeout: Duration,
-    log_limit: Option<usize>,
-    metrics: &Metrics,
-) -> Result<Client> {
-    let counted = metrics.with_registry(|registry| {
-        longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
-    });
-    let options = ConnectOptions {
-        calls: Options {
-            timeout: Some(call_timeout),
-            metrics: Some(counted),
-            max_log_length: log_limit,
-        },
-        ..ConnectOptions::from(socket.display().to_string())
-    };
-    Ok(Client::connect(options).await?)
 }
 
 /// Serves metrics and health.
