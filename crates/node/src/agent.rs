@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, Recorder, Scope};
-use longshore_core::model::kinds::{CsiDriver, Node, Pod};
+use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
@@ -185,6 +185,8 @@ impl Running {
         let (node, _) =
             Cache::<Node>::start(api, Scope::fields(format!("metadata.name={name}")), inner);
         let (csi_drivers, _) = Cache::<CsiDriver>::start(api, Scope::all(), inner);
+        // Nobody waits for it to be synced: without the right to watch claims, they are asked for.
+        let (claims, _) = Cache::<Claim>::start(api, Scope::all(), inner);
         let (recorder, _) = Recorder::start(api, "kubelet", name, inner);
         pods.synced().await;
         node.synced().await;
@@ -194,6 +196,7 @@ impl Running {
             recorder: recorder.clone(),
             node,
             csi_drivers,
+            claims,
             drivers: drivers.clone(),
             paths: paths.clone(),
             node_name: name.clone(),

@@ -39,6 +39,18 @@ pub fn pod_volume_name(pod_uid: &str, spec_name: &str) -> String {
     format!("{CSI_PLUGIN}/{pod_uid}-{spec_name}")
 }
 
+/// Unique name of a directory or disk of this node; pods share it.
+#[must_use]
+pub fn local_volume_name(volume: &str) -> String {
+    format!("kubernetes.io/local-volume/{volume}")
+}
+
+/// Unique name of one pod's mount of an NFS volume.
+#[must_use]
+pub fn nfs_volume_name(pod_uid: &str, volume: &str) -> String {
+    format!("kubernetes.io/nfs/{pod_uid}-{volume}")
+}
+
 /// Splits a shared unique name into driver and handle.
 #[must_use]
 pub fn split_unique_volume_name(name: &str) -> Option<(&str, &str)> {

@@ -89,6 +89,18 @@ impl NodePaths {
         self.pod(uid).join("volumes").join(format!("kubernetes.io~{plugin}")).join(escape(name))
     }
 
+    /// Directory in which disks of this node are mounted once for all pods.
+    #[must_use]
+    pub fn local_mounts(&self) -> PathBuf {
+        self.root.join("plugins/kubernetes.io/local-volume/mounts")
+    }
+
+    /// Where one disk of this node is mounted once for all pods.
+    #[must_use]
+    pub fn local_mount(&self, volume: &str) -> PathBuf {
+        self.local_mounts().join(escape(volume))
+    }
+
     /// Bind mount of one `subPath`.
     #[must_use]
     pub fn sub_path(&self, uid: &str, spec_name: &str, container: &str, index: usize) -> PathBuf {

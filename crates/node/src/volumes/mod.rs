@@ -12,6 +12,7 @@ pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
 mod fsgroup;
 mod mount;
 mod mount_table;
+mod own;
 mod reconstruct;
 mod resolve;
 mod sub_path;
@@ -23,9 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, EventType, Patch, Recorder};
-use longshore_core::model::kinds::{CsiDriver, Node, Pod, Volume};
+use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::model::{ObjectKey, ObjectRef};
-use longshore_core::stage::paths::{NodePaths, publish_target};
+use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_core::stage::world::{Action, Slot, World, decide};
 use parking_lot::{Mutex, MutexGuard};
@@ -49,6 +50,8 @@ pub struct Deps {
     pub node: Cache<Node>,
     /// All drivers' objects.
     pub csi_drivers: Cache<CsiDriver>,
+    /// All claims; only their news matter here, so it need not be synced.
+    pub claims: Cache<Claim>,
     /// Registered drivers.
     pub drivers: Arc<Drivers>,
     /// Where things lie.
@@ -57,9 +60,22 @@ pub struct Deps {
     pub node_name: String,
 }
 
+/// Who mounts a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plugin {
+    /// A driver.
+    Csi,
+    /// This node: a directory or a disk of its own.
+    Local,
+    /// This node, with the system's NFS client.
+    Nfs,
+}
+
 /// What is known of a volume besides its states.
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeFacts {
+    pub plugin: Plugin,
+    /// Empty where no driver is involved.
     pub driver: String,
     pub handle: String,
     /// Name of the volume's directory in pods: the persistent volume's name, or the pod's name for it.
@@ -73,8 +89,9 @@ pub(crate) struct VolumeFacts {
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
     pub unique: String,
-    pub spec_name: String,
     pub read_only: bool,
+    /// Where the pod finds it.
+    pub path: PathBuf,
 }
 
 struct PodFacts {
@@ -117,6 +134,7 @@ pub struct VolumeManager {
     state: Mutex<State>,
     wake: Notify,
     changes: watch::Sender<u64>,
+    claim_changes: watch::Sender<u64>,
     tasks: TaskTracker,
     stop: CancellationToken,
     dropped: CancellationToken,
@@ -131,6 +149,7 @@ impl VolumeManager {
             state: Mutex::default(),
             wake: Notify::new(),
             changes: watch::Sender::new(0),
+            claim_changes: watch::Sender::new(0),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             dropped: CancellationToken::new(),
@@ -139,6 +158,12 @@ impl VolumeManager {
         manager.deps.node.subscribe(move |_| {
             if let Some(manager) = weak.upgrade() {
                 manager.wake.notify_one();
+            }
+        });
+        let weak = Arc::downgrade(&manager);
+        manager.deps.claims.subscribe(move |_| {
+            if let Some(manager) = weak.upgrade() {
+                manager.claim_changes.send_modify(|count| *count += 1);
             }
         });
         manager
@@ -265,8 +290,7 @@ impl VolumeManager {
         for (name, one) in uses {
             let mount = state.world.actual.get(&one.unique).and_then(|known| known.pods.get(uid));
             if mount.is_some_and(|mount| mount.state == Mounted::Yes) {
-                let path = publish_target(&self.deps.paths.publish(uid, &one.spec_name));
-                mounted.insert(name.clone(), path);
+                mounted.insert(name.clone(), one.path.clone());
             } else {
                 unmounted.push(name.as_str());
             }

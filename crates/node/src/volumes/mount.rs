@@ -16,7 +16,7 @@ use longshore_core::stage::world::{Known, PodMount};
 use longshore_csi::capabilities::{NodeCapabilities, NodeCapability};
 use longshore_csi::{Client, CsiError, v1};
 
-use super::{OpError, Use, VolumeFacts, VolumeManager, files, fsgroup};
+use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, fsgroup};
 
 const STAGE: &str = "MountDevice";
 const PUBLISH: &str = "SetUp";
@@ -38,6 +38,9 @@ impl VolumeManager {
         let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
         self.check_node(&facts)?;
         self.check_other_pods(unique, uid, &facts)?;
+        if facts.plugin != Plugin::Csi {
+            return self.mount_own(unique, uid, &facts, &one, &pod).await;
+        }
         let publish_context =
             if attachable { self.attachment(&facts).await? } else { BTreeMap::new() };
         let client = self
@@ -290,7 +293,7 @@ impl VolumeManager {
             .map_err(|name| transient(format!("secret {key}: value of {name} is not text")))
     }
 
-    fn change(&self, unique: &str, change: impl FnOnce(&mut Known)) {
+    pub(super) fn change(&self, unique: &str, change: impl FnOnce(&mut Known)) {
         change(self.state().world.actual.entry(unique.to_owned()).or_default());
     }
 }

@@ -3,14 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use longshore_cluster::EventType;
-use longshore_core::model::kinds::{Claim, Container, Pod, PodVolume, Volume};
+use longshore_core::model::kinds::{
+    Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
+};
 use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
 use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
 
-use super::{BACKOFF_FIRST, BACKOFF_MAX, Use, VolumeFacts, VolumeManager};
+use longshore_core::stage::paths::publish_target;
+use tokio::time::Instant;
+
+use super::{BACKOFF_FIRST, BACKOFF_MAX, Plugin, Use, VolumeFacts, VolumeManager};
+
+/// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
+/// takes that long.
+const BIND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A use of a volume together with what is known of it.
 struct Found {
@@ -30,20 +40,48 @@ enum Behind {
 impl VolumeManager {
     /// Looks a pod's volumes up, again and again until it works or nobody wants them any more.
     pub(super) async fn resolve_until_known(self: Arc<Self>, uid: String) {
-        let mut delay = BACKOFF_FIRST;
+        let (mut delay, began) = (BACKOFF_FIRST, Instant::now());
         loop {
             let Some(pod) = self.state().pods.get(&uid).map(|facts| facts.pod.clone()) else {
                 return;
             };
+            let seen = self.claim_versions(&pod);
+            let mut news = self.claim_changes.subscribe();
             match self.resolve(&pod).await {
                 Ok(found) => return self.adopt(&uid, found),
-                Err((volumes, cause)) => self.refuse(&uid, &pod, &volumes, &cause),
+                // A claim that is just being made or bound is no trouble; one that stays so is.
+                Err(failed) if failed.cause.passes && began.elapsed() < BIND_PATIENCE => {
+                    self.set_error(&uid, failed.text());
+                }
+                Err(failed) => self.refuse(&uid, &pod, &failed.text()),
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(delay) => {}
+                () = tokio::time::sleep(delay) => delay = (delay * 2).min(BACKOFF_MAX),
+                () = self.claims_changed(&pod, &seen, &mut news) => {}
             }
-            delay = (delay * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// What is known of the pod's claims, to notice a change.
+    fn claim_versions(&self, pod: &Pod) -> Vec<Option<String>> {
+        let version = |(name, _): (String, &PodVolume)| {
+            let claim = self.deps.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name));
+            claim.map(|claim| claim.metadata.resource_version.clone())
+        };
+        pod.claim_names().map(version).collect()
+    }
+
+    async fn claims_changed(
+        &self,
+        pod: &Pod,
+        seen: &[Option<String>],
+        news: &mut tokio::sync::watch::Receiver<u64>,
+    ) {
+        while self.claim_versions(pod) == seen {
+            if news.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -73,28 +111,29 @@ impl VolumeManager {
         self.poke();
     }
 
-    fn refuse(&self, uid: &str, pod: &Pod, volumes: &[String], cause: &str) {
-        let list = volumes.join(" ");
-        let text = format!(
-            "unmounted volumes=[{list}], unattached volumes=[], failed to process volumes=[{list}]: {cause}"
-        );
+    fn refuse(&self, uid: &str, pod: &Pod, text: &str) {
         tracing::warn!(pod = %pod.metadata.key(), error = text, "volumes cannot be used");
-        if let Some(facts) = self.state().pods.get_mut(uid) {
-            facts.error = Some(text.clone());
-        }
         self.deps.recorder.event(
             &ObjectRef::of::<Pod>(&pod.metadata),
             EventType::Warning,
             "FailedMount",
             format!("Unable to attach or mount volumes: {text}"),
         );
+        self.set_error(uid, text.to_owned());
+    }
+
+    fn set_error(&self, uid: &str, text: String) {
+        if let Some(facts) = self.state().pods.get_mut(uid) {
+            facts.error = Some(text);
+        }
         self.changes.send_modify(|count| *count += 1);
     }
 
     /// All volumes of drivers and claims that containers use; on failure the names that failed and
-    /// the first cause.
-    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Behind>, (Vec<String>, String)> {
-        let (mut found, mut failed, mut cause) = (BTreeMap::new(), Vec::new(), None);
+    /// the first cause, one that lasts before one that passes.
+    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Behind>, Unresolved> {
+        let (mut found, mut failed) = (BTreeMap::new(), Vec::new());
+        let mut cause: Option<Cause> = None;
         let usage = Usage::of(pod);
         for volume in &pod.spec.volumes {
             if !usage.mounts.contains(&volume.name) && !usage.devices.contains(&volume.name) {
@@ -107,12 +146,15 @@ impl VolumeManager {
                 }
                 Err(error) => {
                     failed.push(volume.name.clone());
-                    cause.get_or_insert(error);
+                    cause = match cause {
+                        Some(first) if !first.passes || error.passes => Some(first),
+                        _ => Some(error),
+                    };
                 }
             }
         }
         failed.sort();
-        cause.map_or(Ok(found), |cause| Err((failed, cause)))
+        cause.map_or(Ok(found), |cause| Err(Unresolved { volumes: failed, cause }))
     }
 
     async fn resolve_one(
@@ -120,7 +162,7 @@ impl VolumeManager {
         pod: &Pod,
         volume: &PodVolume,
         usage: &Usage,
-    ) -> Result<Option<Behind>, String> {
+    ) -> Result<Option<Behind>, Cause> {
         if let Some(claim) = &volume.persistent_volume_claim {
             return self
                 .resolve_claim(pod, volume, &claim.claim_name, claim.read_only, None, usage)
@@ -136,8 +178,13 @@ impl VolumeManager {
             let uid = &pod.metadata.uid;
             let unique = pod_volume_name(uid, &volume.name);
             Behind::Driver(Found {
-                one: Use { unique, spec_name: volume.name.clone(), read_only: inline.read_only },
+                one: Use {
+                    unique,
+                    read_only: inline.read_only,
+                    path: publish_target(&self.deps.paths.publish(uid, &volume.name)),
+                },
                 facts: VolumeFacts {
+                    plugin: Plugin::Csi,
                     driver: inline.driver.clone(),
                     handle: inline_handle(uid, &volume.name),
                     spec_name: volume.name.clone(),
@@ -157,62 +204,109 @@ impl VolumeManager {
         read_only: bool,
         owner: Option<&str>,
         usage: &Usage,
-    ) -> Result<Behind, String> {
-        let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
-        let claim = self.deps.api.get::<Claim>(&key).await.map_err(|error| error.to_string())?;
-        let claim =
-            claim.ok_or_else(|| format!("persistentvolumeclaim \"{claim_name}\" not found"))?;
-        let name = volume_of_claim(claim_name, &claim_view(&claim, owner))
-            .map_err(|refusal| refusal.to_string())?;
-        let volume = self
-            .deps
-            .api
-            .get::<Volume>(&ObjectKey::cluster(name))
-            .await
-            .map_err(|error| error.to_string())?;
-        let volume = volume.ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
-        if volume
-            .spec
-            .claim_ref
-            .as_ref()
-            .is_none_or(|reference| reference.uid != claim.metadata.uid)
-        {
-            return Err(Refusal::Stolen(name.to_owned()).to_string());
-        }
+    ) -> Result<Behind, Cause> {
+        let volume = self.volume_behind(pod, claim_name, owner).await?;
         let block = volume.volume_mode() == "Block";
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
         check_mode(&pod_volume.name, block, mounts, devices)
-            .map_err(|refusal| refusal.to_string())?;
+            .map_err(|refusal| Cause::lasting(refusal.to_string()))?;
         if block {
-            return Err("block volumes are not served by this node yet".to_owned());
+            return Err(Cause::lasting("block volumes are not served by this node yet".to_owned()));
         }
-        if let Some(path) = host_directory(&volume)? {
+        if let Some(path) = host_directory(&volume).map_err(Cause::lasting)? {
             return Ok(Behind::Host(path));
         }
-        self.found_volume(volume, read_only).map(Behind::Driver)
+        self.found_volume(&pod.metadata.uid, volume, read_only)
+            .map(Behind::Driver)
+            .map_err(Cause::lasting)
     }
 
-    fn found_volume(&self, volume: Volume, read_only: bool) -> Result<Found, String> {
+    /// The volume that a claim is bound to.
+    async fn volume_behind(
+        &self,
+        pod: &Pod,
+        claim_name: &str,
+        owner: Option<&str>,
+    ) -> Result<Volume, Cause> {
+        let failed = |error: longshore_cluster::ApiError| Cause::lasting(error.to_string());
+        let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
+        let claim = self.deps.api.get::<Claim>(&key).await.map_err(failed)?;
+        let claim = claim.ok_or_else(|| Cause {
+            text: format!("persistentvolumeclaim \"{claim_name}\" not found"),
+            // The claim of an ephemeral volume is made after its pod.
+            passes: owner.is_some(),
+        })?;
+        let name = volume_of_claim(claim_name, &claim_view(&claim, owner)).map_err(|refusal| {
+            Cause { passes: refusal == Refusal::NotBound, text: refusal.to_string() }
+        })?;
+        let volume =
+            self.deps.api.get::<Volume>(&ObjectKey::cluster(name)).await.map_err(failed)?;
+        let volume = volume
+            .ok_or_else(|| Cause::lasting(format!("persistentvolume \"{name}\" not found")))?;
+        let ours = |reference: &ObjectReference| reference.uid == claim.metadata.uid;
+        if volume.spec.claim_ref.as_ref().is_some_and(ours) {
+            return Ok(volume);
+        }
+        Err(Cause::lasting(Refusal::Stolen(name.to_owned()).to_string()))
+    }
+
+    fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, String> {
         let name = volume.metadata.name.clone();
-        let Some(csi) = &volume.spec.csi else {
-            return Err(format!(
-                "persistentvolume \"{name}\" is neither a CSI nor a hostPath volume; this node mounts no others"
-            ));
+        let (plugin, driver, handle) = match &volume.spec {
+            VolumeSpec { csi: Some(csi), .. } => {
+                (Plugin::Csi, csi.driver.clone(), csi.volume_handle.clone())
+            }
+            VolumeSpec { local: Some(_), .. } => (Plugin::Local, String::new(), String::new()),
+            VolumeSpec { nfs: Some(_), .. } => (Plugin::Nfs, String::new(), String::new()),
+            _ => {
+                return Err(format!(
+                    "persistentvolume \"{name}\" is neither a CSI, local, hostPath nor NFS volume; \
+                     this node mounts no others"
+                ));
+            }
         };
-        let unique = unique_volume_name(&csi.driver, &csi.volume_handle);
-        let driver = self.deps.csi_drivers.get(&ObjectKey::cluster(&csi.driver));
-        Ok(Found {
-            one: Use { unique, spec_name: name.clone(), read_only },
-            attachable: driver.is_none_or(|driver| driver.attach_required()),
-            facts: VolumeFacts {
-                driver: csi.driver.clone(),
-                handle: csi.volume_handle.clone(),
-                spec_name: name,
-                volume: Some(Arc::new(volume)),
-                inline: false,
-            },
-        })
+        let (unique, path, attachable) = if plugin == Plugin::Csi {
+            let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver));
+            let unique = unique_volume_name(&driver, &handle);
+            let path = publish_target(&self.deps.paths.publish(uid, &name));
+            (unique, path, object.is_none_or(|object| object.attach_required()))
+        } else {
+            let path = self.deps.paths.own_volume(uid, plugin.dir(), &name);
+            (plugin.unique_name(uid, &name), path, false)
+        };
+        let volume = Some(Arc::new(volume));
+        let facts = VolumeFacts { plugin, driver, handle, spec_name: name, volume, inline: false };
+        Ok(Found { one: Use { unique, read_only, path }, facts, attachable })
+    }
+}
+
+/// Why a volume cannot be looked up.
+struct Cause {
+    text: String,
+    /// It is expected to pass by itself soon.
+    passes: bool,
+}
+
+impl Cause {
+    fn lasting(text: String) -> Self {
+        Self { text, passes: false }
+    }
+}
+
+/// Volumes of a pod that cannot be looked up, and why.
+struct Unresolved {
+    volumes: Vec<String>,
+    cause: Cause,
+}
+
+impl Unresolved {
+    fn text(&self) -> String {
+        let list = self.volumes.join(" ");
+        format!(
+            "unmounted volumes=[{list}], unattached volumes=[], failed to process volumes=[{list}]: {}",
+            self.cause.text
+        )
     }
 }
 

@@ -8,16 +8,19 @@ use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
 
 use super::mount::{call_failed, not_registered, text};
-use super::{OpError, VolumeManager, files, mount_table, sub_path};
+use super::{OpError, Plugin, VolumeManager, files, mount_table, sub_path};
 
-const TEAR_DOWN: &str = "TearDown";
-const UNMOUNT_DEVICE: &str = "UnmountDevice";
+pub(super) const TEAR_DOWN: &str = "TearDown";
+pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
 
 impl VolumeManager {
     /// Takes the mount away from a pod. The driver and id come from disk, the only place that
     /// knows what was really published.
     pub(super) async fn unpublish(&self, unique: &str, uid: &str) -> Result<(), OpError> {
         let known = self.state().volumes.get(unique).cloned();
+        if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
+            return self.unmount_own(unique, uid, facts).await;
+        }
         let spec_name = known.as_ref().map(|facts| facts.spec_name.clone()).unwrap_or_default();
         let dir = self.deps.paths.publish(uid, &spec_name);
         let local = |error: io::Error| OpError::new(TEAR_DOWN, Failure::Uncertain, error);
@@ -37,7 +40,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    fn mark_pod_unknown(&self, unique: &str, uid: &str) {
+    pub(super) fn mark_pod_unknown(&self, unique: &str, uid: &str) {
         let mut state = self.state();
         let mount = state.world.actual.get_mut(unique).and_then(|known| known.pods.get_mut(uid));
         if let Some(mount) = mount {
@@ -73,6 +76,9 @@ impl VolumeManager {
             self.set_device(unique, Mounted::No);
             return Ok(());
         };
+        if facts.plugin != Plugin::Csi {
+            return self.unmount_own_device(unique, &facts).await;
+        }
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);
         let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
         let dir = dir.map_err(|error| OpError::new(UNMOUNT_DEVICE, Failure::Transient, error))?;
@@ -100,7 +106,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    fn set_device(&self, unique: &str, device: Mounted) {
+    pub(super) fn set_device(&self, unique: &str, device: Mounted) {
         if let Some(known) = self.state().world.actual.get_mut(unique) {
             known.device = device;
         }

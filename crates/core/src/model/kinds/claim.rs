@@ -127,6 +127,12 @@ pub struct ClaimStatus {
     /// The real size.
     #[serde(deserialize_with = "nullable")]
     pub capacity: BTreeMap<String, Quantity>,
+    /// The size that is being made, or was made last.
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resources: BTreeMap<String, Quantity>,
+    /// How far a change of the size has come.
+    #[serde(deserialize_with = "nullable")]
+    pub allocated_resource_statuses: BTreeMap<String, String>,
     /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,

@@ -100,6 +100,13 @@ pub struct CsiDriverSpec {
     pub token_requests: Vec<TokenRequest>,
     /// Publish is repeated.
     pub requires_republish: Option<bool>,
+    /// Tokens go to the secrets instead of the volume context.
+    pub service_account_token_in_secrets: Option<bool>,
+    /// How often the node asks again how many volumes fit.
+    pub node_allocatable_update_period_seconds: Option<i64>,
+    /// The driver can mount with an SELinux context.
+    #[serde(rename = "seLinuxMount")]
+    pub se_linux_mount: Option<bool>,
     /// Pods stay away from nodes without the driver.
     pub prevent_pod_scheduling_if_missing: Option<bool>,
 }

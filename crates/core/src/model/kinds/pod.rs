@@ -116,6 +116,24 @@ pub struct Capabilities {
     pub drop: Vec<String>,
 }
 
+/// An SELinux label; parts that are empty are the node's choice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SeLinuxOptions {
+    /// User.
+    #[serde(deserialize_with = "nullable")]
+    pub user: String,
+    /// Role.
+    #[serde(deserialize_with = "nullable")]
+    pub role: String,
+    /// Type.
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    pub kind: String,
+    /// Level.
+    #[serde(deserialize_with = "nullable")]
+    pub level: String,
+}
+
 /// A container's security settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -134,6 +152,9 @@ pub struct SecurityContext {
     pub privileged: Option<bool>,
     /// Root filesystem read-only.
     pub read_only_root_filesystem: Option<bool>,
+    /// SELinux label.
+    #[serde(rename = "seLinuxOptions")]
+    pub se_linux_options: Option<SeLinuxOptions>,
 }
 
 /// A pod's security settings.
@@ -153,6 +174,12 @@ pub struct PodSecurityContext {
     pub fs_group: Option<u32>,
     /// `Always` or `OnRootMismatch`.
     pub fs_group_change_policy: Option<String>,
+    /// SELinux label.
+    #[serde(rename = "seLinuxOptions")]
+    pub se_linux_options: Option<SeLinuxOptions>,
+    /// `MountOption` (default) or `Recursive`.
+    #[serde(rename = "seLinuxChangePolicy")]
+    pub se_linux_change_policy: Option<String>,
 }
 
 /// A container.

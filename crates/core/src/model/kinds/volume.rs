@@ -67,6 +67,19 @@ pub struct NfsSource {
     pub server: String,
     /// The exported directory.
     pub path: String,
+    /// Mounted read-only everywhere.
+    #[serde(rename = "readOnly")]
+    pub read_only: bool,
+}
+
+/// A directory or a disk of one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LocalSource {
+    /// The directory or the device.
+    pub path: String,
+    /// Filesystem type of a device; absent means ext4.
+    pub fs_type: Option<String>,
 }
 
 /// One term of a node selector.
@@ -145,6 +158,8 @@ pub struct VolumeSpec {
     pub host_path: Option<HostPathSource>,
     /// NFS source.
     pub nfs: Option<NfsSource>,
+    /// A directory or disk of one node.
+    pub local: Option<LocalSource>,
     /// In-tree source of AWS disks.
     pub aws_elastic_block_store: Option<Box<AwsSource>>,
     /// In-tree source of Google disks.
