@@ -31,4 +31,4 @@ pub use error::{ApiError, Target};
 pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};
-pub use telemetry::Metrics;
+pub use telemetry::{Metrics, QueueStats};

@@ -1,5 +1,7 @@
 //! The process's metrics under upstream's names.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -36,6 +38,7 @@ struct Inner {
     requests: Family<RequestLabels, Counter>,
     in_flight_limit: Gauge,
     queues: Arc<QueueCollector>,
+    shared: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
 }
 
 impl fmt::Debug for Metrics {
@@ -133,6 +136,7 @@ impl Metrics {
                 requests,
                 in_flight_limit,
                 queues,
+                shared: Mutex::default(),
             }),
         }
     }
@@ -140,6 +144,22 @@ impl Metrics {
     /// Registers further metrics.
     pub fn with_registry<R>(&self, register: impl FnOnce(&mut Registry) -> R) -> R {
         register(&mut self.inner.registry.lock())
+    }
+
+    /// The one `T` of this process, registered when it is first asked for. A loop that is started
+    /// again goes on with the metrics it had.
+    pub fn shared<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T
+    where
+        T: Any + Clone + Send,
+    {
+        let mut shared = self.inner.shared.lock();
+        let known = shared.get(&TypeId::of::<T>()).and_then(|known| known.downcast_ref::<T>());
+        if let Some(known) = known {
+            return known.clone();
+        }
+        let new = self.with_registry(register);
+        shared.insert(TypeId::of::<T>(), Box::new(new.clone()));
+        new
     }
 
     /// All metrics in the Prometheus text format 0.0.4.
@@ -186,7 +206,7 @@ impl Metrics {
     }
 
     /// Has a queue's depth and ages read at each scrape for as long as it lives.
-    pub(crate) fn watch_queue(&self, name: &str, queue: Weak<dyn QueueStats>) {
+    pub fn watch_queue(&self, name: &str, queue: Weak<dyn QueueStats>) {
         let mut queues = self.inner.queues.queues.lock();
         queues.retain(|(_, q)| q.strong_count() > 0);
         queues.push((name.to_owned(), queue));
@@ -221,8 +241,10 @@ pub(crate) struct QueueMetrics {
 }
 
 /// What a scrape asks a queue.
-pub(crate) trait QueueStats: Send + Sync {
+pub trait QueueStats: Send + Sync {
+    /// How many wait.
     fn depth(&self) -> usize;
+    /// How long the one that waits longest has waited.
     fn oldest_age(&self) -> Duration;
     /// Ages of the turns under way.
     fn running(&self) -> Vec<Duration>;

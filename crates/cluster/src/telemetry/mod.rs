@@ -8,5 +8,5 @@ mod process;
 
 pub use self::http::{Endpoint, EndpointError};
 pub use log::{LogFormat, LogOptions, init_logging};
-pub use metrics::Metrics;
-pub(crate) use metrics::{QueueMetrics, QueueStats};
+pub(crate) use metrics::QueueMetrics;
+pub use metrics::{Metrics, QueueStats};

@@ -5,19 +5,20 @@ use std::{collections::BTreeSet, sync::Arc, sync::Weak};
 use longshore_cluster::Change;
 use longshore_core::{
     attach::{
-        AttachSpec, UniqueName,
+        AttachSpec, CSI_PLUGIN, UniqueName,
         resolve::{
-            attach_required, attach_spec, bound_volume_name, pod_id, spec_of_volume, terminated,
+            Unresolved, attach_required, attach_spec, bound_volume_name, inline_attach_spec,
+            pod_id, spec_of_volume, terminated,
         },
     },
     model::{
         ObjectKey,
         keys::annotations,
-        kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+        kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
 };
 
-use super::Controller;
+use super::{Controller, reconcile::out_of_service, world::Inner};
 use crate::index::{index_pods, pods_of_claim, pods_on_node};
 
 impl Controller {
@@ -46,7 +47,7 @@ impl Controller {
         }
     }
 
-    fn pod_changed(&self, change: &Change<Pod>) {
+    pub(super) fn pod_changed(&self, change: &Change<Pod>) {
         match change {
             Change::Applied { old, new } => {
                 let replaced = old.as_ref().filter(|old| old.metadata.uid != new.metadata.uid);
@@ -86,20 +87,32 @@ impl Controller {
     /// the change that resolves it brings the pod back here.
     pub(super) fn wanted_by(&self, pod: &Pod) -> Vec<AttachSpec> {
         let mut specs = Vec::new();
-        for (name, volume) in pod.claim_names() {
-            let key = ObjectKey::new(&pod.metadata.namespace, &name);
-            let claim = self.caches.claims.get(&key);
-            let resolved = bound_volume_name(pod, volume, &name, claim.as_deref()).and_then(|pv| {
-                let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
-                attach_spec(claim.as_deref().unwrap_or(&Claim::default()), volume.as_deref())
-            });
-            match resolved {
+        for volume in &pod.spec.volumes {
+            match self.resolve(pod, volume) {
                 Ok(spec) if self.must_attach(&spec.driver) => specs.push(spec),
                 Ok(_) => {}
                 Err(why) => tracing::debug!(pod = %pod.metadata.key(), %why, "volume left out"),
             }
         }
         specs
+    }
+
+    fn resolve(&self, pod: &Pod, volume: &PodVolume) -> Result<AttachSpec, Unresolved> {
+        let Some(name) = pod.claim_name(volume) else { return inline_attach_spec(pod, volume) };
+        let key = ObjectKey::new(&pod.metadata.namespace, &name);
+        let claim = self.caches.claims.get(&key);
+        let pv = bound_volume_name(pod, volume, &name, claim.as_deref())?;
+        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
+        attach_spec(claim.as_deref().unwrap_or(&Claim::default()), volume.as_deref())
+    }
+
+    /// What metrics call the plugins of a pod's volumes, those included that are not attached.
+    pub(super) fn plugins_of(&self, pod: &Pod) -> Vec<String> {
+        let plugin = |volume: &PodVolume| match &volume.csi {
+            Some(inline) => Some(format!("{CSI_PLUGIN}:{}", inline.driver)),
+            None => self.resolve(pod, volume).ok().map(|spec| spec.plugin()),
+        };
+        pod.spec.volumes.iter().filter_map(plugin).collect()
     }
 
     pub(super) fn must_attach(&self, driver: &str) -> bool {
@@ -148,8 +161,14 @@ impl Controller {
     fn node_changed(&self, change: &Change<Node>) {
         match change {
             Change::Applied { old, new } => {
-                let fresh = old.as_ref().is_none_or(|old| old.metadata.uid != new.metadata.uid);
-                self.take_in_node(new, fresh);
+                let old = old.as_deref().filter(|old| old.metadata.uid == new.metadata.uid);
+                self.take_in_node(new, old.is_none());
+                let same = |old: &Node| {
+                    old.ready() == new.ready() && out_of_service(old) == out_of_service(new)
+                };
+                if !old.is_some_and(same) {
+                    self.world.change(|world| mark_node(world, &new.metadata.name));
+                }
             }
             Change::Deleted { old } => {
                 let name = &old.metadata.name;
@@ -168,21 +187,12 @@ impl Controller {
         let name = node.metadata.name.as_str();
         let managed = node.metadata.annotation(annotations::CONTROLLER_MANAGED_ATTACH).is_some();
         let newly_managed = self.world.change(|world| {
-            world.actual.set_in_use(name, in_use(node));
-            let reported: BTreeSet<UniqueName> = node
-                .status
-                .volumes_attached
-                .iter()
-                .map(|volume| UniqueName::reported(&volume.name))
-                .collect();
-            let on_it = world.actual.volumes_on(name);
-            let lost = |volume: &UniqueName| {
-                world.actual.is_reported(volume, name) && !reported.contains(volume)
-            };
-            if fresh && on_it.iter().any(lost) {
+            if world.actual.set_in_use(name, in_use(node)) {
+                mark_node(world, name);
+            }
+            if fresh && report_lost(world, node) {
                 world.actual.rewrite_report(name);
             }
-            mark_node(world, name);
             let newly_managed = managed && !world.desired.manages(name);
             if managed {
                 world.desired.add_node(name);
@@ -203,17 +213,27 @@ impl Controller {
             Change::Applied { new, .. } => new.status.attached && !new.metadata.deleting(),
             Change::Deleted { .. } => true,
         };
-        let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
-        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
-        let Some(spec) = volume.and_then(|volume| spec_of_volume(&volume).ok()) else { return };
-        if settled {
+        if !settled {
+            return;
+        }
+        if let Some(volume) = self.volume_of(attachment) {
             // What an earlier failure waited for has come: no need to sit out the pause.
-            let volume = spec.unique_name();
             self.world.change(|world| {
                 world.slots.end_pauses(&volume);
                 world.mark(&volume);
             });
         }
+    }
+
+    fn volume_of(&self, attachment: &VolumeAttachment) -> Option<UniqueName> {
+        let source = &attachment.spec.source;
+        if let Some(inline) = &source.inline_volume_spec {
+            let csi = inline.csi.as_ref()?;
+            return Some(UniqueName::new(&csi.driver, &csi.volume_handle));
+        }
+        let pv = source.persistent_volume_name.as_deref()?;
+        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv))?;
+        Some(spec_of_volume(&volume).ok()?.unique_name())
     }
 
     /// Repairs wishes that events cannot repair; with `all`, also takes in every pod anew.
@@ -252,8 +272,19 @@ fn in_use(node: &Node) -> BTreeSet<UniqueName> {
     node.status.volumes_in_use.iter().map(|name| UniqueName::reported(name)).collect()
 }
 
+/// Whether the node's object lacks something that was reported to it.
+fn report_lost(world: &Inner, node: &Node) -> bool {
+    let name = node.metadata.name.as_str();
+    let listed: BTreeSet<&str> =
+        node.status.volumes_attached.iter().map(|volume| volume.name.as_str()).collect();
+    let lost = |volume: &UniqueName| {
+        world.actual.is_reported(volume, name) && !listed.contains(volume.as_str())
+    };
+    world.actual.volumes_on(name).iter().any(lost)
+}
+
 /// Health, taints and use of a node matter for every volume on it.
-fn mark_node(world: &mut super::world::Inner, node: &str) {
+fn mark_node(world: &mut Inner, node: &str) {
     for volume in world.actual.volumes_on(node) {
         world.mark(&volume);
     }

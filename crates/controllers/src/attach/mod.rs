@@ -7,6 +7,9 @@
 //! reports to each node what it may rely on. A volume leaves the node's report before its detach
 //! begins.
 //!
+//! Attaches and detaches wait for their turn in lanes of their own ([`longshore_core::attach::Lane`]);
+//! a pod that waits long for a volume is told who holds it.
+//!
 //! Every step is woken by a change in a cache. Timers exist only for what is timed: pauses after
 //! failures, the wait for an unhealthy node, the limit of one operation, and two slow passes that
 //! repair what events cannot show.
@@ -14,35 +17,28 @@
 //! Memory is rebuilt from the API at start, so the controller may be dropped at any await.
 
 mod intake;
+mod metrics;
 mod operate;
+mod reconcile;
 mod recover;
 mod report;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiters;
 mod world;
 
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{Api, Cache, Metrics, QueueOptions, Recorder, SharedCaches, WorkQueue};
-use longshore_core::{
-    attach::{
-        Attach, AttachView, Detach, DetachView, Operation, Refused, SlotKey, UniqueName,
-        busy_message, decide_attach, decide_detach,
-    },
-    model::{
-        ObjectKey,
-        keys::taints,
-        kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
-    },
-};
+use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment};
 use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{report::ForcedDetaches, waiters::Waiters, world::World};
+use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
 
 /// The component that events of this controller come from.
 pub const COMPONENT: &str = "attachdetach-controller";
@@ -60,6 +56,11 @@ pub struct Config {
     pub verify_period: Option<Duration>,
     /// How long one attach or detach may take.
     pub operation_timeout: Duration,
+    /// How many attaches, and how many detaches, send their requests at once.
+    pub lane_places: usize,
+    /// How long a pod waits for a volume that another node holds before it is told which pod on
+    /// which node that is; `None` for never.
+    pub holder_notice: Option<Duration>,
 }
 
 impl Default for Config {
@@ -70,6 +71,8 @@ impl Default for Config {
             populate_period: Duration::from_secs(60),
             verify_period: Some(Duration::from_secs(60)),
             operation_timeout: Duration::from_secs(120),
+            lane_places: 16,
+            holder_notice: Some(Duration::from_secs(30)),
         }
     }
 }
@@ -114,7 +117,7 @@ pub struct AttachDetach {
     pub caches: Caches,
     /// Where pods are told about their volumes.
     pub recorder: Recorder,
-    /// Where forced detaches are counted.
+    /// Where its work is counted.
     pub metrics: Option<Metrics>,
     /// Settings.
     pub config: Config,
@@ -124,26 +127,35 @@ impl AttachDetach {
     /// Works until `shutdown` is cancelled. Operations under way are dropped then: each can be
     /// repeated, and the next start finds out how far it came.
     pub async fn run(self, shutdown: CancellationToken) {
-        let forced = ForcedDetaches::default();
-        if let Some(metrics) = &self.metrics {
-            forced.register(metrics);
-        }
-        let reports = QueueOptions::backoff(Duration::from_millis(100), Duration::from_secs(10));
-        let controller = Arc::new(Controller {
-            api: self.api,
-            caches: self.caches,
-            recorder: self.recorder,
-            config: self.config,
-            world: World::new(),
-            waiters: Waiters::default(),
-            reports: WorkQueue::new("node-report", reports),
-            forced,
-        });
+        let controller = self.controller();
         tokio::select! {
             () = controller.clone().work(&shutdown) => {}
             () = shutdown.cancelled() => {}
         }
         controller.reports.shut_down();
+    }
+
+    fn controller(self) -> Arc<Controller> {
+        let reports = QueueOptions::backoff(Duration::from_millis(100), Duration::from_secs(10));
+        let world = Arc::new(World::new(self.config.lane_places));
+        let controller = Arc::new(Controller {
+            api: self.api,
+            caches: self.caches,
+            recorder: self.recorder,
+            config: self.config,
+            lanes: LaneStats::both(&world),
+            world,
+            waiters: Waiters::default(),
+            reports: WorkQueue::new("node-report", reports),
+            counted: self.metrics.as_ref().map(AttachMetrics::of).unwrap_or_default(),
+        });
+        if let Some(metrics) = &self.metrics {
+            controller.counted.watch(&controller);
+            for lane in &controller.lanes {
+                lane.watch(metrics);
+            }
+        }
+        controller
     }
 }
 
@@ -153,11 +165,13 @@ struct Controller {
     caches: Caches,
     recorder: Recorder,
     config: Config,
-    world: World,
+    world: Arc<World>,
     waiters: Waiters,
     /// Nodes whose report has to be written.
     reports: WorkQueue<String>,
-    forced: ForcedDetaches,
+    counted: AttachMetrics,
+    /// Kept alive for those who read the metrics.
+    lanes: [Arc<LaneStats>; 2],
 }
 
 impl Controller {
@@ -197,11 +211,15 @@ impl Controller {
         let mut passes = 0_u64;
         loop {
             while let Some(volume) = self.world.take_dirty() {
-                self.reconcile(&volume, &mut operations);
+                self.reconcile(&volume);
             }
+            self.start_next(&mut operations);
             let unreported = self.world.lock().actual.dirty_reports();
             for node in unreported {
-                self.reports.add(node);
+                // One that failed comes back after its pause, not at once.
+                if self.reports.requeues(&node) == 0 {
+                    self.reports.add(node);
+                }
             }
             let timer = self.world.next_timer();
             tokio::select! {
@@ -219,109 +237,6 @@ impl Controller {
                     operations.spawn(self.clone().verify());
                 }
             }
-        }
-    }
-
-    /// Closes the gap between wish and reality for one volume, as far as it can be closed now.
-    fn reconcile(self: &Arc<Self>, volume: &UniqueName, operations: &mut JoinSet<()>) {
-        self.detach_unwanted(volume, operations);
-        let nodes = self.world.lock().desired.nodes_wanting(volume);
-        for node in nodes {
-            self.attach_wanted(volume, &node, operations);
-        }
-    }
-
-    fn detach_unwanted(self: &Arc<Self>, volume: &UniqueName, operations: &mut JoinSet<()>) {
-        let now = self.world.now();
-        let mut world = self.world.lock();
-        for entry in world.actual.of_volume(volume) {
-            let node = entry.node.as_str();
-            if world.desired.get(volume, node).is_some() {
-                continue;
-            }
-            let shareable = entry.spec.as_ref().is_none_or(|spec| spec.shareable);
-            let key = SlotKey::new(volume, node, shareable);
-            match world.slots.check(&key, Operation::Detach, now) {
-                Ok(()) => {}
-                Err(Refused::Pending) => continue,
-                Err(Refused::Paused { until }) => {
-                    world.wake_at(until, volume);
-                    continue;
-                }
-            }
-            let Some(elapsed) = world.actual.request_detach(volume, node, now) else { continue };
-            match decide_detach(&self.detach_view(node, elapsed, entry.mounted)) {
-                Detach::Wait(None) => {}
-                Detach::Wait(Some(left)) => world.wake_at(now + left, volume),
-                Detach::Start { verify_safe, forced } => {
-                    if world.slots.start(&key, Operation::Detach, now).is_err() {
-                        continue;
-                    }
-                    world.actual.remove_from_report(volume, node);
-                    if let Some(forced) = forced {
-                        self.forced.count(forced);
-                    }
-                    operations.spawn(self.clone().detach(key, entry, verify_safe));
-                }
-            }
-        }
-    }
-
-    fn detach_view(&self, node: &str, elapsed: Duration, mounted: bool) -> DetachView {
-        let node = self.caches.nodes.get(&ObjectKey::cluster(node));
-        let tainted = |node: &Arc<Node>| {
-            node.spec.taints.iter().any(|taint| taint.key == taints::OUT_OF_SERVICE)
-        };
-        DetachView {
-            elapsed,
-            max_wait: self.config.max_wait_for_unmount,
-            force_disabled: self.config.disable_force_detach_on_timeout,
-            healthy: node.as_ref().is_some_and(|node| node.ready()),
-            out_of_service: node.as_ref().is_some_and(tainted),
-            mounted,
-        }
-    }
-
-    fn attach_wanted(
-        self: &Arc<Self>,
-        volume: &UniqueName,
-        node: &str,
-        operations: &mut JoinSet<()>,
-    ) {
-        let now = self.world.now();
-        let mut world = self.world.lock();
-        let Some(wanted) = world.desired.get(volume, node).cloned() else { return };
-        let key = SlotKey::new(volume, node, wanted.spec.shareable);
-        if world.slots.is_pending(&key) {
-            return;
-        }
-        let holders = world.actual.holders(volume);
-        let view = AttachView {
-            state: world.actual.state(volume, node),
-            shareable: wanted.spec.shareable,
-            held_elsewhere: holders.iter().any(|holder| holder != node),
-            busy_reported: wanted.busy_reported,
-        };
-        match decide_attach(&view) {
-            Attach::Done => world.actual.reset_detach_request(volume, node),
-            Attach::Busy { report: false } => {}
-            Attach::Busy { report: true } => {
-                world.desired.set_busy_reported(volume, node);
-                let others = world.desired.pods_on(volume, &holders);
-                drop(world);
-                for pod in wanted.pods.values() {
-                    let message = busy_message(&wanted.spec.name, pod, &others);
-                    self.warn_pod(pod, message);
-                }
-            }
-            Attach::Start => match world.slots.start(&key, Operation::Attach, now) {
-                Ok(()) => {
-                    let node = node.to_owned();
-                    operations.spawn(self.clone().attach(key, node, wanted.spec));
-                }
-                Err(Refused::Paused { until }) => world.wake_at(until, volume),
-                Err(Refused::Pending) => {}
-            },
         }
     }
 }

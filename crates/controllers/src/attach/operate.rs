@@ -6,8 +6,8 @@ use futures::FutureExt;
 use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     attach::{
-        AttachSpec, NameError, OnNode, PodId, Shown, SlotKey, UniqueName, Verdict, attach_verdict,
-        attachment_name, detach_verdict, timeout_message,
+        AttachSpec, CSI_PLUGIN, NameError, OnNode, Operation, PodId, Shown, SlotKey, UniqueName,
+        Verdict, attach_verdict, attachment_name, detach_verdict, timeout_message,
     },
     model::{
         Kind, ObjectKey, ObjectRef,
@@ -15,9 +15,9 @@ use longshore_core::{
     },
 };
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::Controller;
+use super::{Controller, reconcile::out_of_service, turn::Turn};
 
 /// Why an attach or a detach did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,8 @@ enum OperationError {
     Name(#[from] NameError),
     #[error("volume is still in use by node, according to Node status")]
     StillInUse,
+    #[error("the node is ready and uses the volume: it is not taken away by force")]
+    Healthy,
     /// The attacher's own words, or that there were none.
     #[error("{0}")]
     Verdict(String),
@@ -39,9 +41,18 @@ enum OperationError {
 
 impl Controller {
     /// Attaches a volume and tells the pods that wait for it.
-    pub(super) async fn attach(self: Arc<Self>, key: SlotKey, node: String, spec: AttachSpec) {
+    pub(super) async fn attach(
+        self: Arc<Self>,
+        mut turn: Turn,
+        key: SlotKey,
+        node: String,
+        spec: AttachSpec,
+    ) {
         let volume = spec.unique_name();
-        let result = guarded(self.attach_once(&node, &spec)).await;
+        let started = Instant::now();
+        let result = guarded(self.attach_once(&mut turn, &node, &spec)).await;
+        let (took, done) = (started.elapsed(), result.is_ok());
+        self.counted.operation(Operation::Attach, spec.plugin(), spec.migrated, took, done);
         let now = self.world.now();
         let pods = self.world.change(|world| {
             match &result {
@@ -81,17 +92,22 @@ impl Controller {
         }
     }
 
-    async fn attach_once(&self, node: &str, spec: &AttachSpec) -> Result<(), OperationError> {
+    async fn attach_once(
+        &self,
+        turn: &mut Turn,
+        node: &str,
+        spec: &AttachSpec,
+    ) -> Result<(), OperationError> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
         let key = ObjectKey::cluster(&name);
         if self.caches.attachments.get(&key).is_none() {
+            let source = match &spec.inline {
+                None => json!({"persistentVolumeName": spec.name}),
+                Some(inline) => json!({"inlineVolumeSpec": inline}),
+            };
             let object = json!({
                 "metadata": {"name": name},
-                "spec": {
-                    "attacher": spec.driver,
-                    "nodeName": node,
-                    "source": {"persistentVolumeName": spec.name},
-                },
+                "spec": {"attacher": spec.driver, "nodeName": node, "source": source},
             });
             match self.api.create::<VolumeAttachment>(&object).await {
                 Ok(made) => self.caches.attachments.assume(&made),
@@ -99,12 +115,19 @@ impl Controller {
                 Err(error) => return Err(error.into()),
             }
         }
+        turn.only_waits();
         let late = || timeout_message(Some(&spec.driver), "attach", &spec.handle);
         self.wait(&key, attach_verdict, late).await
     }
 
     /// Takes a volume off the node's report, then off the node.
-    pub(super) async fn detach(self: Arc<Self>, key: SlotKey, entry: OnNode, verify_safe: bool) {
+    pub(super) async fn detach(
+        self: Arc<Self>,
+        mut turn: Turn,
+        key: SlotKey,
+        entry: OnNode,
+        verify_safe: bool,
+    ) {
         let (volume, node) = (&entry.volume, entry.node.as_str());
         if let Err(error) = self.report(node).await {
             // The node may still rely on it: nothing has begun.
@@ -115,7 +138,11 @@ impl Controller {
                 world.wake_at(until, volume);
             });
         }
-        let result = guarded(self.detach_once(volume, node, verify_safe)).await;
+        let started = Instant::now();
+        let result = guarded(self.detach_once(&mut turn, volume, node, verify_safe)).await;
+        let (took, done) = (started.elapsed(), result.is_ok());
+        let (plugin, migrated) = plugin(&entry);
+        self.counted.operation(Operation::Detach, plugin, migrated, took, done);
         let now = self.world.now();
         self.world.change(|world| {
             match &result {
@@ -138,13 +165,12 @@ impl Controller {
 
     async fn detach_once(
         &self,
+        turn: &mut Turn,
         volume: &UniqueName,
         node: &str,
         verify_safe: bool,
     ) -> Result<(), OperationError> {
-        if verify_safe {
-            self.check_unused(volume, node).await?;
-        }
+        self.check_unused(volume, node, verify_safe).await?;
         let (driver, handle) = volume.driver_and_handle()?;
         let name = attachment_name(handle, driver, node);
         let key = ObjectKey::cluster(&name);
@@ -153,18 +179,27 @@ impl Controller {
             Err(error) if error.is_not_found() => return Ok(()),
             Err(source) => return Err(OperationError::Delete { name, source }),
         }
+        turn.only_waits();
         self.wait(&key, detach_verdict, || timeout_message(None, "detach", handle)).await
     }
 
-    /// The node's word in the API itself; the cache may be behind.
-    async fn check_unused(&self, volume: &UniqueName, node: &str) -> Result<(), OperationError> {
+    /// The node's word in the API itself; the cache may be behind. Force is for nodes that
+    /// cannot speak for themselves: one that has come back meanwhile keeps what it uses.
+    async fn check_unused(
+        &self,
+        volume: &UniqueName,
+        node: &str,
+        verify_safe: bool,
+    ) -> Result<(), OperationError> {
         let Some(node) = self.api.get::<Node>(&ObjectKey::cluster(node)).await? else {
             return Ok(());
         };
-        if node.status.volumes_in_use.iter().any(|name| name == volume.as_str()) {
-            return Err(OperationError::StillInUse);
+        let used = node.status.volumes_in_use.iter().any(|name| name == volume.as_str());
+        match (used, verify_safe) {
+            (true, true) => Err(OperationError::StillInUse),
+            (true, false) if node.ready() && !out_of_service(&node) => Err(OperationError::Healthy),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Waits until the attachment gives a verdict.
@@ -201,6 +236,15 @@ async fn guarded(
 ) -> Result<(), OperationError> {
     let result = AssertUnwindSafe(operation).catch_unwind().await;
     result.unwrap_or(Err(OperationError::Panicked))
+}
+
+/// What metrics call the volume's plugin, and whether the API knows it by another.
+fn plugin(entry: &OnNode) -> (String, bool) {
+    match (&entry.spec, entry.volume.driver_and_handle()) {
+        (Some(spec), _) => (spec.plugin(), spec.migrated),
+        (None, Ok((driver, _))) => (format!("{CSI_PLUGIN}:{driver}"), false),
+        (None, Err(_)) => (CSI_PLUGIN.to_owned(), false),
+    }
 }
 
 fn shown(attachment: &VolumeAttachment) -> Shown<'_> {

@@ -1,12 +1,14 @@
 //! What a new controller makes of what an earlier one left behind, and the slow check that
 //! attachments still stand.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use longshore_core::{
-    attach::{AttachState, UniqueName, attachment_name, resolve::spec_of_volume},
+    attach::{AttachState, OnNode, SlotKey, UniqueName, attachment_name, resolve::spec_of_volume},
     model::{ObjectKey, kinds::VolumeAttachment},
 };
+
+use tokio::time::Instant;
 
 use super::Controller;
 
@@ -76,29 +78,53 @@ impl Controller {
     /// "attached" is not there, and a wanted one is attached again.
     pub(super) async fn verify(self: Arc<Self>) {
         let all = self.world.lock().actual.all();
+        let mut nodes: BTreeMap<String, Vec<OnNode>> = BTreeMap::new();
         for entry in all.into_iter().filter(|entry| entry.confirmed) {
-            let Some(spec) = entry.spec else { continue };
-            if !self.must_attach(&spec.driver) {
-                continue;
+            nodes.entry(entry.node.clone()).or_default().push(entry);
+        }
+        for entries in nodes.into_values() {
+            let started = Instant::now();
+            for entry in entries {
+                self.verify_entry(&entry).await;
             }
-            let name = attachment_name(&spec.handle, &spec.driver, &entry.node);
-            if !self.still_attached(&ObjectKey::cluster(name)).await {
-                self.world.change(|world| {
-                    world.actual.mark_detached(&entry.volume, &entry.node);
-                    world.mark(&entry.volume);
-                });
-            }
+            self.counted.verified(started.elapsed());
         }
     }
 
-    async fn still_attached(&self, key: &ObjectKey) -> bool {
-        if let Some(attachment) = self.caches.attachments.get(key) {
-            return attachment.status.attached;
+    async fn verify_entry(&self, entry: &OnNode) {
+        if self.is_attached(entry).await != Some(false) {
+            return;
+        }
+        let (volume, node) = (&entry.volume, entry.node.as_str());
+        self.world.change(|world| {
+            let shareable = entry.spec.as_ref().is_none_or(|spec| spec.shareable);
+            // An operation under way knows better, and must not lose what is known so far.
+            if world.slots.is_pending(&SlotKey::new(volume, node, shareable)) {
+                return;
+            }
+            tracing::warn!(%volume, node, "no longer attached");
+            world.actual.mark_detached(volume, node);
+            world.mark(volume);
+        });
+    }
+
+    /// Whether the attachment stands; `None` when nobody can tell, so that nothing changes.
+    async fn is_attached(&self, entry: &OnNode) -> Option<bool> {
+        let spec = entry.spec.as_ref()?;
+        if !self.must_attach(&spec.driver) {
+            return Some(true);
+        }
+        let key = ObjectKey::cluster(attachment_name(&spec.handle, &spec.driver, &entry.node));
+        if let Some(attachment) = self.caches.attachments.get(&key) {
+            return Some(attachment.status.attached);
         }
         // The cache may be behind; only the API's own word counts as "gone".
-        match self.api.get::<VolumeAttachment>(key).await {
-            Ok(attachment) => attachment.is_some_and(|attachment| attachment.status.attached),
-            Err(_) => false,
+        match self.api.get::<VolumeAttachment>(&key).await {
+            Ok(attachment) => Some(attachment.is_some_and(|found| found.status.attached)),
+            Err(error) => {
+                tracing::warn!(attachment = %key, %error, "cannot be looked at");
+                None
+            }
         }
     }
 }

@@ -1,11 +1,10 @@
 //! What a node may rely on: `status.volumesAttached`.
 
-use longshore_cluster::{ApiError, Metrics, Outcome, Patch};
+use longshore_cluster::{ApiError, Outcome, Patch};
 use longshore_core::{
-    attach::{Forced, Reported},
+    attach::Reported,
     model::{ObjectKey, kinds::Node},
 };
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use serde_json::{Value, json};
 
 use super::Controller;
@@ -49,26 +48,4 @@ fn report_patch(list: &[Reported]) -> Value {
     let list: Vec<Value> = list.iter().map(entry).collect();
     let list = if list.is_empty() { Value::Null } else { Value::Array(list) };
     json!({"status": {"volumesAttached": list}})
-}
-
-/// Counts detaches that did not wait for the node.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ForcedDetaches {
-    family: Family<[(&'static str, &'static str); 1], Counter>,
-}
-
-impl ForcedDetaches {
-    pub(super) fn register(&self, metrics: &Metrics) {
-        metrics.with_registry(|registry| {
-            registry.register(
-                "attach_detach_controller_attachdetach_controller_forced_detaches",
-                "Number of times the A/D Controller performed a forced detach",
-                self.family.clone(),
-            );
-        });
-    }
-
-    pub(super) fn count(&self, forced: Forced) {
-        self.family.get_or_create(&[("reason", forced.reason())]).inc();
-    }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longshore_core::attach::{Actual, Desired, Slots, UniqueName};
+use longshore_core::attach::{Actual, Desired, Lane, Operation, Slots, UniqueName};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
@@ -20,16 +20,37 @@ pub(super) struct World {
 }
 
 /// What the lock guards.
-#[derive(Default)]
 pub(super) struct Inner {
     pub(super) desired: Desired,
     pub(super) actual: Actual,
     pub(super) slots: Slots,
+    attaches: Lane,
+    detaches: Lane,
     dirty: BTreeSet<UniqueName>,
     timers: BTreeMap<Duration, BTreeSet<UniqueName>>,
 }
 
 impl Inner {
+    fn new(places: usize) -> Self {
+        Self {
+            desired: Desired::default(),
+            actual: Actual::default(),
+            slots: Slots::default(),
+            attaches: Lane::new(places),
+            detaches: Lane::new(places),
+            dirty: BTreeSet::new(),
+            timers: BTreeMap::new(),
+        }
+    }
+
+    /// Where operations of this kind wait for their turn.
+    pub(super) fn lane(&mut self, operation: Operation) -> &mut Lane {
+        match operation {
+            Operation::Attach => &mut self.attaches,
+            Operation::Detach => &mut self.detaches,
+        }
+    }
+
     /// The volume needs a look.
     pub(super) fn mark(&mut self, volume: &UniqueName) {
         self.dirty.insert(volume.clone());
@@ -42,9 +63,9 @@ impl Inner {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(places: usize) -> Self {
         Self {
-            inner: Mutex::default(),
+            inner: Mutex::new(Inner::new(places)),
             report_locks: Mutex::default(),
             wake: Notify::new(),
             started: Instant::now(),

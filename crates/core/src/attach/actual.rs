@@ -209,9 +209,14 @@ impl Actual {
         self.in_use.get(node).is_some_and(|volumes| volumes.contains(volume))
     }
 
-    /// Takes in what a node says it uses; whatever was known or assumed before is replaced.
-    pub fn set_in_use(&mut self, node: &str, volumes: BTreeSet<UniqueName>) {
+    /// Takes in what a node says it uses; whatever was known or assumed before is replaced. True
+    /// when that changes anything.
+    pub fn set_in_use(&mut self, node: &str, volumes: BTreeSet<UniqueName>) -> bool {
+        if self.in_use.get(node).is_some_and(|known| *known == volumes) {
+            return false;
+        }
         self.in_use.insert(node.to_owned(), volumes);
+        true
     }
 
     /// Stamps the wish to detach, once, and returns how long ago that was.

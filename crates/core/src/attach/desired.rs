@@ -1,6 +1,9 @@
 //! Which volume is wanted on which node, and by which pods.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use super::{AttachSpec, UniqueName};
 
@@ -24,6 +27,26 @@ pub struct Wanted {
     pub pods: BTreeMap<String, PodId>,
     /// Whether the pods were already told that another node holds the volume.
     pub busy_reported: bool,
+    /// Since when another node has been in the way.
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    since: Duration,
+    /// When the pods hear of it again.
+    notice: Duration,
+}
+
+/// What a wait for another node has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    /// How long it has lasted.
+    pub elapsed: Duration,
+    /// The pods have to be told now.
+    pub tell: bool,
+    /// When to look again.
+    pub again: Duration,
 }
 
 /// A node that is not managed by this controller, or is still in use.
@@ -78,7 +101,12 @@ impl Desired {
         let mut new = false;
         let wanted = volumes.entry(volume.clone()).or_insert_with(|| {
             new = true;
-            Wanted { spec: spec.clone(), pods: BTreeMap::new(), busy_reported: false }
+            Wanted {
+                spec: spec.clone(),
+                pods: BTreeMap::new(),
+                busy_reported: false,
+                waiting: None,
+            }
         });
         wanted.pods.entry(pod.uid.clone()).or_insert_with(|| pod.clone());
         self.by_pod.entry(pod.uid.clone()).or_default().insert((node.to_owned(), volume.clone()));
@@ -130,6 +158,32 @@ impl Desired {
         }
     }
 
+    /// Another node is in the way. The pods are told after `first`, and again whenever the wait
+    /// has doubled: often enough to be found, too rarely to be noise.
+    pub fn wait(
+        &mut self,
+        volume: &UniqueName,
+        node: &str,
+        now: Duration,
+        first: Duration,
+    ) -> Option<Waited> {
+        let wanted = self.nodes.get_mut(node)?.get_mut(volume)?;
+        let waiting = wanted.waiting.get_or_insert(Waiting { since: now, notice: now + first });
+        let elapsed = now.saturating_sub(waiting.since);
+        let tell = now >= waiting.notice;
+        if tell {
+            waiting.notice = now + elapsed.max(first);
+        }
+        Some(Waited { elapsed, tell, again: waiting.notice })
+    }
+
+    /// No node is in the way any more.
+    pub fn end_wait(&mut self, volume: &UniqueName, node: &str) {
+        if let Some(wanted) = self.nodes.get_mut(node).and_then(|all| all.get_mut(volume)) {
+            wanted.waiting = None;
+        }
+    }
+
     /// The nodes where a volume is wanted.
     #[must_use]
     pub fn nodes_wanting(&self, volume: &UniqueName) -> Vec<String> {
@@ -171,7 +225,14 @@ mod tests {
     }
 
     fn spec() -> AttachSpec {
-        AttachSpec { name: "pv".into(), driver: "d".into(), handle: "v".into(), shareable: false }
+        AttachSpec {
+            name: "pv".into(),
+            driver: "d".into(),
+            handle: "v".into(),
+            shareable: false,
+            migrated: false,
+            inline: None,
+        }
     }
 
     fn pod(uid: &str) -> PodId {
@@ -215,6 +276,26 @@ mod tests {
         assert!(desired.nodes_wanting(&name()).is_empty());
         desired.add_pod(&pod("2"), &name(), &spec(), "n1").expect("managed");
         assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "a new wish");
+    }
+
+    #[test]
+    fn a_wait_is_told_whenever_it_has_doubled() {
+        let second = Duration::from_secs(1);
+        let mut desired = Desired::default();
+        assert_eq!(desired.wait(&name(), "n1", second, second), None, "nothing is wanted");
+        desired.add_node("n1");
+        desired.add_pod(&pod("1"), &name(), &spec(), "n1").expect("managed");
+        let told = |desired: &mut Desired, from: u32| -> Vec<u32> {
+            let moments = 0..=80_u32;
+            let tell = |moment: &u32| {
+                let now = (from + moment) * second;
+                desired.wait(&name(), "n1", now, 10 * second).is_some_and(|waited| waited.tell)
+            };
+            moments.filter(tell).collect()
+        };
+        assert_eq!(told(&mut desired, 5), [10, 20, 40, 80]);
+        desired.end_wait(&name(), "n1");
+        assert_eq!(told(&mut desired, 500), [10, 20, 40, 80], "a new wait");
     }
 
     #[test]

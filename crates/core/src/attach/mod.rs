@@ -2,13 +2,16 @@
 //!
 //! Two worlds are kept as plain values: [`Desired`] (what pods want) and [`Actual`] (what is on
 //! the nodes). [`decide_attach`] and [`decide_detach`] say how to close the gap for one volume on
-//! one node; [`Slots`] keeps operations on one volume apart; [`sidecar`] holds the rules of the
-//! program that turns a `VolumeAttachment` into calls of the driver. Nothing here waits, sends
+//! one node; [`Slots`] keeps operations on one volume apart; [`Lane`] says whose turn it is;
+//! [`sidecar`] holds the rules of the program that turns a `VolumeAttachment` into calls of the
+//! driver. Nothing here waits, sends
 //! or reads a clock: moments are passed in, as the time since the controller started.
 
 mod actual;
 mod desired;
+mod lanes;
 mod names;
+mod notice;
 mod reconcile;
 pub mod resolve;
 pub mod sidecar;
@@ -16,8 +19,10 @@ mod slots;
 mod verdict;
 
 pub use actual::{Actual, AttachState, OnNode, Reported};
-pub use desired::{Desired, DesiredError, PodId, Wanted};
+pub use desired::{Desired, DesiredError, PodId, Waited, Wanted};
+pub use lanes::{Lane, Ticket};
 pub use names::{CSI_PLUGIN, NameError, UniqueName, attachment_name};
+pub use notice::{Holder, Holding, notice};
 pub use reconcile::{
     Attach, AttachView, Detach, DetachView, Forced, busy_message, decide_attach, decide_detach,
 };
@@ -35,6 +40,10 @@ pub struct AttachSpec {
     pub handle: String,
     /// It may be on several nodes at once.
     pub shareable: bool,
+    /// The API knows it by an in-tree source.
+    pub migrated: bool,
+    /// What the attachment says of a volume that stands in a pod and has no object of its own.
+    pub inline: Option<Box<serde_json::Value>>,
 }
 
 impl AttachSpec {
@@ -42,5 +51,11 @@ impl AttachSpec {
     #[must_use]
     pub fn unique_name(&self) -> UniqueName {
         UniqueName::new(&self.driver, &self.handle)
+    }
+
+    /// What metrics call the plugin that serves the volume.
+    #[must_use]
+    pub fn plugin(&self) -> String {
+        format!("{CSI_PLUGIN}:{}", self.driver)
     }
 }

@@ -3,7 +3,7 @@
 use super::{AttachSpec, PodId};
 use crate::{
     model::kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
-    provision::migration::volume_to_csi,
+    provision::migration::{inline_spec, inline_to_csi, volume_to_csi},
 };
 
 /// Why a pod's volume leads to no volume for now. Only this volume is skipped.
@@ -27,6 +27,9 @@ pub enum Unresolved {
     /// Nothing that a CSI driver could attach.
     #[error("volume {0} is not a CSI volume")]
     NotCsi(String),
+    /// A volume that the driver makes on the node, for one pod.
+    #[error("volume {0} is an inline CSI volume, which is never attached")]
+    Inline(String),
 }
 
 /// The pod as events and wishes know it.
@@ -92,6 +95,7 @@ pub fn spec_of_volume(volume: &Volume) -> Result<AttachSpec, Unresolved> {
     let name = &volume.metadata.name;
     // In-tree sources are attached by the drivers that took over.
     let translated = volume_to_csi(volume).map_err(|_| Unresolved::NotCsi(name.clone()))?;
+    let migrated = translated.is_some();
     let volume = translated.as_ref().unwrap_or(volume);
     let csi = volume.spec.csi.as_ref().ok_or_else(|| Unresolved::NotCsi(name.clone()))?;
     Ok(AttachSpec {
@@ -99,7 +103,22 @@ pub fn spec_of_volume(volume: &Volume) -> Result<AttachSpec, Unresolved> {
         driver: csi.driver.clone(),
         handle: csi.volume_handle.clone(),
         shareable: shareable(&volume.spec.access_modes),
+        migrated,
+        inline: None,
     })
+}
+
+/// What to attach for a volume that stands in the pod itself: only in-tree sources that a driver
+/// took over.
+pub fn inline_attach_spec(pod: &Pod, volume: &PodVolume) -> Result<AttachSpec, Unresolved> {
+    let name = &volume.name;
+    if volume.csi.is_some() {
+        return Err(Unresolved::Inline(name.clone()));
+    }
+    let translated = inline_to_csi(volume, &pod.metadata.namespace).ok().flatten();
+    let translated = translated.ok_or_else(|| Unresolved::NotCsi(name.clone()))?;
+    let inline = Some(Box::new(inline_spec(&translated)));
+    Ok(AttachSpec { migrated: true, inline, ..spec_of_volume(&translated)? })
 }
 
 /// Whether a volume may be on several nodes at once.
@@ -144,6 +163,8 @@ mod tests {
             driver: "d".into(),
             handle: "h".into(),
             shareable: false,
+            migrated: false,
+            inline: None,
         };
         assert_eq!(spec, want);
         assert_eq!(attach_spec(&claim(), None), Err(Unresolved::NoVolume("pv".into())));
@@ -152,6 +173,34 @@ mod tests {
         assert_eq!(attach_spec(&claim(), Some(&other)), Err(Unresolved::Misbound("pv".into())));
         other.spec.claim_ref = None;
         assert_eq!(attach_spec(&claim(), Some(&other)), Err(Unresolved::Misbound("pv".into())));
+    }
+
+    #[test]
+    fn in_tree_sources_lead_to_their_drivers() {
+        // case: attach-detach/F6, attach-detach/F7 (no CSINode is asked)
+        let handle = "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk";
+        let driver = "pd.csi.storage.gke.io";
+        let mut disk = volume();
+        disk.spec.csi = None;
+        disk.spec.gce_persistent_disk = Some(read(json!({"pdName": "disk"})));
+        let spec = attach_spec(&claim(), Some(&disk)).expect("translated");
+        assert_eq!((spec.driver.as_str(), spec.handle.as_str()), (driver, handle));
+        assert_eq!((spec.name.as_str(), spec.migrated, spec.shareable), ("pv", true, false));
+        assert_eq!(spec.plugin(), "kubernetes.io/csi:pd.csi.storage.gke.io");
+
+        let pod: Pod = read(json!({"metadata": {"name": "p"}, "spec": {"volumes": [
+            {"name": "v", "gcePersistentDisk": {"pdName": "disk"}},
+            {"name": "w", "csi": {"driver": "d"}},
+            {"name": "x", "emptyDir": {}}]}}));
+        let [in_tree, csi, scratch] = &pod.spec.volumes[..] else { panic!("three volumes") };
+        let spec = inline_attach_spec(&pod, in_tree).expect("translated");
+        assert_eq!((spec.driver.as_str(), spec.handle.as_str()), (driver, handle));
+        assert_eq!(spec.inline.expect("no object of its own")["csi"]["volumeHandle"], handle);
+        // case: attach-detach/C4
+        let refused = inline_attach_spec(&pod, csi).expect_err("never attached");
+        assert_eq!(refused, Unresolved::Inline("w".into()));
+        let refused = inline_attach_spec(&pod, scratch).expect_err("nothing to attach");
+        assert_eq!(refused, Unresolved::NotCsi("x".into()));
     }
 
     #[test]

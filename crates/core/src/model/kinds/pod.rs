@@ -59,6 +59,20 @@ pub struct PodVolume {
     /// Files from the pod's own fields.
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<serde_json::Value>,
+    /// In-tree source of AWS disks.
+    pub aws_elastic_block_store: Option<Box<super::AwsSource>>,
+    /// In-tree source of Google disks.
+    pub gce_persistent_disk: Option<Box<super::GceSource>>,
+    /// In-tree source of OpenStack disks.
+    pub cinder: Option<Box<super::IdSource>>,
+    /// In-tree source of Azure disks.
+    pub azure_disk: Option<Box<super::AzureDiskSource>>,
+    /// In-tree source of Azure shares.
+    pub azure_file: Option<Box<super::AzureFileSource>>,
+    /// In-tree source of vSphere disks.
+    pub vsphere_volume: Option<Box<super::VsphereSource>>,
+    /// In-tree source of Portworx volumes.
+    pub portworx_volume: Option<Box<super::IdSource>>,
 }
 
 /// A volume mounted into a container.
@@ -350,14 +364,18 @@ impl Pod {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
+    /// The claim that one of the pod's volumes names, an ephemeral one under its generated name.
+    #[must_use]
+    pub fn claim_name(&self, volume: &PodVolume) -> Option<String> {
+        if let Some(claim) = &volume.persistent_volume_claim {
+            return Some(claim.claim_name.clone());
+        }
+        volume.ephemeral.as_ref().map(|_| format!("{}-{}", self.metadata.name, volume.name))
+    }
+
     /// The claims that the pod names, with ephemeral ones under their generated names.
     pub fn claim_names(&self) -> impl Iterator<Item = (String, &PodVolume)> {
-        self.spec.volumes.iter().filter_map(|volume| {
-            if let Some(claim) = &volume.persistent_volume_claim {
-                return Some((claim.claim_name.clone(), volume));
-            }
-            let name = || format!("{}-{}", self.metadata.name, volume.name);
-            volume.ephemeral.as_ref().map(|_| (name(), volume))
-        })
+        let named = |volume| self.claim_name(volume).map(|name| (name, volume));
+        self.spec.volumes.iter().filter_map(named)
     }
 }

@@ -3,11 +3,12 @@
 //! The API keeps objects in their in-tree form, so that an older cluster can still read them. A
 //! driver sees only the CSI form: [`class_to_csi`] translates a class before a volume is made,
 //! [`volume_to_in_tree`] the volume that came of it before it is saved, and [`volume_to_csi`] a
-//! saved volume before it is attached or deleted. [`repair_handle`] completes handles for
-//! comparison with a driver's own list.
+//! saved volume before it is attached or deleted; [`inline_to_csi`] does so for a source that stands
+//! in a pod. [`repair_handle`] completes handles for comparison with a driver's own list.
 
 mod class;
 mod from_csi;
+mod inline;
 mod to_csi;
 mod topology;
 
@@ -15,6 +16,7 @@ use crate::model::kinds::Volume;
 
 pub use class::class_to_csi;
 pub use from_csi::volume_to_in_tree;
+pub use inline::{inline_spec, inline_to_csi};
 pub use to_csi::{repair_handle, volume_to_csi};
 
 /// One in-tree plugin.

@@ -1,5 +1,10 @@
 //! The controller over a real API server, with a stand-in for the driver's attacher.
 
+mod feeding;
+mod reconciler;
+mod reports;
+mod rig;
+
 use std::time::Duration;
 
 use longshore_cluster::{DeleteParams, Recorder};
@@ -154,7 +159,7 @@ async fn an_exclusive_volume_waits_for_its_first_node() {
     until_reported(&bench, "n1", "h1", true).await;
     bench.in_use("n1", &[unique("h1")]).await;
     bench.pod("web2", Some("n2"), &["data"]).await;
-    bench.pass(Duration::from_secs(30)).await;
+    bench.pass(Duration::from_secs(29)).await;
     assert!(bench.get::<VolumeAttachment>(&attachment("h1", "n2")).await.is_none());
     let events = bench.events("FailedAttachVolume").await;
     let want = "Waiting for detach for volume \"pv1\" Volume is already used by pod(s) web";

@@ -1,0 +1,306 @@
+//! Closing the gap between wish and reality, one volume at a time.
+
+use std::{sync::Arc, time::Duration};
+
+use longshore_core::{
+    attach::{
+        Attach, AttachView, Detach, DetachView, Holder, Holding, OnNode, Operation, Refused,
+        SlotKey, Ticket, UniqueName, Waited, Wanted, attachment_name, busy_message, decide_attach,
+        decide_detach, notice,
+    },
+    model::{
+        ObjectKey,
+        keys::taints,
+        kinds::{Node, VolumeAttachment},
+    },
+};
+use tokio::task::JoinSet;
+
+use super::{Controller, turn::Turn, world::Inner};
+
+impl Controller {
+    /// Lines up what has to be done about one volume. Whether it still has to be done is decided
+    /// again when its turn comes.
+    pub(super) fn reconcile(&self, volume: &UniqueName) {
+        let nodes = self.world.lock().desired.nodes_wanting(volume);
+        self.line_up_detaches(volume, &nodes);
+        for node in nodes {
+            self.line_up_attach(volume, &node);
+        }
+    }
+
+    /// Starts what the lanes have places for.
+    pub(super) fn start_next(self: &Arc<Self>, operations: &mut JoinSet<()>) {
+        for operation in [Operation::Attach, Operation::Detach] {
+            loop {
+                let now = self.world.now();
+                let Some(ticket) = self.world.lock().lane(operation).take(now) else { break };
+                self.start(operation, ticket, operations);
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, operation: Operation, ticket: Ticket, operations: &mut JoinSet<()>) {
+        let (volume, node) = (ticket.volume.clone(), ticket.node.clone());
+        let turn = Turn::new(&self.world, operation, ticket);
+        match operation {
+            Operation::Attach => self.start_attach(turn, &volume, &node, operations),
+            Operation::Detach => self.start_detach(turn, &volume, &node, operations),
+        }
+    }
+
+    fn line_up_detaches(&self, volume: &UniqueName, wanting: &[String]) {
+        let mut world = self.world.lock();
+        for entry in world.actual.of_volume(volume) {
+            let node = entry.node.as_str();
+            match self.may_detach(&mut world, &entry) {
+                Some(_) => {
+                    // Another node's pod waits for nothing but this.
+                    let urgent = !shareable(&entry) && wanting.iter().any(|other| other != node);
+                    let now = self.world.now();
+                    world.lane(Operation::Detach).enter(volume, node, now, urgent);
+                }
+                None => {
+                    world.lane(Operation::Detach).leave(volume, node);
+                }
+            }
+        }
+    }
+
+    /// The detach to start, if one may start now. Otherwise a timer is set where time alone
+    /// changes the answer.
+    fn may_detach(&self, world: &mut Inner, entry: &OnNode) -> Option<Detach> {
+        let (volume, node, now) = (&entry.volume, entry.node.as_str(), self.world.now());
+        if world.desired.get(volume, node).is_some() {
+            return None;
+        }
+        let key = SlotKey::new(volume, node, shareable(entry));
+        match world.slots.check(&key, Operation::Detach, now) {
+            Ok(()) => {}
+            Err(Refused::Pending) => return None,
+            Err(Refused::Paused { until }) => {
+                world.wake_at(until, volume);
+                return None;
+            }
+        }
+        let elapsed = world.actual.request_detach(volume, node, now)?;
+        match decide_detach(&self.detach_view(node, elapsed, entry.mounted)) {
+            Detach::Wait(None) => None,
+            Detach::Wait(Some(left)) => {
+                world.wake_at(now + left, volume);
+                None
+            }
+            start @ Detach::Start { .. } => Some(start),
+        }
+    }
+
+    fn start_detach(
+        self: &Arc<Self>,
+        turn: Turn,
+        volume: &UniqueName,
+        node: &str,
+        operations: &mut JoinSet<()>,
+    ) {
+        let mut world = self.world.lock();
+        let entry = world.actual.of_volume(volume).into_iter().find(|entry| entry.node == node);
+        let decided = entry.and_then(|entry| Some((self.may_detach(&mut world, &entry)?, entry)));
+        let Some((Detach::Start { verify_safe, forced }, entry)) = decided else {
+            // The turn ends with a change of the world, so the lock must be free.
+            world.mark(volume);
+            drop(world);
+            return drop(turn);
+        };
+        let key = SlotKey::new(volume, node, shareable(&entry));
+        if world.slots.start(&key, Operation::Detach, self.world.now()).is_err() {
+            drop(world);
+            return drop(turn);
+        }
+        world.actual.remove_from_report(volume, node);
+        drop(world);
+        if let Some(forced) = forced {
+            tracing::warn!(%volume, node, reason = forced.reason(), "forced detach");
+            self.counted.forced(forced);
+        }
+        operations.spawn(self.clone().detach(turn, key, entry, verify_safe));
+    }
+
+    fn detach_view(&self, node: &str, elapsed: Duration, mounted: bool) -> DetachView {
+        let node = self.caches.nodes.get(&ObjectKey::cluster(node));
+        DetachView {
+            elapsed,
+            max_wait: self.config.max_wait_for_unmount,
+            force_disabled: self.config.disable_force_detach_on_timeout,
+            healthy: node.as_ref().is_some_and(|node| node.ready()),
+            out_of_service: node.as_ref().is_some_and(|node| out_of_service(node)),
+            mounted,
+        }
+    }
+
+    fn line_up_attach(&self, volume: &UniqueName, node: &str) {
+        let now = self.world.now();
+        let mut world = self.world.lock();
+        let Some(wanted) = world.desired.get(volume, node).cloned() else { return };
+        let waited = self.watch_wait(&mut world, volume, node, &wanted);
+        let told = waited.filter(|waited| waited.tell);
+        let holders = told.map(|_| self.holders(&mut world, volume, node));
+        let decided = self.may_attach(&mut world, volume, node, &wanted);
+        let lane = world.lane(Operation::Attach);
+        match decided {
+            Some(Attach::Start) => lane.enter(volume, node, now, false),
+            _ => {
+                lane.leave(volume, node);
+            }
+        }
+        let busy = matches!(decided, Some(Attach::Busy { report: true })).then(|| {
+            world.desired.set_busy_reported(volume, node);
+            let nodes = world.actual.holders(volume);
+            world.desired.pods_on(volume, &nodes)
+        });
+        drop(world);
+        for pod in wanted.pods.values() {
+            if let Some(others) = &busy {
+                self.warn_pod(pod, busy_message(&wanted.spec.name, pod, others));
+            }
+            if let (Some(told), Some(holders)) = (told, &holders) {
+                self.warn_pod(pod, notice(&wanted.spec.name, pod, told.elapsed, holders));
+            }
+        }
+    }
+
+    /// What to do about a wish now; `None` while something else works on the volume or a pause
+    /// lasts.
+    fn may_attach(
+        &self,
+        world: &mut Inner,
+        volume: &UniqueName,
+        node: &str,
+        wanted: &Wanted,
+    ) -> Option<Attach> {
+        let shareable = wanted.spec.shareable;
+        let key = SlotKey::new(volume, node, shareable);
+        if world.slots.is_pending(&key) {
+            return None;
+        }
+        // A node that may have the volume lets go of it before the next one gets it.
+        if !shareable && world.lane(Operation::Detach).waits(volume) {
+            return None;
+        }
+        let view = AttachView {
+            state: world.actual.state(volume, node),
+            shareable,
+            held_elsewhere: held_elsewhere(world, volume, node),
+            busy_reported: wanted.busy_reported,
+        };
+        let decided = decide_attach(&view);
+        match decided {
+            Attach::Done => world.actual.reset_detach_request(volume, node),
+            Attach::Busy { .. } => {}
+            Attach::Start => {
+                let now = self.world.now();
+                if let Err(refused) = world.slots.check(&key, Operation::Attach, now) {
+                    if let Refused::Paused { until } = refused {
+                        world.wake_at(until, volume);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(decided)
+    }
+
+    fn start_attach(
+        self: &Arc<Self>,
+        turn: Turn,
+        volume: &UniqueName,
+        node: &str,
+        operations: &mut JoinSet<()>,
+    ) {
+        let mut world = self.world.lock();
+        let wanted = world.desired.get(volume, node).cloned();
+        let decided =
+            wanted.as_ref().and_then(|wanted| self.may_attach(&mut world, volume, node, wanted));
+        let (Some(Attach::Start), Some(wanted)) = (decided, wanted) else {
+            world.mark(volume);
+            drop(world);
+            return drop(turn);
+        };
+        let key = SlotKey::new(volume, node, wanted.spec.shareable);
+        let started = world.slots.start(&key, Operation::Attach, self.world.now());
+        drop(world);
+        match started {
+            Ok(()) => {
+                let node = node.to_owned();
+                operations.spawn(self.clone().attach(turn, key, node, wanted.spec));
+            }
+            Err(_) => drop(turn),
+        }
+    }
+
+    /// Keeps an eye on how long another node has been in the way.
+    fn watch_wait(
+        &self,
+        world: &mut Inner,
+        volume: &UniqueName,
+        node: &str,
+        wanted: &Wanted,
+    ) -> Option<Waited> {
+        let first = self.config.holder_notice?;
+        if wanted.spec.shareable || !held_elsewhere(world, volume, node) {
+            world.desired.end_wait(volume, node);
+            return None;
+        }
+        let waited = world.desired.wait(volume, node, self.world.now(), first)?;
+        world.wake_at(waited.again, volume);
+        Some(waited)
+    }
+
+    /// The other nodes that hold the volume, and why they do.
+    fn holders(&self, world: &mut Inner, volume: &UniqueName, node: &str) -> Vec<Holder> {
+        let nodes = world.actual.holders(volume);
+        let mut holders = Vec::new();
+        for other in nodes.into_iter().filter(|other| other != node) {
+            let pods = world.desired.pods_on(volume, std::slice::from_ref(&other));
+            let holding =
+                if pods.is_empty() { self.holding(world, volume, &other) } else { Holding::Used };
+            holders.push(Holder { node: other, pods, holding });
+        }
+        holders
+    }
+
+    fn holding(&self, world: &mut Inner, volume: &UniqueName, node: &str) -> Holding {
+        if let Some(why) = self.detach_error(volume, node) {
+            return Holding::Failing(why);
+        }
+        let view = self.detach_view(node, Duration::ZERO, true);
+        let key = SlotKey::new(volume, node, true);
+        let started = world.slots.is_pending(&key) || world.lane(Operation::Detach).waits(volume);
+        match (started || !world.actual.mounted(volume, node), view.healthy) {
+            (true, _) => Holding::Detaching,
+            (false, true) => Holding::Mounted,
+            (false, false) => Holding::Unreachable,
+        }
+    }
+
+    /// What the driver's attacher says against the detach.
+    fn detach_error(&self, volume: &UniqueName, node: &str) -> Option<String> {
+        let (driver, handle) = volume.driver_and_handle().ok()?;
+        let key = ObjectKey::cluster(attachment_name(handle, driver, node));
+        let attachment = self.caches.attachments.get(&key)?;
+        let VolumeAttachment { status, .. } = attachment.as_ref();
+        status.detach_error.as_ref().map(|error| error.message.clone())
+    }
+}
+
+/// A volume that is known only by name is taken for one that may be on several nodes.
+fn shareable(entry: &OnNode) -> bool {
+    entry.spec.as_ref().is_none_or(|spec| spec.shareable)
+}
+
+fn held_elsewhere(world: &Inner, volume: &UniqueName, node: &str) -> bool {
+    world.actual.holders(volume).iter().any(|holder| holder != node)
+}
+
+/// Whether an operator has declared the node off.
+pub(super) fn out_of_service(node: &Node) -> bool {
+    node.spec.taints.iter().any(|taint| taint.key == taints::OUT_OF_SERVICE)
+}
