@@ -118,6 +118,15 @@ impl Driver {
     pub fn cleanup_orphans(&self) -> Result<usize, Refusal> {
         self.inner.cleanup_orphans()
     }
+
+    /// Lets go of every volume of this node, raw ones too, and returns how many there were. For a
+    /// node whose pods are gone and whose mounts are undone. Blocks.
+    ///
+    /// # Errors
+    /// When a volume is in use all the same, or cannot be let go.
+    pub fn evacuate(&self) -> Result<usize, Refusal> {
+        self.inner.evacuate()
+    }
 }
 
 /// Opens a driver and serves it on `endpoint` (`unix:///path`) until `shutdown`. Mounts and

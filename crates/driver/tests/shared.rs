@@ -87,6 +87,37 @@ async fn one_node_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_pods_lets_go_of_everything() {
+    if !able("a_node_without_pods_lets_go_of_everything") {
+        return;
+    }
+    let world = World::new();
+    let (first, second) = two_nodes(&world).await;
+    let controller = &first.client;
+    let raw_access = || block(Mode::SingleNodeWriter);
+    let raw = make(controller, "raw", 4 * MIB, raw_access()).await;
+    let files = make(controller, "files", 4 * MIB, writer()).await;
+    let (s1, s2) = (world.dir("s1"), world.dir("s2"));
+    controller.controller_publish_volume(attach(&raw, "n2", raw_access())).await.unwrap();
+    controller.controller_publish_volume(attach(&files, "n2", writer())).await.unwrap();
+    second.client.node_stage_volume(stage(&raw, &s1, raw_access())).await.unwrap();
+    second.client.node_stage_volume(stage(&files, &s2, writer())).await.unwrap();
+    // Nothing shows that the raw volume is in use; it is staged, and that is enough for this.
+    assert_eq!(second.driver.cleanup_orphans().unwrap(), 0);
+    // What is mounted is not taken away.
+    let error = second.driver.evacuate().unwrap_err().to_string();
+    assert!(error.contains(&files) && error.contains("still in use on node n2"), "{error}");
+    run("umount", &[&s2]);
+    second.driver.evacuate().unwrap();
+    assert_eq!(world.volume_loops(), Vec::<std::path::PathBuf>::new());
+    for id in [&raw, &files] {
+        controller.controller_unpublish_volume(detach(id, "n2")).await.unwrap();
+        controller.delete_volume(delete(id)).await.unwrap();
+    }
+    world.assert_clean();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_readers() {
     if !able("many_readers") {
         return;

@@ -81,6 +81,8 @@ pub mod taints {
     pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
     /// The node is unschedulable.
     pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+    /// Nobody hears from the node.
+    pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
     /// An operator says that the node is off.
     pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 }

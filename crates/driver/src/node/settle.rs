@@ -27,6 +27,27 @@ impl Inner {
 
     /// Detaches every device of ours that nothing uses. Returns how many.
     pub(crate) fn cleanup_orphans(&self) -> Result<usize, Refusal> {
+        self.free_unused(false)
+    }
+
+    /// Detaches every device of ours for a node that has no pods any more, and fails when one is in
+    /// use all the same.
+    pub(crate) fn evacuate(&self) -> Result<usize, Refusal> {
+        let freed = self.free_unused(true)?;
+        for pool in &self.pools {
+            for id in pool.list()? {
+                if pool.is_staged(&id, &self.config.node_id)? {
+                    let node = &self.config.node_id;
+                    let text = format!("volume {id} is still in use on node {node}");
+                    return Err(Refusal::Precondition(text));
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// `raw` says that raw volumes go too, which nothing shows to be in use while they are staged.
+    fn free_unused(&self, raw: bool) -> Result<usize, Refusal> {
         let bound = loopdev::bound_volumes()?;
         let mut freed = 0;
         for pool in &self.pools {
@@ -34,7 +55,7 @@ impl Inner {
                 // A volume that a call is busy with is no orphan.
                 let Ok(_guard) = self.lock(&id) else { continue };
                 if bound.contains(&id) {
-                    freed += usize::from(self.free_if_unused(pool, &id)?);
+                    freed += usize::from(self.free_if_unused(pool, &id, raw)?);
                 } else if pool.is_staged(&id, &self.config.node_id)? {
                     // No device, so not staged, whatever the note says.
                     pool.forget_staging(&id, &self.config.node_id)?;
@@ -56,7 +77,7 @@ impl Inner {
         Ok(())
     }
 
-    fn free_if_unused(&self, pool: &Pool, id: &VolumeId) -> Result<bool, Refusal> {
+    fn free_if_unused(&self, pool: &Pool, id: &VolumeId, raw_too: bool) -> Result<bool, Refusal> {
         let look = match self.look(pool, id) {
             Ok(look) => look,
             Err(Refusal::Pool(PoolError::ImageMissing(_))) => return Ok(false),
@@ -70,7 +91,7 @@ impl Inner {
             return Ok(false);
         };
         // A raw volume may be staged and not yet published: nothing shows, and yet it is wanted.
-        let raw = look.staged.as_ref().is_some_and(|staged| staged.block);
+        let raw = !raw_too && look.staged.as_ref().is_some_and(|staged| staged.block);
         if raw || !look.mounts().is_empty() || loopdev::is_claimed(device)? {
             return Ok(false);
         }

@@ -34,8 +34,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// For the embedded mode. There a volume never leaves a silent node by time alone: an operator
+    /// says that the node is out of service, and then its pods are ended for certain.
     pub fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
-        Self::with(api, metrics, Settings::default(), shutdown)
+        let settings = Settings { no_force_detach: true, ..Settings::default() };
+        Self::with(api, metrics, settings, shutdown)
     }
 
     fn with(api: Api, metrics: Metrics, settings: Settings, shutdown: &CancellationToken) -> Self {

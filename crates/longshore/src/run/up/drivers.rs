@@ -9,7 +9,7 @@ use longshore_node::registrar::{Introduction, Registrar};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::pool::Pool;
+use crate::cli::{pool::Pool, up::NodeConfig};
 
 /// Deadline of calls to our own drivers: a large volume may take a while to make.
 const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -38,13 +38,20 @@ pub struct Plan<'a> {
     pub shared_mode: Mode,
 }
 
-impl Plan<'_> {
-    /// Opens and serves both drivers until `shutdown`.
-    pub async fn serve(
-        &self,
-        tasks: &mut JoinSet<Result<()>>,
-        shutdown: &CancellationToken,
-    ) -> Result<Vec<Served>> {
+impl<'a> Plan<'a> {
+    /// The drivers of a node.
+    pub fn of(config: &'a NodeConfig) -> Self {
+        Self {
+            node: &config.node,
+            root: &config.root,
+            pools: &config.pools,
+            shared_pool: &config.shared_pool,
+            shared_mode: if config.alone { Mode::All } else { Mode::Node },
+        }
+    }
+
+    /// The settings of both drivers.
+    pub fn configs(&self) -> [DriverConfig; 2] {
         let mut local = DriverConfig::new(DriverKind::Local, self.node);
         local.pools =
             self.pools.iter().map(|pool| PoolConfig::new(&pool.name, &pool.dir)).collect();
@@ -54,8 +61,17 @@ impl Plan<'_> {
         for config in [&mut local, &mut shared] {
             config.freeze_holder = Some(crate::cli::driver::freeze_holder());
         }
+        [local, shared]
+    }
+
+    /// Opens and serves both drivers until `shutdown`.
+    pub async fn serve(
+        &self,
+        tasks: &mut JoinSet<Result<()>>,
+        shutdown: &CancellationToken,
+    ) -> Result<Vec<Served>> {
         let mut served = Vec::new();
-        for config in [local, shared] {
+        for config in self.configs() {
             let socket = self.root.join("plugins").join(&config.driver_name).join("csi.sock");
             served.push(serve_one(config, socket, tasks, shutdown).await?);
         }

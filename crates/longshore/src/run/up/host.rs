@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown};
 use longshore_controllers::provision::NodeScope;
-use longshore_driver::Mode;
 use longshore_node::{NodeAgent, PodsMode, ShimProgram};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -31,14 +30,7 @@ impl Host {
     pub async fn start(config: &NodeConfig, api: Api) -> Result<Self> {
         let (stop_agent, stop_drivers) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
-        let plan = Plan {
-            node: &config.node,
-            root: &config.root,
-            pools: &config.pools,
-            shared_pool: &config.shared_pool,
-            shared_mode: if config.alone { Mode::All } else { Mode::Node },
-        };
-        let mut drivers = plan.serve(&mut tasks, &stop_drivers).await?;
+        let mut drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
         for socket in &config.csi_endpoints {
             drivers.push(Served::foreign(socket).await?.0);
         }

@@ -9,9 +9,12 @@ mod bootstrap;
 mod control;
 mod datadir;
 mod drivers;
+mod fence;
 mod host;
 mod logs;
+mod many;
 mod nodes;
+mod outage;
 mod ready;
 
 use std::{io::Write as _, path::Path};
