@@ -128,8 +128,8 @@ fn a_volume_has_one_node_whatever_happens_to_its_nodes() {
 
     // Whoever wants it too is told who has it.
     up.apply(&on_node(&pod("third", "moving", READER), "n-3"));
-    let told = up.event("third", &["second"]);
-    assert!(told.starts_with("FailedAttachVolume"), "{told}");
+    let told = up.event("third", &["second", "n-2"]);
+    assert!(told.contains("used by pod(s) second"), "{told}");
 
     // A node that is down keeps it, even when its pod is unwanted.
     let second = uid(&up, "second");

@@ -66,6 +66,10 @@ struct VolumeFlags {
     /// Never take a volume from an unhealthy node only because it took too long to let go.
     #[arg(long)]
     disable_force_detach_on_timeout: bool,
+    /// How long a pod waits for a volume that another node holds before an event tells it which pod on
+    /// which node that is; 0 is never. Not a flag of kube-controller-manager.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
+    attach_holder_notice: Duration,
 }
 
 /// Leader election as kube-controller-manager spells it.
@@ -126,6 +130,8 @@ pub struct Settings {
     pub attach_verify: Option<Duration>,
     /// Never take a volume from an unhealthy node because of time.
     pub no_force_detach: bool,
+    /// How long a pod waits for a volume before it is told who holds it; none for never.
+    pub holder_notice: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -138,7 +144,10 @@ impl Default for Settings {
             ephemeral_workers: 5,
             unused_condition: true,
             attach_verify: Some(Duration::from_secs(60)),
-            no_force_detach: false,
+            // A volume never leaves a silent node by time alone: an operator says that the node is out
+            // of service, and then its pods are ended for certain.
+            no_force_detach: true,
+            holder_notice: Some(Duration::from_secs(3)),
         }
     }
 }
@@ -179,6 +188,7 @@ impl VolumeFlags {
             attach_detach_reconcile_sync_period: period,
             disable_attach_detach_reconcile_sync,
             disable_force_detach_on_timeout,
+            attach_holder_notice,
         } = self;
         if period <= Duration::from_secs(1) {
             return Err(UsageError::bad_value(
@@ -195,6 +205,7 @@ impl VolumeFlags {
             unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
             attach_verify: (!disable_attach_detach_reconcile_sync).then_some(period),
             no_force_detach: disable_force_detach_on_timeout,
+            holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
         })
     }
 }
@@ -262,7 +273,7 @@ mod tests {
     fn the_flags_of_kube_controller_manager_are_honoured() {
         let line = "--enable-dynamic-provisioning=false --enable-hostpath-provisioner --pvclaimbinder-sync-period=1m \
             --concurrent-ephemeralvolume-syncs 2 --disable-attach-detach-reconcile-sync \
-            --disable-force-detach-on-timeout --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
+            --disable-force-detach-on-timeout --attach-holder-notice=0s --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
             --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
         let config = read(line).unwrap();
         let want = Settings {
@@ -273,11 +284,13 @@ mod tests {
             unused_condition: false,
             attach_verify: None,
             no_force_detach: true,
+            holder_notice: None,
         };
         assert_eq!(config.settings, want);
         assert_eq!(config.election.unwrap().0, "mine");
         let period = read("--attach-detach-reconcile-sync-period=90s").unwrap();
         assert_eq!(period.settings.attach_verify, Some(Duration::from_secs(90)));
+        assert_eq!(period.settings.holder_notice, Some(Duration::from_secs(30)));
     }
 
     #[test]

@@ -34,11 +34,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For the embedded mode. There a volume never leaves a silent node by time alone: an operator
-    /// says that the node is out of service, and then its pods are ended for certain.
+    /// For the embedded mode.
     pub fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
-        let settings = Settings { no_force_detach: true, ..Settings::default() };
-        Self::with(api, metrics, settings, shutdown)
+        Self::with(api, metrics, Settings::default(), shutdown)
     }
 
     fn with(api: Api, metrics: Metrics, settings: Settings, shutdown: &CancellationToken) -> Self {
@@ -103,6 +101,7 @@ impl Shared {
             config: attach::Config {
                 verify_period: self.settings.attach_verify,
                 disable_force_detach_on_timeout: self.settings.no_force_detach,
+                holder_notice: self.settings.holder_notice,
                 ..attach::Config::default()
             },
         }
