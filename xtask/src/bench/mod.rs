@@ -1,9 +1,11 @@
 //! `cargo xtask bench vs-go`: the official provisioner and ours on the same real control plane,
 //! with the same driver, in one run. `cargo xtask bench api`: the API servers, see [`api`].
+//! `cargo xtask bench attach`: the attachers, see [`attach`].
 //! `cargo xtask bench bind`: the binders, see [`bind`].
 //! `cargo xtask bench driver`: the drivers, see [`driver`].
 
 mod api;
+mod attach;
 mod audit;
 mod bind;
 mod contender;
@@ -52,11 +54,13 @@ pub fn bench(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "vs-go" => vs_go(&Args::read(rest)?),
         Some((name, rest)) if name == "api" => api::bench(rest),
+        Some((name, rest)) if name == "attach" => attach::bench(rest),
         Some((name, rest)) if name == "bind" => bind::bench(rest),
         Some((name, rest)) if name == "driver" => driver::bench(rest),
         _ => bail!(
             "say `bench vs-go [--claims N] [--rounds R] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
+             `bench attach [--pairs N] [--rounds R] [--json FILE]`, \
              `bench bind [--volumes N,N] [--claims N] [--json FILE]`, or `bench driver [--rounds R]`"
         ),
     }
