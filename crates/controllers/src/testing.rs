@@ -33,6 +33,11 @@ impl Bench {
         Self { api, shutdown, server }
     }
 
+    /// The API as it answers another user.
+    pub(crate) fn api_as(&self, user: &str, groups: &[&str]) -> Api {
+        Api::new(self.server.client_as(user, groups.iter().copied()))
+    }
+
     /// A process of its own: caches and loops that can be dropped as one.
     pub(crate) fn process(&self) -> Process {
         self.process_with(Api::new(self.server.client()))

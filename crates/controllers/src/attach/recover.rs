@@ -109,7 +109,7 @@ impl Controller {
     }
 
     /// Whether the attachment stands; `None` when nobody can tell, so that nothing changes.
-    async fn is_attached(&self, entry: &OnNode) -> Option<bool> {
+    pub(super) async fn is_attached(&self, entry: &OnNode) -> Option<bool> {
         let spec = entry.spec.as_ref()?;
         if !self.must_attach(&spec.driver) {
             return Some(true);

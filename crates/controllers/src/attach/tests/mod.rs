@@ -1,7 +1,11 @@
 //! The controller over a real API server, with a stand-in for the driver's attacher.
 
+mod attachments;
 mod feeding;
+mod lanes;
+mod notices;
 mod reconciler;
+mod recovery;
 mod reports;
 mod rig;
 
