@@ -267,6 +267,8 @@ mod tests {
         );
         assert_eq!(config.settings.binder_resync, Duration::from_secs(15));
         assert!(config.settings.dynamic_provisioning && config.settings.unused_condition);
+        // The timer is on as in kube-controller-manager, and off where everything is embedded.
+        assert!(!config.settings.no_force_detach && Settings::default().no_force_detach);
     }
 
     #[test]
