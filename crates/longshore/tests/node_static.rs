@@ -110,7 +110,7 @@ fn hand_made_directories_serve_pods_through_a_crash() {
     let uid = up.json("pod", "local")["metadata"]["uid"].as_str().unwrap().to_owned();
     let target = format!("pods/{uid}/volumes/kubernetes.io~local-volume/local");
     let target = up.data_dir.join("nodes").join(&node).join(target).display().to_string();
-    let bound = || mounts_below(&up.data_dir).iter().any(|point| *point == target);
+    let bound = || mounts_below(&up.data_dir).contains(&target);
     assert!(bound(), "{target} is a mount of its own");
 
     up.kill();

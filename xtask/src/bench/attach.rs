@@ -242,13 +242,16 @@ impl Ring<'_> {
 
     fn measure(&self, program: &Program, name: &str, user: &str, pairs: usize) -> Result<Figures> {
         let pid = program.pid();
-        self.burst(&format!("{name}-warm"), WARM_UP, || Ok(()))?;
+        let warm = names(&format!("{name}-warm"), WARM_UP);
+        self.burst(&warm, || Ok(()))?;
+        self.delete_volumes(&warm)?;
         std::thread::sleep(QUIET);
         let idle = process::memory(pid)?;
         let log = self.cluster.audit_log().context("the cluster has no audit log")?;
         // Making the volumes is not measured, nor is their deletion.
+        let names = names(name, pairs);
         let mut began = None;
-        let burst = self.burst(name, pairs, || {
+        let burst = self.burst(&names, || {
             began = Some((Mark::now(log.clone())?, process::cpu_seconds(pid)?, Peak::of(pid)));
             Ok(())
         })?;
@@ -256,6 +259,7 @@ impl Ring<'_> {
         let (peak_rss_kib, cpu_seconds) = (peak.kib(), process::cpu_seconds(pid)? - cpu);
         std::thread::sleep(AUDIT_DELAY);
         let requests = mark.requests_of(user)?;
+        self.delete_volumes(&names)?;
         std::thread::sleep(QUIET);
         let after = process::memory(pid)?;
         let (attach_seconds, detach_seconds) = burst;
@@ -271,15 +275,9 @@ impl Ring<'_> {
         })
     }
 
-    /// Attaches and detaches `count` volumes of its own: seconds for each.
-    fn burst(
-        &self,
-        prefix: &str,
-        count: usize,
-        begin: impl FnOnce() -> Result<()>,
-    ) -> Result<(f64, f64)> {
-        let names: Vec<String> = (0..count).map(|at| format!("{prefix}-{at}")).collect();
-        send_all(self.server, &names, |connection, name| {
+    /// Makes volumes, attaches and detaches them: seconds for each of the two.
+    fn burst(&self, names: &[String], begin: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
+        send_all(self.server, names, |connection, name| {
             let at: usize = name.rsplit('-').next().and_then(|at| at.parse().ok()).unwrap_or(0);
             let handle = &self.mock.handles[at];
             connection.call("POST", VOLUMES, Some(&volume(name, handle))).map(drop)
@@ -287,20 +285,29 @@ impl Ring<'_> {
         let seen = Seen::start(self.server)?;
         begin()?;
         let first = Instant::now();
-        send_all(self.server, &names, |connection, name| {
+        send_all(self.server, names, |connection, name| {
             connection.call("POST", ATTACHMENTS, Some(&attachment(name))).map(drop)
         })?;
-        let attached = seen.all(&names, Happened::Attached)? - first;
+        let attached = seen.all(names, Happened::Attached)? - first;
         let first = Instant::now();
-        send_all(self.server, &names, |connection, name| {
+        send_all(self.server, names, |connection, name| {
             connection.call("DELETE", &format!("{ATTACHMENTS}/{name}"), None).map(drop)
         })?;
-        let detached = seen.all(&names, Happened::Gone)? - first;
-        send_all(self.server, &names, |connection, name| {
-            connection.call("DELETE", &format!("{VOLUMES}/{name}"), None).map(drop)
-        })?;
+        let detached = seen.all(names, Happened::Gone)? - first;
         Ok((attached.as_secs_f64(), detached.as_secs_f64()))
     }
+
+    /// The attacher then takes its finalizer off each of them.
+    fn delete_volumes(&self, names: &[String]) -> Result<()> {
+        send_all(self.server, names, |connection, name| {
+            connection.call("DELETE", &format!("{VOLUMES}/{name}"), None).map(drop)
+        })
+        .map(drop)
+    }
+}
+
+fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("{prefix}-{at}")).collect()
 }
 
 fn volume(name: &str, handle: &str) -> Value {

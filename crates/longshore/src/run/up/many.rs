@@ -185,8 +185,10 @@ impl One {
             State::Up | State::Down { .. } if out_of_service => {
                 if let Some(child) = &mut self.child {
                     child.kill().await.context("cannot end the process of the node")?;
+                    self.child = None;
+                    // Should the fence fail: everybody has to know that the node is down.
+                    self.state = State::Down { why: "was ended to fence it".into(), told: false };
                 }
-                self.child = None;
                 fence::node(&self.config).await.context("cannot fence the node")?;
                 outage::fenced(api, recorder, node).await?;
                 self.state = State::Fenced;
