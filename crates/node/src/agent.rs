@@ -1,11 +1,11 @@
 //! The node agent: everything of one node in one value.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, Recorder, Scope};
+use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope};
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::{Notify, watch};
@@ -19,6 +19,7 @@ use crate::pods::pod_dir::remove_pod_dir;
 use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
 use crate::pods::worker::{PodDeps, Worker};
 use crate::registration::Registrar;
+use crate::volumes::stats::NodeStats;
 use crate::volumes::{Deps, VolumeManager, make_dir};
 
 /// How pods are run.
@@ -69,17 +70,61 @@ pub struct NodeAgent {
     config: NodeConfig,
     api: Api,
     drivers: Arc<Drivers>,
+    settings: Settings,
+}
+
+/// What few change.
+struct Settings {
+    metrics: Metrics,
+    stats: NodeStats,
+    selinux: bool,
+    mount_patience: Duration,
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a pod waits for its volumes before somebody looks why.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(123);
 const START_RETRY: Duration = Duration::from_millis(500);
 
 impl NodeAgent {
     /// An agent over an API client.
     #[must_use]
     pub fn new(config: NodeConfig, api: Api) -> Self {
-        Self { config, api, drivers: Arc::default() }
+        let settings = Settings {
+            metrics: Metrics::new(),
+            stats: NodeStats::new(&config.node_name),
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+            mount_patience: MOUNT_PATIENCE,
+        };
+        Self { config, api, drivers: Arc::default(), settings }
+    }
+
+    /// Counts and measures into these metrics.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
+        self.settings.metrics = metrics.clone();
+        self
+    }
+
+    /// Whether volumes are mounted with SELinux labels; by default if the node has SELinux.
+    #[must_use]
+    pub fn with_selinux(mut self, selinux: bool) -> Self {
+        self.settings.selinux = selinux;
+        self
+    }
+
+    /// How long a pod may wait for its volumes before the node looks for a full one; 2 min 3 s.
+    #[must_use]
+    pub fn with_mount_patience(mut self, patience: Duration) -> Self {
+        self.settings.mount_patience = patience;
+        self
+    }
+
+    /// How full the volumes of this node's pods are.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        self.settings.stats.clone()
     }
 
     /// The drivers registered on this node.
@@ -112,20 +157,24 @@ impl NodeAgent {
         let mut tasks = JoinSet::new();
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         tasks.spawn(node.run(inner.clone()));
+        let (csi_drivers, _) = Cache::<CsiDriver>::start(&self.api, Scope::all(), &inner);
         let registrar = Registrar::new(
             self.api.clone(),
             self.drivers.clone(),
+            csi_drivers.clone(),
             paths.clone(),
             &self.config.node_name,
         );
         let token = inner.clone();
+        let serving = registrar.clone();
         tasks.spawn(async move {
+            let registrar = serving;
             if let Err(error) = registrar.run(token).await {
                 tracing::error!(%error, "driver registration ended");
             }
         });
-        let mut running =
-            Running::start(&self.config, &self.api, &self.drivers, paths, &inner).await;
+        let shared = Shared { registrar, csi_drivers, paths };
+        let mut running = Running::start(&self, shared, &inner).await;
         running.supervise(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
@@ -169,22 +218,26 @@ struct Running {
     workers: JoinSet<()>,
     loops: JoinSet<()>,
     inner: CancellationToken,
+    /// The first look at all pods is still going on.
+    first_pass: bool,
+}
+
+/// What registration and volumes have in common.
+struct Shared {
+    registrar: Arc<Registrar>,
+    csi_drivers: Cache<CsiDriver>,
+    paths: NodePaths,
 }
 
 impl Running {
-    async fn start(
-        config: &NodeConfig,
-        api: &Api,
-        drivers: &Arc<Drivers>,
-        paths: NodePaths,
-        inner: &CancellationToken,
-    ) -> Self {
+    async fn start(agent: &NodeAgent, shared: Shared, inner: &CancellationToken) -> Self {
+        let NodeAgent { config, api, drivers, settings } = agent;
+        let Shared { registrar, csi_drivers, paths } = shared;
         let name = &config.node_name;
         let (pods, _) =
             Cache::<Pod>::start(api, Scope::fields(format!("spec.nodeName={name}")), inner);
         let (node, _) =
             Cache::<Node>::start(api, Scope::fields(format!("metadata.name={name}")), inner);
-        let (csi_drivers, _) = Cache::<CsiDriver>::start(api, Scope::all(), inner);
         // Nobody waits for it to be synced: without the right to watch claims, they are asked for.
         let (claims, _) = Cache::<Claim>::start(api, Scope::all(), inner);
         let (recorder, _) = Recorder::start(api, "kubelet", name, inner);
@@ -200,6 +253,9 @@ impl Running {
             drivers: drivers.clone(),
             paths: paths.clone(),
             node_name: name.clone(),
+            selinux: settings.selinux,
+            metrics: settings.metrics.clone(),
+            stats: settings.stats.clone(),
         });
         let (stop_pods, stop_receiver) = watch::channel(None);
         let hidden = config.hidden_dirs.iter().chain([&config.root_dir]);
@@ -213,6 +269,8 @@ impl Running {
             hidden,
             run_any_image: config.run_any_image_on_host,
             stop_pods: stop_receiver,
+            registrar,
+            mount_patience: settings.mount_patience,
         });
         let mut running = Self {
             mode: config.pods,
@@ -225,6 +283,7 @@ impl Running {
             workers: JoinSet::new(),
             loops: JoinSet::new(),
             inner: inner.clone(),
+            first_pass: true,
         };
         running.resume();
         running
@@ -242,8 +301,10 @@ impl Running {
                 self.workers.spawn(end_orphan(self.deps.clone(), uid));
             }
         }
+        self.first_pass = false;
         self.volumes.all_pods_known();
         self.loops.spawn(self.volumes.clone().run(self.inner.clone()));
+        self.loops.spawn(self.volumes.clone().collect_stats(self.inner.clone()));
     }
 
     async fn supervise(&mut self, shutdown: &CancellationToken) {
@@ -287,7 +348,8 @@ impl Running {
             let (updates, receiver) = watch::channel(Some(pod.clone()));
             let task = match self.mode {
                 PodsMode::Process => {
-                    self.workers.spawn(Worker::new(self.deps.clone(), pod, receiver).run())
+                    let worker = Worker::new(self.deps.clone(), pod, receiver, self.first_pass);
+                    self.workers.spawn(worker.run())
                 }
                 PodsMode::None => self.workers.spawn(mount_only(self.deps.clone(), pod, receiver)),
             };

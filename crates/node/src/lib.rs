@@ -10,6 +10,7 @@
 
 mod agent;
 pub mod drivers;
+pub mod http;
 pub mod liveness;
 pub mod node_object;
 pub mod pods;
@@ -21,3 +22,4 @@ pub mod volumes;
 pub use agent::{NodeAgent, NodeConfig, NodeError, PodsMode};
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;
+pub use volumes::stats::NodeStats;

@@ -9,10 +9,14 @@
 
 pub mod access;
 pub mod claim;
+pub mod expand;
 pub mod fsgroup;
 pub mod lifecycle;
 pub mod names;
 pub mod paths;
+pub mod populate;
 pub mod registration;
+pub mod selinux;
+pub mod tokens;
 pub mod verdict;
 pub mod world;

@@ -101,6 +101,30 @@ impl NodePaths {
         self.local_mounts().join(escape(volume))
     }
 
+    /// Directory of all CSI volumes that are used as devices.
+    #[must_use]
+    pub fn block_volumes(&self) -> PathBuf {
+        self.csi_plugins().join("volumeDevices")
+    }
+
+    /// Where the parts of one volume that is used as a device lie.
+    #[must_use]
+    pub fn block(&self, spec_name: &str) -> BlockPaths {
+        let (root, name) = (self.block_volumes(), escape(spec_name));
+        BlockPaths {
+            data: root.join(&name).join("data"),
+            dev: root.join(&name).join("dev"),
+            staging: root.join("staging").join(&name),
+            publish: root.join("publish").join(&name),
+        }
+    }
+
+    /// Link to a device in the directory of its pod.
+    #[must_use]
+    pub fn block_link(&self, uid: &str, spec_name: &str) -> PathBuf {
+        self.pod(uid).join("volumeDevices").join(CSI_DIR).join(escape(spec_name))
+    }
+
     /// Bind mount of one `subPath`.
     #[must_use]
     pub fn sub_path(&self, uid: &str, spec_name: &str, container: &str, index: usize) -> PathBuf {
@@ -110,6 +134,19 @@ impl NodePaths {
             .join(container)
             .join(index.to_string())
     }
+}
+
+/// Where the parts of a volume that is used as a device lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockPaths {
+    /// Directory of the metadata file.
+    pub data: PathBuf,
+    /// Directory of this node's binds of the device, one per pod.
+    pub dev: PathBuf,
+    /// Staging directory.
+    pub staging: PathBuf,
+    /// Directory of the files to which the driver publishes, one per pod.
+    pub publish: PathBuf,
 }
 
 /// The mount point inside a staging directory.
@@ -159,6 +196,23 @@ impl VolData {
             ("volumeHandle", handle),
             ("volumeLifecycleMode", if inline { "Ephemeral" } else { "Persistent" }),
         ])
+    }
+
+    /// Metadata of a volume that is used as a device.
+    #[must_use]
+    pub fn mapped(driver: &str, handle: &str, spec_name: &str, node: &str) -> Self {
+        let mut data = Self::published(driver, handle, spec_name, node, false);
+        data.0.remove("volumeLifecycleMode");
+        data
+    }
+
+    /// With the SELinux label of the mount, if there is one.
+    #[must_use]
+    pub fn with_context(mut self, label: &str) -> Self {
+        if !label.is_empty() {
+            self.0.insert("seLinuxMountContext".to_owned(), label.to_owned());
+        }
+        self
     }
 
     fn from_pairs<const N: usize>(pairs: [(&str, &str); N]) -> Self {
@@ -216,6 +270,25 @@ mod tests {
         );
         assert_eq!(paths.staging("main.csi.test", ""), Err(PathError::EmptyHandle));
         assert!(matches!(paths.staging("../x", "h"), Err(PathError::BadDriver(_))));
+    }
+
+    #[test]
+    fn devices_lie_as_recorded() {
+        let paths = NodePaths::new("/r");
+        let root = "/r/plugins/kubernetes.io/csi/volumeDevices";
+        let block = paths.block("pv");
+        for (path, expected) in [
+            (block.data, format!("{root}/pv/data")),
+            (block.dev, format!("{root}/pv/dev")),
+            (block.staging, format!("{root}/staging/pv")),
+            (block.publish, format!("{root}/publish/pv")),
+            (paths.block_link("P", "pv"), "/r/pods/P/volumeDevices/kubernetes.io~csi/pv".into()),
+        ] {
+            assert_eq!(path, PathBuf::from(expected));
+        }
+        let data = VolData::mapped("d", "h", "pv", "n1");
+        assert_eq!(data.get("volumeLifecycleMode"), None);
+        assert_eq!(data.0.len(), 5);
     }
 
     #[test]

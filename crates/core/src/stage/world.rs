@@ -11,6 +11,10 @@ pub struct Wanted {
     pub attachable: bool,
     /// UIDs of the pods that want it.
     pub pods: BTreeSet<String>,
+    /// How many bytes it has; 0 when that does not matter here.
+    pub size: i64,
+    /// SELinux label to mount with; empty for none.
+    pub label: String,
 }
 
 /// What is known of a pod's mount of a volume.
@@ -35,6 +39,14 @@ pub struct Known {
     pub reconstructed: bool,
     /// Mounts of pods, by UID.
     pub pods: BTreeMap<String, PodMount>,
+    /// How many bytes its users see, as far as known; otherwise 0.
+    pub size: i64,
+    /// The driver said that it cannot grow as long as it is attached.
+    pub no_expand: bool,
+    /// Growing waits for news of the claim.
+    pub hold_size: bool,
+    /// SELinux label that it is mounted with; empty for none.
+    pub context: String,
 }
 
 /// What the node object says; read from our own watch of it.
@@ -95,6 +107,8 @@ pub enum Action {
     Unpublish { volume: String, pod: String },
     /// Stage if needed, then publish to the pod.
     Mount { volume: String, pod: String },
+    /// Let a pod see the volume's new size.
+    Expand { volume: String, pod: String },
     /// Undo the staging.
     Unstage { volume: String },
     /// Nothing is left on this node: stop counting the volume as in use.
@@ -107,9 +121,10 @@ impl Action {
     pub fn slot(&self) -> Slot {
         match self {
             Self::Unpublish { volume, pod } => Slot::pod(volume, pod),
-            Self::Mount { volume, .. } | Self::Unstage { volume } | Self::Forget { volume } => {
-                Slot::volume(volume)
-            }
+            Self::Mount { volume, .. }
+            | Self::Expand { volume, .. }
+            | Self::Unstage { volume }
+            | Self::Forget { volume } => Slot::volume(volume),
         }
     }
 
@@ -118,7 +133,9 @@ impl Action {
     #[must_use]
     pub fn backoff_slot(&self) -> Slot {
         match self {
-            Self::Unpublish { volume, pod } | Self::Mount { volume, pod } => Slot::pod(volume, pod),
+            Self::Unpublish { volume, pod }
+            | Self::Mount { volume, pod }
+            | Self::Expand { volume, pod } => Slot::pod(volume, pod),
             Self::Unstage { volume } | Self::Forget { volume } => Slot::volume(volume),
         }
     }
@@ -186,7 +203,8 @@ impl Plan<'_> {
 
     fn mount_wanted(&mut self) {
         for (volume, wanted) in &self.world.desired {
-            if attach_gate(self.world, volume).is_err() {
+            let mismatch = self.world.context_differs(volume);
+            if attach_gate(self.world, volume).is_err() || mismatch {
                 continue;
             }
             for pod in &wanted.pods {
@@ -194,12 +212,16 @@ impl Plan<'_> {
                     self.take(Action::Mount { volume: volume.clone(), pod: pod.clone() });
                 }
             }
+            if let Some(pod) = self.world.pod_to_expand(volume) {
+                self.take(Action::Expand { volume: volume.clone(), pod: pod.to_owned() });
+            }
         }
     }
 
     fn release_unused(&mut self) {
         for (volume, known) in &self.world.actual {
-            if !known.pods.is_empty() || self.world.desired.contains_key(volume) {
+            let wanted = self.world.desired.contains_key(volume);
+            if !known.pods.is_empty() || (wanted && !self.world.context_differs(volume)) {
                 continue;
             }
             match known.device {
@@ -239,6 +261,30 @@ impl World {
     pub fn needs_mount(&self, volume: &str, pod: &str) -> bool {
         let mount = self.actual.get(volume).and_then(|known| known.pods.get(pod));
         mount.is_none_or(|mount| mount.state != Mounted::Yes || mount.remount)
+    }
+
+    /// Whether the volume is there with another SELinux label than is wanted: then it must go first.
+    #[must_use]
+    pub fn context_differs(&self, volume: &str) -> bool {
+        let (wanted, known) = (self.desired.get(volume), self.actual.get(volume));
+        wanted.zip(known).is_some_and(|(wanted, known)| {
+            wanted.label != known.context && known.device != Mounted::No
+        })
+    }
+
+    /// A pod through which the volume can be grown, if it has to be.
+    #[must_use]
+    pub fn pod_to_expand(&self, volume: &str) -> Option<&str> {
+        let (wanted, known) = (self.desired.get(volume)?, self.actual.get(volume)?);
+        let due = known.size > 0 && wanted.size > known.size;
+        if !due || known.no_expand || known.hold_size {
+            return None;
+        }
+        let mounted = |pod: &&String| {
+            let mount = known.pods.get(*pod);
+            mount.is_some_and(|mount| mount.state == Mounted::Yes && !mount.remount)
+        };
+        wanted.pods.iter().find(mounted).map(String::as_str)
     }
 
     /// Whether another pod has, or may have, the volume: a single-pod volume is then refused.

@@ -48,9 +48,6 @@ pub async fn node(config: cli::node::Config) -> Result<()> {
         metrics: Some(metrics.clone()),
         ..ClientConfig::from_kubeconfig(kubeconfig)
     };
-    if let Some(address) = http_endpoint {
-        Endpoint::new(&metrics).serve(&address, &signal).await?;
-    }
     let exe = std::env::current_exe().context("cannot find this program")?;
     let config = longshore_node::NodeConfig {
         node_name,
@@ -67,5 +64,10 @@ pub async fn node(config: cli::node::Config) -> Result<()> {
         run_any_image_on_host,
     };
     let api = Api::new(client.client().await?);
-    NodeAgent::new(config, api).run(signal).await.map_err(Into::into)
+    let agent = NodeAgent::new(config, api).with_metrics(&metrics);
+    if let Some(address) = http_endpoint {
+        let endpoint = Endpoint::new(&metrics);
+        longshore_node::http::serve(&address, endpoint, agent.stats(), &signal).await?;
+    }
+    agent.run(signal).await.map_err(Into::into)
 }

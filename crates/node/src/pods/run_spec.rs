@@ -99,6 +99,16 @@ impl PodRun<'_> {
             let read_only = mount.read_only || self.is_read_only(&mount.name);
             binds.push(Bind { source, target, read_only, device: false });
         }
+        for device in &container.volume_devices {
+            let source = self.volumes.get(&device.name);
+            let source = source.ok_or_else(|| format!("device {} is not there", device.name))?;
+            if !device.device_path.starts_with('/') {
+                return Err(format!("devicePath {:?} is not absolute", device.device_path));
+            }
+            let target = PathBuf::from(&device.device_path);
+            let read_only = self.is_read_only(&device.name);
+            binds.push(Bind { source: source.clone(), target, read_only, device: true });
+        }
         // Outer mounts first, or they would cover the inner ones.
         binds.sort_by_key(|bind| bind.target.components().count());
         Ok(binds)

@@ -16,6 +16,7 @@ use longshore_core::stage::lifecycle::{
     self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
 };
 use longshore_core::stage::paths::NodePaths;
+use longshore_core::stage::populate;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,6 +28,7 @@ use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
 use super::status::{Facts, Waiting, status};
+use crate::registration::Registrar;
 use crate::shim::protocol::{Request, RunState, now_ms, read_runs, shim_dir};
 use crate::volumes::{PodVolumes, VolumeManager};
 
@@ -46,6 +48,9 @@ pub(crate) struct PodDeps {
     pub run_any_image: bool,
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
+    pub registrar: Arc<Registrar>,
+    /// How long a pod waits for its volumes before somebody looks why.
+    pub mount_patience: Duration,
 }
 
 /// See the module's description.
@@ -63,6 +68,11 @@ pub(crate) struct Worker {
     waiting: Waiting,
     written: Option<Value>,
     since: jiff::Timestamp,
+    /// It was found when the agent started.
+    first_pass: bool,
+    /// When to look why its volumes are not there.
+    look_at: Instant,
+    rejected: bool,
 }
 
 /// Why the worker stops its pod.
@@ -81,8 +91,12 @@ impl Worker {
         deps: Arc<PodDeps>,
         pod: Arc<Pod>,
         updates: watch::Receiver<Option<Arc<Pod>>>,
+        first_pass: bool,
     ) -> Self {
         Self {
+            first_pass,
+            look_at: Instant::now() + deps.mount_patience,
+            rejected: false,
             deps,
             pod,
             updates,
@@ -134,7 +148,14 @@ impl Worker {
 
     /// Volumes, then containers, until the pod has to stop.
     async fn live(&mut self) -> Stop {
-        self.deps.volumes.want(&self.pod);
+        let view = populate::View {
+            first_pass: self.first_pass,
+            terminating: self.pod.metadata.deleting(),
+            over: false,
+        };
+        if populate::wants(&view) {
+            self.deps.volumes.want(&self.pod);
+        }
         let mut volumes = self.deps.volumes.changes();
         loop {
             if let Some(stop) = self.stop_reason() {
@@ -151,6 +172,11 @@ impl Worker {
                 _ = self.updates.changed() => {}
                 _ = stop.changed() => {}
                 _ = volumes.changed(), if self.volumes.is_none() => {}
+                () = tokio::time::sleep_until(self.look_at), if self.volumes.is_none() => {
+                    if self.reject_if_full().await {
+                        return self.wait_for_stop().await;
+                    }
+                }
                 () = changed(self.shim_view.as_mut()) => {}
                 () = until(next.wake_at_ms) => {}
                 () = tokio::time::sleep(RETRY), if self.waiting.reason == "CreateContainerConfigError" => {}
@@ -343,6 +369,31 @@ impl Worker {
         self.deps.volumes.release(self.uid());
     }
 
+    /// The volumes do not come. If that is because the node is full, another node may have room.
+    async fn reject_if_full(&mut self) -> bool {
+        self.look_at = Instant::now() + self.deps.mount_patience;
+        let Some(full) = self.deps.volumes.full_driver(self.uid()).await else { return false };
+        self.deps.registrar.refresh(&full.driver).await;
+        let reason = "VolumeAttachmentLimitExceeded";
+        let text = format!(
+            "Node has reached its volume attachment limit, rejecting pod. {}: context deadline exceeded",
+            full.text
+        );
+        self.event(EventType::Warning, reason, &text);
+        let status = serde_json::json!({"phase": "Failed", "reason": reason,
+            "message": format!("Pod was rejected: {text}"),
+            "startTime": clock::seconds(self.pod.status.start_time.unwrap_or(self.since))});
+        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
+        let key = self.pod.metadata.key();
+        if let Err(error) = self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
+            tracing::warn!(pod = %key, %error, "pod not rejected; tried again later");
+            return false;
+        }
+        self.rejected = true;
+        self.finish().await;
+        true
+    }
+
     fn stop_reason(&mut self) -> Option<Stop> {
         let update = self.updates.borrow_and_update().clone();
         match update {
@@ -359,7 +410,8 @@ impl Worker {
     }
 
     async fn wait_for_stop(&mut self) -> Stop {
-        let next = if self.pod.finished() { None } else { Some(pending()) };
+        let settled = self.pod.finished() || self.rejected;
+        let next = if settled { None } else { Some(pending()) };
         loop {
             if let Some(stop) = self.stop_reason() {
                 return stop;
@@ -384,7 +436,7 @@ impl Worker {
         if stop == Stop::Deleted {
             let next = self.decide(true);
             let ran = next.phase != Phase::Pending;
-            if ran && !self.pod.finished() {
+            if ran && !self.pod.finished() && !self.rejected {
                 self.report(&next).await;
             }
         }

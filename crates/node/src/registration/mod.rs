@@ -13,14 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use longshore_cluster::Api;
+use longshore_cluster::{Api, Cache};
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::CsiDriver;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::registration::validate;
 use longshore_csi::registration::registration_client::RegistrationClient;
 use longshore_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use longshore_csi::v1;
 use tokio::net::UnixStream;
+use tokio::sync::watch as watch_channel;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
@@ -31,6 +35,8 @@ use watch::{Seen, Watcher};
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits are not asked for more often than this, in seconds.
+const SHORTEST_PERIOD: u64 = 10;
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(122);
 
@@ -54,6 +60,9 @@ enum RegisterError {
 /// Registers drivers as long as it runs.
 pub struct Registrar {
     drivers: Arc<Drivers>,
+    objects: Cache<CsiDriver>,
+    /// Changes with every driver's object.
+    news: watch_channel::Sender<u64>,
     paths: NodePaths,
     node: NodeInfo,
 }
@@ -66,8 +75,55 @@ struct Task {
 impl Registrar {
     /// For one node.
     #[must_use]
-    pub fn new(api: Api, drivers: Arc<Drivers>, paths: NodePaths, node_name: &str) -> Arc<Self> {
-        Arc::new(Self { drivers, paths, node: NodeInfo::new(api, node_name) })
+    pub fn new(
+        api: Api,
+        drivers: Arc<Drivers>,
+        objects: Cache<CsiDriver>,
+        paths: NodePaths,
+        node_name: &str,
+    ) -> Arc<Self> {
+        let (node, news) = (NodeInfo::new(api, node_name), watch_channel::Sender::new(0));
+        let registrar = Arc::new(Self { drivers, objects, news, paths, node });
+        let weak = Arc::downgrade(&registrar);
+        registrar.objects.subscribe(move |_| {
+            if let Some(registrar) = weak.upgrade() {
+                registrar.news.send_modify(|count| *count += 1);
+            }
+        });
+        registrar
+    }
+
+    /// Asks a driver again how many volumes fit on this node, and writes the answer down.
+    pub async fn refresh(&self, driver: &str) {
+        let Some(client) = self.drivers.client(driver) else { return };
+        if let Err(error) = self.install(driver, &client).await {
+            tracing::warn!(driver, %error, "limits of the driver not refreshed");
+        }
+    }
+
+    /// Refreshes a driver's limits as often as its object says.
+    async fn keep_limits(&self, driver: &str) {
+        let mut news = self.news.subscribe();
+        let mut last = Instant::now();
+        loop {
+            let object = self.objects.get(&ObjectKey::cluster(driver));
+            let period = object.and_then(|one| one.spec.node_allocatable_update_period_seconds);
+            let period = period.and_then(|seconds| u64::try_from(seconds).ok());
+            let period = period.map(|seconds| Duration::from_secs(seconds.max(SHORTEST_PERIOD)));
+            let due = async {
+                match period {
+                    Some(period) => tokio::time::sleep_until(last + period).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => {
+                    self.refresh(driver).await;
+                    last = Instant::now();
+                }
+                changed = news.changed() => if changed.is_err() { return std::future::pending().await },
+            }
+        }
     }
 
     /// Watches the registry directory until told to stop. Drivers stay registered then: a restart
@@ -121,11 +177,8 @@ impl Registrar {
     async fn keep_registered(&self, socket: &Path, stop: &CancellationToken) {
         let mut delay = BACKOFF_FIRST;
         let name = loop {
-            let attempt = tokio::select! {
-                () = stop.cancelled() => return,
-                attempt = self.register(socket) => attempt,
-            };
-            match attempt {
+            // Never dropped half-way: what it wrote would stay. A socket that is gone ends it soon.
+            match self.register(socket).await {
                 Ok(name) => break name,
                 Err(error) => {
                     tracing::warn!(socket = %socket.display(), %error, "driver not registered")
@@ -137,7 +190,10 @@ impl Registrar {
             }
         };
         tracing::info!(driver = name, socket = %socket.display(), "driver registered");
-        stop.cancelled().await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.keep_limits(&name) => {}
+        }
         self.deregister(&name).await;
     }
 

@@ -5,17 +5,25 @@
 //! starts what it answers. It wakes on events: a pod, the node object, a driver's registration, an
 //! operation's end, a back-off's end. Nothing is polled.
 
+mod block;
+mod expand;
 mod files;
 pub(crate) use files::make_dir;
 pub(crate) use mount_table::mounts_below;
 pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
 mod fsgroup;
+mod in_use;
+mod limits;
 mod mount;
 mod mount_table;
+mod mounting;
 mod own;
 mod reconstruct;
+mod report;
 mod resolve;
+pub mod stats;
 mod sub_path;
+mod tokens;
 mod unmount;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +31,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, EventType, Patch, Recorder};
+use longshore_cluster::{Api, Cache, Metrics, Recorder};
+use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
-use longshore_core::model::{ObjectKey, ObjectRef};
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_core::stage::world::{Action, Slot, World, decide};
@@ -36,9 +44,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::drivers::Drivers;
+use stats::{Gauges, NodeStats};
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(122);
+/// How often publish is repeated for drivers that want that, besides changes of the pod.
+const RESYNC: Duration = Duration::from_secs(75);
 
 /// What the manager is built from.
 pub struct Deps {
@@ -58,6 +69,12 @@ pub struct Deps {
     pub paths: NodePaths,
     /// This node.
     pub node_name: String,
+    /// The node enforces SELinux labels.
+    pub selinux: bool,
+    /// Where measurements go.
+    pub metrics: Metrics,
+    /// How full volumes are.
+    pub stats: NodeStats,
 }
 
 /// Who mounts a volume.
@@ -83,6 +100,8 @@ pub(crate) struct VolumeFacts {
     /// Absent for inline volumes, and for volumes known only from disk.
     pub volume: Option<Arc<Volume>>,
     pub inline: bool,
+    /// Pods use it as a device.
+    pub block: bool,
 }
 
 /// How a pod uses a volume.
@@ -92,6 +111,12 @@ pub(crate) struct Use {
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
+    /// The claim in between.
+    pub claim: Option<ObjectKey>,
+    /// How many bytes the claim said it has; 0 when that does not matter.
+    pub claim_size: i64,
+    /// SELinux label to mount with; empty for none.
+    pub label: String,
 }
 
 struct PodFacts {
@@ -132,6 +157,10 @@ pub enum PodVolumes {
 pub struct VolumeManager {
     deps: Deps,
     state: Mutex<State>,
+    tokens: tokens::Tokens,
+    gauges: Gauges,
+    /// Directories whose metadata cannot be read, by pod.
+    broken: Mutex<Vec<reconstruct::Broken>>,
     wake: Notify,
     changes: watch::Sender<u64>,
     claim_changes: watch::Sender<u64>,
@@ -144,9 +173,13 @@ impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
     #[must_use]
     pub fn new(deps: Deps) -> Arc<Self> {
+        let gauges = Gauges::register(&deps.metrics);
         let manager = Arc::new(Self {
+            gauges,
+            broken: Mutex::default(),
             deps,
             state: Mutex::default(),
+            tokens: tokens::Tokens::default(),
             wake: Notify::new(),
             changes: watch::Sender::new(0),
             claim_changes: watch::Sender::new(0),
@@ -161,9 +194,10 @@ impl VolumeManager {
             }
         });
         let weak = Arc::downgrade(&manager);
-        manager.deps.claims.subscribe(move |_| {
+        manager.deps.claims.subscribe(move |change| {
             if let Some(manager) = weak.upgrade() {
                 manager.claim_changes.send_modify(|count| *count += 1);
+                manager.claim_changed(change.object());
             }
         });
         manager
@@ -199,10 +233,40 @@ impl VolumeManager {
         self.spawn(self.clone().resolve_until_known(uid));
     }
 
-    /// Tells a changed pod, if its volumes are wanted.
+    /// Tells a changed pod, if its volumes are wanted. Drivers that want to be told again are.
     pub fn want_if_known(&self, pod: &Arc<Pod>) {
-        if let Some(known) = self.state().pods.get_mut(&pod.metadata.uid) {
+        let uid = &pod.metadata.uid;
+        {
+            let mut state = self.state();
+            let Some(known) = state.pods.get_mut(uid) else { return };
+            if known.pod.metadata.resource_version == pod.metadata.resource_version {
+                return;
+            }
             known.pod = pod.clone();
+        }
+        self.publish_again(Some(uid));
+    }
+
+    /// Marks the mounts of one pod, or of all, whose drivers want publish to be repeated.
+    fn publish_again(&self, only: Option<&str>) {
+        let mut state = self.state();
+        let State { world, volumes, .. } = &mut *state;
+        let mut found = false;
+        for (unique, known) in &mut world.actual {
+            let Some(facts) = volumes.get(unique) else { continue };
+            let driver = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
+            if driver.is_none_or(|driver| driver.spec.requires_republish != Some(true)) {
+                continue;
+            }
+            for (uid, mount) in &mut known.pods {
+                let due = mount.state == Mounted::Yes && only.is_none_or(|only| only == uid);
+                mount.remount |= due;
+                found |= due;
+            }
+        }
+        drop(state);
+        if found {
+            self.wake.notify_one();
         }
     }
 
@@ -210,6 +274,7 @@ impl VolumeManager {
     pub fn release(&self, uid: &str) {
         let mut state = self.state();
         state.pods.remove(uid);
+        self.tokens.forget(uid);
         state.world.unresolved.remove(uid);
         state.world.desired.retain(|_, wanted| {
             wanted.pods.remove(uid);
@@ -243,6 +308,7 @@ impl VolumeManager {
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
     pub async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
+        self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
             if changes.changed().await.is_err() {
@@ -306,10 +372,13 @@ impl VolumeManager {
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let _dropped = self.dropped.clone().drop_guard();
         let mut drivers = self.deps.drivers.changes();
+        let mut again = tokio::time::interval(RESYNC);
         loop {
             let next = self.pass();
             self.write_in_use().await;
+            self.clean_broken();
             tokio::select! {
+                _ = again.tick() => self.publish_again(None),
                 () = shutdown.cancelled() => break,
                 () = self.wake.notified() => {}
                 _ = drivers.changed() => self.state().backoff.clear(),
@@ -346,21 +415,11 @@ impl VolumeManager {
         state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
     }
 
-    fn look_at_node(&self, state: &mut State) {
-        let Some(node) = self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)) else {
-            return;
-        };
-        state.world.node.attached =
-            node.status.volumes_attached.iter().map(|volume| volume.name.clone()).collect();
-        if state.in_use_written.is_none() {
-            state.world.node.in_use = node.status.volumes_in_use.iter().cloned().collect();
-        }
-    }
-
     async fn act(self: Arc<Self>, action: Action) {
         let result = match &action {
             Action::Mount { volume, pod } => self.mount(volume, pod).await,
             Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
+            Action::Expand { volume, pod } => self.expand(volume, pod).await,
             Action::Unstage { volume } => self.unstage(volume).await,
             Action::Forget { .. } => Ok(()),
         };
@@ -385,35 +444,6 @@ impl VolumeManager {
         self.poke();
     }
 
-    fn clear_error(&self, state: &mut State, action: &Action) {
-        if let Action::Mount { pod, .. } = action
-            && let Some(facts) = state.pods.get_mut(pod)
-        {
-            facts.error = None;
-        }
-    }
-
-    // Unmount failures are logged only, as users know it: the pod is gone or going.
-    fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
-        let (Action::Mount { volume, pod }, step) = (action, failure.step) else {
-            tracing::warn!(?action, error = %failure.text, "will be tried again");
-            return;
-        };
-        let name =
-            state.volumes.get(volume).map_or(volume.as_str(), |facts| facts.spec_name.as_str());
-        let text = format!("MountVolume.{step} failed for volume \"{name}\" : {}", failure.text);
-        tracing::warn!(pod, volume, error = %text, "mount failed");
-        if let Some(facts) = state.pods.get_mut(pod) {
-            self.deps.recorder.event(
-                &ObjectRef::of::<Pod>(&facts.pod.metadata),
-                EventType::Warning,
-                "FailedMount",
-                &text,
-            );
-            facts.error = Some(text);
-        }
-    }
-
     /// Runs work that ends with the loop: dropping [`Self::run`] drops it too.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let dropped = self.dropped.clone();
@@ -428,52 +458,6 @@ impl VolumeManager {
     fn poke(&self) {
         self.changes.send_modify(|count| *count += 1);
         self.wake.notify_one();
-    }
-
-    /// Tells the node object which volumes are in use, as soon as the list changes.
-    async fn write_in_use(&self) {
-        let list = {
-            let mut state = self.state();
-            let Some(list) = state.world.volumes_in_use() else { return };
-            if self.is_written(&state, &list) {
-                return;
-            }
-            // What leaves the list counts as left from now on: the write may land at any moment.
-            state.world.node.in_use.retain(|name| list.contains(name));
-            list
-        };
-        let patch = serde_json::json!({"status": {"volumesInUse": list}});
-        let key = ObjectKey::cluster(&self.deps.node_name);
-        match self.deps.api.patch_status::<Node>(&key, Patch::Merge(&patch)).await {
-            Ok(_) => {
-                let mut state = self.state();
-                state.world.node.in_use = list.iter().cloned().collect();
-                state.in_use_written = Some(list);
-                drop(state);
-                self.wake.notify_one();
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot write volumesInUse");
-                self.retry_soon();
-            }
-        }
-    }
-
-    fn is_written(&self, state: &State, list: &[String]) -> bool {
-        match &state.in_use_written {
-            Some(written) => written == list,
-            None => {
-                let in_use: BTreeSet<&String> = state.world.node.in_use.iter().collect();
-                self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)).is_some()
-                    && in_use == list.iter().collect()
-            }
-        }
-    }
-
-    fn retry_soon(&self) {
-        let mut state = self.state();
-        let until = Instant::now() + BACKOFF_FIRST;
-        state.backoff.insert(Slot::volume("volumesInUse"), Backoff { delay: BACKOFF_FIRST, until });
     }
 }
 

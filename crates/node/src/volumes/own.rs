@@ -18,9 +18,7 @@ use longshore_core::stage::world::PodMount;
 use tokio::process::Command;
 
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
-use super::{
-    OpError, Plugin, Use, VolumeFacts, VolumeManager, files, fsgroup, mount_table, sub_path,
-};
+use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, mount_table, sub_path};
 
 const SET_UP: &str = "SetUp";
 const MOUNT_DEVICE: &str = "MountDevice";
@@ -194,12 +192,9 @@ impl VolumeManager {
         };
         let only =
             pod.spec.security_context.fs_group_change_policy.as_deref() == Some("OnRootMismatch");
-        let root = target.clone();
-        let done = tokio::task::spawn_blocking(move || fsgroup::apply(&root, group, only)).await;
-        let uncertain = |error: &dyn std::fmt::Display| {
-            OpError::new(SET_UP, Failure::Uncertain, format!("applyFSGroup failed: {error}"))
-        };
-        done.map_err(|error| uncertain(&error))?.map_err(|error| uncertain(&error))
+        self.give_to_group(pod, target, group, only).await.map_err(|text| {
+            OpError::new(SET_UP, Failure::Uncertain, format!("applyFSGroup failed: {text}"))
+        })
     }
 
     pub(super) async fn unmount_own(

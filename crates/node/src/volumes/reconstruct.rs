@@ -1,15 +1,17 @@
 //! What an earlier life of this process left on disk.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use longshore_core::model::ObjectKey;
 use longshore_core::stage::names::{local_volume_name, pod_volume_name, unique_volume_name};
-use longshore_core::stage::paths::{CSI_DIR, VolData};
+use longshore_core::stage::paths::{CSI_DIR, VolData, publish_target};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
 
-use super::{Plugin, VolumeFacts, VolumeManager, files};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::{Plugin, VolumeFacts, VolumeManager, files, mount_table};
 
 impl VolumeManager {
     /// Reads the directories of pods and of staged volumes. Everything found may be mounted.
@@ -37,6 +39,9 @@ impl VolumeManager {
             self.remember(&unique, own_facts(Plugin::Local, &name));
             self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
         }
+        for name in names_in(&self.deps.paths.block_volumes()) {
+            self.found_mapped(&name);
+        }
         for driver in names_in(&self.deps.paths.csi_plugins()) {
             let dir = self.deps.paths.csi_plugins().join(&driver);
             for hash in names_in(&dir) {
@@ -49,9 +54,15 @@ impl VolumeManager {
     }
 
     fn found_published(&self, uid: &str, name: &str) {
-        let Some(data) = readable(&self.deps.paths.publish(uid, name)) else { return };
-        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
-        else {
+        let dir = self.deps.paths.publish(uid, name);
+        self.gauges.reconstructed();
+        let data = readable(&dir);
+        let parts = data.as_ref().and_then(|data| {
+            data.get("driverName").zip(data.get("volumeHandle")).map(|both| (data, both))
+        });
+        let Some((data, (driver, handle))) = parts else {
+            self.gauges.not_reconstructed();
+            self.broken.lock().push(Broken { uid: uid.to_owned(), name: name.to_owned(), dir });
             return;
         };
         let inline = data.get("volumeLifecycleMode") == Some("Ephemeral");
@@ -65,6 +76,62 @@ impl VolumeManager {
         known.pods.insert(uid.to_owned(), mount);
         if !inline {
             known.device = Mounted::Unknown;
+            known.context = data.get("seLinuxMountContext").unwrap_or_default().to_owned();
+        }
+    }
+
+    /// Volumes whose metadata was lost and whose pods are gone: nobody can ask their driver, so they
+    /// are unmounted here, once. Those of pods that still want them are left alone.
+    pub(super) fn clean_broken(&self) {
+        if self.broken.lock().is_empty() {
+            return;
+        }
+        let unwanted: Vec<Broken> = {
+            let state = self.state();
+            if !state.world.ready_to_unmount {
+                return;
+            }
+            let gone = |one: &mut Broken| {
+                !state.pods.contains_key(&one.uid) && !state.world.unresolved.contains(&one.uid)
+            };
+            self.broken.lock().extract_if(.., gone).collect()
+        };
+        for one in unwanted {
+            self.gauges.forced();
+            match force_clean(&one.dir) {
+                Ok(()) => tracing::warn!(
+                    uid = one.uid,
+                    volume = one.name,
+                    "unmounted without its driver: its metadata was lost"
+                ),
+                Err(error) => {
+                    self.gauges.not_forced();
+                    tracing::error!(dir = %one.dir.display(), %error, "a volume without metadata stays; unmount it by hand");
+                }
+            }
+        }
+    }
+
+    /// A volume that pods use as a device: everybody who has a file of it may have it.
+    fn found_mapped(&self, name: &str) {
+        let places = self.deps.paths.block(name);
+        let Some(data) = readable(&places.data) else { return };
+        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
+        else {
+            return;
+        };
+        let unique = unique_volume_name(driver, handle);
+        let spec_name = data.get("specVolID").unwrap_or(name);
+        self.remember(
+            &unique,
+            VolumeFacts { block: true, ..csi_facts(driver, handle, spec_name, false) },
+        );
+        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
+        let mut state = self.state();
+        let known = state.world.actual.entry(unique).or_default();
+        known.device = Mounted::Unknown;
+        for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
+            known.pods.insert(uid, mount);
         }
     }
 
@@ -76,7 +143,10 @@ impl VolumeManager {
         };
         let unique = unique_volume_name(driver, handle);
         self.remember(&unique, csi_facts(driver, handle, "", false));
-        self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
+        let mut state = self.state();
+        let known = state.world.actual.entry(unique).or_default();
+        known.device = Mounted::Unknown;
+        known.context = data.get("seLinuxMountContext").unwrap_or_default().to_owned();
     }
 
     /// A directory below a pod in which this node itself mounts something.
@@ -101,6 +171,21 @@ impl VolumeManager {
     }
 }
 
+/// A published volume whose metadata cannot be read.
+pub(super) struct Broken {
+    uid: String,
+    name: String,
+    dir: PathBuf,
+}
+
+fn force_clean(dir: &Path) -> std::io::Result<()> {
+    let target = publish_target(dir);
+    while mount_table::is_mount_point(&target)? {
+        unmount(&target, UnmountFlags::NOFOLLOW)?;
+    }
+    files::clean(&target)
+}
+
 fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> VolumeFacts {
     VolumeFacts {
         plugin: Plugin::Csi,
@@ -109,6 +194,7 @@ fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> Volum
         spec_name: spec_name.to_owned(),
         volume: None,
         inline,
+        block: false,
     }
 }
 
@@ -124,6 +210,12 @@ fn readable(dir: &Path) -> Option<VolData> {
             None
         }
     }
+}
+
+/// Names of whatever is in `dir`; none when it does not exist.
+fn files_in(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Names of the directories in `dir`; none when it does not exist.

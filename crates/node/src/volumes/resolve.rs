@@ -14,6 +14,7 @@ use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_cla
 use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
 
 use longshore_core::stage::paths::publish_target;
+use longshore_core::stage::selinux::{admit, label_of, mount_label};
 use tokio::time::Instant;
 
 use super::{BACKOFF_FIRST, BACKOFF_MAX, Plugin, Use, VolumeFacts, VolumeManager};
@@ -27,12 +28,14 @@ struct Found {
     one: Use,
     facts: VolumeFacts,
     attachable: bool,
+    /// How many bytes the volume has; 0 when that does not matter.
+    size: i64,
 }
 
 /// What is behind one volume of a pod.
 enum Behind {
     /// A driver stages and publishes it.
-    Driver(Found),
+    Driver(Box<Found>),
     /// A directory of this node, used as it is.
     Host(PathBuf),
 }
@@ -89,7 +92,7 @@ impl VolumeManager {
         let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
         for (name, one) in behind {
             match one {
-                Behind::Driver(one) => drop(found.insert(name, one)),
+                Behind::Driver(one) => drop(found.insert(name, *one)),
                 Behind::Host(path) => drop(host.insert(name, path)),
             }
         }
@@ -103,6 +106,8 @@ impl VolumeManager {
         for found in found.into_values() {
             let wanted = state.world.desired.entry(found.one.unique.clone()).or_default();
             wanted.attachable = found.attachable;
+            wanted.size = wanted.size.max(found.size);
+            wanted.label.clone_from(&found.one.label);
             wanted.pods.insert(uid.to_owned());
             state.volumes.insert(found.one.unique, found.facts);
         }
@@ -177,11 +182,14 @@ impl VolumeManager {
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
             let unique = pod_volume_name(uid, &volume.name);
-            Behind::Driver(Found {
+            Behind::Driver(Box::new(Found {
                 one: Use {
                     unique,
                     read_only: inline.read_only,
                     path: publish_target(&self.deps.paths.publish(uid, &volume.name)),
+                    claim: None,
+                    claim_size: 0,
+                    label: String::new(),
                 },
                 facts: VolumeFacts {
                     plugin: Plugin::Csi,
@@ -190,9 +198,11 @@ impl VolumeManager {
                     spec_name: volume.name.clone(),
                     volume: None,
                     inline: true,
+                    block: false,
                 },
                 attachable: false,
-            })
+                size: 0,
+            }))
         }))
     }
 
@@ -205,21 +215,47 @@ impl VolumeManager {
         owner: Option<&str>,
         usage: &Usage,
     ) -> Result<Behind, Cause> {
-        let volume = self.volume_behind(pod, claim_name, owner).await?;
+        let (claim, volume) = self.volume_behind(pod, claim_name, owner).await?;
         let block = volume.volume_mode() == "Block";
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
         check_mode(&pod_volume.name, block, mounts, devices)
             .map_err(|refusal| Cause::lasting(refusal.to_string()))?;
-        if block {
-            return Err(Cause::lasting("block volumes are not served by this node yet".to_owned()));
-        }
-        if let Some(path) = host_directory(&volume).map_err(Cause::lasting)? {
+        let there = if block { local_device(&volume) } else { host_directory(&volume) };
+        if let Some(path) = there.map_err(Cause::lasting)? {
             return Ok(Behind::Host(path));
         }
-        self.found_volume(&pod.metadata.uid, volume, read_only)
-            .map(Behind::Driver)
-            .map_err(Cause::lasting)
+        let mut found =
+            self.found_volume(&pod.metadata.uid, volume, read_only).map_err(Cause::lasting)?;
+        found.one.claim = Some(claim.metadata.key());
+        found.one.claim_size = claim.status.capacity.get("storage").map_or(0, |size| size.bytes());
+        found.one.label = self.label(pod, &pod_volume.name, &found).map_err(Cause::lasting)?;
+        Ok(Behind::Driver(Box::new(found)))
+    }
+
+    /// The SELinux label that a volume is mounted with for a pod; empty for none.
+    fn label(&self, pod: &Pod, volume: &str, found: &Found) -> Result<String, String> {
+        if !self.deps.selinux || found.facts.plugin != Plugin::Csi {
+            return Ok(String::new());
+        }
+        let label = label_of(pod, volume).map_err(|refusal| refusal.to_string())?;
+        let driver = self.deps.csi_drivers.get(&ObjectKey::cluster(&found.facts.driver));
+        let mounts = driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true));
+        let label = mount_label(pod, &label, mounts);
+        if !mounts {
+            return Ok(label);
+        }
+        let state = self.state();
+        let wanted = state.world.desired.get(&found.one.unique);
+        let others = wanted.filter(|wanted| wanted.pods.iter().any(|uid| *uid != pod.metadata.uid));
+        let first = others.map(|wanted| wanted.label.as_str());
+        admit(&found.facts.spec_name, first, &label).map_err(|refusal| {
+            let volume = found.facts.volume.as_ref();
+            let mode = volume.and_then(|volume| volume.spec.access_modes.first());
+            self.gauges.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
+            refusal.to_string()
+        })?;
+        Ok(label)
     }
 
     /// The volume that a claim is bound to.
@@ -228,7 +264,7 @@ impl VolumeManager {
         pod: &Pod,
         claim_name: &str,
         owner: Option<&str>,
-    ) -> Result<Volume, Cause> {
+    ) -> Result<(Claim, Volume), Cause> {
         let failed = |error: longshore_cluster::ApiError| Cause::lasting(error.to_string());
         let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
         let claim = self.deps.api.get::<Claim>(&key).await.map_err(failed)?;
@@ -246,13 +282,14 @@ impl VolumeManager {
             .ok_or_else(|| Cause::lasting(format!("persistentvolume \"{name}\" not found")))?;
         let ours = |reference: &ObjectReference| reference.uid == claim.metadata.uid;
         if volume.spec.claim_ref.as_ref().is_some_and(ours) {
-            return Ok(volume);
+            return Ok((claim, volume));
         }
         Err(Cause::lasting(Refusal::Stolen(name.to_owned()).to_string()))
     }
 
     fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, String> {
         let name = volume.metadata.name.clone();
+        let block = volume.volume_mode() == "Block";
         let (plugin, driver, handle) = match &volume.spec {
             VolumeSpec { csi: Some(csi), .. } => {
                 (Plugin::Csi, csi.driver.clone(), csi.volume_handle.clone())
@@ -269,15 +306,21 @@ impl VolumeManager {
         let (unique, path, attachable) = if plugin == Plugin::Csi {
             let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver));
             let unique = unique_volume_name(&driver, &handle);
-            let path = publish_target(&self.deps.paths.publish(uid, &name));
+            let path = match block {
+                true => self.deps.paths.block(&name).publish.join(uid),
+                false => publish_target(&self.deps.paths.publish(uid, &name)),
+            };
             (unique, path, object.is_none_or(|object| object.attach_required()))
         } else {
             let path = self.deps.paths.own_volume(uid, plugin.dir(), &name);
             (plugin.unique_name(uid, &name), path, false)
         };
+        let size = if read_only { 0 } else { volume.capacity().bytes() };
         let volume = Some(Arc::new(volume));
-        let facts = VolumeFacts { plugin, driver, handle, spec_name: name, volume, inline: false };
-        Ok(Found { one: Use { unique, read_only, path }, facts, attachable })
+        let facts =
+            VolumeFacts { plugin, driver, handle, spec_name: name, volume, inline: false, block };
+        let one = Use { unique, read_only, path, claim: None, claim_size: 0, label: String::new() };
+        Ok(Found { one, facts, attachable, size })
     }
 }
 
@@ -308,6 +351,22 @@ impl Unresolved {
             self.cause.text
         )
     }
+}
+
+/// The device of a local volume that is used as one; devices of drivers come later.
+fn local_device(volume: &Volume) -> Result<Option<PathBuf>, String> {
+    use std::os::unix::fs::FileTypeExt;
+    let name = &volume.metadata.name;
+    let VolumeSpec { csi, local, .. } = &volume.spec;
+    let path = match (csi, local) {
+        (Some(_), _) => return Ok(None),
+        (None, Some(local)) => PathBuf::from(&local.path),
+        (None, None) => {
+            return Err(format!("persistentvolume \"{name}\" cannot be used as a device"));
+        }
+    };
+    let device = std::fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
+    if device { Ok(Some(path)) } else { Err(format!("{} is not a block device", path.display())) }
 }
 
 /// The directory of a hostPath volume. Nothing is made here: a directory that is missing is a loss

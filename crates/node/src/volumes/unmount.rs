@@ -6,6 +6,8 @@ use std::path::Path;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
+use rustix::mount::{UnmountFlags, unmount};
+use tonic::Code;
 
 use super::mount::{call_failed, not_registered, text};
 use super::{OpError, Plugin, VolumeManager, files, mount_table, sub_path};
@@ -20,6 +22,9 @@ impl VolumeManager {
         let known = self.state().volumes.get(unique).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
             return self.unmount_own(unique, uid, facts).await;
+        }
+        if let Some(facts) = known.as_ref().filter(|facts| facts.block) {
+            return self.unpublish_block(unique, uid, facts).await;
         }
         let spec_name = known.as_ref().map(|facts| facts.spec_name.clone()).unwrap_or_default();
         let dir = self.deps.paths.publish(uid, &spec_name);
@@ -63,11 +68,16 @@ impl VolumeManager {
             volume_id: handle.to_owned(),
             target_path: text(target),
         };
-        client
-            .node_unpublish_volume(request)
-            .await
-            .map(drop)
-            .map_err(|error| call_failed(TEAR_DOWN, &error))
+        match client.node_unpublish_volume(request).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Code::NotFound => {
+                unmount_forgotten(target).map_err(|failed| {
+                    let text = format!("{}; {failed}", longshore_csi::status_text(error.status()));
+                    OpError::new(TEAR_DOWN, Failure::Uncertain, text)
+                })
+            }
+            Err(error) => Err(call_failed(TEAR_DOWN, &error)),
+        }
     }
 
     /// Undoes the staging.
@@ -78,6 +88,9 @@ impl VolumeManager {
         };
         if facts.plugin != Plugin::Csi {
             return self.unmount_own_device(unique, &facts).await;
+        }
+        if facts.block {
+            return self.unstage_block(unique, &facts).await;
         }
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);
         let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
@@ -98,8 +111,12 @@ impl VolumeManager {
                 volume_id: facts.handle.clone(),
                 staging_target_path: text(&target),
             };
-            let done = client.node_unstage_volume(request).await;
-            done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?;
+            match client.node_unstage_volume(request).await {
+                Err(error) if error.code() == Code::NotFound => {
+                    unmount_forgotten(&target).map_err(local)?;
+                }
+                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
+            }
         }
         files::clean(&target).map_err(local)?;
         self.set_device(unique, Mounted::No);
@@ -111,6 +128,16 @@ impl VolumeManager {
             known.device = device;
         }
     }
+}
+
+/// The driver knows the volume no longer: somebody deleted it too early. Asking again would never
+/// help, so what is left of the mount is taken down here; never lazily.
+fn unmount_forgotten(target: &Path) -> io::Result<()> {
+    while mount_table::is_mount_point(target)? {
+        tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
+        unmount(target, UnmountFlags::NOFOLLOW)?;
+    }
+    Ok(())
 }
 
 fn refuse_while_mounted_elsewhere(target: &Path) -> Result<(), OpError> {

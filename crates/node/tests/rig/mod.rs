@@ -1,5 +1,9 @@
 //! A node under test: API server in memory, fake driver on sockets, agent, and short verbs.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub mod proxy;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,9 +37,17 @@ pub struct Rig {
     _server: ApiServer,
     pub api: Api,
     pub driver: fake::Driver,
+    /// What the driver was told, word for word.
+    pub heard: proxy::Heard,
+    /// What drivers were told about their registration.
+    pub notes: Notes,
     agent: Option<Agent>,
+    tweak: fn(NodeAgent) -> NodeAgent,
+    pub metrics: longshore_cluster::Metrics,
     _sockets: DropGuard,
 }
+
+pub type Notes = std::sync::Arc<parking_lot::Mutex<Vec<(String, bool, String)>>>;
 
 struct Agent {
     shutdown: CancellationToken,
@@ -43,15 +55,18 @@ struct Agent {
 }
 
 struct Plugin {
+    name: String,
+    kind: String,
     endpoint: String,
+    notes: Notes,
 }
 
 #[tonic::async_trait]
 impl Registration for Plugin {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
         Ok(Response::new(PluginInfo {
-            r#type: "CSIPlugin".into(),
-            name: DRIVER.into(),
+            r#type: self.kind.clone(),
+            name: self.name.clone(),
             endpoint: self.endpoint.clone(),
             supported_versions: vec!["1.0.0".into()],
         }))
@@ -62,7 +77,8 @@ impl Registration for Plugin {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        assert!(status.plugin_registered, "{}", status.error);
+        let note = (self.name.clone(), status.plugin_registered, status.error);
+        self.notes.lock().push(note);
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
@@ -81,6 +97,15 @@ impl Rig {
 
     /// With further fields in the `CSIDriver`'s spec.
     pub async fn start_with(attach: bool, extra: Value) -> Self {
+        Self::start_tweaked(attach, extra, |agent| agent).await
+    }
+
+    /// With further settings of the agent.
+    pub async fn start_tweaked(
+        attach: bool,
+        extra: Value,
+        tweak: fn(NodeAgent) -> NodeAgent,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = ApiServer::open(Config::memory()).await.unwrap();
         let api = Api::new(server.client());
@@ -102,18 +127,51 @@ impl Rig {
         let registry = dir.path().join("node/plugins_registry");
         std::fs::create_dir_all(&registry).unwrap();
         let socket = dir.path().join("csi.sock");
-        tokio::spawn(serve(driver.routes(), Listener::bind(&socket).unwrap(), stop.clone()));
-        let plugin = Plugin { endpoint: socket.display().to_string() };
+        let heard = proxy::Heard::new(dir.path().join("node"));
+        let routes = proxy::routes(&driver, &heard);
+        tokio::spawn(serve(routes, Listener::bind(&socket).unwrap(), stop.clone()));
+        let notes = Notes::default();
+        let plugin = Plugin {
+            name: DRIVER.into(),
+            kind: "CSIPlugin".into(),
+            endpoint: socket.display().to_string(),
+            notes: notes.clone(),
+        };
         let routes = Routes::new(RegistrationServer::new(plugin));
         tokio::spawn(serve(
             routes,
             Listener::bind(registry.join("reg.sock")).unwrap(),
             stop.clone(),
         ));
-        let mut rig =
-            Self { dir, _server: server, api, driver, agent: None, _sockets: stop.drop_guard() };
+        let mut rig = Self {
+            dir,
+            _server: server,
+            api,
+            driver,
+            heard,
+            notes,
+            agent: None,
+            tweak,
+            metrics: longshore_cluster::Metrics::new(),
+            _sockets: stop.drop_guard(),
+        };
         rig.start_agent().await;
         rig
+    }
+
+    /// Introduces one more plugin through a socket of its own; it ends with the token.
+    pub fn introduce(&self, file: &str, name: &str, kind: &str) -> CancellationToken {
+        let stop = CancellationToken::new();
+        let plugin = Plugin {
+            name: name.into(),
+            kind: kind.into(),
+            endpoint: self.dir.path().join("csi.sock").display().to_string(),
+            notes: self.notes.clone(),
+        };
+        let routes = Routes::new(RegistrationServer::new(plugin));
+        let socket = self.root().join("plugins_registry").join(file);
+        tokio::spawn(serve(routes, Listener::bind(socket).unwrap(), stop.clone()));
+        stop
     }
 
     pub fn root(&self) -> PathBuf {
@@ -122,6 +180,8 @@ impl Rig {
 
     pub async fn start_agent(&mut self) {
         self.driver.clear_calls();
+        self.heard.clear();
+        self.metrics = longshore_cluster::Metrics::new();
         let config = NodeConfig {
             node_name: "n1".into(),
             root_dir: self.root(),
@@ -132,7 +192,8 @@ impl Rig {
             stop_timeout: Duration::ZERO,
             run_any_image_on_host: false,
         };
-        let agent = NodeAgent::new(config, self.api.clone());
+        let agent = NodeAgent::new(config, self.api.clone()).with_metrics(&self.metrics);
+        let agent = (self.tweak)(agent);
         let drivers = agent.drivers();
         let shutdown = CancellationToken::new();
         let token = shutdown.clone();
@@ -192,10 +253,12 @@ impl Rig {
         let request = fake::create_request(&format!("pv-{name}"), 1 << 20);
         let volume = self.driver.client().create_volume(request).await.unwrap().volume.unwrap();
         self.driver.clear_calls();
+        let mode = extra["volumeMode"].as_str().unwrap_or("Filesystem");
         let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": format!("pv-{name}"),
-                "resources": {"requests": {"storage": "1Mi"}}}});
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": mode,
+                "volumeName": format!("pv-{name}"),
+                "resources": {"requests": {"storage": extra["request"].as_str().unwrap_or("1Mi")}}}});
         let claim = self.api.create::<Claim>(&claim).await.unwrap();
         let mut object = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pv-{name}")},
             "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"],
@@ -205,7 +268,11 @@ impl Rig {
                 "csi": {"driver": DRIVER, "volumeHandle": volume.volume_id, "fsType": "ext4"}}});
         for (key, value) in extra.as_object().unwrap() {
             let spec = &mut object["spec"];
-            let place = if key == "volumeAttributes" { &mut spec["csi"] } else { spec };
+            if key == "request" {
+                continue;
+            }
+            let in_csi = key == "volumeAttributes" || key.ends_with("SecretRef");
+            let place = if in_csi { &mut spec["csi"] } else { spec };
             place[key] = value.clone();
         }
         self.api.create::<Volume>(&object).await.unwrap();
@@ -241,7 +308,8 @@ impl Rig {
         let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
             "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": format!("pv-{name}")}}});
         self.api.create::<VolumeAttachment>(&object).await.unwrap();
-        let attached = json!({"status": {"attached": true}});
+        let attached = json!({"status": {"attached": true,
+            "attachmentMetadata": {"golden/attach": "slot-7"}}});
         self.api
             .patch_status::<VolumeAttachment>(&ObjectKey::cluster(&va), Patch::Merge(&attached))
             .await
@@ -299,6 +367,16 @@ impl Rig {
     pub async fn force_delete_pod(&self, name: &str) {
         let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         self.api.delete::<Pod>(&ObjectKey::new("default", name), &params).await.unwrap();
+    }
+
+    /// Deletes a pod and waits until nothing of it is left on the node.
+    pub async fn end(&self, name: &str) {
+        let key = ObjectKey::new("default", name);
+        let pod = self.api.get::<Pod>(&key).await.unwrap().unwrap();
+        self.delete_pod(name).await;
+        self.wait_gone(name).await;
+        let dir = self.root().join("pods").join(&pod.metadata.uid);
+        self.until("the pod's directory is gone", async || !dir.exists()).await;
     }
 
     pub async fn wait_gone(&self, name: &str) {

@@ -8,7 +8,8 @@ fn world() -> World {
 }
 
 fn wanted(attachable: bool, pods: &[&str]) -> Wanted {
-    Wanted { attachable, pods: pods.iter().map(|pod| (*pod).to_owned()).collect() }
+    let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
+    Wanted { attachable, pods, ..Wanted::default() }
 }
 
 fn known(device: Mounted, pods: &[(&str, Mounted)]) -> Known {
@@ -164,4 +165,43 @@ fn mounts_of_a_pod_whose_wishes_are_unknown_stay() {
     assert_eq!(decide(&world), vec![]);
     world.unresolved.clear();
     assert_eq!(decide(&world), vec![unpublish("a")]);
+}
+
+#[test]
+fn a_larger_volume_grows_through_a_mounted_pod() {
+    let mut world = world();
+    world.desired.insert(V.into(), Wanted { size: 2, ..wanted(false, &["a", "b"]) });
+    let expand = Action::Expand { volume: V.into(), pod: "b".into() };
+    let mounted = Known { size: 1, ..known(Yes, &[("a", Yes), ("b", Yes)]) };
+    for (case, actual, expected) in [
+        (
+            "through the first that has it",
+            Known { size: 1, ..known(Yes, &[("b", Yes)]) },
+            vec![mount("a")],
+        ),
+        ("unknown size", Known { size: 0, ..mounted.clone() }, vec![]),
+        ("large enough", Known { size: 2, ..mounted.clone() }, vec![]),
+        ("not as long as it is attached", Known { no_expand: true, ..mounted.clone() }, vec![]),
+        ("waits for news", Known { hold_size: true, ..mounted.clone() }, vec![]),
+        ("due", mounted.clone(), vec![Action::Expand { volume: V.into(), pod: "a".into() }]),
+    ] {
+        world.actual.insert(V.into(), actual);
+        assert_eq!(decide(&world), expected, "{case}");
+    }
+    world.desired.insert(V.into(), Wanted { size: 2, ..wanted(false, &["b"]) });
+    world.actual.insert(V.into(), Known { size: 1, ..known(Yes, &[("b", Yes)]) });
+    assert_eq!(decide(&world), [expand]);
+}
+
+#[test]
+fn a_volume_with_another_label_goes_before_it_comes() {
+    let mut world = world();
+    world.desired.insert(V.into(), Wanted { label: "new".into(), ..wanted(false, &["b"]) });
+    let old = |pods: &[(&str, Mounted)]| Known { context: "old".into(), ..known(Yes, pods) };
+    world.actual.insert(V.into(), old(&[("a", Yes)]));
+    assert_eq!(decide(&world), [unpublish("a")]);
+    world.actual.insert(V.into(), old(&[]));
+    assert_eq!(decide(&world), [unstage()]);
+    world.actual.insert(V.into(), Known { context: "old".into(), ..known(No, &[]) });
+    assert_eq!(decide(&world), [mount("b")]);
 }

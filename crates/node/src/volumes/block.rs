@@ -1,0 +1,197 @@
+//! Volumes that pods use as devices.
+//!
+//! The driver puts the device to a publish file. This node binds it once more beside the volume's
+//! metadata, which keeps it from vanishing silently, and links to it from the pod's directory.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use longshore_cluster::EventType;
+use longshore_core::model::ObjectRef;
+use longshore_core::model::kinds::Pod;
+use longshore_core::stage::paths::{VOL_DATA, VolData};
+use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_csi::v1;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+use super::mount::{PUBLISH, STAGE, call_failed, not_registered, text};
+use super::mounting::Mounting;
+use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
+use super::{OpError, VolumeFacts, VolumeManager, files, mount_table};
+
+/// Steps as users know them.
+pub(super) const MAP_DEVICE: &str = "SetUpDevice";
+pub(super) const MAP_POD: &str = "MapPodDevice";
+
+impl VolumeManager {
+    /// Writes the metadata and stages. Returns without a call for drivers that do not stage.
+    pub(super) async fn try_stage_block(
+        &self,
+        unique: &str,
+        mounting: &Mounting,
+        staging: bool,
+    ) -> Result<(), OpError> {
+        let facts = &mounting.facts;
+        let local = |error: io::Error| OpError::new(MAP_DEVICE, Failure::Transient, error);
+        let places = self.deps.paths.block(&facts.spec_name);
+        let request = mounting.stage_request(self, STAGE, &places.staging).await?;
+        let data =
+            VolData::mapped(&facts.driver, &facts.handle, &facts.spec_name, &self.deps.node_name);
+        files::make_dir(&places.data).map_err(local)?;
+        files::write_vol_data(&places.data, &data).map_err(local)?;
+        self.change(unique, |known| known.device = known.device.max(Mounted::Unknown));
+        if !staging {
+            return Ok(());
+        }
+        files::make_dir(&places.staging).map_err(local)?;
+        let Err(error) = mounting.client.node_stage_volume(request).await else { return Ok(()) };
+        let error = call_failed(MAP_DEVICE, &error);
+        if error.failure == Failure::Final && !self.is_reconstructed(unique) {
+            self.clean_block(&facts.spec_name).map_err(local)?;
+        }
+        Err(error)
+    }
+
+    /// Publishes the device and makes it the pod's.
+    pub(super) async fn try_publish_block(
+        &self,
+        unique: &str,
+        uid: &str,
+        mounting: &Mounting,
+    ) -> Result<(), OpError> {
+        let facts = &mounting.facts;
+        let local = |error: io::Error| OpError::new(MAP_POD, Failure::Transient, error);
+        mounting.check_lifecycle()?;
+        let places = self.deps.paths.block(&facts.spec_name);
+        let target = places.publish.join(uid);
+        let request =
+            mounting.publish_request(self, PUBLISH, &target, Some(&places.staging)).await?;
+        files::make_dir(&places.publish).map_err(local)?;
+        self.change(unique, |known| {
+            let mount = known.pods.entry(uid.to_owned()).or_default();
+            mount.state = mount.state.max(Mounted::Unknown);
+        });
+        let called = mounting.client.node_publish_volume(request).await;
+        called.map_err(|error| call_failed(MAP_POD, &error))?;
+        let global = places.dev.join(uid);
+        let link = self.deps.paths.block_link(uid, &facts.spec_name);
+        let mapped = bind_device(&target, &global).and_then(|()| link_device(&target, &link));
+        mapped.map_err(|error| OpError::new(MAP_POD, Failure::Uncertain, error))?;
+        self.say_mapped(
+            &mounting.pod,
+            &facts.spec_name,
+            &places.dev,
+            link.parent().unwrap_or(&link),
+        );
+        Ok(())
+    }
+
+    fn say_mapped(&self, pod: &Pod, name: &str, global: &Path, link: &Path) {
+        for (what, place) in [("globalMapPath", global), ("volumeMapPath", link)] {
+            let text = format!(
+                "MapVolume.MapPodDevice succeeded for volume \"{name}\" {what} \"{}\"",
+                place.display()
+            );
+            let about = ObjectRef::of::<Pod>(&pod.metadata);
+            self.deps.recorder.event(&about, EventType::Normal, "SuccessfulMountVolume", &text);
+        }
+    }
+
+    /// Takes the device away from a pod: link and bind first, then the driver.
+    pub(super) async fn unpublish_block(
+        &self,
+        unique: &str,
+        uid: &str,
+        facts: &VolumeFacts,
+    ) -> Result<(), OpError> {
+        let local = |error: io::Error| OpError::new(TEAR_DOWN, Failure::Uncertain, error);
+        let places = self.deps.paths.block(&facts.spec_name);
+        self.mark_pod_unknown(unique, uid);
+        let link = self.deps.paths.block_link(uid, &facts.spec_name);
+        files::tolerate_absence(fs::remove_file(link)).map_err(local)?;
+        unbind_device(&places.dev.join(uid)).map_err(local)?;
+        let target = places.publish.join(uid);
+        let client = self.deps.drivers.client(&facts.driver);
+        let client = client.ok_or_else(|| not_registered(TEAR_DOWN, &facts.driver))?;
+        let request = v1::NodeUnpublishVolumeRequest {
+            volume_id: facts.handle.clone(),
+            target_path: text(&target),
+        };
+        let called = client.node_unpublish_volume(request).await;
+        called.map_err(|error| call_failed(TEAR_DOWN, &error))?;
+        // A driver may leave the empty file, never a mount.
+        if mount_table::is_mount_point(&target).map_err(local)? {
+            let text = format!("{} is still a mount point", target.display());
+            return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
+        }
+        files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
+        if let Some(known) = self.state().world.actual.get_mut(unique) {
+            known.pods.remove(uid);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn unstage_block(
+        &self,
+        unique: &str,
+        facts: &VolumeFacts,
+    ) -> Result<(), OpError> {
+        let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);
+        let places = self.deps.paths.block(&facts.spec_name);
+        self.set_device(unique, Mounted::Unknown);
+        if places.staging.exists() {
+            let client = self.deps.drivers.client(&facts.driver);
+            let client = client.ok_or_else(|| not_registered(UNMOUNT_DEVICE, &facts.driver))?;
+            let request = v1::NodeUnstageVolumeRequest {
+                volume_id: facts.handle.clone(),
+                staging_target_path: text(&places.staging),
+            };
+            let called = client.node_unstage_volume(request).await;
+            called.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?;
+        }
+        self.clean_block(&facts.spec_name).map_err(local)?;
+        self.set_device(unique, Mounted::No);
+        Ok(())
+    }
+
+    /// Removes the volume's directories. Nothing is recursive: what is not empty holds something.
+    fn clean_block(&self, name: &str) -> io::Result<()> {
+        let places = self.deps.paths.block(name);
+        for dir in [&places.staging, &places.publish, &places.dev] {
+            files::tolerate_absence(fs::remove_dir(dir))?;
+        }
+        files::tolerate_absence(fs::remove_file(places.data.join(VOL_DATA)))?;
+        files::tolerate_absence(fs::remove_dir(&places.data))?;
+        match places.data.parent() {
+            Some(dir) => files::tolerate_absence(fs::remove_dir(dir)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn bind_device(source: &Path, place: &Path) -> io::Result<()> {
+    if mount_table::is_mount_point(place)? {
+        return Ok(());
+    }
+    files::make_dir(place.parent().unwrap_or(place))?;
+    fs::OpenOptions::new().create(true).append(true).open(place)?;
+    Ok(mount_bind(source, place)?)
+}
+
+fn unbind_device(place: &Path) -> io::Result<()> {
+    while mount_table::is_mount_point(place)? {
+        unmount(place, UnmountFlags::NOFOLLOW)?;
+    }
+    files::tolerate_absence(fs::remove_file(place))
+}
+
+fn link_device(source: &Path, link: &Path) -> io::Result<()> {
+    if fs::read_link(link).is_ok_and(|present| present == source) {
+        return Ok(());
+    }
+    files::make_dir(link.parent().unwrap_or(link))?;
+    files::tolerate_absence(fs::remove_file(link))?;
+    symlink(source, link)
+}

@@ -1,0 +1,315 @@
+//! Growing a volume under its pod.
+
+use std::sync::Arc;
+
+use longshore_cluster::{EventType, Patch, clock};
+use longshore_core::model::kinds::{Claim, Pod, Volume};
+use longshore_core::model::{ObjectKey, ObjectRef, Quantity};
+use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
+use longshore_core::stage::paths::staging_target;
+use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_csi::capabilities::NodeCapability;
+use longshore_csi::{CsiError, v1};
+use serde_json::{Value, json};
+
+use super::mount::text;
+use super::mounting::Mounting;
+use super::{OpError, VolumeManager};
+
+/// The step of a growth that a mount brings along.
+pub(super) const EXPAND_IN_MOUNT: &str = "Setup failed while expanding volume";
+/// The step of a growth under a running pod.
+pub(super) const EXPAND: &str = "NodeExpandVolume";
+const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+
+/// Conditions that end with the growth.
+const RESIZE_CONDITIONS: [&str; 4] =
+    ["Resizing", "FileSystemResizePending", "NodeResizeError", "ControllerResizeError"];
+
+impl VolumeManager {
+    /// A claim has news: if it waits for its node, its volume is looked at again.
+    pub(super) fn claim_changed(self: &Arc<Self>, claim: &Claim) {
+        let status = claim.status.allocated_resource_statuses.get("storage");
+        let pending =
+            claim.status.conditions.iter().any(|one| one.kind == "FileSystemResizePending");
+        if !pending && !status.is_some_and(|status| status.starts_with("Node")) {
+            return;
+        }
+        let key = claim.metadata.key();
+        let used: Vec<String> = {
+            let state = self.state();
+            let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
+            let of_claim =
+                uses.flat_map(|uses| uses.values()).filter(|one| one.claim.as_ref() == Some(&key));
+            of_claim.map(|one| one.unique.clone()).collect()
+        };
+        for unique in used {
+            self.spawn(self.clone().look_at_size(unique, claim.spec.volume_name.clone()));
+        }
+    }
+
+    async fn look_at_size(self: Arc<Self>, unique: String, name: String) {
+        let volume = match self.deps.api.get::<Volume>(&ObjectKey::cluster(&name)).await {
+            Ok(Some(volume)) => volume,
+            Ok(None) => return,
+            // The next news of the claim, or the next start, looks again.
+            Err(error) => return tracing::warn!(volume = name, %error, "size not read"),
+        };
+        let size = volume.capacity().bytes();
+        let mut state = self.state();
+        if let Some(wanted) = state.world.desired.get_mut(&unique) {
+            wanted.size = wanted.size.max(size);
+        }
+        if let Some(known) = state.world.actual.get_mut(&unique) {
+            known.hold_size = false;
+        }
+        if let Some(facts) = state.volumes.get_mut(&unique) {
+            facts.volume = Some(Arc::new(volume));
+        }
+        drop(state);
+        self.poke();
+    }
+
+    /// Whether a volume is larger than its claim, so that a mount has to bring the size along.
+    pub(super) fn grows_with_mount(&self, unique: &str, mounting: &Mounting) -> bool {
+        let mut state = self.state();
+        let wanted = state.world.desired.get(unique).map_or(0, |wanted| wanted.size);
+        let known = state.world.actual.entry(unique.to_owned()).or_default();
+        if known.size == 0 {
+            known.size = mounting.one.claim_size;
+        }
+        !known.no_expand && known.size > 0 && wanted > known.size
+    }
+
+    /// The pod must not start before its filesystem has the size.
+    pub(super) async fn expand_after_mount(
+        &self,
+        unique: &str,
+        uid: &str,
+        mounting: &Mounting,
+    ) -> Result<(), OpError> {
+        self.grow(unique, EXPAND_IN_MOUNT, mounting).await?;
+        self.change(unique, |known| {
+            if let Some(mount) = known.pods.get_mut(uid) {
+                mount.state = Mounted::Yes;
+            }
+        });
+        Ok(())
+    }
+
+    /// Under a running pod.
+    pub(super) async fn expand(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+        let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
+        let mounting = self.prepare(facts, one, pod, attachable).await?;
+        self.grow(unique, EXPAND, &mounting).await
+    }
+
+    async fn grow(
+        &self,
+        unique: &str,
+        step: &'static str,
+        mounting: &Mounting,
+    ) -> Result<(), OpError> {
+        let transient =
+            |error: longshore_cluster::ApiError| OpError::new(step, Failure::Transient, error);
+        let Some(key) = &mounting.one.claim else {
+            self.change(unique, |known| known.no_expand = true);
+            return Ok(());
+        };
+        let Some(claim) = self.deps.api.get::<Claim>(key).await.map_err(transient)? else {
+            return Err(OpError::new(step, Failure::Transient, format!("claim {key} not found")));
+        };
+        let volume = ObjectKey::cluster(&claim.spec.volume_name);
+        let Some(volume) = self.deps.api.get::<Volume>(&volume).await.map_err(transient)? else {
+            return Err(OpError::new(
+                step,
+                Failure::Transient,
+                format!("volume {volume} not found"),
+            ));
+        };
+        let status = claim.status.allocated_resource_statuses.get("storage");
+        let bytes = |amount: &Quantity| amount.bytes();
+        let view = View {
+            volume_size: volume.capacity().bytes(),
+            claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
+            allocated: claim.status.allocated_resources.get("storage").map(bytes),
+            status: status.map(String::as_str).unwrap_or_default(),
+            many_writers: volume.spec.access_modes.iter().any(|mode| mode == "ReadWriteMany"),
+            not_required: volume.metadata.annotation(NOT_REQUIRED) == Some("true"),
+            read_only: mounting.one.read_only,
+            driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
+        };
+        match decide(&view) {
+            Step::Done(size) => self.change(unique, |known| known.size = size),
+            Step::Later => self.change(unique, |known| known.hold_size = true),
+            Step::ReadOnly(size) => {
+                self.say(
+                    mounting,
+                    &claim,
+                    EventType::Warning,
+                    "FileSystemResizeFailed",
+                    "requested read-only file system: it is not grown",
+                );
+                self.change(unique, |known| known.size = size);
+            }
+            Step::Unsupported => {
+                let text = "NodeExpand is not supported by the CSI driver";
+                return Err(OpError::new(step, Failure::Final, text));
+            }
+            Step::Call { bytes, record } => {
+                return self.call_expand(unique, step, mounting, &claim, bytes, record).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn call_expand(
+        &self,
+        unique: &str,
+        step: &'static str,
+        mounting: &Mounting,
+        claim: &Claim,
+        bytes: i64,
+        record: Record,
+    ) -> Result<(), OpError> {
+        if record == Record::Steps {
+            self.write_status(step, claim, "NodeResizeInProgress", None).await?;
+        }
+        let request = self.expand_request(step, mounting, bytes).await?;
+        if let Err(error) = mounting.client.node_expand_volume(request).await {
+            return self.expand_refused(unique, step, claim, record, &error).await;
+        }
+        if record != Record::Nothing {
+            self.write_size(step, claim, bytes).await?;
+        }
+        let volume = &mounting.facts.spec_name;
+        let text = format!(
+            "MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {}",
+            self.deps.node_name
+        );
+        self.say(mounting, claim, EventType::Normal, "FileSystemResizeSuccessful", &text);
+        self.change(unique, |known| known.size = bytes);
+        Ok(())
+    }
+
+    async fn expand_request(
+        &self,
+        step: &'static str,
+        mounting: &Mounting,
+        bytes: i64,
+    ) -> Result<v1::NodeExpandVolumeRequest, OpError> {
+        let facts = &mounting.facts;
+        let csi = facts.volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
+        let secret = csi.and_then(|csi| csi.node_expand_secret_ref.as_ref());
+        let staging = match facts.block {
+            true => self.deps.paths.block(&facts.spec_name).staging,
+            false => {
+                let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
+                staging_target(&dir.map_err(|error| OpError::new(step, Failure::Transient, error))?)
+            }
+        };
+        let stages = mounting.capabilities.has(NodeCapability::StageUnstageVolume);
+        Ok(v1::NodeExpandVolumeRequest {
+            volume_id: facts.handle.clone(),
+            volume_path: text(&mounting.one.path),
+            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            staging_target_path: if stages { text(&staging) } else { String::new() },
+            volume_capability: Some(mounting.capability(step)?),
+            secrets: self.secrets(step, secret, None).await?,
+        })
+    }
+
+    async fn expand_refused(
+        &self,
+        unique: &str,
+        step: &'static str,
+        claim: &Claim,
+        record: Record,
+        error: &CsiError,
+    ) -> Result<(), OpError> {
+        let said = longshore_csi::status_text(error.status());
+        let refused = classify(error.code() as i32);
+        if record == Record::Steps {
+            let allocated = claim.status.allocated_resources.get("storage");
+            let edited = allocated.is_some_and(|allocated| *allocated != claim.request());
+            let status = status_after(refused, edited);
+            self.write_status(step, claim, status, Some(&said)).await?;
+            if status == "NodeResizeInfeasible" {
+                // Nothing more until the claim has news.
+                self.change(unique, |known| known.hold_size = true);
+            }
+        }
+        if refused == Refused::InUse {
+            // Not while it is in use: the next attachment tries again, and the mount is good.
+            self.change(unique, |known| known.no_expand = true);
+            tracing::warn!(volume = unique, error = said, "cannot grow while in use");
+            return Ok(());
+        }
+        let head = "Expander.NodeExpand failed to expand the volume";
+        Err(OpError::new(step, Failure::Final, format!("{head} : {said}")))
+    }
+
+    async fn write_status(
+        &self,
+        step: &'static str,
+        claim: &Claim,
+        status: &str,
+        trouble: Option<&str>,
+    ) -> Result<(), OpError> {
+        let mut patch = json!({"metadata": {"uid": claim.metadata.uid},
+            "status": {"allocatedResourceStatuses": {"storage": status}}});
+        if let Some(text) = trouble {
+            let raw = self.raw_conditions(step, claim).await?;
+            let mut all: Vec<Value> =
+                raw.into_iter().filter(|one| one["type"] != "NodeResizeError").collect();
+            all.push(json!({"type": "NodeResizeError", "status": "True", "message": text,
+                "lastTransitionTime": clock::seconds(clock::now())}));
+            patch["status"]["conditions"] = all.into();
+        }
+        self.patch_claim(step, claim, &patch).await
+    }
+
+    async fn write_size(
+        &self,
+        step: &'static str,
+        claim: &Claim,
+        bytes: i64,
+    ) -> Result<(), OpError> {
+        let raw = self.raw_conditions(step, claim).await?;
+        let kept = |one: &Value| !RESIZE_CONDITIONS.iter().any(|kind| one["type"] == *kind);
+        let conditions: Vec<Value> = raw.into_iter().filter(kept).collect();
+        let size = Quantity::from_bytes(bytes).to_string();
+        let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": {
+            "capacity": {"storage": size}, "allocatedResourceStatuses": null, "conditions": conditions}});
+        self.patch_claim(step, claim, &patch).await
+    }
+
+    async fn raw_conditions(
+        &self,
+        step: &'static str,
+        claim: &Claim,
+    ) -> Result<Vec<Value>, OpError> {
+        let raw = self.deps.api.get_raw::<Claim>(&claim.metadata.key()).await;
+        let raw = raw.map_err(|error| OpError::new(step, Failure::Transient, error))?;
+        let raw = raw.unwrap_or_default();
+        Ok(raw["status"]["conditions"].as_array().cloned().unwrap_or_default())
+    }
+
+    async fn patch_claim(
+        &self,
+        step: &'static str,
+        claim: &Claim,
+        patch: &Value,
+    ) -> Result<(), OpError> {
+        let key = claim.metadata.key();
+        let written = self.deps.api.patch_status::<Claim>(&key, Patch::Merge(patch)).await;
+        written.map(drop).map_err(|error| OpError::new(step, Failure::Transient, error))
+    }
+
+    fn say(&self, mounting: &Mounting, claim: &Claim, kind: EventType, reason: &str, text: &str) {
+        let pod = ObjectRef::of::<Pod>(&mounting.pod.metadata);
+        for about in [pod, ObjectRef::of::<Claim>(&claim.metadata)] {
+            self.deps.recorder.event(&about, kind, reason, text);
+        }
+    }
+}

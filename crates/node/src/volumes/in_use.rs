@@ -1,0 +1,71 @@
+//! The lists of the node object: what is attached to the node, and what it uses.
+
+use std::collections::BTreeSet;
+
+use longshore_cluster::Patch;
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::Node;
+use longshore_core::stage::world::Slot;
+use tokio::time::Instant;
+
+use super::{BACKOFF_FIRST, Backoff, State, VolumeManager};
+
+impl VolumeManager {
+    /// Reads the lists of the node object.
+    pub(super) fn look_at_node(&self, state: &mut State) {
+        let Some(node) = self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)) else {
+            return;
+        };
+        state.world.node.attached =
+            node.status.volumes_attached.iter().map(|volume| volume.name.clone()).collect();
+        if state.in_use_written.is_none() {
+            state.world.node.in_use = node.status.volumes_in_use.iter().cloned().collect();
+        }
+    }
+
+    /// Tells the node object which volumes are in use, as soon as the list changes.
+    pub(super) async fn write_in_use(&self) {
+        let list = {
+            let mut state = self.state();
+            let Some(list) = state.world.volumes_in_use() else { return };
+            if self.is_written(&state, &list) {
+                return;
+            }
+            // What leaves the list counts as left from now on: the write may land at any moment.
+            state.world.node.in_use.retain(|name| list.contains(name));
+            list
+        };
+        let patch = serde_json::json!({"status": {"volumesInUse": list}});
+        let key = ObjectKey::cluster(&self.deps.node_name);
+        match self.deps.api.patch_status::<Node>(&key, Patch::Merge(&patch)).await {
+            Ok(_) => {
+                let mut state = self.state();
+                state.world.node.in_use = list.iter().cloned().collect();
+                state.in_use_written = Some(list);
+                drop(state);
+                self.wake.notify_one();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot write volumesInUse");
+                self.retry_soon();
+            }
+        }
+    }
+
+    fn is_written(&self, state: &State, list: &[String]) -> bool {
+        match &state.in_use_written {
+            Some(written) => written == list,
+            None => {
+                let in_use: BTreeSet<&String> = state.world.node.in_use.iter().collect();
+                self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)).is_some()
+                    && in_use == list.iter().collect()
+            }
+        }
+    }
+
+    fn retry_soon(&self) {
+        let mut state = self.state();
+        let until = Instant::now() + BACKOFF_FIRST;
+        state.backoff.insert(Slot::volume("volumesInUse"), Backoff { delay: BACKOFF_FIRST, until });
+    }
+}

@@ -1,0 +1,72 @@
+//! Nodes that are full.
+
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::VolumeAttachment;
+use longshore_core::stage::names::attachment_name;
+
+use super::{Mounted, VolumeManager};
+
+/// The code with which a driver says that no more volumes fit (`ResourceExhausted`).
+const FULL: i32 = 8;
+
+/// A driver that cannot attach any more volumes here.
+pub(crate) struct Full {
+    pub driver: String,
+    /// Which volumes of the pod wait.
+    pub text: String,
+}
+
+impl VolumeManager {
+    /// Whether a pod waits for a volume that its driver refused to attach because the node is full,
+    /// and the driver wants its limit to be looked at again.
+    pub(crate) async fn full_driver(&self, uid: &str) -> Option<Full> {
+        let (waiting, text) = self.unattached(uid)?;
+        for (driver, handle) in waiting {
+            let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver))?;
+            if object.spec.node_allocatable_update_period_seconds.is_none() {
+                continue;
+            }
+            let name = attachment_name(&handle, &driver, &self.deps.node_name);
+            let key = ObjectKey::cluster(&name);
+            let attachment = match self.deps.api.get::<VolumeAttachment>(&key).await {
+                Ok(attachment) => attachment?,
+                Err(error) => {
+                    tracing::warn!(attachment = name, %error, "cannot look why it is not attached");
+                    continue;
+                }
+            };
+            let error = attachment.status.attach_error;
+            if error.is_some_and(|error| error.error_code == Some(FULL)) {
+                return Some(Full { driver, text });
+            }
+        }
+        None
+    }
+
+    /// Driver and handle of the pod's volumes that are not attached, and words about them.
+    fn unattached(&self, uid: &str) -> Option<(Vec<(String, String)>, String)> {
+        let state = self.state();
+        let uses = state.pods.get(uid)?.uses.as_ref()?;
+        let (mut unmounted, mut unattached, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, one) in uses {
+            let known = state.world.actual.get(&one.unique).and_then(|known| known.pods.get(uid));
+            if known.is_some_and(|mount| mount.state == Mounted::Yes) {
+                continue;
+            }
+            unmounted.push(name.as_str());
+            let wanted = state.world.desired.get(&one.unique);
+            let attached = state.world.node.attached.contains(&one.unique);
+            if wanted.is_some_and(|wanted| wanted.attachable) && !attached {
+                unattached.push(name.as_str());
+                let facts = state.volumes.get(&one.unique)?;
+                found.push((facts.driver.clone(), facts.handle.clone()));
+            }
+        }
+        let text = format!(
+            "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[]",
+            unmounted.join(" "),
+            unattached.join(" ")
+        );
+        Some((found, text))
+    }
+}

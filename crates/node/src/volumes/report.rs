@@ -1,0 +1,50 @@
+//! What pods are told of their volumes' troubles.
+
+use longshore_cluster::EventType;
+use longshore_core::model::ObjectRef;
+use longshore_core::model::kinds::Pod;
+use longshore_core::stage::world::Action;
+
+use super::{OpError, State, VolumeManager, expand};
+
+impl VolumeManager {
+    pub(super) fn clear_error(&self, state: &mut State, action: &Action) {
+        if let Action::Mount { pod, .. } = action
+            && let Some(facts) = state.pods.get_mut(pod)
+        {
+            facts.error = None;
+        }
+    }
+
+    // Unmount failures are logged only, as users know it: the pod is gone or going.
+    pub(super) fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
+        let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
+            tracing::warn!(?action, error = %failure.text, "will be tried again");
+            return;
+        };
+        let facts = state.volumes.get(volume);
+        let name = facts.map_or(volume.as_str(), |facts| facts.spec_name.as_str());
+        let block = facts.is_some_and(|facts| facts.block);
+        let (reason, head) = match (action, failure.step) {
+            (Action::Expand { .. }, step) => {
+                ("VolumeResizeFailed", format!("NodeExpandVolume.{step} failed"))
+            }
+            (_, expand::EXPAND_IN_MOUNT) => {
+                ("FailedMount", format!("MountVolume.{}", expand::EXPAND_IN_MOUNT))
+            }
+            (_, step) if block => ("FailedMapVolume", format!("MapVolume.{step} failed")),
+            (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
+        };
+        let text = format!("{head} for volume \"{name}\" : {}", failure.text);
+        tracing::warn!(pod, volume, error = %text, "will be tried again");
+        if let Some(facts) = state.pods.get_mut(pod) {
+            self.deps.recorder.event(
+                &ObjectRef::of::<Pod>(&facts.pod.metadata),
+                EventType::Warning,
+                reason,
+                &text,
+            );
+            facts.error = Some(text);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the agent does for volumes, case by case, over a real API server in memory and a driver
+//! behind a recording proxy.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod block;
+mod defects;
+mod golden;
+mod grow;
+mod mounts;
+mod registering;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+use serde_json::{Value, json};
+
+/// A script that stays until it is told to end, and then ends at once.
+const STAY: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
+
+/// Ends at once when told to.
+fn quick() -> Value {
+    json!({"terminationGracePeriodSeconds": 0})
+}
