@@ -1,7 +1,11 @@
 //! A small cluster for tests: a real API server in memory, real caches, paused time.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use futures::StreamExt as _;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use kube::client::Body;
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::{
     Api, Cache, DeleteParams, ListParams, Patch, Recorder, Scope, SharedCaches,
@@ -13,7 +17,10 @@ use longshore_core::model::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{
+    sync::{OwnedRwLockWriteGuard, RwLock},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The driver that test volumes belong to.
@@ -68,6 +75,35 @@ impl Bench {
         stop.cancel();
         task.await.expect("the watch ends");
         cache
+    }
+
+    /// A cache whose watch shows nothing new while the guard is held.
+    pub(crate) async fn late<T>(&self) -> (Cache<T>, OwnedRwLockWriteGuard<()>)
+    where
+        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
+    {
+        let gate = Arc::new(RwLock::new(()));
+        let (client, passed) = (self.api.client().clone(), gate.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (client, gate) = (client.clone(), passed.clone());
+            async move {
+                let answer = client.send(request).await?;
+                Ok::<_, kube::Error>(answer.map(|body| {
+                    let frames = body.into_data_stream().then(move |data| {
+                        let gate = gate.clone();
+                        async move {
+                            let _open = gate.read().await;
+                            data.map(Frame::data)
+                        }
+                    });
+                    StreamBody::new(frames)
+                }))
+            }
+        });
+        let api = Api::new(kube::Client::new(service, "default"));
+        let cache = Cache::start(&api, Scope::all(), &self.shutdown).0;
+        cache.synced().await;
+        (cache, gate.write_owned().await)
     }
 
     pub(crate) fn recorder(&self, component: &str) -> Recorder {

@@ -1,5 +1,7 @@
 //! One look at a volume.
 
+use std::time::Duration;
+
 use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch};
 use longshore_core::{
     model::{ObjectKey, ObjectRef, keys::finalizers, kinds::Volume},
@@ -13,6 +15,8 @@ use crate::{Cause, NotDeleted, Provisioner, controller::Inner};
 
 /// How often our finalizer is taken off against the writes of others.
 const TRIES: u32 = 8;
+/// A watch that told something this long ago is not late.
+pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 impl<P: Provisioner> Inner<P> {
     pub(crate) async fn sync_volume(&self, name: &str) -> Outcome {
@@ -42,8 +46,9 @@ impl<P: Provisioner> Inner<P> {
                 format!("failed to modify finalizers to {wanted:?} on volume {name} err: {error}")
             })?;
         }
-        if !self.provisioner.should_delete(&volume).await
-            || !wants_deletion(&volume, self.config.add_finalizer)
+        // In this order: the question may take its time, and most volumes need not be asked about.
+        if !wants_deletion(&volume, self.config.add_finalizer)
+            || !self.provisioner.should_delete(&volume).await
         {
             return Ok(());
         }
@@ -60,13 +65,7 @@ impl<P: Provisioner> Inner<P> {
         let uid = &volume.metadata.uid;
         let mut finalizers = volume.metadata.finalizers.clone();
         if !self.memory.is_emptied(uid) {
-            // The cache may be late, and what follows cannot be undone: ask the API itself.
-            let live = self.parts.api.get::<Volume>(&key).await?;
-            let Some(live) = live.filter(|live| {
-                live.metadata.uid == *uid && wants_deletion(live, self.config.add_finalizer)
-            }) else {
-                return Ok(());
-            };
+            let Some(live) = self.certain(volume).await? else { return Ok(()) };
             if !self.empty(&live).await? {
                 // Upstream counts a deletion that is not ours, too.
                 self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
@@ -85,6 +84,20 @@ impl<P: Provisioner> Inner<P> {
             self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
         }
         self.drop_finalizer(&key, uid, finalizers).await
+    }
+
+    /// The volume as it is, if it still wants to be deleted. What follows cannot be undone, so a
+    /// cache that may be late is not enough: then the API itself is asked.
+    async fn certain(&self, volume: &Volume) -> Result<Option<Volume>, Cause> {
+        let key = ObjectKey::cluster(&volume.metadata.name);
+        let now = match self.parts.volumes.heard_within(FRESH) {
+            true => self.parts.volumes.get(&key).map(|cached| (*cached).clone()),
+            false => self.parts.api.get::<Volume>(&key).await?,
+        };
+        Ok(now.filter(|now| {
+            now.metadata.uid == volume.metadata.uid
+                && wants_deletion(now, self.config.add_finalizer)
+        }))
     }
 
     /// Removes the storage; false when it is not ours to remove.

@@ -11,6 +11,7 @@ mod store;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use longshore_core::model::{HasMeta, Kind, ObjectKey};
 use parking_lot::{Mutex, RwLock};
@@ -163,6 +164,13 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         *self.inner.synced.borrow()
+    }
+
+    /// True if the server has told something within this time: the watch works, and what is here
+    /// is not older than that. A quiet server makes no difference to a lost one: false for both.
+    #[must_use]
+    pub fn heard_within(&self, time: Duration) -> bool {
+        self.inner.store.read().heard.is_some_and(|heard| heard.elapsed() <= time)
     }
 
     /// The object, if there is one.

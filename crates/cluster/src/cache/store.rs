@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use longshore_core::model::{HasMeta, ObjectKey};
+use tokio::time::Instant;
 
 use super::Change;
 
@@ -32,11 +33,13 @@ pub(super) struct Store<T> {
     indexes: HashMap<String, Index<T>>,
     /// Everything up to this version has been seen; 0 before the first list is complete.
     seen_version: u64,
+    /// When the server last said anything.
+    pub(super) heard: Option<Instant>,
 }
 
 impl<T: HasMeta> Store<T> {
     pub(super) fn new() -> Self {
-        Self { entries: BTreeMap::new(), indexes: HashMap::new(), seen_version: 0 }
+        Self { entries: BTreeMap::new(), indexes: HashMap::new(), seen_version: 0, heard: None }
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
@@ -137,11 +140,13 @@ impl<T: HasMeta> Store<T> {
     /// The watch has shown everything up to `version`.
     pub(super) fn saw(&mut self, version: u64) {
         self.seen_version = self.seen_version.max(version);
+        self.heard = Some(Instant::now());
     }
 
     /// A list starts the count of versions anew: after a restored backup they may be lower.
     pub(super) fn listed_at(&mut self, version: u64) {
         self.seen_version = version;
+        self.heard = Some(Instant::now());
     }
 
     /// Overlays the answer to our own write. `may_add` is false where a selector could exclude it.

@@ -1,5 +1,7 @@
 //! The hands of the binder: steps to writes.
 
+use std::time::Duration;
+
 use longshore_cluster::{ApiError, Cache};
 use longshore_core::{
     bind::{Action, edit},
@@ -18,6 +20,8 @@ use super::Parts;
 pub(super) enum Undone {
     /// What was decided on is not what is there any more.
     Stale,
+    /// What was seen may change by itself within this time.
+    TooEarly(Duration),
     /// A write failed.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }

@@ -226,3 +226,23 @@ async fn a_claim_that_goes_leaves_no_time_behind() {
     bench.pass(Duration::from_secs(1)).await;
     assert!(!parts.counted.under_way(Operation::Provision, "default/data"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_seen_after_its_claim_is_no_cause_for_a_warning() {
+    let bench = Bench::start().await;
+    let (late, hold) = bench.late::<Volume>().await;
+    let _running = start(&bench, |parts| parts.volumes = late);
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "manual", "csi": {"driver": DRIVER, "volumeHandle": "pv"}});
+    bench.create::<Volume>(json!({"metadata": {"name": "pv"}, "spec": spec})).await;
+    bench.claim("data", "manual").await;
+    bench.pass(Duration::from_millis(500)).await;
+    drop(hold);
+    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Bound").await;
+    bench.pass(Duration::from_secs(5)).await;
+    assert_eq!(bench.events("ProvisioningFailed").await, [""; 0]);
+    // Where none comes the claim is told, once it is certain.
+    bench.claim("other", "manual").await;
+    bench.pass(Duration::from_secs(5)).await;
+    assert_eq!(bench.events("ProvisioningFailed").await.len(), 1);
+}

@@ -9,6 +9,7 @@
 //! begun. The volume is written before the claim (see [`longshore_core::bind`]).
 
 mod act;
+mod doubt;
 mod free;
 mod hold;
 mod host_path;
@@ -35,6 +36,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use act::{Hands, Undone};
+use doubt::Doubts;
 use free::FreeVolumes;
 use hold::{Hold, Holds};
 use metrics::Operation;
@@ -126,6 +128,7 @@ struct Inner {
     queue: WorkQueue<Key>,
     holds: Arc<Holds>,
     free: Arc<FreeVolumes>,
+    doubts: Arc<Doubts>,
     /// Held over a decision and the hold that follows from it: decisions are serial.
     deciding: Mutex<()>,
 }
@@ -137,8 +140,8 @@ impl Binder {
         let options = QueueOptions::controller().with_metrics(&parts.metrics);
         let queue = WorkQueue::new("persistentvolume-binder", options);
         let holds = Arc::new(Holds::new(queue.clone()));
-        let (free, deciding) = (Arc::default(), Mutex::new(()));
-        Self { inner: Arc::new(Inner { parts, config, queue, holds, free, deciding }) }
+        let (free, doubts, deciding) = (Arc::default(), Arc::default(), Mutex::new(()));
+        Self { inner: Arc::new(Inner { parts, config, queue, holds, free, doubts, deciding }) }
     }
 
     /// Works until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
@@ -182,6 +185,7 @@ impl Inner {
             Ok(()) => Outcome::Done,
             // The cache is behind, or somebody wrote in between: look again in a moment.
             Err(Undone::Stale) => Outcome::After(Duration::from_millis(5)),
+            Err(Undone::TooEarly(wait)) => Outcome::After(wait),
             Err(Undone::Failed(error)) => Outcome::Retry(error),
         }
     }
@@ -189,6 +193,9 @@ impl Inner {
     async fn claim_turn(&self, key: &ObjectKey) -> Result<(), Undone> {
         let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
         let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
+        if let Some(wait) = self.doubts.wait(&claim, &decided.actions) {
+            return Err(Undone::TooEarly(wait));
+        }
         let timed = self.time_claim(&claim, &decided.actions);
         let done = self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await;
         timed(done.is_ok());

@@ -26,7 +26,7 @@ pub(super) async fn resync(inner: &Inner, shutdown: &CancellationToken) {
 /// Feeds the queue: not only with what changed, but also with what waits for the change.
 pub(super) fn subscribe(inner: &Arc<Inner>) {
     let (queue, volumes) = (inner.queue.clone(), inner.parts.volumes.clone());
-    let counted = inner.parts.counted.clone();
+    let (counted, doubts) = (inner.parts.counted.clone(), inner.doubts.clone());
     inner.parts.claims.subscribe(move |change| {
         let claim = change.object();
         let key = claim.metadata.key();
@@ -34,7 +34,8 @@ pub(super) fn subscribe(inner: &Arc<Inner>) {
             Change::Applied { old, new } => {
                 old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
             }
-            Change::Deleted { .. } => {
+            Change::Deleted { old } => {
+                doubts.forget(old);
                 counted.discard(Operation::Provision, &key.to_string());
                 true
             }

@@ -28,6 +28,7 @@ use super::{
     call::{Content, create_request, created, read_secret},
     distributed::Contests,
     guard::{Begun, Intents},
+    in_use::InUse,
     places::{Manner, Map, Places},
 };
 use crate::capacity::CapacityWaker;
@@ -51,6 +52,7 @@ pub(super) struct CsiProvisioner {
     /// Who publishes how much room there is.
     capacity: Option<CapacityWaker>,
     identity: String,
+    in_use: Option<InUse>,
 }
 
 /// What became of one CreateVolume.
@@ -96,6 +98,7 @@ impl CsiProvisioner {
             (None, None) => Map::Unknown,
         };
         let places = Places::new(&driver.name, map);
+        let in_use = parts.nodes.as_ref().map(|(nodes, _)| InUse::follow(nodes));
         let (unsettled, refusals) = (Mutex::default(), Mutex::default());
         let contests = Contests::default();
         Self {
@@ -103,6 +106,7 @@ impl CsiProvisioner {
             parts,
             driver,
             intents,
+            in_use,
             unsettled,
             refusals,
             places,
@@ -471,6 +475,16 @@ impl CsiProvisioner {
         }
     }
 
+    /// Whether this provisioner is the one to delete the volume.
+    fn is_in_scope(&self, volume: &Volume) -> bool {
+        let Some(scope) = &self.config.node else { return true };
+        let Some((nodes, _)) = &self.parts.nodes else { return false };
+        // Another node's driver would not know the volume, and "unknown" reads as "deleted".
+        nodes
+            .get(&ObjectKey::cluster(&scope.node))
+            .is_some_and(|node| volume.reachable_from(&scope.node, &node.metadata.labels))
+    }
+
     fn attached_to(&self, volume: &str) -> Option<String> {
         let attachments = self.parts.attachments.as_ref()?.list();
         let holds = |source: &Option<String>| source.as_deref() == Some(volume);
@@ -543,6 +557,11 @@ impl Provisioner for CsiProvisioner {
                 "persistentvolume {name} is still attached to node {node}"
             )));
         }
+        if let Some(node) = self.in_use.as_ref().and_then(|in_use| in_use.user(source)) {
+            return Err(failed(format!(
+                "persistentvolume {name} is still in use on node {node}; it is deleted once that node has unmounted it"
+            )));
+        }
         let deleted = self.delete_handle(&source.volume_handle, secrets, in_tree).await;
         deleted.map_err(|error| NotDeleted::Failed(error.into()))?;
         if let Some(capacity) = &self.capacity {
@@ -566,12 +585,13 @@ impl Provisioner for CsiProvisioner {
     }
 
     async fn should_delete(&self, volume: &Volume) -> bool {
-        let Some(scope) = &self.config.node else { return true };
-        let Some((nodes, _)) = &self.parts.nodes else { return false };
-        // Another node's driver would not know the volume, and "unknown" reads as "deleted".
-        nodes
-            .get(&ObjectKey::cluster(&scope.node))
-            .is_some_and(|node| volume.reachable_from(&scope.node, &node.metadata.labels))
+        if !self.is_in_scope(volume) {
+            return false;
+        }
+        if let (Some(in_use), Some(source)) = (&self.in_use, &volume.spec.csi) {
+            in_use.released(source).await;
+        }
+        true
     }
 
     fn supports_block(&self) -> bool {

@@ -13,6 +13,7 @@ mod distributed;
 mod driver;
 mod fill;
 mod guard;
+mod in_use;
 mod make;
 mod places;
 mod resolve;

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::verdict::Mounted;
 
+/// How unique names of staged CSI volumes begin.
+const CSI: &str = "kubernetes.io/csi/";
+
 /// A pod on this node wants a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -303,6 +306,9 @@ impl World {
 
     /// The list for `status.volumesInUse`: sorted, without repeats. `None` before reconstruction
     /// has finished, when an empty list would be a lie.
+    ///
+    /// Besides what a controller attaches it has what is staged without that: whoever deletes a
+    /// volume can see that a node is not done with it.
     #[must_use]
     pub fn volumes_in_use(&self) -> Option<Vec<String>> {
         if !self.ready_to_unmount {
@@ -310,7 +316,11 @@ impl World {
         }
         let wanted =
             self.desired.iter().filter(|(_, wanted)| wanted.attachable).map(|(name, _)| name);
-        let known = self.actual.iter().filter(|(_, known)| known.attachable).map(|(name, _)| name);
+        let counts = |name: &str, known: &Known| {
+            known.attachable || (known.device != Mounted::No && name.starts_with(CSI))
+        };
+        let known = self.actual.iter().filter(|(name, known)| counts(name, known));
+        let known = known.map(|(name, _)| name);
         Some(wanted.chain(known).cloned().collect::<BTreeSet<_>>().into_iter().collect())
     }
 }

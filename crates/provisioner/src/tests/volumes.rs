@@ -1,6 +1,9 @@
 //! Deleting volumes.
 
+use std::time::Duration;
+
 use super::*;
+use crate::volumes::FRESH;
 
 #[tokio::test(start_paused = true)]
 async fn released_volumes_are_deleted() {
@@ -49,11 +52,18 @@ async fn a_late_cache_deletes_nothing() {
     lab.volume("ours", "Released", by, json!({})).await;
     let stale = lab.parts.volumes.get(&ObjectKey::cluster("ours")).unwrap();
     let controller = lab.controller(Config::new(NAME), Scripted::default());
+    // The watch has been silent for a while: nobody knows whether it still works.
+    tokio::time::advance(FRESH + Duration::from_millis(1)).await;
     // Bound again by an administrator, and the cache has not heard of it.
     let key = ObjectKey::cluster("ours");
     let patch = json!({"status": {"phase": "Available"}});
     lab.api.patch_status::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
     assert_eq!(stale.status.phase, "Released");
+    controller.inner.delete(&stale).await.unwrap();
+    assert!(controller.inner.provisioner.deleted.lock().is_empty());
+    // A watch that speaks is believed without another question, and knows better than the caller.
+    lab.settle().await;
+    assert!(lab.parts.volumes.heard_within(FRESH));
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
 }
