@@ -35,7 +35,7 @@ cargo xtask TASK
   sanity [--matrix] [--kind local|shared]
                 csi-sanity against our drivers; with --matrix every filesystem on every kind of pool
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
-  bench vs-go [--claims N] [--rounds R] [--json FILE]
+  bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
   bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]
                 etcd with kube-apiserver, and `longshore apiserver`, side by side
@@ -130,7 +130,7 @@ fn full() -> Result<()> {
     // Ignored elsewhere, because it takes long.
     let suite = ["test", "--package", "longshore-real-kube", "--test", "suite", "--", "--ignored"];
     run::cargo(&suite, &long)?;
-    bench::bench(&["vs-go".to_owned()])?;
+    bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
     bench::bench(&["driver".to_owned()])?;

@@ -18,6 +18,8 @@ use super::{
 
 /// Claims before the measured ones: connections are open and caches filled when those come.
 const WARM_UP: usize = 10;
+/// What each claim asks for.
+const SIZE: &str = "1Mi";
 /// How long a program is left alone before its memory is read. Also refills the Go client's bucket
 /// after the warm-up.
 const QUIET: Duration = Duration::from_secs(5);
@@ -114,12 +116,12 @@ impl Ring<'_> {
 
     fn measure(&self, program: &Program, name: &str, user: &str) -> Result<Figures> {
         let pid = program.pid();
-        load::burst(self.server, &format!("{name}-warm"), WARM_UP)?.delete()?;
+        load::burst(self.server, &format!("{name}-warm"), WARM_UP, SIZE)?.delete()?;
         std::thread::sleep(QUIET);
         let idle = process::memory(pid)?;
         let (mark, cpu) = (Mark::now(self.audit.clone())?, process::cpu_seconds(pid)?);
         let peak = Peak::of(pid);
-        let burst = load::burst(self.server, name, self.claims)?.delete()?;
+        let burst = load::burst(self.server, name, self.claims, SIZE)?.delete()?;
         let (peak_rss_kib, cpu_seconds) = (peak.kib(), process::cpu_seconds(pid)? - cpu);
         std::thread::sleep(AUDIT_DELAY);
         let requests = mark.requests_of(user)?;

@@ -60,14 +60,14 @@ pub struct Bound<'a> {
     latencies: Vec<f64>,
 }
 
-/// Makes `count` claims and waits until all are Bound.
-pub fn burst<'a>(server: &'a Server, prefix: &str, count: usize) -> Result<Bound<'a>> {
+/// Makes `count` claims of that size and waits until all are Bound.
+pub fn burst<'a>(server: &'a Server, prefix: &str, count: usize, size: &str) -> Result<Bound<'a>> {
     let names: Vec<String> = (0..count).map(|at| format!("{prefix}-{at}")).collect();
     let seen = Seen::start(server)?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims");
     let first = Instant::now();
     let sent = send_all(server, &names, |connection, name| {
-        connection.call("POST", &path, Some(&claim(name))).map(drop)
+        connection.call("POST", &path, Some(&claim(name, size))).map(drop)
     })?;
     let bound = seen.wait(&format!("{count} claims to be Bound"), |state| {
         names.iter().all(|name| state.bound.contains_key(name))
@@ -106,14 +106,14 @@ impl Bound<'_> {
     }
 }
 
-fn claim(name: &str) -> Value {
+fn claim(name: &str, size: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "storageClassName": CLASS,
-            "resources": {"requests": {"storage": "1Mi"}},
+            "resources": {"requests": {"storage": size}},
         },
     })
 }

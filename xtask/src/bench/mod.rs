@@ -1,13 +1,15 @@
-//! `cargo xtask bench vs-go`: the official provisioner and ours on the same real control plane,
+//! `cargo xtask bench provision` (or `vs-go`, its old name): the official provisioner and ours on the same real control plane,
 //! with the same driver, in one run. `cargo xtask bench api`: the API servers, see [`api`].
 //! `cargo xtask bench attach`: the attachers, see [`attach`].
 //! `cargo xtask bench bind`: the binders, see [`bind`].
+//! `cargo xtask bench burst`: many claims in the embedded mode, see [`burst`].
 //! `cargo xtask bench driver`: the drivers, see [`driver`].
 
 mod api;
 mod attach;
 mod audit;
 mod bind;
+mod burst;
 mod contender;
 mod driver;
 mod follow;
@@ -32,7 +34,7 @@ use longshore_real_kube::{
 use serde_json::json;
 
 use self::{
-    contender::{ALL, Ring},
+    contender::{ALL, Contender, Ring},
     http::Server,
     kubeconfig::Kubeconfig,
     report::Rounds,
@@ -46,29 +48,32 @@ const DRIVER: &str = "hostpath.csi.k8s.io";
 struct Args {
     claims: usize,
     rounds: usize,
+    only: Vec<Contender>,
     json: Option<PathBuf>,
 }
 
 /// Runs a comparison.
 pub fn bench(args: &[String]) -> Result<()> {
     match args.split_first() {
-        Some((name, rest)) if name == "vs-go" => vs_go(&Args::read(rest)?),
+        Some((name, rest)) if name == "provision" || name == "vs-go" => vs_go(&Args::read(rest)?),
         Some((name, rest)) if name == "api" => api::bench(rest),
         Some((name, rest)) if name == "attach" => attach::bench(rest),
         Some((name, rest)) if name == "bind" => bind::bench(rest),
+        Some((name, rest)) if name == "burst" => burst::bench(rest),
         Some((name, rest)) if name == "driver" => driver::bench(rest),
         _ => bail!(
-            "say `bench vs-go [--claims N] [--rounds R] [--json FILE]`, \
+            "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
              `bench attach [--pairs N] [--rounds R] [--json FILE]`, \
-             `bench bind [--volumes N,N] [--claims N] [--json FILE]`, or `bench driver [--rounds R]`"
+             `bench bind [--volumes N,N] [--claims N] [--json FILE]`, \
+             `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, or `bench driver [--rounds R]`"
         ),
     }
 }
 
 impl Args {
     fn read(args: &[String]) -> Result<Self> {
-        let mut read = Self { claims: 100, rounds: 3, json: None };
+        let mut read = Self { claims: 100, rounds: 3, only: ALL.to_vec(), json: None };
         let mut args = args.iter();
         while let Some(flag) = args.next() {
             let value = args.next().with_context(|| format!("{flag} needs a value"))?;
@@ -76,13 +81,25 @@ impl Args {
             match flag.as_str() {
                 "--claims" => read.claims = number()?,
                 "--rounds" => read.rounds = number()?,
+                "--only" => read.only = chosen(value)?,
                 "--json" => read.json = Some(value.into()),
-                _ => bail!("bench vs-go has no flag {flag}; it takes --claims, --rounds, --json"),
+                _ => bail!(
+                    "bench provision has no flag {flag}; it takes --claims, --rounds, --only, --json"
+                ),
             }
         }
         ensure!(read.claims > 0 && read.rounds > 0, "--claims and --rounds are at least 1");
         Ok(read)
     }
+}
+
+/// The contenders of these names, in the order of [`ALL`].
+fn chosen(names: &str) -> Result<Vec<Contender>> {
+    let all = ALL.map(|one| one.id);
+    for name in names.split(',') {
+        ensure!(all.contains(&name), "--only {name}: there are {}", all.join(", "));
+    }
+    Ok(ALL.into_iter().filter(|one| names.split(',').any(|name| name == one.id)).collect())
 }
 
 fn vs_go(args: &Args) -> Result<()> {
@@ -119,18 +136,22 @@ fn vs_go(args: &Args) -> Result<()> {
         ours,
         claims: args.claims,
     };
-    let (rounds, order) = all_rounds(&ring, args.rounds)?;
+    let (rounds, order) = all_rounds(&ring, args.rounds, &args.only)?;
     driver.stop()?;
     show(args, &rounds, &order)?;
     cluster.stop()
 }
 
-fn all_rounds(ring: &Ring<'_>, count: usize) -> Result<(Rounds, Vec<&'static str>)> {
+fn all_rounds(
+    ring: &Ring<'_>,
+    count: usize,
+    only: &[Contender],
+) -> Result<(Rounds, Vec<&'static str>)> {
     let (mut rounds, mut order) = (Rounds::new(), Vec::new());
     for round in 1..=count {
         // Everyone is once in front and once at the end.
-        let mut turns = ALL;
-        turns.rotate_left(round - 1);
+        let mut turns = only.to_vec();
+        turns.rotate_left((round - 1) % only.len());
         if round % 2 == 0 {
             turns.reverse();
         }

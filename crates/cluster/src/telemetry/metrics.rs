@@ -303,6 +303,9 @@ impl Collector for QueueCollector {
     }
 }
 
+/// Counters of old, whose names end otherwise. They are registered as gauges.
+const BARE_COUNTERS: [&str; 1] = ["volume_operation_total_errors"];
+
 /// Turns OpenMetrics text into the Prometheus text format 0.0.4: there a counter's family carries
 /// the `_total` suffix, units have no line, and unknown types are called untyped.
 fn to_prometheus_text(open: &str) -> String {
@@ -317,6 +320,7 @@ fn to_prometheus_text(open: &str) -> String {
                 "counter" => ("_total", "counter"),
                 "info" => ("_info", "gauge"),
                 "unknown" => ("", "untyped"),
+                "gauge" if BARE_COUNTERS.contains(&name) => ("", "counter"),
                 other => ("", other),
             };
             if let Some((_, text)) = help.take() {

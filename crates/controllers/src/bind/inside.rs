@@ -12,6 +12,7 @@ use longshore_core::{
     },
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Inner, act::Undone, metrics::Operation};
 
@@ -70,7 +71,10 @@ impl Inner {
             return Ok(());
         }
         self.target_node(claim).await?;
-        let source = match self.make(&plugin, &name, claim, &class).await {
+        let since = Instant::now();
+        let made = self.make(&plugin, &name, claim, &class).await;
+        self.parts.counted.inside(Operation::Provision, plugin.name(), since, made.is_ok());
+        let source = match made {
             Ok(source) => source,
             Err(why) => return self.not_made(claim, &class, why).await,
         };
@@ -190,7 +194,10 @@ impl Inner {
         if volume.metadata.uid != seen.metadata.uid || !is_released(&volume, claim.as_ref()) {
             return Ok(());
         }
-        if let Err(error) = delete(&plugin, &volume).await {
+        let since = Instant::now();
+        let deleted = delete(&plugin, &volume).await;
+        self.parts.counted.inside(Operation::Delete, plugin.name(), since, deleted.is_ok());
+        if let Err(error) = deleted {
             self.parts.counted.fail(Operation::Delete, name);
             return self.not_deleted(&volume, &error).await;
         }

@@ -62,6 +62,7 @@ impl Inside for Scripted {
 struct World {
     bench: Bench,
     plugin: Arc<Scripted>,
+    metrics: Metrics,
     _process: Process,
 }
 
@@ -101,14 +102,15 @@ async fn world(plugin: Scripted, creates_refused: usize, after: bool) -> World {
     let mut process = bench.process();
     let plugin = Arc::new(plugin);
     let recorder = bench.recorder("persistentvolume-controller");
-    let mut parts = Parts::shared(&process.api, &process.caches, recorder, Metrics::new());
+    let metrics = Metrics::new();
+    let mut parts = Parts::shared(&process.api, &process.caches, recorder, metrics.clone());
     parts.inside = Some(plugin.clone());
     if creates_refused > 0 {
         parts.api = refusing(&bench, creates_refused, after);
     }
     let shutdown = process.shutdown.clone();
     process.spawn(Binder::new(parts, Config::default()).run(shutdown));
-    World { bench, plugin, _process: process }
+    World { bench, plugin, metrics, _process: process }
 }
 
 impl World {
@@ -274,6 +276,13 @@ async fn a_released_volume_is_deleted() {
     world.bench.until_gone::<Volume>(&volume.metadata.key()).await;
     assert_eq!(world.left(), 0);
     assert_eq!(world.events("VolumeFailedDelete").await, 0);
+    let counted = world.metrics.render();
+    for operation in ["volume_provision", "volume_delete"] {
+        let line = format!(
+            "storage_operation_duration_seconds_count{{volume_plugin=\"{PLUGIN}\",operation_name=\"{operation}\",status=\"success\",migrated=\"false\"}} 1\n"
+        );
+        assert!(counted.contains(&line), "{line}{counted}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,12 @@ use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _},
-    metrics::{counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+    },
 };
 use tokio::time::Instant;
 
@@ -20,6 +25,7 @@ use tokio::time::Instant;
 pub(super) const UNKNOWN: &str = "N/A";
 
 type OperationLabels = [(&'static str, String); 2];
+type InsideLabels = [(&'static str, &'static str); 4];
 
 /// Work that ends with somebody else's doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +55,9 @@ struct Inner {
     metrics: Metrics,
     seconds: Family<OperationLabels, Histogram>,
     errors: Family<OperationLabels, Counter>,
+    /// The same under the name that it had before; dashboards keep names for long.
+    old_errors: Family<OperationLabels, Gauge>,
+    inside: Family<InsideLabels, Histogram>,
     defaulted: Counter,
     default_failed: Counter,
     begun: Mutex<HashMap<(Operation, String), (String, Instant)>>,
@@ -67,6 +76,8 @@ impl BindMetrics {
             metrics: metrics.clone(),
             seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
             errors: Family::default(),
+            old_errors: Family::default(),
+            inside: Family::new_with_constructor(seconds as fn() -> Histogram),
             defaulted: Counter::default(),
             default_failed: Counter::default(),
             begun: Mutex::default(),
@@ -82,6 +93,16 @@ impl BindMetrics {
                 "volume_operation_errors",
                 "Total volume operation errors",
                 inner.errors.clone(),
+            );
+            registry.register(
+                "volume_operation_total_errors",
+                "(Deprecated: use volume_operation_errors_total) Total volume operation errors",
+                inner.old_errors.clone(),
+            );
+            registry.register(
+                "storage_operation_duration_seconds",
+                "Storage operation duration",
+                inner.inside.clone(),
             );
             registry.register(
                 "retroactive_storageclass",
@@ -126,8 +147,31 @@ impl BindMetrics {
     pub(super) fn fail(&self, operation: Operation, key: &str) {
         let begun = self.inner.begun.lock();
         if let Some((plugin, _)) = begun.get(&(operation, key.to_owned())) {
-            self.inner.errors.get_or_create(&labels(operation, plugin.clone())).inc();
+            let labels = labels(operation, plugin.clone());
+            self.inner.errors.get_or_create(&labels).inc();
+            self.inner.old_errors.get_or_create(&labels).inc();
         }
+    }
+
+    /// The plugin inside has done its part, or failed to.
+    pub(super) fn inside(
+        &self,
+        operation: Operation,
+        plugin: &'static str,
+        since: Instant,
+        ok: bool,
+    ) {
+        let name = match operation {
+            Operation::Provision => "volume_provision",
+            Operation::Delete => "volume_delete",
+        };
+        let labels = [
+            ("volume_plugin", plugin),
+            ("operation_name", name),
+            ("status", if ok { "success" } else { "fail-unknown" }),
+            ("migrated", "false"),
+        ];
+        self.inner.inside.get_or_create(&labels).observe(since.elapsed().as_secs_f64());
     }
 
     /// Nobody waits for its end any more.

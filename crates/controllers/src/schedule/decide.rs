@@ -55,7 +55,7 @@ impl Worker {
             wanted: &self.uses_of(pod),
             once_pod_conflict: self.once_pod_conflict(pod, &claims, &state),
         };
-        let (mut fit, mut unfit): (Vec<Candidate>, Vec<Unfit>) = (Vec::new(), Vec::new());
+        let (mut fit, mut unfit): (Vec<Candidate>, Vec<(String, Unfit)>) = (Vec::new(), Vec::new());
         for node in &nodes {
             match self.check_node(&question, node, &state) {
                 Ok(plan) => {
@@ -64,12 +64,12 @@ impl Worker {
                     let score = volume_score(&claims, &plan, node, &question.cluster);
                     fit.push(Candidate { node: name, pods, score, plan });
                 }
-                Err(reasons) => unfit.push(reasons),
+                Err(reasons) => unfit.push((node.metadata.name.clone(), reasons)),
             }
         }
         let Some(chosen) = pick_node(fit) else {
             state.wait(pod);
-            return Err(no_fit_message(nodes.len(), &unfit));
+            return Err(no_fit_message(&unfit));
         };
         let placement = Placement {
             node: chosen.node,

@@ -33,20 +33,40 @@ pub fn pick_node(candidates: Vec<Candidate>) -> Option<Candidate> {
     })
 }
 
-/// The message for a pod that fits nowhere: each objection with the number of nodes that have it.
+/// How many nodes are named; an event has room for no more.
+const NAMED: usize = 8;
+
+/// The message for a pod that fits nowhere: each objection with the number of nodes that have it,
+/// then node by node. `unfit` has the nodes by name.
 #[must_use]
-pub fn no_fit_message(nodes: usize, unfit: &[Unfit]) -> String {
-    if nodes == 0 {
+pub fn no_fit_message(unfit: &[(String, Unfit)]) -> String {
+    if unfit.is_empty() {
         return "no nodes available to schedule pods".to_owned();
     }
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for reason in unfit.iter().flatten() {
+    for reason in unfit.iter().flat_map(|(_, reasons)| reasons) {
         *counts.entry(reason.to_string()).or_default() += 1;
     }
     let mut parts: Vec<String> =
         counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     parts.sort();
-    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+    let all = format!("0/{} nodes are available: {}.", unfit.len(), parts.join(", "));
+    match unfit {
+        [_] => all,
+        many => format!("{all} {}.", by_node(many)),
+    }
+}
+
+fn by_node(unfit: &[(String, Unfit)]) -> String {
+    let one = |(node, reasons): &(String, Unfit)| {
+        let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        format!("{node}: {}", reasons.join(", "))
+    };
+    let mut nodes: Vec<String> = unfit.iter().take(NAMED).map(one).collect();
+    if unfit.len() > NAMED {
+        nodes.push(format!("and {} more", unfit.len() - NAMED));
+    }
+    nodes.join("; ")
 }
 
 /// The message for a pod that no node could help.

@@ -425,17 +425,24 @@ fn room_counts() {
 
 #[test]
 fn messages_count_the_nodes() {
+    let node = |name: &str, reason| (name.to_owned(), BTreeSet::from([reason]));
     let unfit = [
-        BTreeSet::from([Reason::VolumeCount]),
-        BTreeSet::from([Reason::VolumeAffinity]),
-        BTreeSet::from([Reason::VolumeCount]),
+        node("a", Reason::VolumeCount),
+        node("b", Reason::VolumeAffinity),
+        node("c", Reason::VolumeCount),
     ];
     assert_eq!(
-        no_fit_message(3, &unfit),
+        no_fit_message(&unfit),
         "0/3 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity, \
-         2 node(s) exceed max volume count."
+         2 node(s) exceed max volume count. a: node(s) exceed max volume count; \
+         b: node(s) didn't match PersistentVolume's node affinity; \
+         c: node(s) exceed max volume count."
     );
-    assert_eq!(no_fit_message(0, &[]), "no nodes available to schedule pods");
+    let one = "0/1 nodes are available: 1 node(s) exceed max volume count.";
+    assert_eq!(no_fit_message(&unfit[..1]), one);
+    let many: Vec<_> = (0..11).map(|at| node(&at.to_string(), Reason::VolumeCount)).collect();
+    assert!(no_fit_message(&many).ends_with("7: node(s) exceed max volume count; and 3 more."));
+    assert_eq!(no_fit_message(&[]), "no nodes available to schedule pods");
     let refused = refused_message(1, &NotReady::Immediate.to_string());
     let want = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
     assert_eq!(refused, want);

@@ -148,7 +148,7 @@ fn in_use_is_the_union_and_only_spoken_when_known() {
     assert_eq!(world.volumes_in_use(), Some(vec!["a".to_owned(), "b".to_owned()]));
     // Staged without being attached: whoever deletes volumes wants to know. Directories do not count.
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(Yes, &[]));
-    world.actual.insert("kubernetes.io/host-path/p-h".into(), known(Yes, &["p"]));
+    world.actual.insert("kubernetes.io/host-path/p-h".into(), known(Yes, &[("p", Yes)]));
     let listed = world.volumes_in_use().expect("known");
     assert_eq!(listed, ["a", "b", "kubernetes.io/csi/d^h"]);
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(No, &[]));
