@@ -41,6 +41,8 @@ cargo xtask TASK
                 etcd with kube-apiserver, and `longshore apiserver`, side by side
   bench bind [--volumes N,N] [--claims N] [--json FILE]
                 the binder of kube-controller-manager and ours, one claim among many volumes
+  bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]
+                many claims at once, embedded mode, until Bound and until their volumes are gone
   bench driver [--rounds R]
                 csi-driver-host-path and our driver, side by side
 ";

@@ -15,8 +15,8 @@ use crate::{Cause, NotDeleted, Provisioner, controller::Inner};
 
 /// How often our finalizer is taken off against the writes of others.
 const TRIES: u32 = 8;
-/// A watch that told something this long ago is not late.
-pub(crate) const FRESH: Duration = Duration::from_secs(1);
+/// A watch that is open and told something this long ago is not later than an answer would be.
+pub(crate) const FRESH: Duration = Duration::from_millis(250);
 
 impl<P: Provisioner> Inner<P> {
     pub(crate) async fn sync_volume(&self, name: &str) -> Outcome {

@@ -166,8 +166,8 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         *self.inner.synced.borrow()
     }
 
-    /// True if the server has told something within this time: the watch works, and what is here
-    /// is not older than that. A quiet server makes no difference to a lost one: false for both.
+    /// True if there is a watch and it has told something within this time: what is here is not
+    /// older than that. A server that is quiet cannot be told from one that is lost: false for both.
     #[must_use]
     pub fn heard_within(&self, time: Duration) -> bool {
         self.inner.store.read().heard.is_some_and(|heard| heard.elapsed() <= time)

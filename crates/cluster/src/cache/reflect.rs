@@ -63,6 +63,8 @@ where
         loop {
             let started = Instant::now();
             let (next, error) = self.step(step).await;
+            // Whatever comes next, there is no watch now.
+            self.cache.inner.store.write().heard = None;
             step = next;
             if started.elapsed() >= GOOD_AFTER {
                 failures = 0;

@@ -102,11 +102,17 @@ async fn a_streamed_list_then_its_watch() {
     cache.synced().await;
     assert!(server.query(0).contains("sendInitialEvents=true"), "{}", server.query(0));
     assert!(server.query(0).contains("timeoutSeconds=200"), "{}", server.query(0));
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert!(!cache.heard_within(Duration::from_secs(1)), "nothing was said for a while");
     feed.send(event("MODIFIED", &object("a", 8))).expect("open");
     feed.send(event("DELETED", &object("a", 9))).expect("open");
     settle().await;
+    assert!(cache.heard_within(Duration::from_secs(1)));
     assert_eq!(log.take(), ["Applied(ns/a @5)", "Applied(ns/a @8)", "Deleted(ns/a @8)"]);
     assert!(cache.is_empty());
+    drop(feed);
+    settle().await;
+    assert!(!cache.heard_within(Duration::from_secs(1)), "a watch that ended says nothing");
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,7 +33,7 @@ pub(super) struct Store<T> {
     indexes: HashMap<String, Index<T>>,
     /// Everything up to this version has been seen; 0 before the first list is complete.
     seen_version: u64,
-    /// When the server last said anything.
+    /// When the server last said anything; `None` while there is no watch.
     pub(super) heard: Option<Instant>,
 }
 

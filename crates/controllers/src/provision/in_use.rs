@@ -6,12 +6,40 @@
 
 use std::time::Duration;
 
-use longshore_cluster::Cache;
-use longshore_core::model::kinds::{CsiSource, Node};
+use longshore_cluster::{Cache, Change};
+use longshore_core::model::kinds::{CsiSource, Node, Volume};
+use longshore_provisioner::Waker;
 use tokio::sync::watch;
 
 /// How long a deletion waits for a node before it goes on, and then fails with the node's name.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The index of volumes by driver and handle.
+const BY_HANDLE: &str = "csi-handle";
+/// How the names that nodes report begin.
+const CSI: &str = "kubernetes.io/csi/";
+
+/// Gives volumes another look as soon as a node is done with them.
+pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) {
+    volumes.index(BY_HANDLE, |volume| {
+        let handle = |source: &CsiSource| format!("{}^{}", source.driver, source.volume_handle);
+        volume.spec.csi.as_ref().map(handle).into_iter().collect()
+    });
+    let volumes = volumes.clone();
+    nodes.subscribe(move |change| {
+        let (before, now) = match change {
+            Change::Applied { old: Some(old), new } => (old, new.status.volumes_in_use.as_slice()),
+            Change::Applied { old: None, .. } => return,
+            Change::Deleted { old } => (old, [].as_slice()),
+        };
+        let left = before.status.volumes_in_use.iter().filter(|name| !now.contains(name));
+        for handle in left.filter_map(|name| name.strip_prefix(CSI)) {
+            for volume in volumes.by_index(BY_HANDLE, handle) {
+                waker.look_at_volume(&volume.metadata.name);
+            }
+        }
+    });
+}
 
 /// What nodes say.
 pub(super) struct InUse {
@@ -43,7 +71,7 @@ impl InUse {
 
     /// A node that has the volume.
     pub(super) fn user(&self, volume: &CsiSource) -> Option<String> {
-        let name = format!("kubernetes.io/csi/{}^{}", volume.driver, volume.volume_handle);
+        let name = format!("{CSI}{}^{}", volume.driver, volume.volume_handle);
         let uses = |node: &Node| node.status.volumes_in_use.contains(&name);
         self.nodes.list().iter().find(|node| uses(node)).map(|node| node.metadata.name.clone())
     }

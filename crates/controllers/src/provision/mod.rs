@@ -294,6 +294,7 @@ impl CsiController {
             registry: parts.registry.clone(),
         };
         let attachments = parts.attachments.clone();
+        let (nodes, volumes) = (parts.nodes.clone(), parts.volumes.clone());
         let publisher = publisher(&config, &parts, &driver.name);
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
         let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
@@ -310,6 +311,9 @@ impl CsiController {
                     waker.look_at_volume(volume);
                 }
             });
+        }
+        if let Some((nodes, _)) = nodes {
+            in_use::wake(&nodes, &volumes, controller.waker());
         }
         let publishing = async {
             if let Some(publisher) = publisher {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use longshore_cluster::Patch;
 use longshore_core::model::{
     ObjectKey,
-    kinds::{Claim, ConfigMap, Volume},
+    kinds::{Claim, ConfigMap, Node, Volume},
 };
 use longshore_csi::{Call, fake::Fault};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 use tonic_code::*;
 
 use super::bench::{Bench, DRIVER, Trap};
@@ -287,6 +289,36 @@ async fn late_binding_waits_for_the_scheduler() {
     let volume = bench.until_bound("data").await;
     let zone = |zone: &str| [("topology.test/zone".to_string(), zone.to_string())].into();
     assert!(volume.reachable_from("n2", &zone("b")) && !volume.reachable_from("n1", &zone("a")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_node_still_has_staged_waits_for_it() {
+    let mut bench = Bench::new().await;
+    bench.node("n1", "a").await;
+    bench.start();
+    bench.claim("data", "fast").await;
+    let volume = bench.until_bound("data").await;
+    let source = volume.spec.csi.clone().unwrap();
+    let used = format!("kubernetes.io/csi/{DRIVER}^{}", source.volume_handle);
+    let node = ObjectKey::cluster("n1");
+    let says = |names: Value| json!({"status": {"volumesInUse": names}});
+    bench.api.patch_status::<Node>(&node, Patch::Merge(&says(json!([used])))).await.unwrap();
+    bench.delete_claim("data").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(bench.driver.volumes().len(), 1, "the node has it");
+    let name = &volume.metadata.name;
+    assert_eq!(bench.events(name).await, [""; 0], "and that is nothing to report");
+    // A node that does not come back to it is named.
+    let text = format!(
+        "persistentvolume {name} is still in use on node n1; it is deleted once that node has unmounted it"
+    );
+    bench.until_told(name, &text).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!(bench.driver.volumes().len(), 1);
+    let before = Instant::now();
+    bench.api.patch_status::<Node>(&node, Patch::Merge(&says(json!([])))).await.unwrap();
+    bench.until_clean().await;
+    assert!(before.elapsed() < Duration::from_secs(5), "it goes as soon as the node lets go");
 }
 
 #[tokio::test(start_paused = true)]
