@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
+mod abroad;
 mod official;
 mod plain;
 mod rights;

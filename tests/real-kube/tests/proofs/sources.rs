@@ -34,13 +34,24 @@ fn filled(name: &str, source: &str) -> String {
     )
 }
 
-fn add_official(cluster: &mut Cluster, tool: Tool, flags: &[&str]) {
+/// The kinds for snapshots.
+pub fn make_snapshot_kinds(cluster: &Cluster) {
+    let kinds = root().join("deploy/crds").display().to_string();
+    kubectl(cluster, &["apply", "--server-side", "-f", &kinds]);
+    let names = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
+    for name in names {
+        let object = format!("crd/{name}.snapshot.storage.k8s.io");
+        wait(cluster, &object, "--for=condition=Established");
+    }
+}
+
+pub fn add_official(cluster: &mut Cluster, tool: Tool, flags: &[&str]) {
     let mut command = Command::new(tools::path(tool).unwrap());
     command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display())).args(flags);
     cluster.add(tool.program(), command).unwrap();
 }
 
-fn wait(cluster: &Cluster, object: &str, wish: &str) {
+pub fn wait(cluster: &Cluster, object: &str, wish: &str) {
     let waited = cluster.kubectl(&["wait", wish, object, "--timeout=120s"]).unwrap();
     let events = || kubectl(cluster, &["get", "events"]);
     let log = || log_of(cluster, "provisioner");
@@ -64,13 +75,7 @@ fn snapshots_and_claims_are_sources_under_the_official_rights() {
     let mut cluster = guarded_cluster();
     let rules = root().join("tests/real-kube/rbac/official-provisioner.yaml");
     kubectl(&cluster, &["apply", "-f", &rules.display().to_string()]);
-    let kinds = root().join("deploy/crds").display().to_string();
-    kubectl(&cluster, &["apply", "--server-side", "-f", &kinds]);
-    let names = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
-    for name in names {
-        let object = format!("crd/{name}.snapshot.storage.k8s.io");
-        wait(&cluster, &object, "--for=condition=Established");
-    }
+    make_snapshot_kinds(&cluster);
     let driver = Hostpath::start(cluster.dir(), &["--enable-topology=false"]);
     let address = format!("--csi-address={}", driver.socket.display());
     add_official(&mut cluster, Tool::CsiSnapshotter, &[&address]);
