@@ -8,6 +8,10 @@ pub mod expand;
 mod index;
 #[cfg(test)]
 mod life_tests;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 pub mod protect;
 pub mod provision;
 pub mod schedule;

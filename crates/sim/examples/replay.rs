@@ -1,6 +1,6 @@
 //! Plays one run again and shows every call.
 //!
-//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [gives-up] [rough] [<number>:<fault> ...]`
+//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [gives-up] [rough] [apart] [<number>:<fault> ...]`
 
 use longshore_sim::{Run, Scenario};
 
@@ -16,6 +16,8 @@ fn parse(arguments: &[String]) -> Result<Run, String> {
             run.gives_up = true;
         } else if argument == "rough" {
             run.rough = true;
+        } else if argument == "apart" {
+            run.apart = true;
         } else {
             let (number, fault) = argument.split_once(':').ok_or("a fault is <number>:<fault>")?;
             let number = number.parse().map_err(|_| format!("{number:?} is not a number"))?;

@@ -1,30 +1,71 @@
 //! What may never happen, checked at the moment it would.
 
+use std::collections::BTreeMap;
+
+use longshore_core::model::Kind;
+use longshore_core::model::keys::annotations;
 use longshore_core::model::kinds::{Claim, Volume};
 use longshore_csi::Call;
 use longshore_csi::fake::Moment;
+use serde_json::Value;
 
 use crate::ledger::Ledger;
+use crate::power::Power;
 use crate::truth::Truth;
 use crate::weather::Weather;
 use crate::wire::field;
 
+/// How the names of volumes begin, in the driver, that a person has made.
+pub(crate) const BY_HAND: &str = "by-hand-";
+
 /// Looks at every call of the driver before it takes effect.
+#[derive(Clone)]
 pub(crate) struct Checks {
     pub(crate) truth: Truth,
     pub(crate) ledger: Ledger,
     pub(crate) weather: Weather,
+    pub(crate) power: Power,
 }
 
 impl Checks {
     pub(crate) fn before(&self, moment: &Moment<'_>) {
         match moment.call {
-            Call::DeleteVolume => self.no_claim_is_bound(&field(moment.request, "volume_id")),
+            Call::DeleteVolume => {
+                let handle = field(moment.request, "volume_id");
+                self.no_claim_is_bound(&handle);
+                self.not_made_by_hand(&handle);
+            }
+            Call::NodeStageVolume | Call::NodePublishVolume => {
+                self.no_other_node_uses(&field(moment.request, "volume_id"), moment.node);
+            }
             Call::ControllerPublishVolume => {
                 let node = field(moment.request, "node_id");
                 self.not_on_another_node(&field(moment.request, "volume_id"), &node);
             }
             _ => {}
+        }
+    }
+
+    pub(crate) fn after(&self, moment: &Moment<'_>) {
+        if moment.call == Call::CreateVolume {
+            self.one_for_each_claim();
+        }
+    }
+
+    /// Nothing is made twice: every volume is for one claim, and no other is.
+    fn one_for_each_claim(&self) {
+        let volumes = self.truth.driver().volumes();
+        let mut made: Vec<&str> = volumes.values().map(|volume| volume.name.as_str()).collect();
+        made.retain(|name| !name.starts_with(BY_HAND));
+        for claim in self.ledger.claims() {
+            let for_it = made.iter().filter(|name| name.contains(&claim)).count();
+            if for_it > 1 {
+                self.ledger.breach(format!("{for_it} volumes were made for claim {claim}"));
+            }
+            made.retain(|name| !name.contains(&claim));
+        }
+        if !made.is_empty() {
+            self.ledger.breach(format!("volumes that no claim asks for: {}", made.join(", ")));
         }
     }
 
@@ -44,6 +85,23 @@ impl Checks {
         }
     }
 
+    /// What a person has made, a person deletes.
+    fn not_made_by_hand(&self, handle: &str) {
+        let world = self.truth.driver().world();
+        if world.volumes.get(handle).is_some_and(|volume| volume.name.starts_with(BY_HAND)) {
+            self.ledger.breach(format!("DeleteVolume of {handle}, which a person has made"));
+        }
+    }
+
+    /// Two nodes never write to one volume.
+    fn no_other_node_uses(&self, handle: &str, node: &str) {
+        let world = self.truth.driver().world();
+        for other in world.used_on(handle).into_iter().filter(|other| *other != node) {
+            self.ledger
+                .breach(format!("{handle} is mounted on {node} while {other} has it mounted"));
+        }
+    }
+
     /// All volumes of this world are for one writing node.
     fn not_on_another_node(&self, handle: &str, node: &str) {
         let world = self.truth.driver().world();
@@ -52,4 +110,68 @@ impl Checks {
             self.ledger.breach(format!("{handle} is sent to {node} while {other} has it"));
         }
     }
+
+    /// Looks at a request to delete a volume's object.
+    pub(crate) fn before_write(&self, point: &str, object: &str) {
+        if point != "api delete persistentvolumes" {
+            return;
+        }
+        let Some(volume) = self.truth.get::<Volume>(object) else { return };
+        if let Some(claim) = self.truth.list::<Claim>().iter().find(|claim| is_pair(claim, &volume))
+        {
+            let claim = &claim["metadata"]["name"];
+            self.ledger.breach(format!("volume {object} is reclaimed while claim {claim} has it"));
+        }
+    }
+
+    /// Looks at claims and volumes after a write to either.
+    pub(crate) fn after_write(&self, point: &str) {
+        let kind = point.rsplit(' ').next().unwrap_or_default();
+        let kind = kind.split('/').next().unwrap_or_default();
+        if kind != Volume::PLURAL && kind != Claim::PLURAL {
+            return;
+        }
+        let (volumes, claims) = (self.truth.list::<Volume>(), self.truth.list::<Claim>());
+        self.one_claim_for_each_volume(&claims);
+        self.one_volume_for_each_claim(&volumes);
+        for volume in volumes.iter().filter(|volume| volume["status"]["phase"] == "Released") {
+            if let Some(claim) = claims.iter().find(|claim| is_pair(claim, volume)) {
+                let (volume, claim) = (&volume["metadata"]["name"], &claim["metadata"]["name"]);
+                self.ledger
+                    .breach(format!("volume {volume} is released while claim {claim} has it"));
+            }
+        }
+    }
+
+    fn one_claim_for_each_volume(&self, claims: &[Value]) {
+        let bound = |claim: &&Value| {
+            claim["status"]["phase"] == "Bound"
+                && !claim["metadata"]["annotations"][annotations::BIND_COMPLETED].is_null()
+        };
+        let mut owners: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for claim in claims.iter().filter(bound) {
+            let volume = claim["spec"]["volumeName"].as_str().unwrap_or_default();
+            owners.entry(volume).or_default().push(&claim["metadata"]["name"]);
+        }
+        for (volume, names) in owners.iter().filter(|(_, names)| names.len() > 1) {
+            self.ledger.breach(format!("volume {volume} is bound to two claims: {names:?}"));
+        }
+    }
+
+    fn one_volume_for_each_claim(&self, volumes: &[Value]) {
+        let mut owned: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for volume in volumes.iter().filter(|volume| volume["status"]["phase"] == "Bound") {
+            let claim = volume["spec"]["claimRef"]["uid"].as_str().unwrap_or_default();
+            owned.entry(claim).or_default().push(&volume["metadata"]["name"]);
+        }
+        for (claim, names) in owned.iter().filter(|(_, names)| names.len() > 1) {
+            self.ledger.breach(format!("claim {claim} is bound to two volumes: {names:?}"));
+        }
+    }
+}
+
+/// Whether claim and volume point at each other.
+fn is_pair(claim: &Value, volume: &Value) -> bool {
+    claim["spec"]["volumeName"] == volume["metadata"]["name"]
+        && claim["metadata"]["uid"] == volume["spec"]["claimRef"]["uid"]
 }

@@ -16,12 +16,21 @@ pub enum Fault {
     Unreached,
     /// The other side says no before anything happens.
     Refused,
+    /// Somebody was faster. What is made is there already, made by a request that was sent twice; a
+    /// change is refused because of its version; the driver is busy with the same volume.
+    Conflict,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::CrashBefore, Self::CrashAfter, Self::LostAnswer, Self::Unreached, Self::Refused];
+    pub const ALL: [Self; 6] = [
+        Self::CrashBefore,
+        Self::CrashAfter,
+        Self::LostAnswer,
+        Self::Unreached,
+        Self::Refused,
+        Self::Conflict,
+    ];
 
     /// Whether the caller cannot know if the call took effect.
     #[must_use]
@@ -38,6 +47,7 @@ impl Fault {
             Self::LostAnswer => "lost-answer",
             Self::Unreached => "unreached",
             Self::Refused => "refused",
+            Self::Conflict => "conflict",
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use longshore_csi::Call;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +54,8 @@ pub(crate) enum Fate {
     Lost,
     /// A clear no.
     Refused,
+    /// Somebody was faster.
+    Conflict,
 }
 
 /// A call under way.
@@ -74,13 +75,15 @@ struct Pending {
 struct State {
     lines: Vec<Line>,
     armed: BTreeMap<u64, Fault>,
-    /// The process that lives, and the token that ends with it.
-    alive: Option<(u64, CancellationToken)>,
+    /// The processes that live, and the tokens that end with them.
+    alive: BTreeMap<u64, CancellationToken>,
     lives: u64,
     breaches: Vec<String>,
     /// CSI calls between their first moment and their last.
     csi: Vec<Pending>,
     notes: Vec<String>,
+    /// Uids of all claims that there ever were.
+    claims: Vec<String>,
 }
 
 /// Numbers calls and decides over them. Cheap to clone.
@@ -88,7 +91,6 @@ struct State {
 pub struct Ledger {
     state: Arc<Mutex<State>>,
     started: Instant,
-    crashed: Arc<Notify>,
     struck: CancellationToken,
 }
 
@@ -98,16 +100,16 @@ impl Ledger {
         let state = State {
             lines: Vec::new(),
             armed: faults.into_iter().collect(),
-            alive: None,
+            alive: BTreeMap::new(),
             lives: 0,
             breaches: Vec::new(),
             csi: Vec::new(),
             notes: Vec::new(),
+            claims: Vec::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
             started: Instant::now(),
-            crashed: Arc::default(),
             struck: CancellationToken::new(),
         }
     }
@@ -116,14 +118,9 @@ impl Ledger {
     pub(crate) fn be_born(&self) -> (u64, CancellationToken) {
         let mut state = self.state.lock();
         state.lives += 1;
-        let born = (state.lives, CancellationToken::new());
-        state.alive = Some(born.clone());
-        born
-    }
-
-    /// Waits for a crash.
-    pub(crate) async fn crash(&self) {
-        self.crashed.notified().await;
+        let (life, heart) = (state.lives, CancellationToken::new());
+        state.alive.insert(life, heart.clone());
+        (life, heart)
     }
 
     /// Waits until the first fault strikes.
@@ -146,16 +143,17 @@ impl Ledger {
         state.lines.push(Line { number, life, at, point, object, fault });
         if state.lines.len() == CALL_BUDGET {
             state.breaches.push(format!("{CALL_BUDGET} calls: something runs in circles"));
-            state.alive = None;
+            state.alive.clear();
             return (Fate::Dead, None);
         }
         match fault {
             Some(Fault::CrashBefore) => {
-                self.die(&mut state);
+                state.die(life);
                 (Fate::Dead, None)
             }
             Some(Fault::Unreached) => (Fate::Lost, None),
             Some(Fault::Refused) => (Fate::Refused, None),
+            Some(Fault::Conflict) => (Fate::Conflict, None),
             fault => (Fate::Go, Some(Ticket { number, life, fault })),
         }
     }
@@ -168,19 +166,12 @@ impl Ledger {
         }
         match ticket.fault {
             Some(Fault::CrashAfter) => {
-                self.die(&mut state);
+                state.die(ticket.life);
                 Fate::Dead
             }
             Some(Fault::LostAnswer) => Fate::Lost,
             _ => Fate::Go,
         }
-    }
-
-    fn die(&self, state: &mut State) {
-        if let Some((_, token)) = state.alive.take() {
-            token.cancel();
-        }
-        self.crashed.notify_one();
     }
 
     pub(crate) fn keep_csi(&self, call: Call, request: &str, ticket: Ticket) {
@@ -214,6 +205,16 @@ impl Ledger {
         state.notes.push(format!("{at:>9.3}s after call {after}: {text}"));
     }
 
+    /// A claim is there: one volume may be made for it.
+    pub(crate) fn claim_is_made(&self, uid: &str) {
+        self.state.lock().claims.push(uid.to_owned());
+    }
+
+    /// Uids of all claims that there ever were.
+    pub(crate) fn claims(&self) -> Vec<String> {
+        self.state.lock().claims.clone()
+    }
+
     /// What user and nodes did.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.state.lock().notes.clone()
@@ -239,6 +240,12 @@ impl Ledger {
 
 impl State {
     fn lives_on(&self, life: u64) -> bool {
-        self.alive.as_ref().is_some_and(|(alive, _)| *alive == life)
+        self.alive.contains_key(&life)
+    }
+
+    fn die(&mut self, life: u64) {
+        if let Some(heart) = self.alive.remove(&life) {
+            heart.cancel();
+        }
     }
 }

@@ -13,13 +13,15 @@ use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch, clock};
 use longshore_core::model::kinds::{
     Claim, CsiDriver, CsiNode, Node, Pod, Volume, VolumeAttachment,
 };
-use longshore_csi::fake::{Driver, mount_capability};
+use longshore_csi::fake::mount_capability;
 use longshore_csi::{Client, CsiError, v1};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::ledger::Ledger;
+use crate::power::Power;
 use crate::truth::Truth;
+use crate::world::World;
 use crate::{DRIVER, TOPOLOGY_KEY};
 
 const TICK: Duration = Duration::from_secs(1);
@@ -44,6 +46,7 @@ pub(crate) struct SimNode {
     truth: Truth,
     ledger: Ledger,
     topology: bool,
+    power: Power,
 }
 
 /// By volume, where it is staged and where it is published.
@@ -86,13 +89,8 @@ fn items(value: &Value) -> &[Value] {
 }
 
 impl SimNode {
-    pub(crate) fn new(
-        name: &str,
-        api: &Api,
-        driver: &Driver,
-        truth: &Truth,
-        ledger: &Ledger,
-    ) -> Self {
+    pub(crate) fn new(name: &str, world: &World) -> Self {
+        let World { api, driver, truth, ledger, power, .. } = world;
         let mut topology = false;
         driver.configure(|config| topology = config.topology());
         let segments = match topology {
@@ -106,6 +104,7 @@ impl SimNode {
             truth: truth.clone(),
             ledger: ledger.clone(),
             topology,
+            power: power.clone(),
         }
     }
 
@@ -117,7 +116,7 @@ impl SimNode {
             "labels": {"kubernetes.io/hostname": name, TOPOLOGY_KEY: name},
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         }});
-        self.api.create::<Node>(&node).await?;
+        present(self.api.create::<Node>(&node).await)?;
         let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         self.api.patch_status::<Node>(&ObjectKey::cluster(name), Patch::Merge(&status)).await?;
         let keys = if self.topology { json!([TOPOLOGY_KEY]) } else { json!([]) };
@@ -125,14 +124,28 @@ impl SimNode {
             "metadata": {"name": name},
             "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": keys}]},
         });
-        self.api.create::<CsiNode>(&csi_node).await?;
-        Ok(())
+        present(self.api.create::<CsiNode>(&csi_node).await)
     }
 
     /// Works for ever.
     pub(crate) async fn run(self) {
         let mut beat = Instant::now() + HEARTBEAT;
+        let mut was_on = true;
         loop {
+            let on = self.power.is_on(&self.name);
+            if on
+                && !was_on
+                && let Err(error) = self.register().await
+            {
+                self.ledger.note(format!("{}: {error}", self.name));
+                tokio::time::sleep(TICK).await;
+                continue;
+            }
+            was_on = on;
+            if !on {
+                tokio::time::sleep(TICK).await;
+                continue;
+            }
             if Instant::now() >= beat {
                 beat += HEARTBEAT;
                 if let Err(error) = self.heartbeat().await {
@@ -316,7 +329,8 @@ impl SimNode {
             };
             self.csi.node_stage_volume(request).await?;
         }
-        if !targets.contains(&one.target()) {
+        // The driver gives a volume of this kind to one pod at a time; the next one waits.
+        if targets.is_empty() {
             self.ledger.note(format!("{} publishes {}", self.name, one.handle));
             let request = v1::NodePublishVolumeRequest {
                 volume_id: one.handle.clone(),
@@ -372,6 +386,14 @@ impl SimNode {
             }
         }
         Ok(())
+    }
+}
+
+/// Already there is as good as made.
+fn present(made: Result<Value, ApiError>) -> Result<(), ApiError> {
+    match made {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ use longshore_provisioner::ProvisionMetrics;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::checks::Checks;
 use crate::ledger::Ledger;
 use crate::weather::Weather;
 use crate::world::Tweak;
@@ -20,18 +21,65 @@ use crate::{INTENTS, wire};
 /// Pause before a controller that could not start is started again.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often finalizers are taken off snapshots that nobody restores: sooner than in earnest, so that
+/// a world is over sooner.
+const SWEEP: Duration = Duration::from_secs(60);
+
 /// What a process finds outside.
 pub(crate) struct Outside {
     pub(crate) ledger: Ledger,
     pub(crate) weather: Weather,
     pub(crate) service: Service,
     pub(crate) driver: Driver,
+    /// Looks at what the binder writes, where there is more than one claim.
+    pub(crate) checks: Option<Checks>,
+    pub(crate) snapshots: bool,
+}
+
+/// Which controllers one process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of them, as on one machine.
+    All,
+    /// What stands for the controller manager and the scheduler.
+    Controllers,
+    /// What stands beside the driver.
+    Sidecars,
+}
+
+/// The settings of all controllers, for tests of the net itself to change.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Of the provisioner.
+    pub provision: provision::Config,
+    /// Of the binder.
+    pub bind: bind::Config,
+    /// Of the attach-detach controller.
+    pub attach: attach::Config,
+    /// Of the attacher.
+    pub attacher: attacher::Config,
+}
+
+impl Settings {
+    fn of(outside: &Outside, tweak: Tweak) -> Self {
+        let mut all = Self::default();
+        all.provision.leak_guard = Some(INTENTS.to_owned());
+        // As many as one claim needs: a hundred sleeping workers would only slow the world down.
+        all.provision.worker_threads = 4;
+        // Most worlds are without snapshots, and even without their kinds.
+        all.provision.snapshot_sweep = outside.snapshots.then_some(SWEEP);
+        // As on one machine: a node that is only cut off keeps what it has.
+        all.attach.disable_force_detach_on_timeout = true;
+        tweak(&mut all);
+        all
+    }
 }
 
 /// One life of the process. Dropping it ends everything it runs.
 pub(crate) struct Process {
     tasks: JoinSet<()>,
     stop: CancellationToken,
+    heart: CancellationToken,
 }
 
 impl Drop for Process {
@@ -51,7 +99,7 @@ struct Shared {
 
 impl Process {
     /// Starts all controllers with empty memory.
-    pub(crate) fn start(outside: &Outside, tweak: Tweak) -> Self {
+    pub(crate) fn start(outside: &Outside, part: Part, tweak: Tweak) -> Self {
         let (life, heart) = outside.ledger.be_born();
         let stop = CancellationToken::new();
         let client = wire::api_client(outside, life, &heart);
@@ -64,12 +112,23 @@ impl Process {
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
-        shared.start_binder(&mut tasks);
-        shared.start_provisioner(&mut tasks, tweak);
-        shared.start_attach(&mut tasks);
-        shared.start_scheduler(&mut tasks);
-        shared.start_protection(&mut tasks);
-        Self { tasks, stop }
+        let settings = Settings::of(outside, tweak);
+        if part != Part::Sidecars {
+            shared.start_binder(&mut tasks, settings.bind);
+            shared.start_attach_detach(&mut tasks, settings.attach);
+            shared.start_scheduler(&mut tasks);
+            shared.start_protection(&mut tasks);
+        }
+        if part != Part::Controllers {
+            shared.start_provisioner(&mut tasks, settings.provision);
+            shared.start_attacher(&mut tasks, settings.attacher);
+        }
+        Self { tasks, stop, heart }
+    }
+
+    /// Waits until the process crashes.
+    pub(crate) fn crash(&self) -> impl Future<Output = ()> + use<> {
+        self.heart.clone().cancelled_owned()
     }
 
     /// Waits until a controller ends by itself.
@@ -86,13 +145,13 @@ impl Shared {
         Recorder::start(&self.api, component, "", &self.stop).0
     }
 
-    fn start_binder(&self, tasks: &mut JoinSet<()>) {
+    fn start_binder(&self, tasks: &mut JoinSet<()>, config: bind::Config) {
         let recorder = self.recorder("persistentvolume-controller");
         let parts = bind::Parts::shared(&self.api, &self.caches, recorder, self.metrics.clone());
-        tasks.spawn(bind::Binder::new(parts, bind::Config::default()).run(self.stop.clone()));
+        tasks.spawn(bind::Binder::new(parts, config).run(self.stop.clone()));
     }
 
-    fn start_provisioner(&self, tasks: &mut JoinSet<()>, tweak: Tweak) {
+    fn start_provisioner(&self, tasks: &mut JoinSet<()>, config: provision::Config) {
         let parts = provision::Parts::shared(
             &self.api,
             self.csi.clone(),
@@ -101,25 +160,21 @@ impl Shared {
             ProvisionMetrics::register(&self.metrics),
             self.metrics.clone(),
         );
-        let mut config =
-            provision::Config { leak_guard: Some(INTENTS.to_owned()), ..Default::default() };
-        // As many as one claim needs: a hundred sleeping workers would only slow the world down.
-        config.worker_threads = 4;
-        // These worlds are without snapshots, and even without their kinds.
-        config.snapshot_sweep = None;
-        tweak(&mut config);
         tasks.spawn(provision::run(config, parts, self.stop.clone()));
     }
 
-    fn start_attach(&self, tasks: &mut JoinSet<()>) {
+    fn start_attach_detach(&self, tasks: &mut JoinSet<()>, config: attach::Config) {
         let controller = attach::AttachDetach {
             api: self.api.clone(),
             caches: attach::Caches::shared(&self.caches),
             recorder: self.recorder(attach::COMPONENT),
             metrics: Some(self.metrics.clone()),
-            config: attach::Config::default(),
+            config,
         };
         tasks.spawn(controller.run(self.stop.clone()));
+    }
+
+    fn start_attacher(&self, tasks: &mut JoinSet<()>, config: attacher::Config) {
         let (api, driver, stop) = (self.api.clone(), self.csi.clone(), self.stop.clone());
         let caches = attacher::Caches::shared(&self.caches);
         tasks.spawn(async move {
@@ -130,7 +185,7 @@ impl Shared {
                     driver: driver.clone(),
                     caches: caches.clone(),
                     metrics: None,
-                    config: attacher::Config::default(),
+                    config: config.clone(),
                 };
                 if attacher.run(stop.clone()).await.is_ok() {
                     return;

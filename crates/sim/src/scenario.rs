@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use longshore_core::model::kinds::{Claim, Pod};
+use longshore_core::model::kinds::{Claim, Pod, VolumeSnapshot};
 
-use crate::NODES;
-use crate::user::{CLAIM, CLONE, Discontent, User};
+use crate::user::{CLAIM, CLONE, Discontent, SNAPSHOT, User};
 use crate::weather::Making;
+use crate::{NODES, town};
 
 /// One life of a claim, from its making to the moment when nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,11 +27,17 @@ pub enum Scenario {
     Attached,
     /// A claim is cloned, and goes before its clone does.
     Cloned,
+    /// Somebody wants to delete the volume itself, and then its claim.
+    VolumeFirst,
+    /// Several users, volumes made by hand, pods that move and nodes that fail, all from the seed.
+    Town,
+    /// A snapshot is restored into a claim, and somebody wants to delete it meanwhile.
+    Restored,
 }
 
 impl Scenario {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
+    /// The lives of one claim, with all that belongs to it.
+    pub const ALL: [Self; 9] = [
         Self::Immediate,
         Self::FirstConsumer,
         Self::DeletedBeforeMade,
@@ -39,6 +45,8 @@ impl Scenario {
         Self::MadeAnew,
         Self::Attached,
         Self::Cloned,
+        Self::VolumeFirst,
+        Self::Restored,
     ];
 
     /// Its name in tables and reports.
@@ -52,15 +60,26 @@ impl Scenario {
             Self::MadeAnew => "made-anew",
             Self::Attached => "attached",
             Self::Cloned => "cloned",
+            Self::VolumeFirst => "volume-first",
+            Self::Restored => "restored",
+            Self::Town => "town",
         }
     }
 
     pub(crate) fn attaches(self) -> bool {
-        self == Self::Attached
+        matches!(self, Self::Attached | Self::Town)
     }
 
-    pub(crate) fn has_topology(self) -> bool {
-        self == Self::FirstConsumer
+    pub(crate) fn has_topology(self, seed: u64) -> bool {
+        self == Self::FirstConsumer || (self == Self::Town && town::has_topology(seed))
+    }
+
+    pub(crate) fn has_many_claims(self) -> bool {
+        self == Self::Town
+    }
+
+    pub(crate) fn has_snapshots(self) -> bool {
+        self == Self::Restored
     }
 
     pub(crate) fn binding(self) -> &'static str {
@@ -96,6 +115,9 @@ impl Scenario {
             Self::FirstConsumer => {
                 user.make_pod("first", None).await?;
                 user.running("first").await?;
+                // The claim stays as long as the pod does.
+                user.delete::<Claim>(CLAIM).await?;
+                tokio::time::sleep(Duration::from_secs(4)).await;
                 user.delete::<Pod>("first").await?;
                 user.gone::<Pod>("first").await?;
             }
@@ -114,6 +136,20 @@ impl Scenario {
                 user.delete::<Claim>(CLAIM).await?;
                 user.delete::<Claim>(CLONE).await?;
             }
+            // It has its own way of life.
+            Self::Town => {}
+            Self::VolumeFirst => {
+                user.bound(CLAIM).await?;
+                user.delete_volume_of(CLAIM).await?;
+            }
+            Self::Restored => {
+                user.surely_bound(CLAIM).await?;
+                user.make_snapshot().await?;
+                user.make_restore().await?;
+                user.bound(CLONE).await?;
+                user.delete::<VolumeSnapshot>(SNAPSHOT).await?;
+                user.delete::<Claim>(CLONE).await?;
+            }
             Self::Attached => {
                 user.make_pod("first", Some(NODES[0])).await?;
                 user.running("first").await?;
@@ -121,7 +157,6 @@ impl Scenario {
                 user.make_pod("second", Some(NODES[1])).await?;
                 user.delete::<Pod>("first").await?;
                 user.running("second").await?;
-                // The claim stays as long as the pod does.
                 user.delete::<Claim>(CLAIM).await?;
                 tokio::time::sleep(Duration::from_secs(4)).await;
                 user.delete::<Pod>("second").await?;
@@ -141,7 +176,8 @@ impl FromStr for Scenario {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|scenario| scenario.name() == text);
+        let all = Self::ALL.into_iter().chain([Self::Town]);
+        let found = all.into_iter().find(|scenario| scenario.name() == text);
         found.ok_or_else(|| format!("no scenario is called {text:?}"))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::{Fault, Line, Report, Run, Scenario, Tally};
+use crate::{Fault, Line, Report, Run, Scenario, Tally, Tweak};
 
 /// Calls beyond those of a calm run that are tried too: a fault makes a run longer.
 const BEYOND: u64 = 3;
@@ -33,7 +33,8 @@ impl Plan {
     }
 
     /// Each kind of fault at every call that changes something, and at every `step`-th of the
-    /// others, with a user who waits and, where something may be half done, with one who gives up. Each kind of fault begins at another one, so that together they meet them all.
+    /// others, with a user who waits and, where something may be half done, with one who gives up. Each
+    /// kind of fault begins at another one, so that together they meet them all.
     #[must_use]
     pub fn thinned(base: &Run, step: usize) -> Self {
         let calm = base.play();
@@ -45,11 +46,13 @@ impl Plan {
             let mut others = offset;
             for number in 1..=calls {
                 others += usize::from(!changes(number));
-                let chosen = changes(number) || others.is_multiple_of(step);
+                // Nobody is faster than a question.
+                let possible = fault != Fault::Conflict || changes(number);
+                let chosen = possible && (changes(number) || others.is_multiple_of(step));
                 // A user who stays sees whether the work goes on; one who gives up sees whether
                 // what was begun is also undone, which needs something begun.
                 let begun = changes(number) && fault.leaves_doubt();
-                let moods = [(false, chosen), (true, step == 1 || begun)];
+                let moods = [(false, chosen), (true, begun || (long() && chosen))];
                 for (gives_up, _) in moods.into_iter().filter(|(_, wanted)| *wanted) {
                     let faults = vec![(number, fault)];
                     runs.push(Run { faults, gives_up, ..base.clone() });
@@ -71,6 +74,13 @@ impl Plan {
     #[must_use]
     pub fn seeds(seeds: impl IntoIterator<Item = u64>) -> Self {
         Self { runs: seeds.into_iter().map(from_seed).collect(), until_failure: false }
+    }
+
+    /// Towns with several faults in each, all from seeds, with these controllers.
+    #[must_use]
+    pub fn towns(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
+        let town = |seed| Run { tweak, ..town(seed) };
+        Self { runs: seeds.into_iter().map(town).collect(), until_failure: false }
     }
 
     /// The same worlds, up to the first that fails.
@@ -111,7 +121,8 @@ fn is_change(line: &Line) -> bool {
 fn from_seed(seed: u64) -> Run {
     let mut rng = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::ALL[rng.usize(..Scenario::ALL.len())];
-    let long = scenario == Scenario::Cloned || scenario.binding() != "Immediate";
+    let long = matches!(scenario, Scenario::Cloned | Scenario::Restored)
+        || scenario.binding() != "Immediate";
     let reach = if long { 180 } else { 90 };
     let faults = (0..rng.u64(1..=5)).map(|_| {
         let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
@@ -122,6 +133,20 @@ fn from_seed(seed: u64) -> Run {
     faults.dedup_by_key(|(number, _)| *number);
     let (hasty, rough, gives_up) = (rng.bool(), rng.bool(), rng.u8(..4) == 0);
     Run { seed, faults, hasty, gives_up, rough, ..Run::calm(scenario) }
+}
+
+fn town(seed: u64) -> Run {
+    // Not the numbers that the town itself takes from the seed.
+    let mut rng = fastrand::Rng::with_seed(!seed);
+    let faults = (0..rng.u64(2..=8)).map(|_| {
+        let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
+        (rng.u64(15..=150), fault)
+    });
+    let mut faults: Vec<_> = faults.collect();
+    faults.sort_unstable();
+    faults.dedup_by_key(|(number, _)| *number);
+    let (rough, apart) = (rng.u8(..3) == 0, rng.bool());
+    Run { seed, faults, rough, apart, ..Run::calm(Scenario::Town) }
 }
 
 /// What came of a sweep.

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey};
 use longshore_core::model::Kind;
-use longshore_core::model::kinds::{Claim, Pod, StorageClass};
+use longshore_core::model::kinds::{Claim, Pod, StorageClass, Volume, VolumeSnapshot};
 use longshore_csi::Call;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::DRIVER;
 use crate::ledger::Ledger;
 use crate::truth::Truth;
+use crate::{DRIVER, snapshots};
 
 /// How long anything may take once there are no more faults to come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -21,6 +21,7 @@ const CLASS: &str = "sim";
 pub(crate) const CLAIM: &str = "data";
 /// A claim that is filled from the other.
 pub(crate) const CLONE: &str = "copy";
+pub(crate) const SNAPSHOT: &str = "snap";
 
 /// Why a user is not content.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +61,12 @@ impl User {
 
     pub(crate) async fn make_claim(&self) -> Result<(), Discontent> {
         self.ledger.note("the user makes the claim");
-        self.api.create::<Claim>(&claim(CLAIM)).await?;
+        self.create_claim(&claim(CLAIM)).await
+    }
+
+    pub(crate) async fn create_claim(&self, claim: &Value) -> Result<(), Discontent> {
+        let made = self.api.create::<Claim>(claim).await?;
+        self.ledger.claim_is_made(made["metadata"]["uid"].as_str().unwrap_or_default());
         Ok(())
     }
 
@@ -69,8 +75,25 @@ impl User {
         self.ledger.note("the user makes the clone");
         let mut clone = claim(CLONE);
         clone["spec"]["dataSource"] = json!({"kind": Claim::KIND, "name": CLAIM});
-        self.api.create::<Claim>(&clone).await?;
-        Ok(())
+        self.create_claim(&clone).await
+    }
+
+    /// Takes a snapshot of the first claim, which is bound.
+    pub(crate) async fn make_snapshot(&self) -> Result<(), Discontent> {
+        self.ledger.note("the user takes a snapshot");
+        let volume = self.truth.get::<Claim>(CLAIM).unwrap_or_default();
+        let volume = volume["spec"]["volumeName"].as_str().unwrap_or_default().to_owned();
+        let volume = self.truth.get::<Volume>(&volume).unwrap_or_default();
+        let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap_or_default();
+        Ok(snapshots::take(&self.api, self.truth.driver(), handle, CLAIM, SNAPSHOT).await?)
+    }
+
+    /// Makes a claim that is filled from the snapshot.
+    pub(crate) async fn make_restore(&self) -> Result<(), Discontent> {
+        self.ledger.note("the user restores the snapshot");
+        let mut restored = claim(CLONE);
+        restored["spec"]["dataSource"] = snapshots::source(SNAPSHOT);
+        self.create_claim(&restored).await
     }
 
     /// Makes a pod that uses the claim, on one node or on any.
@@ -99,8 +122,25 @@ impl User {
         }
     }
 
+    /// Deletes the volume that a claim is bound to, if it is.
+    pub(crate) async fn delete_volume_of(&self, claim: &str) -> Result<(), Discontent> {
+        let claim = self.truth.get::<Claim>(claim).unwrap_or_default();
+        match claim["spec"]["volumeName"].as_str() {
+            Some(volume) => self.delete::<Volume>(volume).await,
+            None => Ok(()),
+        }
+    }
+
     pub(crate) async fn bound(&self, claim: &str) -> Result<(), Discontent> {
         self.hope(&format!("claim {claim} is bound"), || {
+            self.truth.get::<Claim>(claim).is_some_and(|claim| claim["status"]["phase"] == "Bound")
+        })
+        .await
+    }
+
+    /// As [`Self::bound`], also for a hasty user: what comes next is made from it.
+    pub(crate) async fn surely_bound(&self, claim: &str) -> Result<(), Discontent> {
+        self.wait(&format!("claim {claim} is bound"), || {
             self.truth.get::<Claim>(claim).is_some_and(|claim| claim["status"]["phase"] == "Bound")
         })
         .await
@@ -176,6 +216,10 @@ impl User {
         }
         for claim in self.truth.list::<Claim>() {
             self.delete::<Claim>(claim["metadata"]["name"].as_str().unwrap_or_default()).await?;
+        }
+        for snapshot in self.truth.list::<VolumeSnapshot>() {
+            let name = snapshot["metadata"]["name"].as_str().unwrap_or_default();
+            self.delete::<VolumeSnapshot>(name).await?;
         }
         let left = || self.truth.leftovers();
         match self.wait("everything is gone", || left().is_empty()).await {

@@ -27,6 +27,7 @@ pub(crate) fn api_client(outside: &Outside, life: u64, heart: &CancellationToken
         ledger: outside.ledger.clone(),
         weather: outside.weather.clone(),
         service: outside.service.clone(),
+        checks: outside.checks.clone(),
         life,
     };
     let heart = heart.clone();
@@ -50,6 +51,7 @@ struct Wire {
     ledger: Ledger,
     weather: Weather,
     service: Service,
+    checks: Option<Checks>,
     life: u64,
 }
 
@@ -60,30 +62,66 @@ impl Wire {
     ) -> Result<Response<Body>, Error> {
         let (point, object) = describe(&request);
         let watched = point.strip_prefix("api watch ").map(str::to_owned);
+        let checks = self.checks.as_ref().filter(|_| request.method() != Method::GET);
+        let asked = checks.map(|checks| (checks, point.clone(), object.clone()));
         let ticket = match self.ledger.begin(self.life, point, object) {
             (Fate::Go, Some(ticket)) => ticket,
             (Fate::Refused, _) => return Ok(server_error()),
+            (Fate::Conflict, _) => return self.overtaken(request).await,
             (Fate::Lost, _) => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
             _ => pending().await,
         };
+        if let Some((checks, point, object)) = &asked {
+            checks.before_write(point, object);
+        }
         let answer = self.service.handle(request).await;
+        if let Some((checks, point, _)) = asked.filter(|_| answer.status().is_success()) {
+            checks.after_write(&point);
+        }
         match (self.ledger.end(&ticket), watched) {
             (Fate::Go, None) => Ok(answer),
             (Fate::Go, Some(plural)) => Ok(self.weather.delay(&plural, answer)),
-            (Fate::Lost | Fate::Refused, _) => {
+            (Fate::Lost | Fate::Refused | Fate::Conflict, _) => {
                 Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
             }
             (Fate::Dead, _) => pending().await,
         }
     }
+
+    /// A request to make something was sent twice, and the caller hears the second answer. Other
+    /// changes meet one that came before them.
+    async fn overtaken(
+        &self,
+        request: Request<kube::client::Body>,
+    ) -> Result<Response<Body>, Error> {
+        match *request.method() {
+            Method::GET => Ok(server_error()),
+            Method::POST => {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let again = || Request::from_parts(head.clone(), Full::new(body.clone()));
+                drop(self.service.handle(again()).await);
+                Ok(self.service.handle(again()).await)
+            }
+            _ => {
+                let text = "the object has been modified; please apply your changes to the latest version and try again";
+                Ok(status(http::StatusCode::CONFLICT, "Conflict", text))
+            }
+        }
+    }
 }
 
 fn server_error() -> Response<Body> {
-    let text = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,
-        "reason":"InternalError","message":"the simulated server fails"}"#;
-    let body = Full::new(Bytes::from_static(text.as_bytes())).map_err(|never| match never {});
+    let code = http::StatusCode::INTERNAL_SERVER_ERROR;
+    status(code, "InternalError", "the simulated server fails")
+}
+
+fn status(code: http::StatusCode, reason: &str, message: &str) -> Response<Body> {
+    let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code.as_u16(), "reason": reason, "message": message});
+    let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {});
     let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+    *response.status_mut() = code;
     let json = http::HeaderValue::from_static("application/json");
     response.headers_mut().insert(http::header::CONTENT_TYPE, json);
     response
@@ -141,8 +179,12 @@ fn life_of(caller: &str) -> Option<u64> {
 pub(crate) fn hook_driver(driver: &Driver, ledger: &Ledger, checks: Checks) {
     let (ledger, severing) = (ledger.clone(), driver.clone());
     driver.hook(move |moment| {
-        if moment.phase == Phase::Before {
-            checks.before(moment);
+        if !checks.power.is_on(moment.node) {
+            return Action::Fail(Status::unavailable("the node is off"));
+        }
+        match moment.phase {
+            Phase::Before => checks.before(moment),
+            Phase::After => checks.after(moment),
         }
         let Some(life) = life_of(moment.node) else { return Action::Continue };
         match moment.phase {
@@ -160,6 +202,7 @@ fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &Moment<'_>) -> A
     match fate {
         Fate::Go => checks.weather.before(moment.call),
         Fate::Refused => Action::Fail(Status::internal("the simulated driver fails")),
+        Fate::Conflict => Action::Fail(Status::aborted("the same volume is being worked on")),
         // The dead hear nothing, so any answer does; a call that never arrived has no verdict.
         Fate::Lost | Fate::Dead => Action::Fail(Status::unavailable("connection refused")),
     }

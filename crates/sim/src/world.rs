@@ -7,7 +7,6 @@ use longshore_apiserver::auth::{Identity, MASTERS};
 use longshore_apiserver::http::Service;
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::{Api, ApiError};
-use longshore_controllers::provision;
 use longshore_core::model::kinds::CsiDriver;
 use longshore_csi::capabilities::ControllerCapability;
 use longshore_csi::fake::Driver;
@@ -18,17 +17,19 @@ use tokio::task::JoinSet;
 use crate::checks::Checks;
 use crate::ledger::Ledger;
 use crate::node::SimNode;
-use crate::process::{Outside, Process};
+use crate::power::Power;
+use crate::process::{Outside, Part, Process, Settings};
+use crate::town::Town;
 use crate::truth::Truth;
 use crate::user::{Discontent, User};
 use crate::weather::Weather;
-use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, wire};
+use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, snapshots, wire};
 
 /// How long a crashed process is away.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// Changes the provisioner, for tests of the net itself.
-pub type Tweak = fn(&mut provision::Config);
+/// Changes the controllers, for tests of the net itself.
+pub type Tweak = fn(&mut Settings);
 
 /// What is to be run. The same run gives the same calls.
 #[derive(Debug, Clone)]
@@ -45,7 +46,9 @@ pub struct Run {
     pub gives_up: bool,
     /// The driver is slow now and then, and watches bring old news.
     pub rough: bool,
-    /// A change to the provisioner.
+    /// The sidecars are a process of their own.
+    pub apart: bool,
+    /// A change to the controllers.
     pub tweak: Tweak,
 }
 
@@ -60,6 +63,7 @@ impl Run {
             hasty: false,
             gives_up: false,
             rough: false,
+            apart: false,
             tweak: |_| {},
         }
     }
@@ -105,7 +109,12 @@ impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scenario, seed, faults, .. } = self;
         write!(f, "{scenario} seed={seed}")?;
-        let moods = [(self.hasty, "hasty"), (self.gives_up, "gives-up"), (self.rough, "rough")];
+        let moods = [
+            (self.hasty, "hasty"),
+            (self.gives_up, "gives-up"),
+            (self.rough, "rough"),
+            (self.apart, "apart"),
+        ];
         for (_, mood) in moods.iter().filter(|(is, _)| *is) {
             write!(f, " {mood}")?;
         }
@@ -116,51 +125,69 @@ impl fmt::Display for Run {
     }
 }
 
-struct World {
+pub(crate) struct World {
     server: ApiServer,
     service: Service,
-    driver: Driver,
-    truth: Truth,
-    ledger: Ledger,
+    pub(crate) driver: Driver,
+    pub(crate) truth: Truth,
+    pub(crate) ledger: Ledger,
     weather: Weather,
-    api: Api,
+    pub(crate) api: Api,
+    pub(crate) power: Power,
+    checks: Checks,
 }
 
 impl World {
     async fn new(run: &Run) -> Result<Self, ApiError> {
         let config = Config::deterministic(run.seed);
         let server = ApiServer::open(config).await.expect("a server in memory opens");
-        let driver = make_driver(run.scenario);
+        let driver = make_driver(run);
         let truth = Truth::new(&server, &driver);
         let ledger = Ledger::new(run.faults.iter().copied());
+        let power = Power::default();
         let weather = Weather::new(run.scenario.making(), run.rough.then_some(run.seed));
-        let checks =
-            Checks { truth: truth.clone(), ledger: ledger.clone(), weather: weather.clone() };
-        wire::hook_driver(&driver, &ledger, checks);
+        let checks = Checks {
+            truth: truth.clone(),
+            ledger: ledger.clone(),
+            weather: weather.clone(),
+            power: power.clone(),
+        };
+        wire::hook_driver(&driver, &ledger, checks.clone());
         let api = Api::new(server.client());
         let object = json!({
             "metadata": {"name": DRIVER},
             "spec": {"attachRequired": run.scenario.attaches()},
         });
         api.create::<CsiDriver>(&object).await?;
+        if run.scenario.has_snapshots() {
+            snapshots::define(&api).await?;
+        }
         let service = server.service_as(Identity::new("controllers", [MASTERS]));
-        Ok(Self { server, service, driver, truth, ledger, weather, api })
+        Ok(Self { server, service, driver, truth, ledger, weather, api, power, checks })
     }
 
     async fn play(&self, run: &Run) -> Option<Discontent> {
         let mut others = JoinSet::new();
         for name in NODES {
-            let node = SimNode::new(name, &self.api, &self.driver, &self.truth, &self.ledger);
+            let node = SimNode::new(name, self);
             node.register().await.expect("a node makes itself known");
             others.spawn(node.run());
         }
-        let outside = Outside {
-            ledger: self.ledger.clone(),
-            weather: self.weather.clone(),
-            service: self.service.clone(),
-            driver: self.driver.clone(),
+        let parts: &[Part] = match run.apart {
+            true => &[Part::Controllers, Part::Sidecars],
+            false => &[Part::All],
         };
-        others.spawn(keep_alive(outside, run.tweak));
+        for part in parts {
+            let outside = Outside {
+                ledger: self.ledger.clone(),
+                weather: self.weather.clone(),
+                service: self.service.clone(),
+                driver: self.driver.clone(),
+                checks: run.scenario.has_many_claims().then(|| self.checks.clone()),
+                snapshots: run.scenario.has_snapshots(),
+            };
+            others.spawn(keep_alive(outside, *part, run.tweak));
+        }
         let haste = run.hasty.then(|| Mutex::new(fastrand::Rng::with_seed(run.seed)));
         let user = User {
             api: self.api.clone(),
@@ -169,34 +196,39 @@ impl World {
             haste,
             gives_up: run.gives_up,
         };
+        if run.scenario == Scenario::Town {
+            return Town::new(user, self.power.clone(), run).live().await.err();
+        }
         run.scenario.play(&user).await.err()
     }
 }
 
-/// Runs the controllers; starts them anew after a crash.
-async fn keep_alive(outside: Outside, tweak: Tweak) {
+/// Runs some of the controllers; starts them anew after a crash.
+async fn keep_alive(outside: Outside, part: Part, tweak: Tweak) {
     let ledger = &outside.ledger;
     loop {
-        let mut process = Process::start(&outside, tweak);
+        let mut process = Process::start(&outside, part, tweak);
+        let crash = process.crash();
         tokio::select! {
             biased;
-            () = ledger.crash() => {}
+            () = crash => {}
             how = process.ended() => {
                 // None may end while the process lives.
                 ledger.breach(how);
-                ledger.crash().await;
+                process.crash().await;
             }
         }
         drop(process);
-        ledger.note("the process has crashed");
+        ledger.note(format!("the process has crashed: {part:?}"));
         tokio::time::sleep(AWAY).await;
     }
 }
 
-fn make_driver(scenario: Scenario) -> Driver {
+fn make_driver(run: &Run) -> Driver {
+    let scenario = run.scenario;
     let segments = |name: &str| [(TOPOLOGY_KEY.to_owned(), name.to_owned())].into();
     let driver = Driver::with_node(DRIVER, NODES[0], Default::default());
-    if scenario.has_topology() {
+    if scenario.has_topology(run.seed) {
         driver.with_pools(NODES.map(|name| (segments(name), None)));
     }
     driver.configure(|config| {

@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 
+use longshore_controllers::provision::Planted;
 use longshore_sim::{Fault, Plan, Run, Scenario, Swept, Tweak, long, sweep};
 
 /// Shows the table also when the test passes, which the harness would hide.
@@ -29,21 +30,49 @@ fn a_fault_at_every_call_of_an_immediate_claim() {
     }
 }
 
-/// Tries the net itself: a provisioner that forgets calls without a verdict must be caught, and
-/// so must one that writes no intents.
 #[test]
-fn a_planted_leak_is_found() {
-    let leaks: [(&str, Tweak); 2] = [
-        ("a planted leak", |config| config.plant_leak = true),
-        ("no leak guard", |config| config.leak_guard = None),
+fn a_fault_while_a_snapshot_is_restored() {
+    let run = Run::calm(Scenario::Restored);
+    let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 8) };
+    let swept = sweep(&plan);
+    check("a snapshot that is restored", &swept);
+    assert!(swept.tally.points().any(|point| point == "api update volumesnapshots"));
+}
+
+/// Tries the net itself: each of these provisioners must be caught, and for what it does.
+#[test]
+fn a_planted_defect_is_found() {
+    let defects: [(&str, Scenario, &str, Tweak); 6] = [
+        ("forgets calls without a verdict", Scenario::DeletedAfterMade, "in the driver", |all| {
+            all.provision.planted = Some(Planted::Leak);
+        }),
+        ("writes no intents", Scenario::DeletedAfterMade, "in the driver", |all| {
+            all.provision.leak_guard = None;
+        }),
+        ("takes a new name for every attempt", Scenario::Immediate, "2 volumes were made", |all| {
+            all.provision.planted = Some(Planted::NewNames);
+        }),
+        ("saves volumes without a finalizer", Scenario::VolumeFirst, "in the driver", |all| {
+            all.provision.planted = Some(Planted::NoFinalizer);
+        }),
+        ("leaves a finalizer on", Scenario::Cloned, "cloning-protection", |all| {
+            all.provision.clone_threads = 0;
+        }),
+        ("deletes too early", Scenario::FirstConsumer, "has it", |all| {
+            all.provision.planted = Some(Planted::EarlyDelete);
+        }),
     ];
-    for (title, tweak) in leaks {
-        let leaking = Run { tweak, ..Run::calm(Scenario::DeletedAfterMade) };
-        let swept = sweep(&Plan::every_call(&leaking).until_failure());
-        show(title, &swept);
-        assert!(swept.failed > 0, "no world shows {title}");
-        let text = swept.failures_text();
-        assert!(text.contains("in the driver"), "other failures, but no volume left:\n{text}");
+    for (title, scenario, sign, tweak) in defects {
+        let run = Run { tweak, ..Run::calm(scenario) };
+        let calm = run.play();
+        let text = match calm.failure {
+            Some(_) => calm.to_string(),
+            None => sweep(&Plan::every_call(&run).until_failure()).failures_text(),
+        };
+        assert!(text.contains(sign), "a provisioner that {title} is not caught:\n{text}");
+        let found = text.lines().find(|line| line.contains(sign)).unwrap_or_default();
+        let line = format!("planted: a provisioner that {title}\n  caught: {found}\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 

@@ -39,6 +39,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
+use crate::planted::Planted;
 
 /// The component that events of this controller come from.
 pub const COMPONENT: &str = "attachdetach-controller";
@@ -61,6 +62,9 @@ pub struct Config {
     /// How long a pod waits for a volume that another node holds before it is told which pod on
     /// which node that is; `None` for never.
     pub holder_notice: Option<Duration>,
+    /// A bug on purpose.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<crate::planted::Planted>,
 }
 
 impl Default for Config {
@@ -73,6 +77,20 @@ impl Default for Config {
             operation_timeout: Duration::from_secs(120),
             lane_places: 16,
             holder_notice: Some(Duration::from_secs(30)),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+}
+
+impl Config {
+    fn has(&self, bug: Planted) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.planted == Some(bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            let _ = bug;
+            false
         }
     }
 }

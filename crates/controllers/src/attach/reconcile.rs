@@ -17,6 +17,7 @@ use longshore_core::{
 use tokio::task::JoinSet;
 
 use super::{Controller, turn::Turn, world::Inner};
+use crate::planted::Planted;
 
 impl Controller {
     /// Lines up what has to be done about one volume. Whether it still has to be done is decided
@@ -132,7 +133,7 @@ impl Controller {
             force_disabled: self.config.disable_force_detach_on_timeout,
             healthy: node.as_ref().is_some_and(|node| node.ready()),
             out_of_service: node.as_ref().is_some_and(|node| out_of_service(node)),
-            mounted,
+            mounted: mounted && !self.config.has(Planted::EarlyDetach),
         }
     }
 
@@ -188,7 +189,8 @@ impl Controller {
         let view = AttachView {
             state: world.actual.state(volume, node),
             shareable,
-            held_elsewhere: held_elsewhere(world, volume, node),
+            held_elsewhere: held_elsewhere(world, volume, node)
+                && !self.config.has(Planted::DoubleAttach),
             busy_reported: wanted.busy_reported,
         };
         let decided = decide_attach(&view);

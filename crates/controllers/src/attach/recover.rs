@@ -11,6 +11,7 @@ use longshore_core::{
 use tokio::time::Instant;
 
 use super::Controller;
+use crate::planted::Planted;
 
 impl Controller {
     /// Builds both worlds from the caches. A volume that a node was told about is attached; one
@@ -29,8 +30,10 @@ impl Controller {
             });
             self.take_in_node(&node, false);
         }
-        for attachment in self.caches.attachments.list() {
-            self.recover_attachment(&attachment);
+        if !self.config.has(Planted::ForgetsAttachments) {
+            for attachment in self.caches.attachments.list() {
+                self.recover_attachment(&attachment);
+            }
         }
         for pod in self.caches.pods.list() {
             self.take_in_pod(&pod);

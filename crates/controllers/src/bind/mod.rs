@@ -28,6 +28,7 @@ use longshore_core::{
     claim::default_class,
     model::{
         ObjectKey, ObjectRef,
+        keys::annotations,
         kinds::{Claim, Pod, StorageClass, Volume},
     },
     provision::migration,
@@ -40,6 +41,8 @@ use doubt::Doubts;
 use free::FreeVolumes;
 use hold::{Hold, Holds};
 use metrics::Operation;
+
+use crate::planted::Planted;
 
 pub use host_path::HostPath;
 pub use inside::{DeleteError, Inside};
@@ -95,11 +98,32 @@ pub struct Config {
     pub workers: usize,
     /// How often everything is looked at again, whether it changed or not.
     pub resync: Duration,
+    /// A bug on purpose.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<crate::planted::Planted>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { options: Options::default(), workers: 16, resync: Duration::from_secs(15 * 60) }
+        Self {
+            options: Options::default(),
+            workers: 16,
+            resync: Duration::from_secs(15 * 60),
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+}
+
+impl Config {
+    fn has(&self, bug: Planted) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.planted == Some(bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            let _ = bug;
+            false
+        }
     }
 }
 
@@ -186,6 +210,7 @@ impl Inner {
             // The cache is behind, or somebody wrote in between: look again in a moment.
             Err(Undone::Stale) => Outcome::After(Duration::from_millis(5)),
             Err(Undone::TooEarly(wait)) => Outcome::After(wait),
+            Err(Undone::Failed(_)) if self.config.has(Planted::GivesUp) => Outcome::Done,
             Err(Undone::Failed(error)) => Outcome::Retry(error),
         }
     }
@@ -241,6 +266,12 @@ impl Inner {
         let key = claim.metadata.key();
         let reserved = self.holds.promised_to_others(&key);
         let mut volumes = view::candidates(&parts.volumes, &self.free, claim, &reserved);
+        if self.config.has(Planted::TwoClaims) {
+            volumes = parts.volumes.list().iter().map(|volume| taken_for_free(volume)).collect();
+        }
+        if self.config.has(Planted::TwoVolumes) {
+            volumes.retain(|volume| !is_begun(volume));
+        }
         let named = self.volume(&claim.spec.volume_name);
         let class = parts.classes.get(&ObjectKey::cluster(claim.class_name()));
         let classes = parts.classes.list();
@@ -273,7 +304,10 @@ impl Inner {
     async fn volume_turn(&self, name: &str) -> Result<(), Undone> {
         let Some(_hold) = self.holds.take(name) else { return Ok(()) };
         let Some(volume) = self.volume(name) else { return Ok(()) };
-        let claim = view::claim_of(&self.parts, &volume).await?;
+        let mut claim = view::claim_of(&self.parts, &volume).await?;
+        if self.config.has(Planted::EarlyReclaim) {
+            claim = claim.filter(|claim| !claim.metadata.deleting());
+        }
         let reference = volume.spec.claim_ref.clone().unwrap_or_default();
         let key = ObjectKey::new(reference.namespace, reference.name);
         let actions = decide_volume(&VolumeView {
@@ -346,6 +380,19 @@ impl Inner {
             self.parts.recorder.event(&object, kind, note.reason, note.message.clone());
         }
     }
+}
+
+/// The volume as if nobody had it.
+fn taken_for_free(volume: &Volume) -> Arc<Volume> {
+    let mut volume = volume.clone();
+    volume.spec.claim_ref = None;
+    volume.status.phase = "Available".to_owned();
+    Arc::new(volume)
+}
+
+/// Whether the binder itself has pointed the volume at a claim.
+fn is_begun(volume: &Volume) -> bool {
+    volume.metadata.annotation(annotations::BOUND_BY_CONTROLLER).is_some()
 }
 
 /// The volume that a claim's steps bind, if they bind one.

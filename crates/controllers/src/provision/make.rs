@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{
-    Config, Driver, Parts,
+    Config, Driver, Parts, Planted,
     call::{Content, create_request, created, read_secret},
     distributed::Contests,
     guard::{Begun, Intents},
@@ -135,7 +135,11 @@ impl CsiProvisioner {
     /// Calls CreateVolume exactly as planned.
     pub(super) async fn create(&self, plan: &Plan, secrets: Content) -> Answer {
         let csi = self.labelled(plan.in_tree);
-        match csi.create_volume(create_request(plan, secrets)).await {
+        let mut request = create_request(plan, secrets);
+        if self.config.has(Planted::NewNames) {
+            request.name = format!("{}-{}", request.name, fastrand::u32(..));
+        }
+        match csi.create_volume(request).await {
             Ok(answer) => answer.volume.map_or(Answer::Nonsense, |v| Answer::Made(created(v))),
             Err(error) if error.is_final() => Answer::No(error),
             Err(error) => Answer::NoVerdict(error),
@@ -354,7 +358,7 @@ impl CsiProvisioner {
                 None => self.finished(plan, &created, secrets).await,
                 Some(useless) => Err(self.clean_up(plan, &created, secrets, useless).await),
             },
-            Answer::NoVerdict(error) if self.config.leaks_on_purpose() => {
+            Answer::NoVerdict(error) if self.config.has(Planted::Leak) => {
                 Err(NotMade::Final(error.into()))
             }
             Answer::NoVerdict(error) => {

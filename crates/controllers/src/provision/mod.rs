@@ -16,6 +16,7 @@ mod guard;
 mod in_use;
 mod make;
 mod places;
+mod planted;
 mod resolve;
 mod sweep;
 
@@ -45,6 +46,10 @@ pub use driver::{Driver, StartError, describe};
 use guard::Intents;
 pub use guard::{INTENT_KIND, intent_name};
 use make::CsiProvisioner;
+#[cfg(feature = "planted-bugs")]
+pub use planted::Planted;
+#[cfg(not(feature = "planted-bugs"))]
+use planted::Planted;
 
 use crate::capacity::{self, CapacityMetrics, CapacityPublisher, Places};
 
@@ -178,9 +183,9 @@ pub struct Config {
     /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
     /// were granted to the official program may not cover more.
     pub spare_watches: bool,
-    /// A bug on purpose: no intents, and calls without a verdict are forgotten.
+    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
-    pub plant_leak: bool,
+    pub planted: Option<Planted>,
 }
 
 impl Default for Config {
@@ -202,17 +207,8 @@ impl Default for Config {
             deployment: None,
             spare_watches: false,
             #[cfg(any(test, feature = "planted-bugs"))]
-            plant_leak: false,
+            planted: None,
         }
-    }
-}
-
-impl Config {
-    fn leaks_on_purpose(&self) -> bool {
-        #[cfg(any(test, feature = "planted-bugs"))]
-        return self.plant_leak;
-        #[cfg(not(any(test, feature = "planted-bugs")))]
-        false
     }
 }
 
@@ -271,7 +267,7 @@ impl CsiController {
         // Ends the watch of the intents in whatever way this future ends.
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
-        let guarded = config.leak_guard.as_ref().filter(|_| !config.leaks_on_purpose());
+        let guarded = config.leak_guard.as_ref().filter(|_| !config.has(Planted::Leak));
         let deployed = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
         let node = config.node.as_ref().map(|scope| scope.node.as_str()).or(deployed);
         let intents = guarded.map(|namespace| {
@@ -300,6 +296,8 @@ impl CsiController {
         let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
         provisioner.wait_for_caches().await;
         forget_deleted_claims(&provisioner);
+        #[cfg(any(test, feature = "planted-bugs"))]
+        planted::delete_early(&provisioner);
         let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
         if let Some(attachments) = attachments {
             // A volume that was still attached can go as soon as its last attachment has.
@@ -369,7 +367,7 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
         },
         failed_provision_threshold: 0,
         failed_delete_threshold: 0,
-        add_finalizer: true,
+        add_finalizer: !config.has(Planted::NoFinalizer),
         save: Save::Always,
         infeasible_pause: config.retry_interval_max.max(INFEASIBLE_PAUSE),
         additional_names: migration::plugin_of(&driver.name)

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic_code::*;
 
+use super::Planted;
 use super::bench::{Bench, DRIVER, Trap};
 
 /// gRPC codes by their numbers: this crate does not know the transport.
@@ -117,7 +118,7 @@ async fn a_crash_after_the_call_leaves_nothing() {
 async fn without_the_guard_a_crash_leaks() {
     // The bug that the guard prevents, planted: the bench must see it.
     let mut bench = Bench::new().await;
-    bench.config.plant_leak = true;
+    bench.config.planted = Some(Planted::Leak);
     bench.driver.script(Call::CreateVolume, [Fault::HangAfter]);
     bench.start();
     bench.claim("data", "fast").await;

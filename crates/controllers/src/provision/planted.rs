@@ -1,0 +1,55 @@
+//! Bugs on purpose: they show that the tests of the provisioner would see one. No program has them.
+
+use super::Config;
+
+/// A bug on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// No intents, and calls without a verdict are forgotten.
+    Leak,
+    /// Every attempt asks for a volume under a name of its own.
+    NewNames,
+    /// Volumes are saved without our finalizer.
+    NoFinalizer,
+    /// A volume is deleted as soon as somebody wants to delete its claim.
+    #[cfg(any(test, feature = "planted-bugs"))]
+    EarlyDelete,
+}
+
+impl Config {
+    /// Whether this bug is planted.
+    #[cfg_attr(
+        not(any(test, feature = "planted-bugs")),
+        allow(clippy::unused_self, reason = "no program has the field")
+    )]
+    pub(super) fn has(&self, bug: Planted) -> bool {
+        #[cfg(any(test, feature = "planted-bugs"))]
+        return self.planted == Some(bug);
+        #[cfg(not(any(test, feature = "planted-bugs")))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}
+
+/// Plants [`Planted::EarlyDelete`].
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(super) fn delete_early(provisioner: &std::sync::Arc<super::make::CsiProvisioner>) {
+    use longshore_core::model::ObjectKey;
+    use longshore_provisioner::Provisioner as _;
+
+    if !provisioner.config.has(Planted::EarlyDelete) {
+        return;
+    }
+    let weak = std::sync::Arc::downgrade(provisioner);
+    provisioner.parts.claims.subscribe(move |change| {
+        let claim = change.object();
+        let volume = ObjectKey::cluster(&claim.spec.volume_name);
+        if let Some(provisioner) = weak.upgrade().filter(|_| claim.metadata.deleting())
+            && let Some(volume) = provisioner.parts.volumes.get(&volume)
+        {
+            tokio::spawn(async move { provisioner.delete(&volume).await });
+        }
+    });
+}

@@ -1,0 +1,39 @@
+//! Which nodes are on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The state of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum State {
+    /// It works.
+    #[default]
+    On,
+    /// It reaches nobody, and what it has mounted stays mounted.
+    CutOff,
+    /// It is off: nothing is mounted there.
+    Off,
+}
+
+/// The states of all nodes.
+#[derive(Clone, Default)]
+pub(crate) struct Power {
+    states: Arc<Mutex<BTreeMap<String, State>>>,
+}
+
+impl Power {
+    pub(crate) fn of(&self, node: &str) -> State {
+        self.states.lock().get(node).copied().unwrap_or_default()
+    }
+
+    /// Whether the node can do anything. Callers that are no node can.
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        self.of(node) == State::On
+    }
+
+    pub(crate) fn set(&self, node: &str, state: State) {
+        self.states.lock().insert(node.to_owned(), state);
+    }
+}

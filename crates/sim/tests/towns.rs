@@ -1,0 +1,87 @@
+//! Towns: users, binder, provisioner, scheduler, attach-detach controller and attacher at once, with
+//! crashes of either process, lost answers, nodes that are cut off, switched off, removed or said to
+//! be out of service.
+//!
+//! No volume is bound to two claims and no claim to two volumes, no bound volume is reclaimed, nothing
+//! is made twice, no two nodes have a volume mounted, everything settles once the faults stop, and
+//! nothing is left: no volume, no attachment, no object.
+//!
+//! `LONGSHORE_LONG=1` visits thousands of them.
+
+use std::io::Write as _;
+
+use longshore_controllers::planted::Planted;
+use longshore_sim::{Fault, Plan, Tweak, long, sweep};
+
+fn show(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+#[test]
+fn nothing_unsafe_happens_and_nothing_is_left() {
+    let first = std::env::var("LONGSHORE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let first: u64 = first.unwrap_or(0);
+    let count = if long() { 2_500 } else { 300 };
+    let swept = sweep(&Plan::towns(first..first + count, |_| {}));
+    show(&format!("\ntowns, from seed {first}\n{}", swept.tally.table()));
+    assert!(swept.failures.is_empty(), "{}", swept.failures_text());
+    let points = [
+        "csi CreateVolume",
+        "csi ControllerPublishVolume",
+        "csi ControllerUnpublishVolume",
+        "api create persistentvolumes",
+        "api update persistentvolumes",
+        "api update persistentvolumeclaims",
+        "api create volumeattachments",
+    ];
+    for point in points {
+        let count: u64 = Fault::ALL.map(|fault| swept.tally.count(point, fault)).iter().sum();
+        assert!(count > 0, "nothing ever struck {point}");
+    }
+}
+
+/// Tries the net itself: each of these defects must be caught, and for what it does.
+#[test]
+fn a_planted_defect_is_found() {
+    // Which of every three towns: those with volumes made by hand, or those with pods that move.
+    let (hands, moves) = (1, 2);
+    let defects: [(&str, u64, &str, Tweak); 7] = [
+        ("one volume for two claims", hands, "is bound to two claims", |all| {
+            all.bind.planted = Some(Planted::TwoClaims);
+        }),
+        ("two volumes for one claim", hands, "is bound to two volumes", |all| {
+            all.bind.planted = Some(Planted::TwoVolumes);
+        }),
+        ("a bound volume reclaimed", moves, "while claim", |all| {
+            all.bind.planted = Some(Planted::EarlyReclaim);
+        }),
+        ("a binder that gives up", hands, "the town settles", |all| {
+            all.bind.planted = Some(Planted::GivesUp);
+            all.bind.resync = std::time::Duration::from_secs(24 * 3600);
+        }),
+        ("a double attach", moves, "is sent to", |all| {
+            all.attach.planted = Some(Planted::DoubleAttach);
+        }),
+        ("a detach of what is mounted", moves, "is still used on", |all| {
+            all.attach.planted = Some(Planted::EarlyDetach);
+        }),
+        ("a leaked attachment", moves, "attachment csi-", |all| {
+            all.attach.planted = Some(Planted::ForgetsAttachments);
+        }),
+    ];
+    for (title, kind, sign, tweak) in defects {
+        let mut seed = kind;
+        let text = loop {
+            assert!(seed < 1_000, "{title} is not caught in the towns up to {seed}");
+            let towns = (seed..seed + 24).step_by(3);
+            let swept = sweep(&Plan::towns(towns, tweak).until_failure());
+            let text = swept.failures_text();
+            if swept.failed > 0 && text.contains(sign) {
+                break text;
+            }
+            seed += 24;
+        };
+        let found = text.lines().find(|line| line.contains(sign)).unwrap_or_default();
+        show(&format!("planted: {title}\n  caught: {}\n", &found[..found.len().min(300)]));
+    }
+}
