@@ -17,6 +17,7 @@ use std::{
 };
 
 use http::{Method, Request};
+use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use longshore_apiserver::{
@@ -55,10 +56,13 @@ pub enum Fault {
     Lost,
     /// It is refused.
     Refused,
+    /// Somebody was faster: what is made is there already, and a change has the wrong version.
+    Conflict,
 }
 
 impl Fault {
-    pub const ALL: [Self; 4] = [Self::KillBefore, Self::KillAfter, Self::Lost, Self::Refused];
+    pub const ALL: [Self; 5] =
+        [Self::KillBefore, Self::KillAfter, Self::Lost, Self::Refused, Self::Conflict];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -66,7 +70,14 @@ impl Fault {
             Self::KillAfter => "kill-after",
             Self::Lost => "lost-answer",
             Self::Refused => "refused",
+            Self::Conflict => "conflict",
         }
+    }
+
+    /// Whether it can happen to a request of this kind: nobody is faster than a question.
+    pub fn can_strike(self, point: &str) -> bool {
+        let asks = ["api get ", "api list ", "api watch "];
+        self != Self::Conflict || !asks.iter().any(|start| point.starts_with(start))
     }
 
     fn kills(self) -> bool {
@@ -150,10 +161,33 @@ async fn exchange(
             *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
             return Ok(answer);
         }
+        Some(Fault::Conflict) => return conflict(&wire, &service, request).await,
     }
     wire.tell();
     // The one who asked is about to be killed.
     std::future::pending().await
+}
+
+/// A request to make something arrives twice, and the second answer is heard. Other changes meet one
+/// that came before them.
+async fn conflict(
+    wire: &Wire,
+    service: &Service,
+    request: Request<Incoming>,
+) -> Result<Answer, io::Error> {
+    let made = *request.method() == Method::POST;
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let again = || Request::from_parts(head.clone(), http_body_util::Full::new(body.clone()));
+    if made {
+        drop(service.handle(again()).await);
+        wire.tell();
+        return Ok(service.handle(again()).await);
+    }
+    wire.tell();
+    let mut answer = service.handle(Request::new(String::new())).await;
+    *answer.status_mut() = http::StatusCode::CONFLICT;
+    Ok(answer)
 }
 
 /// What a request is: `api create persistentvolumes`.
@@ -195,6 +229,10 @@ fn csi(wire: &Wire, late: &Mutex<Option<Fault>>, moment: &Moment<'_>) -> Action 
                 wire.tell();
                 return Action::Fail(tonic::Status::internal("refused on purpose"));
             }
+            Some(Fault::Conflict) => {
+                wire.tell();
+                return Action::Fail(tonic::Status::aborted("busy on purpose"));
+            }
         }
     }
     match late.lock().take() {
@@ -212,6 +250,12 @@ fn csi(wire: &Wire, late: &Mutex<Option<Fault>>, moment: &Moment<'_>) -> Action 
 
 /// A process that is killed with its value.
 struct Ours(Child);
+
+impl Ours {
+    fn ended(&mut self) -> bool {
+        self.0.try_wait().is_ok_and(|status| status.is_some())
+    }
+}
 
 impl Drop for Ours {
     fn drop(&mut self) {
@@ -325,6 +369,11 @@ impl World {
                         self.delete_claim().await;
                     }
                     ours.get_or_insert_with(|| self.start(round.unguarded));
+                }
+                // One that cannot start, because its driver or the API said no, exits and is
+                // started again, as anything does that keeps programs running.
+                if ours.as_mut().is_some_and(Ours::ended) {
+                    ours = Some(self.start(round.unguarded));
                 }
                 done = match deleting || (hit && round.deletes) {
                     true => self.is_clean().await,
