@@ -394,6 +394,14 @@ fn missing(claim: &Value, users: &[&Value], volumes: &[Value]) -> Option<String>
             _ => None,
         };
     }
+    // Nothing is attached of a volume that somebody wants to delete.
+    let deleted = |volume: &&Value| {
+        volume["metadata"]["name"] == claim["spec"]["volumeName"]
+            && !volume["metadata"]["deletionTimestamp"].is_null()
+    };
+    if volumes.iter().any(|volume| deleted(&volume)) {
+        return None;
+    }
     // One node has it at a time, so that one pod may have to wait for another.
     let runs = |pod: &&&Value| pod["status"]["phase"] == "Running";
     let none = !users.is_empty() && users.iter().find(runs).is_none();
