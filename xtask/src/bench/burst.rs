@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use longshore_real_kube::{Lifetime, Program};
-use serde_json::json;
 
 use super::{
     http::Server,
@@ -154,7 +153,6 @@ fn kubeconfig(data: &Path) -> Result<PathBuf> {
 }
 
 fn rate(figures: &Figures, seconds: f64) -> f64 {
-    #[allow(clippy::cast_precision_loss, reason = "a small count")]
     let claims = figures.claims as f64;
     claims / seconds
 }
@@ -201,7 +199,6 @@ fn table(claims: &[usize], figures: &[Figures]) -> String {
             format!("{:.0}", of(&|one| percentile(one, 99))),
             format!("{:.0}", of(&|one| rate(one, one.burst.delete_seconds))),
             format!("{:.2}", of(&|one| 1e3 / rate(one, one.cpu_seconds))),
-            #[allow(clippy::cast_precision_loss, reason = "a small count")]
             format!("{:.0}", of(&|one| one.rss_kib as f64 / 1024.0)),
         ]);
     }
