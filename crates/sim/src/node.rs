@@ -130,22 +130,21 @@ impl SimNode {
     /// Works for ever.
     pub(crate) async fn run(self) {
         let mut beat = Instant::now() + HEARTBEAT;
-        let mut was_on = true;
+        let mut registered = 0;
         loop {
-            let on = self.power.is_on(&self.name);
-            if on
-                && !was_on
+            if !self.power.is_on(&self.name) {
+                tokio::time::sleep(TICK).await;
+                continue;
+            }
+            let returns = self.power.returns(&self.name);
+            if returns != registered
                 && let Err(error) = self.register().await
             {
                 self.ledger.note(format!("{}: {error}", self.name));
                 tokio::time::sleep(TICK).await;
                 continue;
             }
-            was_on = on;
-            if !on {
-                tokio::time::sleep(TICK).await;
-                continue;
-            }
+            registered = returns;
             if Instant::now() >= beat {
                 beat += HEARTBEAT;
                 if let Err(error) = self.heartbeat().await {

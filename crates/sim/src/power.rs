@@ -20,12 +20,17 @@ pub(crate) enum State {
 /// The states of all nodes.
 #[derive(Clone, Default)]
 pub(crate) struct Power {
-    states: Arc<Mutex<BTreeMap<String, State>>>,
+    states: Arc<Mutex<BTreeMap<String, (State, u32)>>>,
 }
 
 impl Power {
     pub(crate) fn of(&self, node: &str) -> State {
-        self.states.lock().get(node).copied().unwrap_or_default()
+        self.states.lock().get(node).copied().unwrap_or_default().0
+    }
+
+    /// How often the node has come back. It may be back before it looked.
+    pub(crate) fn returns(&self, node: &str) -> u32 {
+        self.states.lock().get(node).copied().unwrap_or_default().1
     }
 
     /// Whether the node can do anything. Callers that are no node can.
@@ -34,6 +39,11 @@ impl Power {
     }
 
     pub(crate) fn set(&self, node: &str, state: State) {
-        self.states.lock().insert(node.to_owned(), state);
+        let mut states = self.states.lock();
+        let (now, returns) = states.entry(node.to_owned()).or_default();
+        if *now != State::On && state == State::On {
+            *returns += 1;
+        }
+        *now = state;
     }
 }
