@@ -79,6 +79,7 @@ struct Settings {
     stats: NodeStats,
     selinux: bool,
     mount_patience: Duration,
+    list_staged: bool,
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
@@ -96,6 +97,7 @@ impl NodeAgent {
             stats: NodeStats::new(&config.node_name),
             selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             mount_patience: MOUNT_PATIENCE,
+            list_staged: false,
         };
         Self { config, api, drivers: Arc::default(), settings }
     }
@@ -118,6 +120,14 @@ impl NodeAgent {
     #[must_use]
     pub fn with_mount_patience(mut self, patience: Duration) -> Self {
         self.settings.mount_patience = patience;
+        self
+    }
+
+    /// Also lists volumes in `status.volumesInUse` that are staged without being attached, so that a
+    /// provisioner of ours does not delete them too early. A kubelet does not list them.
+    #[must_use]
+    pub fn with_staged_listed(mut self) -> Self {
+        self.settings.list_staged = true;
         self
     }
 
@@ -245,6 +255,7 @@ impl Running {
         node.synced().await;
         csi_drivers.synced().await;
         let volumes = VolumeManager::new(Deps {
+            list_staged: settings.list_staged,
             api: api.clone(),
             recorder: recorder.clone(),
             node,

@@ -307,17 +307,17 @@ impl World {
     /// The list for `status.volumesInUse`: sorted, without repeats. `None` before reconstruction
     /// has finished, when an empty list would be a lie.
     ///
-    /// Besides what a controller attaches it has what is staged without that: whoever deletes a
-    /// volume can see that a node is not done with it.
+    /// With `staged` it has, besides what a controller attaches, what is staged without that: whoever
+    /// deletes a volume can see that a node is not done with it.
     #[must_use]
-    pub fn volumes_in_use(&self) -> Option<Vec<String>> {
+    pub fn volumes_in_use(&self, staged: bool) -> Option<Vec<String>> {
         if !self.ready_to_unmount {
             return None;
         }
         let wanted =
             self.desired.iter().filter(|(_, wanted)| wanted.attachable).map(|(name, _)| name);
         let counts = |name: &str, known: &Known| {
-            known.attachable || (known.device != Mounted::No && name.starts_with(CSI))
+            known.attachable || (staged && known.device != Mounted::No && name.starts_with(CSI))
         };
         let known = self.actual.iter().filter(|(name, known)| counts(name, known));
         let known = known.map(|(name, _)| name);

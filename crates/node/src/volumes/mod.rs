@@ -71,6 +71,8 @@ pub struct Deps {
     pub node_name: String,
     /// The node enforces SELinux labels.
     pub selinux: bool,
+    /// What is staged counts as in use, attached or not.
+    pub list_staged: bool,
     /// Where measurements go.
     pub metrics: Metrics,
     /// How full volumes are.

@@ -143,16 +143,17 @@ fn in_use_is_the_union_and_only_spoken_when_known() {
     world.actual.insert("a".into(), Known { attachable: true, ..known(Yes, &[]) });
     world.actual.insert("b".into(), Known { attachable: true, ..known(Yes, &[]) });
     // case: node/N61
-    assert_eq!(world.volumes_in_use(), None);
+    assert_eq!(world.volumes_in_use(true), None);
     world.ready_to_unmount = true;
-    assert_eq!(world.volumes_in_use(), Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(world.volumes_in_use(true), Some(vec!["a".to_owned(), "b".to_owned()]));
     // Staged without being attached: whoever deletes volumes wants to know. Directories do not count.
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(Yes, &[]));
     world.actual.insert("kubernetes.io/host-path/p-h".into(), known(Yes, &[("p", Yes)]));
-    let listed = world.volumes_in_use().expect("known");
+    let listed = world.volumes_in_use(true).expect("known");
     assert_eq!(listed, ["a", "b", "kubernetes.io/csi/d^h"]);
+    assert_eq!(world.volumes_in_use(false).expect("known"), ["a", "b"]);
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(No, &[]));
-    assert_eq!(world.volumes_in_use().expect("known"), ["a", "b"]);
+    assert_eq!(world.volumes_in_use(true).expect("known"), ["a", "b"]);
 }
 
 #[test]

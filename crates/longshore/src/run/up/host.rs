@@ -34,7 +34,7 @@ impl Host {
         for socket in &config.csi_endpoints {
             drivers.push(Served::foreign(socket).await?.0);
         }
-        let agent = NodeAgent::new(agent_config(config)?, api);
+        let agent = NodeAgent::new(agent_config(config)?, api).with_staged_listed();
         let registry = config.root.join("plugins_registry");
         for driver in &drivers {
             driver.introduce(&registry, &mut tasks, &stop_drivers)?;
