@@ -9,7 +9,7 @@ use longshore_core::{
     },
     provision::source::{
         CloneView, Content, RestoreView, Source, SourceError, SourceKind, clone, cloned_volume,
-        content_of, restore,
+        content_of, restore, snapshot_source,
     },
 };
 use longshore_provisioner::{Cause, NotMade, Request};
@@ -141,11 +141,7 @@ impl CsiProvisioner {
 
     /// The volume is saved: the snapshot may go. When this fails the sweep does it later.
     pub(super) async fn release_snapshot(&self, claim: &Claim) {
-        let Some(source) = &claim.spec.data_source else { return };
-        if source.kind != "VolumeSnapshot" {
-            return;
-        }
-        let key = ObjectKey::new(&claim.metadata.namespace, &source.name);
+        let Some(key) = snapshot_source(claim) else { return };
         let finalizer = finalizers::SNAPSHOT_SOURCE_PROTECTION;
         match remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
             Ok(_) | Err(ApiError::Forbidden { .. }) => {}

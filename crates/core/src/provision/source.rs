@@ -401,9 +401,13 @@ pub fn clone_source(claim: &Claim) -> Option<&str> {
 /// The snapshot that a claim waits to be filled from.
 #[must_use]
 pub fn awaited_snapshot(claim: &Claim) -> Option<ObjectKey> {
-    if !matches!(claim.status.phase.as_str(), "Pending" | "") {
-        return None;
-    }
+    let waits = matches!(claim.status.phase.as_str(), "Pending" | "");
+    waits.then(|| snapshot_source(claim)).flatten()
+}
+
+/// The snapshot that a claim is filled from, in whichever namespace it is.
+#[must_use]
+pub fn snapshot_source(claim: &Claim) -> Option<ObjectKey> {
     let is_snapshot = |source: &&DataSource| {
         let group = source.api_group.as_str();
         source.kind == "VolumeSnapshot" && (group.is_empty() || group == SNAPSHOT_GROUP)
