@@ -27,7 +27,7 @@ impl VolumeManager {
     pub(super) async fn write_in_use(&self) {
         let list = {
             let mut state = self.state();
-            let Some(list) = state.world.volumes_in_use() else { return };
+            let Some(list) = state.world.volumes_in_use(self.deps.list_staged) else { return };
             if self.is_written(&state, &list) {
                 return;
             }
