@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long a claim for which nothing is there is left in peace before it is told.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(150);
 
 /// Claims for which nothing was there, by UID, and since when.
 #[derive(Default)]

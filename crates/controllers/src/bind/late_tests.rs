@@ -236,7 +236,7 @@ async fn a_volume_that_is_seen_after_its_claim_is_no_cause_for_a_warning() {
         "storageClassName": "manual", "csi": {"driver": DRIVER, "volumeHandle": "pv"}});
     bench.create::<Volume>(json!({"metadata": {"name": "pv"}, "spec": spec})).await;
     bench.claim("data", "manual").await;
-    bench.pass(Duration::from_millis(500)).await;
+    bench.pass(Duration::from_millis(100)).await;
     drop(hold);
     bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Bound").await;
     bench.pass(Duration::from_secs(5)).await;

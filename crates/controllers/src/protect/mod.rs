@@ -18,7 +18,7 @@ use longshore_core::{
     model::{Kind, Meta},
     protect::Finalizer,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::{
     claims::{ClaimProtection, ClaimProtectionCaches},
@@ -39,7 +39,11 @@ async fn apply<T: Kind>(
         Finalizer::Add => Some(add_finalizer_patch(&meta.finalizers, finalizer)),
         Finalizer::Remove => remove_finalizer_patch(&meta.finalizers, finalizer),
     };
-    let Some(patch) = patch else { return Ok(None) };
+    let Some(mut patch) = patch else { return Ok(None) };
+    // The object may have been made anew under its name, and then this is not about it.
+    if let Some(steps) = patch.as_array_mut() {
+        steps.insert(0, json!({"op": "test", "path": "/metadata/uid", "value": meta.uid}));
+    }
     match api.patch::<T>(&meta.key(), Patch::Json(&patch)).await {
         Ok(written) => Ok(Some(written)),
         Err(error) if error.is_not_found() => Ok(None),

@@ -258,3 +258,18 @@ async fn an_attributes_class_goes_with_the_last_object_that_names_it() {
     bench.delete::<Volume>(&ObjectKey::cluster("pv1")).await;
     bench.until_gone::<VolumeAttributesClass>(&gold).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_made_anew_keeps_its_protection() {
+    let bench = Bench::start().await;
+    bench.claim("data", "").await;
+    let old = bench.get::<Claim>(&key("data")).await.expect("there");
+    bench.merge::<Claim>(&key("data"), json!({"metadata": {"finalizers": null}})).await;
+    bench.delete::<Claim>(&key("data")).await;
+    bench.claim("data", "").await;
+    let step = longshore_core::protect::Finalizer::Remove;
+    let done = super::apply::<Claim>(&bench.api, &old.metadata, PVC_PROTECTION, step).await;
+    assert!(done.is_err(), "{done:?}");
+    let now = bench.get::<Claim>(&key("data")).await.expect("there");
+    assert!(now.metadata.has_finalizer(PVC_PROTECTION));
+}
