@@ -52,6 +52,11 @@ impl Hostpath {
         all.iter().map(|one| text_of(&one["VolID"])).collect()
     }
 
+    /// Where it keeps them.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
     /// The directories of volumes.
     pub fn directories(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.state).into_iter().flatten().flatten();
