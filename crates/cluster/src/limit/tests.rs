@@ -1,5 +1,5 @@
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::ConfigMap;
+use longshore_core::model::kinds::{ConfigMap, Event};
 use serde_json::json;
 
 use super::*;
@@ -106,6 +106,29 @@ async fn a_server_that_never_relents_is_reported() {
     let got = api.get::<ConfigMap>(&ObjectKey::new("ns", "a")).await;
     assert!(matches!(got, Err(crate::ApiError::TooManyRequests { .. })), "{got:?}");
     assert_eq!(server.requests(), 1 + RETRIES as usize);
+}
+
+/// An event is sent after the work if that ends soon, else after a second of patience. Alone it
+/// does not wait.
+#[tokio::test(start_paused = true)]
+async fn events_wait_for_the_work_but_not_for_ever() {
+    let event = json!({"metadata": {"namespace": "ns", "name": "e"}});
+    for (rounds, soonest, latest) in [(0, 50, 50), (4, 300, 1000), (100, 1050, 1050)] {
+        let api = Server::default().api(Limit::Adaptive);
+        let work = futures::future::join_all((0..adaptive::MAX).map(|_| async {
+            for _ in 0..rounds {
+                get(&api).await;
+            }
+        }));
+        let news = async {
+            tokio::task::yield_now().await;
+            let start = Instant::now();
+            api.create::<Event>(&event).await.expect("written");
+            start.elapsed().as_millis()
+        };
+        let (_, took) = tokio::join!(work, news);
+        assert!((soonest..=latest).contains(&took), "{rounds} rounds of work: {took} ms");
+    }
 }
 
 #[tokio::test(start_paused = true)]

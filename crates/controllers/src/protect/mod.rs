@@ -12,6 +12,8 @@ mod live;
 mod tests;
 mod volumes;
 
+use std::time::Duration;
+
 use longshore_cluster::{Api, ApiError, Outcome, Patch};
 use longshore_core::{
     attach::sidecar::{add_finalizer_patch, remove_finalizer_patch},
@@ -26,6 +28,9 @@ pub use self::{
     ephemeral::{EphemeralClaims, EphemeralMetrics},
     volumes::VolumeProtection,
 };
+
+/// How long the cache is given to learn what another one wrote.
+const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// Carries a decision about a finalizer out; the written object, if something was written.
 async fn apply<T: Kind>(
@@ -47,10 +52,28 @@ async fn apply<T: Kind>(
     match api.patch::<T>(&meta.key(), Patch::Json(&patch)).await {
         Ok(written) => Ok(Some(written)),
         Err(error) if error.is_not_found() => Ok(None),
+        Err(ApiError::Invalid { at, message }) => Err(if moved_on::<T>(api, meta).await? {
+            ApiError::Conflict { at, message }
+        } else {
+            ApiError::Invalid { at, message }
+        }),
         Err(error) => Err(error),
     }
 }
 
+/// Whether the object is another one by now than the one that was looked at. A patch whose tests
+/// fail is refused as invalid, just as one that can never succeed.
+async fn moved_on<T: Kind>(api: &Api, seen: &Meta) -> Result<bool, ApiError> {
+    let now = api.get_raw::<T>(&seen.key()).await?;
+    Ok(now.is_none_or(|now| now["metadata"]["resourceVersion"] != *seen.resource_version))
+}
+
+/// A conflict is no failure: others take their finalizers off the same object. The cache tells of
+/// it in a moment.
 fn outcome(result: Result<(), ApiError>) -> Outcome {
-    result.map_or_else(Outcome::retry, |()| Outcome::Done)
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(error) if error.is_conflict() => Outcome::After(CATCH_UP),
+        Err(error) => Outcome::retry(error),
+    }
 }

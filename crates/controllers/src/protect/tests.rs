@@ -10,8 +10,8 @@ use longshore_core::model::{
 use serde_json::json;
 
 use super::{
-    ClaimProtection, ClaimProtectionCaches, ClassProtection, ClassProtectionCaches,
-    EphemeralClaims, EphemeralMetrics, VolumeProtection,
+    ApiError, ClaimProtection, ClaimProtectionCaches, ClassProtection, ClassProtectionCaches,
+    EphemeralClaims, EphemeralMetrics, Finalizer, Outcome, VolumeProtection, apply, outcome,
 };
 use crate::testing::{Bench, Process, key};
 
@@ -65,6 +65,26 @@ async fn a_claim_in_use_stays_until_its_pod_is_gone() {
     assert!(bench.get::<Claim>(&key("data")).await.is_some(), "an ended pod still holds it");
     bench.delete::<Pod>(&key("web")).await;
     bench.until_gone::<Claim>(&key("data")).await;
+}
+
+/// Two that take their finalizers off one object get in each other's way. That is no failure, and
+/// no reason to be slowed down; a patch that can never succeed is.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_is_no_failure() {
+    let bench = Bench::start().await;
+    bench.claim("data", "").await;
+    let mut seen = bench.get::<Claim>(&key("data")).await.expect("just made").metadata;
+    seen.finalizers.insert(0, "example.com/not-there".to_owned());
+    let remove = || apply::<Claim>(&bench.api, &seen, PVC_PROTECTION, Finalizer::Remove);
+    let refused = remove().await.expect_err("its finalizers are others");
+    assert!(matches!(refused, ApiError::Invalid { .. }), "{refused}");
+    assert!(matches!(outcome(Err(refused)), Outcome::Retry(_)));
+
+    let labels = json!({"metadata": {"labels": {"changed": "since"}}});
+    bench.merge::<Claim>(&key("data"), labels).await;
+    let refused = remove().await.expect_err("they still are");
+    assert!(refused.is_conflict(), "{refused}");
+    assert!(matches!(outcome(Err(refused)), Outcome::After(_)));
 }
 
 #[tokio::test(start_paused = true)]
