@@ -4,6 +4,7 @@ mod alone;
 mod demo;
 mod liveness;
 mod loops;
+mod memory;
 mod plain;
 mod registrar;
 mod root;

@@ -82,6 +82,7 @@ impl Start {
             }
         };
         tracing::info!(driver, "connected to the driver");
+        super::memory::keep_small(shutdown.clone());
         Ok(Sidecar { api, csi, driver, metrics, shutdown, leases, status })
     }
 
