@@ -40,6 +40,13 @@ use tokio_util::sync::CancellationToken;
 use book::{Book, Work};
 pub use owner::{OwnerError, owner};
 
+/// The pause before volumes may have the driver asked about the same thing again: so many times as
+/// long as the last answer took, within these bounds. A thousand volumes at once are told in a few
+/// questions, and a driver that has to count does not count all the time.
+const PAUSE_FACTOR: u32 = 20;
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
 /// How the publisher behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -153,6 +160,8 @@ struct Inner {
     /// Objects that were made and that the watch has not shown yet, with the time when that is
     /// doubted.
     expected: Mutex<HashMap<Item, Instant>>,
+    /// Until when each item's pause lasts.
+    pauses: Mutex<HashMap<Item, Instant>>,
     queue: WorkQueue<Work>,
     topology: WorkQueue<()>,
 }
@@ -172,6 +181,7 @@ impl CapacityPublisher {
             driver: driver.to_owned(),
             book: Mutex::default(),
             expected: Mutex::default(),
+            pauses: Mutex::default(),
             queue: WorkQueue::new("csistoragecapacity", options.clone()),
             topology: WorkQueue::new("csitopology", options),
             config,
@@ -251,7 +261,7 @@ impl CapacityWaker {
 
     /// A volume of a class could not be made; perhaps there is less room than we think.
     pub fn not_made(&self, class: &str) {
-        self.0.enqueue(self.0.book.lock().items(|item| item.class == class));
+        self.0.enqueue_paced(self.0.book.lock().items(|item| item.class == class));
     }
 
     /// A volume was deleted.
@@ -288,7 +298,29 @@ impl Inner {
             (Touched::Class, Some(class)) => self.book.lock().items(|item| item.class == class),
             (Touched::Class, None) => return,
         };
-        self.enqueue(work);
+        self.enqueue_paced(work);
+    }
+
+    /// Queues what volumes have touched, after its pause.
+    fn enqueue_paced(&self, work: Vec<Work>) {
+        let pauses = self.pauses.lock();
+        for one in work {
+            let until = match &one {
+                Work::Refresh(item) => pauses.get(item).copied(),
+                Work::Remove { .. } => None,
+            };
+            let wait = until.map_or(Duration::ZERO, |at| at.duration_since(Instant::now()));
+            self.queue.add_after(one, wait);
+        }
+    }
+
+    /// An item was looked at since `started`.
+    fn pause(&self, item: &Item, started: Instant) {
+        let now = Instant::now();
+        let pause = ((now - started) * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
+        let mut pauses = self.pauses.lock();
+        pauses.retain(|_, until| *until > now);
+        pauses.insert(item.clone(), now + pause);
     }
 
     fn look_at_places(&self) {
@@ -377,7 +409,12 @@ impl Inner {
 
     async fn turn(&self, work: &Work) -> Outcome {
         match work {
-            Work::Refresh(item) => self.refresh(item).await,
+            Work::Refresh(item) => {
+                let started = Instant::now();
+                let outcome = self.refresh(item).await;
+                self.pause(item, started);
+                outcome
+            }
             Work::Remove { name, uid } => {
                 let key = ObjectKey::new(self.config.namespace.clone(), name.clone());
                 let only = DeleteParams::uid(uid.clone());

@@ -363,6 +363,26 @@ async fn volumes_refresh_what_they_touch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_volumes_at_once_are_few_questions_and_the_last_is_counted() {
+    let bench = Bench::start().await;
+    let driver = driver(&["z1"]);
+    node(&bench, "n1", "z1").await;
+    bench.class("late", "WaitForFirstConsumer").await;
+    let running = start(&bench, &driver, config());
+    until(&bench, "one", is(&[("late", "z1")])).await;
+    driver.clear_calls();
+    let z1 = affinity(&[("zone", "z1")]);
+    for left in (0..1000).rev() {
+        driver.configure(|config| config.pools[0].capacity = Some(GIB + left));
+        running.waker.made("late", &z1);
+        bench.pass(Duration::from_millis(1)).await;
+    }
+    until(&bench, "the last", |all| matches!(all, [one] if bytes(one) == GIB)).await;
+    let asked = driver.calls_of(Call::GetCapacity).len();
+    assert!((2..=20).contains(&asked), "{asked} questions");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_driver_is_asked_again_now_and_then_and_after_failures() {
     let bench = Bench::start().await;
     let driver = driver(&["z1"]);
