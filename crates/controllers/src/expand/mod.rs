@@ -1,9 +1,10 @@
 //! Tells claims that grow who will expand them.
 //!
 //! [`longshore_core::expand`] decides. Nothing is expanded here: CSI volumes are their driver's
-//! resizer's, and the claims of volumes that were an in-tree plugin's are given the name of the
-//! driver that took over.
+//! resizer's, the claims of volumes that were an in-tree plugin's are given the name of the driver
+//! that took over, and for FlexVolumes only the books are kept, for the node.
 
+mod flex;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,17 @@ enum ExpandError {
     NotBound(#[from] NotBound),
     #[error("saving the resizer of the claim: {0}")]
     Save(#[source] ApiError),
+    #[error("the claim changed meanwhile")]
+    Changed,
+    #[error("saving the new size: {0}")]
+    SaveSize(#[source] ApiError),
+}
+
+impl ExpandError {
+    /// Somebody else wrote in between, which says nothing about the expansion.
+    fn is_conflict(&self) -> bool {
+        matches!(self, Self::SaveSize(error) if error.is_conflict())
+    }
 }
 
 impl Expander {
@@ -99,6 +111,16 @@ impl Expander {
                     Some(resizer) => self.name_resizer(&claim, resizer).await,
                     None => Ok(()),
                 }
+            }
+            Expansion::Flex { driver, step } => {
+                // The step must fit what is written over.
+                let saved = self.api.get_raw::<Claim>(key).await.map_err(ExpandError::SaveSize)?;
+                let Some(saved) = saved else { return Ok(()) };
+                if saved["metadata"]["resourceVersion"] != claim.metadata.resource_version.as_str()
+                {
+                    return Err(ExpandError::Changed);
+                }
+                self.flex_step(&claim, saved, live, &driver, step).await
             }
         }
     }

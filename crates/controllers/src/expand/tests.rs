@@ -27,6 +27,11 @@ fn start(bench: &Bench) -> Process {
 /// A bound claim of 1Gi whose class lets it grow; `source` is the volume's.
 async fn bound(bench: &Bench, name: &str, source: Value) {
     let uid = bench.claim(name, "grows").await;
+    bind(bench, name, &uid, source).await;
+}
+
+/// Binds a claim to a volume with this source.
+async fn bind(bench: &Bench, name: &str, uid: &str, source: Value) {
     let mut spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "storageClassName": "grows",
         "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1",
@@ -102,4 +107,71 @@ async fn a_volume_of_another_claim_is_asked_about_until_it_is_ours() {
     // No change of the claim: the turn that failed comes back by itself.
     bench.pass(Duration::from_secs(60)).await;
     assert_eq!(bench.events("ExternalExpanding").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flex_volume_is_left_to_its_node() {
+    let bench = world().await;
+    let _process = start(&bench);
+    bound(&bench, "data", json!({"flexVolume": {"driver": "example.com/flex"}})).await;
+    grow(&bench, "data").await;
+    let stands = |status: &'static str| {
+        move |claim: &Claim| {
+            let now = claim.status.allocated_resource_statuses.get("storage");
+            now.map(String::as_str).unwrap_or_default() == status
+        }
+    };
+    let claim = bench.until::<Claim>(&key("data"), stands("NodeResizePending")).await;
+    let resizer = claim.metadata.annotation("volume.kubernetes.io/storage-resizer");
+    assert_eq!(resizer, Some("example.com/flex"));
+    let size = |amounts: &std::collections::BTreeMap<String, _>| {
+        amounts.get("storage").map(ToString::to_string)
+    };
+    assert_eq!(size(&claim.status.allocated_resources).as_deref(), Some("2Gi"));
+    assert_eq!(size(&claim.status.capacity).as_deref(), Some("1Gi"));
+    let kinds: Vec<&str> = claim.status.conditions.iter().map(|one| one.kind.as_str()).collect();
+    assert_eq!(kinds, ["Resizing", "FileSystemResizePending"]);
+    let (pv, note) =
+        (ObjectKey::cluster("pv-data"), "volume.alpha.kubernetes.io/pre-resize-capacity");
+    let volume = bench.get::<Volume>(&pv).await.expect("there");
+    assert_eq!(volume.capacity().to_string(), "2Gi");
+    assert_eq!(volume.metadata.annotation(note), Some("1Gi"));
+
+    // The node is done.
+    let done = json!({"status": {"capacity": {"storage": "2Gi"}, "conditions": null,
+        "allocatedResourceStatuses": null}});
+    bench.merge_status::<Claim>(&key("data"), done).await;
+    bench.until::<Volume>(&pv, |volume| volume.metadata.annotation(note).is_none()).await;
+    for reason in ["ExternalExpanding", "VolumeResizeFailed", "VolumeResizeSuccessful"] {
+        assert_eq!(bench.events(reason).await, [""; 0], "{reason}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raw_flex_volume_has_grown_at_once() {
+    let bench = world().await;
+    let _process = start(&bench);
+    let block = json!({"metadata": {"name": "raw", "namespace": "default"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "storageClassName": "grows", "volumeMode": "Block",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let made = bench.create::<Claim>(block).await;
+    bind(
+        &bench,
+        "raw",
+        made["metadata"]["uid"].as_str().expect("a uid"),
+        json!({"flexVolume": {"driver": "example.com/flex"}, "volumeMode": "Block"}),
+    )
+    .await;
+    grow(&bench, "raw").await;
+    let grown = |claim: &Claim| {
+        claim.status.capacity.get("storage").is_some_and(|size| size.to_string() == "2Gi")
+    };
+    let claim = bench.until::<Claim>(&key("raw"), grown).await;
+    assert!(
+        claim.status.conditions.is_empty() && claim.status.allocated_resource_statuses.is_empty()
+    );
+    let volume = bench.get::<Volume>(&ObjectKey::cluster("pv-raw")).await.expect("there");
+    assert_eq!(volume.capacity().to_string(), "2Gi");
+    let want = "ExpandVolume succeeded for volume default/raw";
+    assert_eq!(bench.events("VolumeResizeSuccessful").await, [want]);
 }

@@ -149,7 +149,7 @@ fn has_annotation(object: &Value, key: &str) -> bool {
     object.pointer("/metadata/annotations").is_some_and(|notes| notes.get(key).is_some())
 }
 
-fn annotate(object: &mut Value, key: &str, value: &str) -> bool {
+pub(crate) fn annotate(object: &mut Value, key: &str, value: &str) -> bool {
     let metadata = child(object, "metadata");
     let notes = metadata.entry("annotations").or_insert_with(|| json!({}));
     if notes.is_null() {
@@ -160,7 +160,7 @@ fn annotate(object: &mut Value, key: &str, value: &str) -> bool {
     previous.as_ref().and_then(Value::as_str) != Some(value)
 }
 
-fn unannotate(object: &mut Value, key: &str) -> bool {
+pub(crate) fn unannotate(object: &mut Value, key: &str) -> bool {
     let metadata = child(object, "metadata");
     let Some(notes) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
         return false;
@@ -181,7 +181,7 @@ fn set_or_remove(object: &mut Map<String, Value>, field: &str, text: &str) {
 }
 
 /// A member that is an object; made so where it is not.
-fn child<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+pub(crate) fn child<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
     }

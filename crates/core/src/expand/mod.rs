@@ -1,13 +1,15 @@
-//! Who expands a claim's volume: never the controllers here, always somebody outside.
+//! Who expands a claim's volume: somebody outside, or the node alone.
 //!
-//! All that is left of in-tree expansion is to say so, and to name the resizer of a driver that
-//! took over from an in-tree plugin. The resizer itself lives beside its driver.
+//! All that is left of in-tree expansion is to say so, to name the resizer of a driver that took over
+//! from an in-tree plugin, and to keep the books for FlexVolumes ([`flex`]). The resizer itself lives
+//! beside its driver.
+
+pub mod flex;
 
 use serde_json::Value;
 
 use crate::{
     model::{
-        Quantity,
         keys::annotations,
         kinds::{Claim, Volume},
     },
@@ -37,6 +39,13 @@ pub enum Expansion {
         /// The driver that took over from an in-tree plugin.
         resizer: Option<&'static str>,
     },
+    /// A FlexVolume: its driver is the nodes'.
+    Flex {
+        /// The driver.
+        driver: String,
+        /// The next step.
+        step: flex::FlexStep,
+    },
 }
 
 /// Why a claim cannot be expanded now.
@@ -47,10 +56,8 @@ pub struct NotBound(String);
 /// Whether a change of a claim is worth a look: it is bound, and asks for or has more than before.
 #[must_use]
 pub fn worth_a_look(old: Option<&Claim>, new: &Claim) -> bool {
-    let size =
-        |claim: &Claim| claim.status.capacity.get("storage").copied().unwrap_or(Quantity::ZERO);
-    new.status.phase == "Bound"
-        && old.is_none_or(|old| new.request() > old.request() || size(new) > size(old))
+    let more = |old: &Claim| new.request() > old.request() || flex::size(new) > flex::size(old);
+    new.status.phase == "Bound" && old.is_none_or(more)
 }
 
 /// Decides about one claim. `live` is the volume's JSON as the API has it now, for records do not
@@ -70,10 +77,13 @@ pub fn decide_expansion(
     if !ours {
         return Err(NotBound(meta.key().to_string()));
     }
-    let size = claim.status.capacity.get("storage").copied().unwrap_or(Quantity::ZERO);
     let pending = volume.metadata.annotation(annotations::PRE_RESIZE_CAPACITY).is_some();
-    if claim.request() <= size && !pending {
+    if claim.request() <= flex::size(claim) && !pending {
         return Ok(Expansion::Nothing);
+    }
+    if let Some(driver) = flex::driver(live) {
+        let step = flex::decide_flex(claim, volume);
+        return Ok(Expansion::Flex { driver: driver.to_owned(), step });
     }
     let Some(plugin) = in_tree_plugin(live) else {
         let message = "waiting for an external controller to expand this PVC".to_owned();
@@ -89,9 +99,12 @@ pub fn decide_expansion(
 
 /// The in-tree plugin that a volume's source belonged to.
 fn in_tree_plugin(volume: &Value) -> Option<&'static str> {
-    let spec = volume.get("spec")?;
-    let has = |field: &str| spec.get(field).is_some_and(|source| !source.is_null());
-    MIGRATED_SOURCES.iter().find(|(field, _)| has(field)).map(|(_, plugin)| *plugin)
+    let found = MIGRATED_SOURCES.iter().find(|(field, _)| has_source(volume, field));
+    found.map(|(_, plugin)| *plugin)
+}
+
+fn has_source(volume: &Value, field: &str) -> bool {
+    volume.get("spec").and_then(|spec| spec.get(field)).is_some_and(|source| !source.is_null())
 }
 
 #[cfg(test)]
@@ -145,6 +158,15 @@ mod tests {
                 none(),
                 json!({"spec": {"csi": null, "nfs": {"server": "s", "path": "/"}}}),
                 outside(waiting, None),
+            ),
+            (
+                "the node's alone",
+                none(),
+                json!({"spec": {"csi": null, "flexVolume": {"driver": "example.com/flex"}}}),
+                Ok(Expansion::Flex {
+                    driver: "example.com/flex".to_owned(),
+                    step: flex::FlexStep::Grow("2Gi".parse().expect("a quantity")),
+                }),
             ),
         ];
         for (name, claim, volume, want) in cases {
