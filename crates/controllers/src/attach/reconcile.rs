@@ -63,6 +63,7 @@ impl Controller {
                 }
                 None => {
                     world.lane(Operation::Detach).leave(volume, node);
+                    keep_reported(&mut world, &entry);
                 }
             }
         }
@@ -116,7 +117,7 @@ impl Controller {
             drop(world);
             return drop(turn);
         }
-        world.actual.remove_from_report(volume, node);
+        leave_report(&mut world, volume, node);
         drop(world);
         if let Some(forced) = forced {
             tracing::warn!(%volume, node, reason = forced.reason(), "forced detach");
@@ -290,6 +291,23 @@ impl Controller {
         let attachment = self.caches.attachments.get(&key)?;
         let VolumeAttachment { status, .. } = attachment.as_ref();
         status.detach_error.as_ref().map(|error| error.message.clone())
+    }
+}
+
+/// Takes the volume off its node's report, and with it all that wait to leave the same node: one
+/// write of the report serves them all.
+fn leave_report(world: &mut Inner, volume: &UniqueName, node: &str) {
+    let waiting = world.lane(Operation::Detach).waiting_on(node);
+    for leaving in waiting.iter().chain([volume]) {
+        world.actual.remove_from_report(leaving, node);
+    }
+}
+
+/// A volume that stays after all may have left the report together with others of its node.
+fn keep_reported(world: &mut Inner, entry: &OnNode) {
+    let key = SlotKey::new(&entry.volume, &entry.node, shareable(entry));
+    if entry.confirmed && !world.slots.is_pending(&key) {
+        world.actual.add_to_report(&entry.volume, &entry.node);
     }
 }
 

@@ -98,6 +98,13 @@ impl Lane {
         self.waiting.range(from..).next().is_some_and(|((found, _), _)| found == volume)
     }
 
+    /// The volumes that wait on this node.
+    #[must_use]
+    pub fn waiting_on(&self, node: &str) -> Vec<UniqueName> {
+        let lines = [&self.urgent, &self.plain].into_iter().filter_map(|lines| lines.get(node));
+        lines.flatten().map(|(volume, _)| volume.clone()).collect()
+    }
+
     /// The next turn, if a place is free and somebody waits.
     pub fn take(&mut self, now: Duration) -> Option<Ticket> {
         if self.taken >= self.places {

@@ -1,10 +1,13 @@
 //! `longshore controllers`: the volume controllers and the scheduler.
 
+mod plugins;
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
+
+use plugins::PluginFlags;
 
 use crate::flags::{
     CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gate, Gates, KubeAccess,
@@ -34,6 +37,8 @@ pub struct Flags {
     kube: KubeFlags,
     #[command(flatten)]
     volumes: VolumeFlags,
+    #[command(flatten)]
+    plugins: PluginFlags,
     #[command(flatten)]
     election: LeaderElectFlags,
     #[command(flatten)]
@@ -70,6 +75,10 @@ struct VolumeFlags {
     /// which node that is; 0 is never. Not a flag of kube-controller-manager.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     attach_holder_notice: Duration,
+    /// Attaches, and as many detaches, that send their requests at once; waiting for a driver does not
+    /// count. Not a flag of kube-controller-manager.
+    #[arg(long, default_value = "16", value_parser = values::at_least_one, value_name = "N")]
+    concurrent_attach_detach_requests: NonZeroU32,
 }
 
 /// Leader election as kube-controller-manager spells it.
@@ -132,6 +141,8 @@ pub struct Settings {
     pub no_force_detach: bool,
     /// How long a pod waits for a volume before it is told who holds it; none for never.
     pub holder_notice: Option<Duration>,
+    /// Attaches, and as many detaches, that send their requests at once.
+    pub attach_requests: usize,
 }
 
 impl Default for Settings {
@@ -148,6 +159,7 @@ impl Default for Settings {
             // of service, and then its pods are ended for certain.
             no_force_detach: true,
             holder_notice: Some(Duration::from_secs(3)),
+            attach_requests: 16,
         }
     }
 }
@@ -163,12 +175,15 @@ impl TryFrom<Flags> for Config {
             feature_gates,
             kube,
             volumes,
+            plugins,
             election,
             diagnostics,
         } = flags;
         let gates = Gates::read(GATES, &feature_gates)?;
+        let mut logging = Logging::try_from(common)?;
+        logging.notes.extend(plugins.notes());
         Ok(Self {
-            logging: Logging::try_from(common)?,
+            logging,
             kube: kube.access(master, None),
             controllers: select::select(&controllers.join(","))?,
             settings: volumes.settings(&gates)?,
@@ -189,6 +204,7 @@ impl VolumeFlags {
             disable_attach_detach_reconcile_sync,
             disable_force_detach_on_timeout,
             attach_holder_notice,
+            concurrent_attach_detach_requests,
         } = self;
         if period <= Duration::from_secs(1) {
             return Err(UsageError::bad_value(
@@ -206,6 +222,7 @@ impl VolumeFlags {
             attach_verify: (!disable_attach_detach_reconcile_sync).then_some(period),
             no_force_detach: disable_force_detach_on_timeout,
             holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
+            attach_requests: concurrent_attach_detach_requests.get() as usize,
         })
     }
 }
@@ -275,7 +292,7 @@ mod tests {
     fn the_flags_of_kube_controller_manager_are_honoured() {
         let line = "--enable-dynamic-provisioning=false --enable-hostpath-provisioner --pvclaimbinder-sync-period=1m \
             --concurrent-ephemeralvolume-syncs 2 --disable-attach-detach-reconcile-sync \
-            --disable-force-detach-on-timeout --attach-holder-notice=0s --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
+            --disable-force-detach-on-timeout --attach-holder-notice=0s --concurrent-attach-detach-requests=4 --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
             --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
         let config = read(line).unwrap();
         let want = Settings {
@@ -287,6 +304,7 @@ mod tests {
             attach_verify: None,
             no_force_detach: true,
             holder_notice: None,
+            attach_requests: 4,
         };
         assert_eq!(config.settings, want);
         assert_eq!(config.election.unwrap().0, "mine");
@@ -306,6 +324,8 @@ mod tests {
             ),
             ("--leader-elect-retry-period=9s", "1.2 times"),
             ("--concurrent-ephemeralvolume-syncs=0", "--concurrent-ephemeralvolume-syncs"),
+            ("--concurrent-attach-detach-requests=0", "--concurrent-attach-detach-requests"),
+            ("--pv-recycler-minimum-timeout-nfs=5m", "--pv-recycler-minimum-timeout-nfs"),
             ("--feature-gates=NoSuchGate=true", "there is no feature gate"),
         ] {
             let sentence = read(line).expect_err(line);

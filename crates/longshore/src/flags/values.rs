@@ -65,6 +65,14 @@ pub fn integer(text: &str) -> Result<i64, String> {
     i64::try_from(if negative { -number } else { number }).map_err(|_| wrong())
 }
 
+/// A number as Go reads an `int32`.
+///
+/// # Errors
+/// When the text is no number, or one that needs more bits.
+pub fn int32(text: &str) -> Result<i32, String> {
+    i32::try_from(integer(text)?).map_err(|_| "the number is too large".to_owned())
+}
+
 /// A count that may be zero.
 ///
 /// # Errors
@@ -233,6 +241,7 @@ mod tests {
             assert!(integer(text).is_err(), "{text}");
         }
         assert!(count("-1").is_err());
+        assert_eq!((int32("-0x10"), int32("3000000000").is_err()), (Ok(-16), true));
         assert!(at_least_one("0").is_err());
     }
 

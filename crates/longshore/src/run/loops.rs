@@ -102,6 +102,7 @@ impl Shared {
                 verify_period: self.settings.attach_verify,
                 disable_force_detach_on_timeout: self.settings.no_force_detach,
                 holder_notice: self.settings.holder_notice,
+                lane_places: self.settings.attach_requests,
                 ..attach::Config::default()
             },
         }

@@ -166,6 +166,54 @@ async fn a_slow_api_keeps_detaches_in_their_lane() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_detaches_from_one_node_share_its_report() {
+    let bench = Bench::start().await;
+    abandoned(&bench, "old", FEWER).await;
+    let driver = Scripted::start(&bench);
+    let rig = Rig::on(bench, Config { lane_places: 2, ..Config::default() });
+    rig.bench.pass(SECOND).await;
+    assert_eq!(driver.asked("detach").len(), FEWER);
+    let sent = rig.wire.sent("");
+    let first = sent.iter().position(|line| line.starts_with("DELETE"));
+    let reports = |line: &&String| line.starts_with("PATCH /api/v1/nodes/old");
+    let before = sent[..first.expect("detached")].iter().filter(reports).count();
+    assert_eq!((before, sent.iter().filter(reports).count()), (1, 1), "one for all, and first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_wanted_again_is_reported_again() {
+    let rig = Rig::with(Config { lane_places: 1, ..Config::default() }).await;
+    rig.attached().await;
+    rig.bench.claim("more", "").await;
+    rig.bench.bind("more", "pv2", "h2").await;
+    rig.bench.pod("batch", Some("n1"), &["more"]).await;
+    super::say_attached(&rig.bench, &attachment("h2", "n1")).await;
+    rig.until_state("h2", "n1", Attached).await;
+    rig.bench.in_use("n1", &[unique("h1"), unique("h2")]).await;
+    rig.wire.script(|method, path| match is_detach(method, path) {
+        true => Fate::Slow(SLOW),
+        false => Fate::Pass,
+    });
+    rig.bench.delete::<Pod>(&crate::testing::key("batch")).await;
+    rig.bench.delete::<Pod>(&crate::testing::key("web")).await;
+    rig.bench.pass(SECOND).await;
+    rig.bench.in_use("n1", &[]).await;
+    rig.bench.pass(SECOND).await;
+    assert_eq!(rig.wire.sent("DELETE").len(), 1, "one place");
+    let waiting = if rig.wire.sent("DELETE")[0].ends_with(&attachment("h1", "n1").name) {
+        ("h2", "more")
+    } else {
+        ("h1", "data")
+    };
+    assert!(!rig.reported(waiting.0, "n1"), "off the report with the other");
+    rig.bench.pod("again", Some("n1"), &[waiting.1]).await;
+    super::until_reported(&rig.bench, "n1", waiting.0, true).await;
+    rig.bench.pass(SLOW * 3).await;
+    assert_eq!(rig.wire.sent("DELETE").len(), 1, "it stays");
+    assert_eq!(rig.state(waiting.0, "n1"), Attached);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_detach_that_a_pod_waits_for_goes_first() {
     let rig = Rig::with(Config { lane_places: 1, ..Config::default() }).await;
     rig.attached().await;
