@@ -10,7 +10,7 @@ use longshore_core::{
 };
 use serde_json::{Value, json};
 
-use super::{Sidecar, error::SyncError};
+use super::{Sidecar, error::SyncError, request::describe};
 
 /// The API refuses longer messages.
 const LONGEST_MESSAGE: usize = 1024;
@@ -28,10 +28,12 @@ impl Sidecar {
     }
 
     async fn attach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
-        let attached = self.find_out(attachment).await?;
-        if let Some(volume) = &attached.volume {
+        let volume = self.volume_of(attachment).await?;
+        // Whatever the volume turns out to be, it must not go away under this attachment.
+        if let Some(volume) = &volume {
             self.hold_volume(volume).await?;
         }
+        let attached = describe(attachment, volume)?;
         let request = self.publish_request(&attachment.spec.node_name, &attached).await?;
         self.hold_attachment(attachment, &request.node_id).await?;
         let driver = self.driver_for(&attached);

@@ -13,7 +13,7 @@ use longshore_csi::{
 };
 use serde_json::{Value, json};
 
-use super::{Config, tests::*};
+use super::{Config, request::describe, tests::*};
 use crate::testing::{Bench, DRIVER};
 
 const READ_ONLY: ControllerCapability = ControllerCapability::PublishReadonly;
@@ -40,7 +40,8 @@ async fn request<const N: usize>(
     let sidecar = by_hand(&process, &driver, config, capabilities);
     sidecar.synced().await;
     let va = bench.get::<VolumeAttachment>(&ObjectKey::cluster("va1")).await.expect("there");
-    let attached = sidecar.find_out(&va).await.map_err(|error| error.to_string())?;
+    let volume = sidecar.volume_of(&va).await.map_err(|error| error.to_string())?;
+    let attached = describe(&va, volume).map_err(|error| error.to_string())?;
     let built = sidecar.publish_request("n1", &attached).await;
     built.map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use longshore_core::model::kinds::VolumeAttachment;
 use longshore_csi::v1::ControllerUnpublishVolumeRequest;
 use serde_json::{Value, json};
 
-use super::{Sidecar, error::SyncError};
+use super::{Sidecar, error::SyncError, request::describe};
 
 impl Sidecar {
     /// Detaches, and notes a failure in the status.
@@ -18,11 +18,11 @@ impl Sidecar {
     }
 
     async fn detach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
-        let attached = self.find_out(attachment).await?;
+        let attached = describe(attachment, self.volume_of(attachment).await?)?;
         let request = ControllerUnpublishVolumeRequest {
             volume_id: attached.csi.volume_handle.clone(),
-            node_id: self.last_node_id(attachment)?,
             secrets: self.secrets(&attached.csi).await?,
+            node_id: self.last_node_id(attachment)?,
         };
         self.driver_for(&attached).controller_unpublish_volume(request).await?;
         self.let_go(attachment).await.map_err(SyncError::MarkDetached)
@@ -32,6 +32,9 @@ impl Sidecar {
     /// cause a second unpublish.
     async fn let_go(&self, attachment: &VolumeAttachment) -> Result<(), ApiError> {
         let meta = &attachment.metadata;
+        if !meta.has_finalizer(&self.finalizer) && !attachment.status.attached {
+            return Ok(());
+        }
         let others: Vec<&String> =
             meta.finalizers.iter().filter(|one| **one != self.finalizer).collect();
         if meta.has_finalizer(&self.finalizer) {

@@ -231,6 +231,40 @@ async fn sources_that_say_too_much_or_nothing_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_volume_is_held_whatever_it_turns_out_to_be() {
+    let (bench, driver) = (Bench::start().await, driver());
+    let _process = start(&bench, &driver, Config::default());
+    for (name, source, text) in [
+        (
+            "plain",
+            json!({"hostPath": {"path": "/tmp/x"}}),
+            "pv spec contained non-csi source that was not migrated",
+        ),
+        (
+            "odd",
+            json!({"awsElasticBlockStore": {"volumeID": "aws://a/b/c/d"}}),
+            "failed to translate in tree pv to CSI: ",
+        ),
+    ] {
+        let mut spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]});
+        let fields = source.as_object().expect("fields").clone();
+        spec.as_object_mut().expect("a spec").extend(fields);
+        bench.create::<Volume>(json!({"metadata": {"name": name}, "spec": spec})).await;
+        let key = attachment(&bench, json!({"persistentVolumeName": name})).await;
+        let told = until_error(&bench, &key).await;
+        assert!(told.starts_with(text), "{name}: {told}");
+        let volume = bench.get::<Volume>(&ObjectKey::cluster(name)).await.expect("there");
+        let ours = |one: &String| one.starts_with("external-attacher/");
+        assert!(volume.metadata.finalizers.iter().any(ours), "{name}");
+        let va = bench.get::<VolumeAttachment>(&key).await.expect("there");
+        assert!(va.metadata.finalizers.is_empty(), "nothing to detach");
+        bench.delete::<VolumeAttachment>(&key).await;
+        bench.until_gone::<VolumeAttachment>(&key).await;
+    }
+    assert_eq!(publishes(&driver), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_driver_is_not_called_before_volume_and_attachment_are_held() {
     let cases = [
         // case: attacher/10

@@ -49,40 +49,36 @@ impl Attached {
 }
 
 impl Sidecar {
-    /// Finds out what an attachment is about. Watches of two kinds are not ordered, so a volume
-    /// that the cache does not show is asked for before it counts as missing.
-    pub(super) async fn find_out(
+    /// The volume that an attachment names; `None` when it describes one itself. Watches of two kinds
+    /// are not ordered, so a volume that the cache does not show is asked for before it counts as
+    /// missing.
+    pub(super) async fn volume_of(
         &self,
         attachment: &VolumeAttachment,
-    ) -> Result<Attached, SyncError> {
-        let known = self.look_up(attachment);
+    ) -> Result<Option<Arc<Volume>>, SyncError> {
+        let known = self.known_volume_of(attachment);
         let Err(SyncError::NoVolume(name)) = &known else { return known };
         match self.api.get_raw::<Volume>(&ObjectKey::cluster(name)).await {
             Ok(Some(volume)) => {
                 self.caches.volumes.assume(&volume);
-                self.look_up(attachment)
+                self.known_volume_of(attachment)
             }
             Ok(None) | Err(_) => known,
         }
     }
 
-    /// The same, from the cache alone.
+    fn known_volume_of(
+        &self,
+        attachment: &VolumeAttachment,
+    ) -> Result<Option<Arc<Volume>>, SyncError> {
+        let Source::Volume(name) = source(&attachment.spec.source)? else { return Ok(None) };
+        let volume = self.caches.volumes.get(&ObjectKey::cluster(name));
+        volume.map(Some).ok_or_else(|| SyncError::NoVolume(name.to_owned()))
+    }
+
+    /// What an attachment is about, from the cache alone.
     pub(super) fn look_up(&self, attachment: &VolumeAttachment) -> Result<Attached, SyncError> {
-        match source(&attachment.spec.source)? {
-            Source::Inline(csi, spec) => Ok(Attached::new(csi, spec, None)),
-            Source::Volume(name) => {
-                let volume = self
-                    .caches
-                    .volumes
-                    .get(&ObjectKey::cluster(name))
-                    .ok_or_else(|| SyncError::NoVolume(name.to_owned()))?;
-                let translated = volume_to_csi(&volume)?;
-                let spec = translated.as_ref().map_or(&volume.spec, |new| &new.spec);
-                let csi = spec.csi.as_ref().ok_or(SyncError::NotCsi)?;
-                let attached = Attached::new(csi, spec, Some(volume.clone()));
-                Ok(Attached { translated: translated.is_some(), ..attached })
-            }
-        }
+        describe(attachment, self.known_volume_of(attachment)?)
     }
 
     /// The driver's client. Where the driver took over from an in-tree plugin, calls are counted by
@@ -174,4 +170,22 @@ impl Sidecar {
             noted.map(str::to_owned).ok_or(error)
         })
     }
+}
+
+/// What an attachment is about, given the volume that it names.
+pub(super) fn describe(
+    attachment: &VolumeAttachment,
+    volume: Option<Arc<Volume>>,
+) -> Result<Attached, SyncError> {
+    let Some(volume) = volume else {
+        return match source(&attachment.spec.source)? {
+            Source::Inline(csi, spec) => Ok(Attached::new(csi, spec, None)),
+            Source::Volume(name) => Err(SyncError::NoVolume(name.to_owned())),
+        };
+    };
+    let translated = volume_to_csi(&volume)?;
+    let spec = translated.as_ref().map_or(&volume.spec, |new| &new.spec);
+    let csi = spec.csi.as_ref().ok_or(SyncError::NotCsi)?;
+    let attached = Attached::new(csi, spec, Some(volume.clone()));
+    Ok(Attached { translated: translated.is_some(), ..attached })
 }
