@@ -19,3 +19,27 @@ pub enum Planted {
     /// The attach-detach controller does not look, at its start, for what an earlier one has begun.
     ForgetsAttachments,
 }
+
+/// Gives a `Config` the question whether a bug is planted. Programs lack the field, so there the answer
+/// is always no.
+macro_rules! plantable {
+    ($config:ty, $bug:ty) => {
+        impl $config {
+            #[cfg_attr(
+                not(any(test, feature = "planted-bugs")),
+                allow(clippy::unused_self, reason = "no program has the field")
+            )]
+            pub(super) fn has(&self, bug: $bug) -> bool {
+                #[cfg(any(test, feature = "planted-bugs"))]
+                return self.planted == Some(bug);
+                #[cfg(not(any(test, feature = "planted-bugs")))]
+                {
+                    let _ = bug;
+                    false
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use plantable;

@@ -39,7 +39,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
-use crate::planted::Planted;
+use crate::planted::{Planted, plantable};
 
 /// The component that events of this controller come from.
 pub const COMPONENT: &str = "attachdetach-controller";
@@ -63,8 +63,8 @@ pub struct Config {
     /// which node that is; `None` for never.
     pub holder_notice: Option<Duration>,
     /// A bug on purpose.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<crate::planted::Planted>,
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub planted: Option<Planted>,
 }
 
 impl Default for Config {
@@ -77,23 +77,13 @@ impl Default for Config {
             operation_timeout: Duration::from_secs(120),
             lane_places: 16,
             holder_notice: Some(Duration::from_secs(30)),
-            #[cfg(feature = "planted-bugs")]
+            #[cfg(any(test, feature = "planted-bugs"))]
             planted: None,
         }
     }
 }
 
-impl Config {
-    fn has(&self, bug: Planted) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        return self.planted == Some(bug);
-        #[cfg(not(feature = "planted-bugs"))]
-        {
-            let _ = bug;
-            false
-        }
-    }
-}
+plantable!(Config, Planted);
 
 /// What the controller watches.
 #[derive(Clone)]

@@ -42,7 +42,7 @@ use free::FreeVolumes;
 use hold::{Hold, Holds};
 use metrics::Operation;
 
-use crate::planted::Planted;
+use crate::planted::{Planted, plantable};
 
 pub use host_path::HostPath;
 pub use inside::{DeleteError, Inside};
@@ -99,8 +99,8 @@ pub struct Config {
     /// How often everything is looked at again, whether it changed or not.
     pub resync: Duration,
     /// A bug on purpose.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<crate::planted::Planted>,
+    #[cfg(any(test, feature = "planted-bugs"))]
+    pub planted: Option<Planted>,
 }
 
 impl Default for Config {
@@ -109,23 +109,13 @@ impl Default for Config {
             options: Options::default(),
             workers: 16,
             resync: Duration::from_secs(15 * 60),
-            #[cfg(feature = "planted-bugs")]
+            #[cfg(any(test, feature = "planted-bugs"))]
             planted: None,
         }
     }
 }
 
-impl Config {
-    fn has(&self, bug: Planted) -> bool {
-        #[cfg(feature = "planted-bugs")]
-        return self.planted == Some(bug);
-        #[cfg(not(feature = "planted-bugs"))]
-        {
-            let _ = bug;
-            false
-        }
-    }
-}
+plantable!(Config, Planted);
 
 /// What a turn is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

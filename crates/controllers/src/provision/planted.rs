@@ -1,6 +1,7 @@
 //! Bugs on purpose: they show that the tests of the provisioner would see one. No program has them.
 
 use super::Config;
+use crate::planted::plantable;
 
 /// A bug on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,22 +17,7 @@ pub enum Planted {
     EarlyDelete,
 }
 
-impl Config {
-    /// Whether this bug is planted.
-    #[cfg_attr(
-        not(any(test, feature = "planted-bugs")),
-        allow(clippy::unused_self, reason = "no program has the field")
-    )]
-    pub(super) fn has(&self, bug: Planted) -> bool {
-        #[cfg(any(test, feature = "planted-bugs"))]
-        return self.planted == Some(bug);
-        #[cfg(not(any(test, feature = "planted-bugs")))]
-        {
-            let _ = bug;
-            false
-        }
-    }
-}
+plantable!(Config, Planted);
 
 /// Plants [`Planted::EarlyDelete`].
 #[cfg(any(test, feature = "planted-bugs"))]
