@@ -163,6 +163,12 @@ pub(crate) fn identify(
     if let Some(bound) = claims.bound.as_ref().filter(|bound| bound.kind != "secret") {
         extra(&format!("{}-name", bound.kind), &bound.name);
         extra(&format!("{}-uid", bound.kind), &bound.uid);
+        if let Some(node) = &bound.node {
+            extra("node-name", &node.name);
+            if let Some(uid) = &node.uid {
+                extra("node-uid", uid);
+            }
+        }
     }
     Some((identity, meant))
 }

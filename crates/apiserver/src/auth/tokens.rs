@@ -23,6 +23,17 @@ pub struct Bound {
     pub name: String,
     /// Uid.
     pub uid: String,
+    /// For a pod on a node: which one.
+    pub node: Option<OnNode>,
+}
+
+/// The node of a pod that a token is bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnNode {
+    /// Name.
+    pub name: String,
+    /// Uid; absent when there is no such node.
+    pub uid: Option<String>,
 }
 
 /// What a token says.
@@ -109,6 +120,12 @@ impl Claims {
         });
         if let Some(bound) = &self.bound {
             kubernetes[&bound.kind] = json!({"name": bound.name, "uid": bound.uid});
+            if let Some(node) = &bound.node {
+                kubernetes["node"] = json!({"name": node.name});
+                if let Some(uid) = &node.uid {
+                    kubernetes["node"]["uid"] = uid.as_str().into();
+                }
+            }
         }
         json!({
             "iss": ISSUER, "sub": self.user(), "aud": self.audiences, "jti": self.id,
@@ -123,10 +140,15 @@ impl Claims {
         let audiences = value["aud"].as_array()?.iter().filter_map(text).collect();
         let bound = ["pod", "secret", "node"].iter().find_map(|kind| {
             let bound = inner.get(*kind)?;
+            let node = inner.get("node").filter(|_| *kind == "pod");
+            let node = node.and_then(|node| {
+                Some(OnNode { name: text(&node["name"])?, uid: text(&node["uid"]) })
+            });
             Some(Bound {
                 kind: (*kind).to_owned(),
                 name: text(&bound["name"])?,
                 uid: text(&bound["uid"])?,
+                node,
             })
         });
         Some(Self {
@@ -160,7 +182,12 @@ mod tests {
             issued: 1000,
             expires: 2000,
             id: "id".into(),
-            bound: Some(Bound { kind: "pod".into(), name: "p".into(), uid: "v".into() }),
+            bound: Some(Bound {
+                kind: "pod".into(),
+                name: "p".into(),
+                uid: "v".into(),
+                node: Some(OnNode { name: "n1".into(), uid: Some("w".into()) }),
+            }),
         }
     }
 

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::Inner;
-use crate::auth::tokens::{Bound, Claims, ISSUER};
+use crate::auth::tokens::{Bound, Claims, ISSUER, OnNode};
 use crate::clock::time_text;
 use crate::error::{ApiResult, Cause, Status};
 use crate::ops::Target;
@@ -102,5 +102,13 @@ async fn bound(inner: &Inner, target: &Target, reference: &Value) -> ApiResult<O
         return Err(Status::conflict_kind(&place.resource, &place.name, &why));
     }
     let kind = text("kind").to_lowercase();
-    Ok(Some(Bound { kind, name: place.name, uid: found.uid.clone() }))
+    let node = (kind == "pod").then(|| node_of(inner, &found.value())).flatten();
+    Ok(Some(Bound { kind, name: place.name, uid: found.uid.clone(), node }))
+}
+
+/// The node that a pod is on.
+fn node_of(inner: &Inner, pod: &Value) -> Option<OnNode> {
+    let name = pod["spec"]["nodeName"].as_str().filter(|name| !name.is_empty())?;
+    let node = inner.core.store.get(&inner.core.registry().core("nodes").key("", name));
+    Some(OnNode { name: name.to_owned(), uid: node.map(|node| node.uid.clone()) })
 }
