@@ -26,6 +26,8 @@ pub enum Side {
     Sidecar,
     /// The driver: `csi_plugin_operations_seconds`.
     Plugin,
+    /// A node's caller, as the kubelet: `csi_operations_seconds`.
+    Node,
 }
 
 /// The histogram of call durations. Clones share it.
@@ -42,6 +44,7 @@ impl Metrics {
         let name = match side {
             Side::Sidecar => "csi_sidecar_operations_seconds",
             Side::Plugin => "csi_plugin_operations_seconds",
+            Side::Node => "csi_operations_seconds",
         };
         let help = "[ALPHA] Duration of Container Storage Interface calls by gRPC status code";
         registry.register(name, help, seconds.clone());
@@ -114,5 +117,9 @@ mod tests {
         let metrics = Metrics::register(&mut registry, Side::Plugin);
         metrics.record(None, "/m", Some(Code::Ok), None, Duration::ZERO);
         assert!(scrape(&registry).contains("csi_plugin_operations_seconds_count"));
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry, Side::Node);
+        metrics.record(None, "/m", Some(Code::Ok), None, Duration::ZERO);
+        assert!(scrape(&registry).contains("csi_operations_seconds_count"));
     }
 }

@@ -13,6 +13,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::Drivers;
+use crate::metrics::NodeMetrics;
 use crate::node_object::NodeObject;
 use crate::pods::logs::NodeLogs;
 use crate::pods::pod_dir::remove_pod_dir;
@@ -80,12 +81,15 @@ struct Settings {
     selinux: bool,
     mount_patience: Duration,
     list_staged: bool,
+    stats_period: Duration,
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a pod waits for its volumes before somebody looks why.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(123);
+/// How often drivers are asked how full their volumes are.
+const STATS_PERIOD: Duration = Duration::from_secs(60);
 const START_RETRY: Duration = Duration::from_millis(500);
 
 impl NodeAgent {
@@ -98,6 +102,7 @@ impl NodeAgent {
             selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             mount_patience: MOUNT_PATIENCE,
             list_staged: false,
+            stats_period: STATS_PERIOD,
         };
         Self { config, api, drivers: Arc::default(), settings }
     }
@@ -120,6 +125,13 @@ impl NodeAgent {
     #[must_use]
     pub fn with_mount_patience(mut self, patience: Duration) -> Self {
         self.settings.mount_patience = patience;
+        self
+    }
+
+    /// How often drivers are asked how full their volumes are; once a minute.
+    #[must_use]
+    pub fn with_stats_period(mut self, period: Duration) -> Self {
+        self.settings.stats_period = period;
         self
     }
 
@@ -168,6 +180,8 @@ impl NodeAgent {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         tasks.spawn(node.run(inner.clone()));
         let (csi_drivers, _) = Cache::<CsiDriver>::start(&self.api, Scope::all(), &inner);
+        let metrics = NodeMetrics::of(&self.settings.metrics);
+        self.drivers.measure(metrics.csi.clone());
         let registrar = Registrar::new(
             self.api.clone(),
             self.drivers.clone(),
@@ -175,6 +189,7 @@ impl NodeAgent {
             paths.clone(),
             &self.config.node_name,
         );
+        metrics.count_plugins(&registrar);
         let token = inner.clone();
         let serving = registrar.clone();
         tasks.spawn(async move {
@@ -183,7 +198,7 @@ impl NodeAgent {
                 tracing::error!(%error, "driver registration ended");
             }
         });
-        let shared = Shared { registrar, csi_drivers, paths };
+        let shared = Shared { registrar, csi_drivers, paths, metrics };
         let mut running = Running::start(&self, shared, &inner).await;
         running.supervise(&shutdown).await;
         if self.config.stop_pods {
@@ -237,12 +252,13 @@ struct Shared {
     registrar: Arc<Registrar>,
     csi_drivers: Cache<CsiDriver>,
     paths: NodePaths,
+    metrics: NodeMetrics,
 }
 
 impl Running {
     async fn start(agent: &NodeAgent, shared: Shared, inner: &CancellationToken) -> Self {
         let NodeAgent { config, api, drivers, settings } = agent;
-        let Shared { registrar, csi_drivers, paths } = shared;
+        let Shared { registrar, csi_drivers, paths, metrics } = shared;
         let name = &config.node_name;
         let (pods, _) =
             Cache::<Pod>::start(api, Scope::fields(format!("spec.nodeName={name}")), inner);
@@ -265,8 +281,9 @@ impl Running {
             paths: paths.clone(),
             node_name: name.clone(),
             selinux: settings.selinux,
-            metrics: settings.metrics.clone(),
+            metrics,
             stats: settings.stats.clone(),
+            stats_period: settings.stats_period,
         });
         let (stop_pods, stop_receiver) = watch::channel(None);
         let hidden = config.hidden_dirs.iter().chain([&config.root_dir]);

@@ -28,6 +28,7 @@ pub struct Driver {
 #[derive(Default)]
 pub struct Drivers {
     by_name: Mutex<BTreeMap<String, Driver>>,
+    metrics: Mutex<Option<longshore_csi::metrics::Metrics>>,
     changes: watch::Sender<u64>,
 }
 
@@ -44,12 +45,18 @@ impl Drivers {
         self.by_name.lock().get(name).cloned()
     }
 
+    /// Measures the calls to drivers that are remembered from now on.
+    pub(crate) fn measure(&self, metrics: longshore_csi::metrics::Metrics) {
+        *self.metrics.lock() = Some(metrics);
+    }
+
     /// Remembers a driver by its socket.
     pub fn insert(&self, name: &str, version: Version, endpoint: PathBuf) -> Client {
         let path = endpoint.clone();
         let dial = move || UnixStream::connect(path.clone());
-        let client =
-            Client::over(dial, None, Options { timeout: Some(CALL_TIMEOUT), ..Options::default() });
+        let metrics = self.metrics.lock().clone();
+        let options = Options { timeout: Some(CALL_TIMEOUT), metrics, ..Options::default() };
+        let client = Client::over(dial, None, options).named(name).with_migrated(Some(false));
         self.insert_client(name, version, endpoint, client.clone());
         client
     }

@@ -12,6 +12,7 @@ mod agent;
 pub mod drivers;
 pub mod http;
 pub mod liveness;
+mod metrics;
 pub mod node_object;
 pub mod pods;
 pub mod registrar;

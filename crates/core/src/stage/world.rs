@@ -48,6 +48,8 @@ pub struct Known {
     pub no_expand: bool,
     /// Growing waits for news of the claim.
     pub hold_size: bool,
+    /// The driver refused to grow it, for good and not just for now.
+    pub refused_size: bool,
     /// SELinux label that it is mounted with; empty for none.
     pub context: String,
 }

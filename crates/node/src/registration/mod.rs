@@ -21,6 +21,7 @@ use longshore_core::stage::registration::validate;
 use longshore_csi::registration::registration_client::RegistrationClient;
 use longshore_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use longshore_csi::v1;
+use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::watch as watch_channel;
 use tokio::task::JoinHandle;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::drivers::Drivers;
+use crate::metrics::Counts;
 use node_info::NodeInfo;
 use watch::{Seen, Watcher};
 
@@ -65,6 +67,8 @@ pub struct Registrar {
     news: watch_channel::Sender<u64>,
     paths: NodePaths,
     node: NodeInfo,
+    /// Sockets that are there, and whether their plugin is registered.
+    sockets: Mutex<BTreeMap<PathBuf, bool>>,
 }
 
 struct Task {
@@ -83,7 +87,8 @@ impl Registrar {
         node_name: &str,
     ) -> Arc<Self> {
         let (node, news) = (NodeInfo::new(api, node_name), watch_channel::Sender::new(0));
-        let registrar = Arc::new(Self { drivers, objects, news, paths, node });
+        let sockets = Mutex::default();
+        let registrar = Arc::new(Self { drivers, objects, news, paths, node, sockets });
         let weak = Arc::downgrade(&registrar);
         registrar.objects.subscribe(move |_| {
             if let Some(registrar) = weak.upgrade() {
@@ -91,6 +96,25 @@ impl Registrar {
             }
         });
         registrar
+    }
+
+    /// Sockets by path and world, for the metrics.
+    pub(crate) fn total_plugins(&self) -> Counts {
+        let mut counts = Counts::new();
+        for (path, registered) in self.sockets.lock().iter() {
+            let path = path.display().to_string();
+            if *registered {
+                counts.insert((path.clone(), "actual_state_of_world"), 1);
+            }
+            counts.insert((path, "desired_state_of_world"), 1);
+        }
+        counts
+    }
+
+    fn set_registered(&self, socket: &Path, registered: bool) {
+        if let Some(known) = self.sockets.lock().get_mut(socket) {
+            *known = registered;
+        }
     }
 
     /// Asks a driver again how many volumes fit on this node, and writes the answer down.
@@ -144,9 +168,11 @@ impl Registrar {
             match seen {
                 Seen::Socket(path) => {
                     let before = tasks.remove(&path);
+                    self.sockets.lock().entry(path.clone()).or_default();
                     tasks.insert(path.clone(), self.serve(path, before));
                 }
                 Seen::Gone(path) => {
+                    self.sockets.lock().remove(&path);
                     if let Some(task) = tasks.remove(&path) {
                         task.stop.cancel();
                     }
@@ -189,11 +215,13 @@ impl Registrar {
                 () = tokio::time::sleep(delay) => delay = (delay * 2).min(BACKOFF_MAX),
             }
         };
+        self.set_registered(socket, true);
         tracing::info!(driver = name, socket = %socket.display(), "driver registered");
         tokio::select! {
             () = stop.cancelled() => {}
             () = self.keep_limits(&name) => {}
         }
+        self.set_registered(socket, false);
         self.deregister(&name).await;
     }
 

@@ -15,10 +15,11 @@ use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use tonic::Code;
 
-use super::mount::{PUBLISH, STAGE, call_failed, not_registered, text};
+use super::mount::{call_failed, not_registered, text};
 use super::mounting::Mounting;
-use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
+use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE, unmount_forgotten};
 use super::{OpError, VolumeFacts, VolumeManager, files, mount_table};
 
 /// Steps as users know them.
@@ -36,7 +37,6 @@ impl VolumeManager {
         let facts = &mounting.facts;
         let local = |error: io::Error| OpError::new(MAP_DEVICE, Failure::Transient, error);
         let places = self.deps.paths.block(&facts.spec_name);
-        let request = mounting.stage_request(self, STAGE, &places.staging).await?;
         let data =
             VolData::mapped(&facts.driver, &facts.handle, &facts.spec_name, &self.deps.node_name);
         files::make_dir(&places.data).map_err(local)?;
@@ -45,6 +45,7 @@ impl VolumeManager {
         if !staging {
             return Ok(());
         }
+        let request = mounting.stage_request(self, MAP_DEVICE, &places.staging).await?;
         files::make_dir(&places.staging).map_err(local)?;
         let Err(error) = mounting.client.node_stage_volume(request).await else { return Ok(()) };
         let error = call_failed(MAP_DEVICE, &error);
@@ -67,7 +68,7 @@ impl VolumeManager {
         let places = self.deps.paths.block(&facts.spec_name);
         let target = places.publish.join(uid);
         let request =
-            mounting.publish_request(self, PUBLISH, &target, Some(&places.staging)).await?;
+            mounting.publish_request(self, MAP_POD, &target, Some(&places.staging)).await?;
         files::make_dir(&places.publish).map_err(local)?;
         self.change(unique, |known| {
             let mount = known.pods.entry(uid.to_owned()).or_default();
@@ -119,8 +120,12 @@ impl VolumeManager {
             volume_id: facts.handle.clone(),
             target_path: text(&target),
         };
-        let called = client.node_unpublish_volume(request).await;
-        called.map_err(|error| call_failed(TEAR_DOWN, &error))?;
+        match client.node_unpublish_volume(request).await {
+            Err(error) if error.code() == Code::NotFound => {
+                unmount_forgotten(&target).map_err(local)?;
+            }
+            done => drop(done.map_err(|error| call_failed(TEAR_DOWN, &error))?),
+        }
         // A driver may leave the empty file, never a mount.
         if mount_table::is_mount_point(&target).map_err(local)? {
             let text = format!("{} is still a mount point", target.display());
@@ -148,8 +153,11 @@ impl VolumeManager {
                 volume_id: facts.handle.clone(),
                 staging_target_path: text(&places.staging),
             };
-            let called = client.node_unstage_volume(request).await;
-            called.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?;
+            match client.node_unstage_volume(request).await {
+                // Nothing of ours is mounted there, and the driver has nothing left.
+                Err(error) if error.code() == Code::NotFound => {}
+                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
+            }
         }
         self.clean_block(&facts.spec_name).map_err(local)?;
         self.set_device(unique, Mounted::No);

@@ -73,7 +73,10 @@ impl VolumeManager {
     /// Whether a volume is larger than its claim, so that a mount has to bring the size along.
     pub(super) fn grows_with_mount(&self, unique: &str, mounting: &Mounting) -> bool {
         let mut state = self.state();
-        let wanted = state.world.desired.get(unique).map_or(0, |wanted| wanted.size);
+        // The volume itself, because a pod that only reads does not ask for a size; it is told why
+        // it does not see it.
+        let volume = mounting.facts.volume.as_ref().map_or(0, |volume| volume.capacity().bytes());
+        let wanted = state.world.desired.get(unique).map_or(0, |wanted| wanted.size).max(volume);
         let known = state.world.actual.entry(unique.to_owned()).or_default();
         if known.size == 0 {
             known.size = mounting.one.claim_size;
@@ -99,9 +102,24 @@ impl VolumeManager {
 
     /// Under a running pod.
     pub(super) async fn expand(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+        let writer = self.writer_of(unique);
+        let uid = writer.as_deref().unwrap_or(uid);
         let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
         let mounting = self.prepare(facts, one, pod, attachable).await?;
         self.grow(unique, EXPAND, &mounting).await
+    }
+
+    /// A pod that has the volume and may write to it: one that only reads cannot let it grow.
+    fn writer_of(&self, unique: &str) -> Option<String> {
+        let state = self.state();
+        let known = state.world.actual.get(unique)?;
+        let writes = |uid: &str| {
+            let uses = state.pods.get(uid).and_then(|pod| pod.uses.as_ref());
+            let mut uses = uses.into_iter().flat_map(|uses| uses.values());
+            uses.any(|one| one.unique == unique && !one.read_only)
+        };
+        let mounted = known.pods.iter().filter(|(_, mount)| mount.state == Mounted::Yes);
+        mounted.map(|(uid, _)| uid).find(|uid| writes(uid)).cloned()
     }
 
     async fn grow(
@@ -134,8 +152,8 @@ impl VolumeManager {
             claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
-            many_writers: volume.spec.access_modes.iter().any(|mode| mode == "ReadWriteMany"),
-            not_required: volume.metadata.annotation(NOT_REQUIRED) == Some("true"),
+            many_writers: claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteMany"),
+            not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
         };
@@ -143,17 +161,20 @@ impl VolumeManager {
             Step::Done(size) => self.change(unique, |known| known.size = size),
             Step::Later => self.change(unique, |known| known.hold_size = true),
             Step::ReadOnly(size) => {
-                self.say(
-                    mounting,
-                    &claim,
-                    EventType::Warning,
-                    "FileSystemResizeFailed",
-                    "requested read-only file system: it is not grown",
+                let text = format!(
+                    "MountVolume.NodeExpandVolume failed for volume \"{}\" requested read-only file system",
+                    mounting.facts.spec_name
                 );
-                self.change(unique, |known| known.size = size);
+                self.say(mounting, &claim, EventType::Warning, "FileSystemResizeFailed", &text);
+                // With a mount nothing has grown: a pod that writes may come yet.
+                if step == EXPAND {
+                    self.change(unique, |known| known.size = size);
+                }
             }
             Step::Unsupported => {
-                let text = "NodeExpand is not supported by the CSI driver";
+                let driver = &mounting.facts.driver;
+                let text = format!("NodeExpand is not supported by the CSI driver {driver}");
+                self.write_status(step, &claim, "NodeResizeInProgress", Some(&text)).await?;
                 return Err(OpError::new(step, Failure::Final, text));
             }
             Step::Call { bytes, record } => {
@@ -208,13 +229,16 @@ impl VolumeManager {
                 staging_target(&dir.map_err(|error| OpError::new(step, Failure::Transient, error))?)
             }
         };
+        // A kubelet sends it whether or not the driver stages, but for a device that is just being
+        // mapped.
         let stages = mounting.capabilities.has(NodeCapability::StageUnstageVolume);
+        let sent = stages || !facts.block || step == EXPAND;
         Ok(v1::NodeExpandVolumeRequest {
             volume_id: facts.handle.clone(),
             volume_path: text(&mounting.one.path),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
-            staging_target_path: if stages { text(&staging) } else { String::new() },
-            volume_capability: Some(mounting.capability(step)?),
+            staging_target_path: if sent { text(&staging) } else { String::new() },
+            volume_capability: Some(mounting.plain_capability(step)?),
             secrets: self.secrets(step, secret, None).await?,
         })
     }
@@ -232,7 +256,9 @@ impl VolumeManager {
         if record == Record::Steps {
             let allocated = claim.status.allocated_resources.get("storage");
             let edited = allocated.is_some_and(|allocated| *allocated != claim.request());
-            let status = status_after(refused, edited);
+            let mut again = false;
+            self.change(unique, |known| again = std::mem::replace(&mut known.refused_size, true));
+            let status = status_after(refused, edited && again);
             self.write_status(step, claim, status, Some(&said)).await?;
             if status == "NodeResizeInfeasible" {
                 // Nothing more until the claim has news.
@@ -246,7 +272,8 @@ impl VolumeManager {
             return Ok(());
         }
         let head = "Expander.NodeExpand failed to expand the volume";
-        Err(OpError::new(step, Failure::Final, format!("{head} : {said}")))
+        let colon = if refused == Refused::Infeasible { "" } else { ": " };
+        Err(OpError::new(step, Failure::Final, format!("{head} {colon}{said}")))
     }
 
     async fn write_status(

@@ -8,6 +8,7 @@
 mod block;
 mod expand;
 mod files;
+mod measure;
 pub(crate) use files::make_dir;
 pub(crate) use mount_table::mounts_below;
 pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
@@ -31,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, Metrics, Recorder};
+use longshore_cluster::{Api, Cache, Recorder};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::stage::paths::NodePaths;
@@ -44,7 +45,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::drivers::Drivers;
-use stats::{Gauges, NodeStats};
+use crate::metrics::{Counts, NodeMetrics};
+use stats::NodeStats;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(122);
@@ -74,9 +76,11 @@ pub struct Deps {
     /// What is staged counts as in use, attached or not.
     pub list_staged: bool,
     /// Where measurements go.
-    pub metrics: Metrics,
+    pub(crate) metrics: NodeMetrics,
     /// How full volumes are.
     pub stats: NodeStats,
+    /// How often that is looked at.
+    pub stats_period: Duration,
 }
 
 /// Who mounts a volume.
@@ -130,6 +134,7 @@ struct PodFacts {
     error: Option<String>,
     /// Somebody is looking its volumes up.
     resolving: bool,
+    since: Instant,
 }
 
 struct Backoff {
@@ -160,7 +165,6 @@ pub struct VolumeManager {
     deps: Deps,
     state: Mutex<State>,
     tokens: tokens::Tokens,
-    gauges: Gauges,
     /// Directories whose metadata cannot be read, by pod.
     broken: Mutex<Vec<reconstruct::Broken>>,
     wake: Notify,
@@ -175,9 +179,7 @@ impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
     #[must_use]
     pub fn new(deps: Deps) -> Arc<Self> {
-        let gauges = Gauges::register(&deps.metrics);
         let manager = Arc::new(Self {
-            gauges,
             broken: Mutex::default(),
             deps,
             state: Mutex::default(),
@@ -189,6 +191,7 @@ impl VolumeManager {
             stop: CancellationToken::new(),
             dropped: CancellationToken::new(),
         });
+        manager.deps.metrics.count_volumes(&manager);
         let weak = Arc::downgrade(&manager);
         manager.deps.node.subscribe(move |_| {
             if let Some(manager) = weak.upgrade() {
@@ -228,6 +231,7 @@ impl VolumeManager {
                     host: BTreeMap::new(),
                     error: None,
                     resolving: true,
+                    since: Instant::now(),
                 };
                 state.pods.insert(uid.clone(), facts);
             }
@@ -418,6 +422,7 @@ impl VolumeManager {
     }
 
     async fn act(self: Arc<Self>, action: Action) {
+        let timed = self.timed(&action);
         let result = match &action {
             Action::Mount { volume, pod } => self.mount(volume, pod).await,
             Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
@@ -425,6 +430,7 @@ impl VolumeManager {
             Action::Unstage { volume } => self.unstage(volume).await,
             Action::Forget { .. } => Ok(()),
         };
+        self.measured(timed, result.is_ok());
         let mut state = self.state();
         state.world.busy.remove(&action.slot());
         let slot = action.backoff_slot();

@@ -19,6 +19,7 @@ use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
 
 pub(super) const STAGE: &str = "MountDevice";
 pub(super) const PUBLISH: &str = "SetUp";
+pub(super) const NODE_AFFINITY: &str = "NodeAffinity check";
 
 impl VolumeManager {
     /// Stages the volume if it is not, then publishes it to the pod.
@@ -46,8 +47,7 @@ impl VolumeManager {
         pod: Arc<Pod>,
         attachable: bool,
     ) -> Result<Mounting, OpError> {
-        let publish_context =
-            if attachable { self.attachment(&facts).await? } else { BTreeMap::new() };
+        let publish_context = self.verified(&facts, attachable).await?;
         let client = self.deps.drivers.client(&facts.driver);
         let client = client.ok_or_else(|| not_registered(STAGE, &facts.driver))?;
         let capabilities = client.node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
@@ -90,7 +90,7 @@ impl VolumeManager {
             "no matching NodeSelectorTerms: volume cannot be reached from node {}",
             self.deps.node_name
         );
-        Err(OpError::new("NodeAffinity check", Failure::Transient, text))
+        Err(OpError::new(NODE_AFFINITY, Failure::Transient, text))
     }
 
     fn check_other_pods(
@@ -107,6 +107,21 @@ impl VolumeManager {
             return Err(OpError::new(PUBLISH, Failure::Transient, text));
         }
         Ok(())
+    }
+
+    /// That the volume may be used here, as far as attaching goes, and its publish context.
+    async fn verified(
+        &self,
+        facts: &VolumeFacts,
+        attachable: bool,
+    ) -> Result<BTreeMap<String, String>, OpError> {
+        let began = tokio::time::Instant::now();
+        let context = if attachable { self.attachment(facts).await } else { Ok(BTreeMap::new()) };
+        if !facts.inline {
+            let part = "verify_controller_attached_volume";
+            self.measured_part(facts, part, began.elapsed(), context.is_ok());
+        }
+        context
     }
 
     /// The attachment's publish context; it must be there now, whatever the node object said.
@@ -167,11 +182,11 @@ impl VolumeManager {
         let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
         let dir = dir.map_err(|error| OpError::new(STAGE, Failure::Transient, error))?;
         let target = staging_target(&dir);
+        if !staging {
+            return files::make_dir(&target).map_err(local);
+        }
         let request = mounting.stage_request(self, STAGE, &target).await?;
         files::make_dir(&target).map_err(local)?;
-        if !staging {
-            return Ok(());
-        }
         let data = VolData::staged(&facts.driver, &facts.handle).with_context(&mounting.label);
         files::write_vol_data(&dir, &data).map_err(local)?;
         // From here on the driver may have done it, whatever becomes of this task.
@@ -245,7 +260,9 @@ impl VolumeManager {
         });
         if let Err(error) = mounting.client.node_publish_volume(request).await {
             let error = call_failed(PUBLISH, &error);
-            if error.failure == Failure::Final && before == PodMount::default() {
+            // What the pod may be using, now or before a crash, is not taken from it by a "no".
+            let may_be_used = before.reconstructed || before.state == Mounted::Yes;
+            if error.failure == Failure::Final && !may_be_used {
                 files::clean(&target).map_err(local)?;
             }
             return Err(error);

@@ -155,7 +155,24 @@ impl Mounting {
         self.pod.spec.security_context.fs_group
     }
 
+    /// For stage and publish: with the pod's group and label.
     pub(super) fn capability(&self, step: &'static str) -> Result<v1::VolumeCapability, OpError> {
+        use v1::volume_capability::AccessType;
+        let mut capability = self.plain_capability(step)?;
+        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+            let by_driver = self.capabilities.has(NodeCapability::VolumeMountGroup);
+            let group = self.fs_group().filter(|_| by_driver);
+            mount.volume_mount_group = group.map(|group| group.to_string()).unwrap_or_default();
+            mount.mount_flags.extend(mount_flag(&self.label));
+        }
+        Ok(capability)
+    }
+
+    /// For growing, where no pod matters.
+    pub(super) fn plain_capability(
+        &self,
+        step: &'static str,
+    ) -> Result<v1::VolumeCapability, OpError> {
         use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
         let multi_writer = self.capabilities.has(NodeCapability::SingleNodeMultiWriter);
         let mode = csi_access(&self.modes(), multi_writer).ok_or_else(|| {
@@ -165,20 +182,16 @@ impl Mounting {
                 format!("unknown access modes {:?}", self.modes()),
             )
         })?;
-        let by_driver = self.capabilities.has(NodeCapability::VolumeMountGroup);
-        let group = self.fs_group().filter(|_| by_driver).map(|group| group.to_string());
         let access_mode = Some(AccessMode { mode: mode as i32 });
         if self.facts.block {
             let access_type = Some(AccessType::Block(BlockVolume {}));
             return Ok(v1::VolumeCapability { access_mode, access_type });
         }
         let own = self.facts.volume.as_ref().map(|volume| volume.spec.mount_options.as_slice());
-        let mut flags = own.unwrap_or_default().to_vec();
-        flags.extend(mount_flag(&self.label));
         let access_type = Some(AccessType::Mount(MountVolume {
             fs_type: self.fs_type(),
-            mount_flags: flags,
-            volume_mount_group: group.unwrap_or_default(),
+            mount_flags: own.unwrap_or_default().to_vec(),
+            volume_mount_group: String::new(),
         }));
         Ok(v1::VolumeCapability { access_mode, access_type })
     }
@@ -253,9 +266,10 @@ impl Mounting {
         let Some(group) = group_to_apply(&view) else { return Ok(()) };
         let on_mismatch = self.pod.spec.security_context.fs_group_change_policy.as_deref()
             == Some("OnRootMismatch");
-        manager
-            .give_to_group(&self.pod, target, group, on_mismatch)
-            .await
-            .map_err(|text| uncertain(format!("applyFSGroup failed: {text}")))
+        let began = tokio::time::Instant::now();
+        let given = manager.give_to_group(&self.pod, target, group, on_mismatch).await;
+        let part = "volume_apply_access_control";
+        manager.measured_part(&self.facts, part, began.elapsed(), given.is_ok());
+        given.map_err(|text| uncertain(format!("applyFSGroup failed: {text}")))
     }
 }

@@ -55,13 +55,13 @@ impl VolumeManager {
 
     fn found_published(&self, uid: &str, name: &str) {
         let dir = self.deps.paths.publish(uid, name);
-        self.gauges.reconstructed();
+        self.deps.metrics.reconstructed.inc();
         let data = readable(&dir);
         let parts = data.as_ref().and_then(|data| {
             data.get("driverName").zip(data.get("volumeHandle")).map(|both| (data, both))
         });
         let Some((data, (driver, handle))) = parts else {
-            self.gauges.not_reconstructed();
+            self.deps.metrics.not_reconstructed.inc();
             self.broken.lock().push(Broken { uid: uid.to_owned(), name: name.to_owned(), dir });
             return;
         };
@@ -97,7 +97,7 @@ impl VolumeManager {
             self.broken.lock().extract_if(.., gone).collect()
         };
         for one in unwanted {
-            self.gauges.forced();
+            self.deps.metrics.forced.inc();
             match force_clean(&one.dir) {
                 Ok(()) => tracing::warn!(
                     uid = one.uid,
@@ -105,7 +105,7 @@ impl VolumeManager {
                     "unmounted without its driver: its metadata was lost"
                 ),
                 Err(error) => {
-                    self.gauges.not_forced();
+                    self.deps.metrics.not_forced.inc();
                     tracing::error!(dir = %one.dir.display(), %error, "a volume without metadata stays; unmount it by hand");
                 }
             }
@@ -131,7 +131,9 @@ impl VolumeManager {
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            known.pods.insert(uid, mount);
+            if known.pods.insert(uid, mount).is_none() {
+                self.deps.metrics.reconstructed.inc();
+            }
         }
     }
 

@@ -5,6 +5,8 @@ use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::Pod;
 use longshore_core::stage::world::Action;
 
+use super::block::MAP_DEVICE;
+use super::mount::{NODE_AFFINITY, PUBLISH, STAGE};
 use super::{OpError, State, VolumeManager, expand};
 
 impl VolumeManager {
@@ -29,8 +31,19 @@ impl VolumeManager {
             (Action::Expand { .. }, step) => {
                 ("VolumeResizeFailed", format!("NodeExpandVolume.{step} failed"))
             }
+            (_, expand::EXPAND_IN_MOUNT) if block => {
+                let text = "MapVolume.MarkVolumeAsMounted failed while expanding volume";
+                ("FailedMapVolume", text.to_owned())
+            }
             (_, expand::EXPAND_IN_MOUNT) => {
                 ("FailedMount", format!("MountVolume.{}", expand::EXPAND_IN_MOUNT))
+            }
+            (_, NODE_AFFINITY) if block => {
+                ("FailedMount", format!("MapVolume.{NODE_AFFINITY} failed"))
+            }
+            // What is found out before the calls has one name for devices.
+            (_, STAGE | PUBLISH) if block => {
+                ("FailedMapVolume", format!("MapVolume.{MAP_DEVICE} failed"))
             }
             (_, step) if block => ("FailedMapVolume", format!("MapVolume.{step} failed")),
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),

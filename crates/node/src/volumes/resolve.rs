@@ -252,7 +252,7 @@ impl VolumeManager {
         admit(&found.facts.spec_name, first, &label).map_err(|refusal| {
             let volume = found.facts.volume.as_ref();
             let mode = volume.and_then(|volume| volume.spec.access_modes.first());
-            self.gauges.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
+            self.deps.metrics.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
             refusal.to_string()
         })?;
         Ok(label)

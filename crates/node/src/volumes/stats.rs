@@ -1,39 +1,35 @@
-//! How full volumes are: metrics under the kubelet's names, and its summary.
+//! How full volumes are: what drivers say, once a minute, and the kubelet's summary of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use longshore_cluster::{Metrics, clock};
+use longshore_cluster::clock;
 use longshore_core::stage::verdict::Mounted;
 use longshore_csi::capabilities::{NodeCapabilities, NodeCapability};
 use longshore_csi::v1;
 use parking_lot::Mutex;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::mount::text;
 use super::{Plugin, VolumeManager};
 
-/// How often drivers are asked.
-const PERIOD: Duration = Duration::from_secs(60);
-
-/// What is known of one volume of one pod.
+/// What a driver says of a volume. Each unit has total, available and used; one that the driver does
+/// not speak of counts as zero, as users know it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Usage {
-    bytes: Option<[i64; 3]>,
-    inodes: Option<[i64; 3]>,
+pub(crate) struct Usage {
+    pub bytes: [i64; 3],
+    pub inodes: [i64; 3],
+    /// Absent when the driver does not judge.
+    pub abnormal: Option<bool>,
 }
 
 impl Usage {
-    /// Total, available and used, per unit; units that nobody knows are passed over.
     fn of(answer: &v1::NodeGetVolumeStatsResponse) -> Self {
-        let mut usage = Self::default();
+        let abnormal = answer.volume_condition.as_ref().map(|condition| condition.abnormal);
+        let mut usage = Self { abnormal, ..Self::default() };
         for one in &answer.usage {
-            let values = Some([one.total, one.available, one.used]);
+            let values = [one.total, one.available, one.used];
             match one.unit() {
                 v1::volume_usage::Unit::Bytes => usage.bytes = values,
                 v1::volume_usage::Unit::Inodes => usage.inodes = values,
@@ -44,193 +40,112 @@ impl Usage {
     }
 }
 
+/// How full the volume of one claim is.
+pub(crate) struct ClaimUsage {
+    pub namespace: String,
+    pub claim: String,
+    pub usage: Usage,
+}
+
 /// One volume of one pod, as it was last measured.
 #[derive(Debug, Clone)]
 struct Sample {
-    uid: String,
-    pod: String,
-    namespace: String,
+    /// The pod's name for it.
     name: String,
     claim: Option<String>,
     usage: Usage,
     time: String,
 }
 
+/// One pod with its volumes.
+#[derive(Debug, Clone)]
+struct PodSample {
+    uid: String,
+    pod: String,
+    namespace: String,
+    volumes: Vec<Sample>,
+}
+
 /// How full the volumes of a node's pods are. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct NodeStats {
     node: Arc<str>,
-    samples: Arc<Mutex<Vec<Sample>>>,
+    pods: Arc<Mutex<Vec<PodSample>>>,
 }
 
 impl NodeStats {
     pub(crate) fn new(node: &str) -> Self {
-        Self { node: node.into(), samples: Arc::default() }
+        Self { node: node.into(), pods: Arc::default() }
     }
 
-    /// The kubelet's `/stats/summary`, as far as it speaks of volumes.
+    /// The kubelet's `/stats/summary`, as far as it speaks of volumes. A pod that has not been
+    /// looked at yet has no list of them.
     #[must_use]
     pub fn summary(&self) -> Value {
-        let mut pods: BTreeMap<String, Value> = BTreeMap::new();
-        for one in self.samples.lock().iter() {
-            let pod = pods.entry(one.uid.clone()).or_insert_with(|| {
-                let reference =
-                    json!({"name": one.pod, "namespace": one.namespace, "uid": one.uid});
-                json!({"podRef": reference, "volume": []})
-            });
-            let mut volume = json!({"time": one.time, "name": one.name});
-            let names = ["capacityBytes", "availableBytes", "usedBytes"];
-            let inodes = ["inodes", "inodesFree", "inodesUsed"];
-            for (names, values) in [(names, one.usage.bytes), (inodes, one.usage.inodes)] {
-                for (name, value) in names.into_iter().zip(values.into_iter().flatten()) {
-                    volume[name] = value.into();
+        let pods: Vec<Value> = self.pods.lock().iter().map(PodSample::summary).collect();
+        json!({"node": {"nodeName": &*self.node}, "pods": pods})
+    }
+
+    /// One entry per claim, however many pods use it: the first pod's.
+    fn claims(&self) -> Vec<ClaimUsage> {
+        let (mut seen, mut claims) = (BTreeSet::new(), Vec::new());
+        for pod in self.pods.lock().iter() {
+            for one in &pod.volumes {
+                let Some(claim) = one.claim.clone() else { continue };
+                if seen.insert((pod.namespace.clone(), claim.clone())) {
+                    let (namespace, usage) = (pod.namespace.clone(), one.usage.clone());
+                    claims.push(ClaimUsage { namespace, claim, usage });
                 }
             }
-            if let Some(claim) = &one.claim {
-                volume["pvcRef"] = json!({"name": claim, "namespace": one.namespace});
-            }
-            if let Some(list) = pod["volume"].as_array_mut() {
-                list.push(volume);
-            }
         }
-        json!({"node": {"nodeName": &*self.node}, "pods": pods.into_values().collect::<Vec<_>>()})
+        claims
     }
 }
 
-type ClaimLabels = [(&'static str, String); 2];
-
-/// The metrics of the volume manager.
-pub(super) struct Gauges {
-    bytes: [Family<ClaimLabels, Gauge>; 3],
-    inodes: [Family<ClaimLabels, Gauge>; 3],
-    volumes: Family<ClaimLabels, Gauge>,
-    label_conflicts: Family<ClaimLabels, Counter>,
-    reconstructed: Counter,
-    not_reconstructed: Counter,
-    forced: Counter,
-    not_forced: Counter,
+impl PodSample {
+    fn summary(&self) -> Value {
+        let reference = json!({"name": self.pod, "namespace": self.namespace, "uid": self.uid});
+        let mut pod = json!({"podRef": reference});
+        if !self.volumes.is_empty() {
+            let volumes = self.volumes.iter().map(|one| one.summary(&self.namespace));
+            pod["volume"] = volumes.collect::<Vec<_>>().into();
+        }
+        pod
+    }
 }
 
-impl Gauges {
-    pub(super) fn register(metrics: &Metrics) -> Self {
-        let gauges = Self {
-            bytes: Default::default(),
-            inodes: Default::default(),
-            volumes: Family::default(),
-            label_conflicts: Family::default(),
-            reconstructed: Counter::default(),
-            not_reconstructed: Counter::default(),
-            forced: Counter::default(),
-            not_forced: Counter::default(),
-        };
-        let names = [
-            ("capacity_bytes", "available_bytes", "used_bytes"),
-            ("inodes", "inodes_free", "inodes_used"),
-        ];
-        metrics.with_registry(|all| {
-            for ((total, free, used), families) in
-                names.into_iter().zip([&gauges.bytes, &gauges.inodes])
-            {
-                for (name, family) in [total, free, used].into_iter().zip(families) {
-                    let help = "What the driver says about the volume";
-                    all.register(format!("kubelet_volume_stats_{name}"), help, family.clone());
-                }
-            }
-            let help = "Volumes of pods by plugin and state";
-            all.register("volume_manager_total_volumes", help, gauges.volumes.clone());
-            all.register(
-                "volume_manager_selinux_volume_context_mismatch_errors",
-                "Pods refused because another pod has the volume with another SELinux label",
-                gauges.label_conflicts.clone(),
-            );
-            for (name, help, counter) in [
-                (
-                    "reconstruct_volume_operations",
-                    "Volumes found on disk at start",
-                    &gauges.reconstructed,
-                ),
-                (
-                    "reconstruct_volume_operations_errors",
-                    "Volumes found on disk at start that nobody can make sense of",
-                    &gauges.not_reconstructed,
-                ),
-                (
-                    "force_cleaned_failed_volume_operations",
-                    "Volumes unmounted without their driver, because their metadata was lost",
-                    &gauges.forced,
-                ),
-                (
-                    "force_cleaned_failed_volume_operation_errors",
-                    "Volumes that could not be unmounted without their driver",
-                    &gauges.not_forced,
-                ),
-            ] {
-                all.register(name, help, counter.clone());
-            }
-        });
-        gauges
-    }
-
-    pub(super) fn label_conflict(&self, access_mode: &str, driver: &str) {
-        let plugin = format!("kubernetes.io/csi:{driver}");
-        let labels = [("access_mode", access_mode.to_owned()), ("volume_plugin", plugin)];
-        self.label_conflicts.get_or_create(&labels).inc();
-    }
-
-    pub(super) fn reconstructed(&self) {
-        self.reconstructed.inc();
-    }
-
-    pub(super) fn not_reconstructed(&self) {
-        self.not_reconstructed.inc();
-    }
-
-    pub(super) fn forced(&self) {
-        self.forced.inc();
-    }
-
-    pub(super) fn not_forced(&self) {
-        self.not_forced.inc();
-    }
-
-    /// One set of figures per claim, however many pods use it: the first pod's.
-    fn show(&self, samples: &[Sample]) {
-        for family in self.bytes.iter().chain(&self.inodes) {
-            family.clear();
-        }
-        let mut seen = BTreeSet::new();
-        for one in samples {
-            let Some(claim) = &one.claim else { continue };
-            if !seen.insert((&one.namespace, claim)) {
-                continue;
-            }
-            let labels =
-                [("namespace", one.namespace.clone()), ("persistentvolumeclaim", claim.clone())];
-            for (families, values) in
-                [(&self.bytes, one.usage.bytes), (&self.inodes, one.usage.inodes)]
-            {
-                for (family, value) in families.iter().zip(values.into_iter().flatten()) {
-                    family.get_or_create(&labels).set(value);
-                }
+impl Sample {
+    fn summary(&self, namespace: &str) -> Value {
+        let mut volume = json!({"time": self.time, "name": self.name});
+        let bytes = ["capacityBytes", "availableBytes", "usedBytes"];
+        let inodes = ["inodes", "inodesFree", "inodesUsed"];
+        for (names, values) in [(bytes, self.usage.bytes), (inodes, self.usage.inodes)] {
+            for (name, value) in names.into_iter().zip(values) {
+                volume[name] = value.into();
             }
         }
+        if let Some(claim) = &self.claim {
+            volume["pvcRef"] = json!({"name": claim, "namespace": namespace});
+        }
+        volume
     }
 }
 
 /// A mounted volume of a pod that can be asked about.
 struct Target {
+    uid: String,
     sample: Sample,
     driver: String,
     request: v1::NodeGetVolumeStatsRequest,
 }
 
 impl VolumeManager {
-    /// Asks drivers how full their volumes are, once a minute, until told to stop.
+    /// Asks drivers how full their volumes are, again and again until told to stop.
     pub(crate) async fn collect_stats(self: Arc<Self>, shutdown: CancellationToken) {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(PERIOD) => {}
+                () = tokio::time::sleep(self.deps.stats_period) => {}
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -240,9 +155,9 @@ impl VolumeManager {
     }
 
     /// Asks once, now.
-    pub(crate) async fn collect_once(&self) {
-        let mut samples = Vec::new();
-        for Target { mut sample, driver, request } in self.stats_targets() {
+    async fn collect_once(&self) {
+        let mut measured: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        for Target { uid, mut sample, driver, request } in self.stats_targets() {
             match self.ask_stats(&driver, request).await {
                 Ok(Some(usage)) => sample.usage = usage,
                 Ok(None) => continue,
@@ -251,11 +166,23 @@ impl VolumeManager {
                     continue;
                 }
             }
-            samples.push(sample);
+            measured.entry(uid).or_default().push(sample);
         }
-        self.gauges.show(&samples);
-        *self.deps.stats.samples.lock() = samples;
-        self.count_volumes();
+        let pods = self.pods_with(measured);
+        *self.deps.stats.pods.lock() = pods;
+        self.deps.metrics.show(&self.deps.stats.claims());
+    }
+
+    /// All pods that are here, with what was measured of them.
+    fn pods_with(&self, mut measured: BTreeMap<String, Vec<Sample>>) -> Vec<PodSample> {
+        let state = self.state();
+        let sample = |(uid, facts): (&String, &super::PodFacts)| PodSample {
+            uid: uid.clone(),
+            pod: facts.pod.metadata.name.clone(),
+            namespace: facts.pod.metadata.namespace.clone(),
+            volumes: measured.remove(uid).unwrap_or_default(),
+        };
+        state.pods.iter().map(sample).collect()
     }
 
     fn stats_targets(&self) -> Vec<Target> {
@@ -277,10 +204,8 @@ impl VolumeManager {
                     false => one.path.clone(),
                 };
                 targets.push(Target {
+                    uid: uid.clone(),
                     sample: Sample {
-                        uid: uid.clone(),
-                        pod: facts.pod.metadata.name.clone(),
-                        namespace: facts.pod.metadata.namespace.clone(),
                         name: name.clone(),
                         claim: one.claim.as_ref().map(|key| key.name.clone()),
                         usage: Usage::default(),
@@ -316,59 +241,50 @@ impl VolumeManager {
         }
         Ok(Some(Usage::of(&answer)))
     }
-
-    fn count_volumes(&self) {
-        let state = self.state();
-        let mut counts: BTreeMap<(String, &str), i64> = BTreeMap::new();
-        let mut count = |unique: &str, pods: usize, which: &'static str| {
-            let driver = state.volumes.get(unique).map(|facts| facts.driver.as_str());
-            let plugin = format!("kubernetes.io/csi:{}", driver.unwrap_or_default());
-            *counts.entry((plugin, which)).or_default() += i64::try_from(pods).unwrap_or(0);
-        };
-        for (unique, known) in &state.world.actual {
-            count(unique, known.pods.len(), "actual_state_of_world");
-        }
-        for (unique, wanted) in &state.world.desired {
-            count(unique, wanted.pods.len(), "desired_state_of_world");
-        }
-        self.gauges.volumes.clear();
-        for ((plugin, which), number) in counts {
-            let labels = [("plugin_name", plugin), ("state", which.to_owned())];
-            self.gauges.volumes.get_or_create(&labels).set(number);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::NodeMetrics;
+    use longshore_cluster::Metrics;
 
-    #[test]
-    fn one_set_of_gauges_per_claim() {
-        // case: node/N66
+    fn answer() -> v1::NodeGetVolumeStatsResponse {
         let usage = |unit: v1::volume_usage::Unit, [total, available, used]: [i64; 3]| {
             v1::VolumeUsage { total, available, used, unit: unit.into() }
         };
-        let answer = v1::NodeGetVolumeStatsResponse {
+        v1::NodeGetVolumeStatsResponse {
             usage: vec![
                 usage(v1::volume_usage::Unit::Bytes, [10, 9, 1]),
                 usage(v1::volume_usage::Unit::Inodes, [100, 70, 30]),
                 usage(v1::volume_usage::Unit::Unknown, [7, 7, 7]),
             ],
             volume_condition: None,
+        }
+    }
+
+    fn pod(uid: &str, claim: Option<&str>) -> PodSample {
+        let sample = Sample {
+            name: "v".to_owned(),
+            claim: claim.map(str::to_owned),
+            usage: Usage::of(&answer()),
+            time: "2026-01-01T00:00:00Z".to_owned(),
         };
-        let sample = |uid: &str, claim: Option<&str>| Sample {
+        PodSample {
             uid: uid.to_owned(),
             pod: format!("pod-{uid}"),
             namespace: "ns".to_owned(),
-            name: "v".to_owned(),
-            claim: claim.map(str::to_owned),
-            usage: Usage::of(&answer),
-            time: "2026-01-01T00:00:00Z".to_owned(),
-        };
+            volumes: vec![sample],
+        }
+    }
+
+    #[test]
+    fn one_set_of_gauges_per_claim() {
+        // case: node/N66
         let metrics = Metrics::new();
-        let samples = vec![sample("a", Some("data")), sample("b", Some("data")), sample("c", None)];
-        Gauges::register(&metrics).show(&samples);
+        let stats = NodeStats::new("n1");
+        *stats.pods.lock() = vec![pod("a", Some("data")), pod("b", Some("data")), pod("c", None)];
+        NodeMetrics::of(&metrics).show(&stats.claims());
         let text = metrics.render();
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("kubelet_volume_stats_")).collect();
@@ -386,15 +302,33 @@ mod tests {
             );
             assert!(lines.contains(&line.as_str()), "{line} in {lines:?}");
         }
+    }
+
+    #[test]
+    fn the_summary_lists_pods_with_what_is_known() {
         let stats = NodeStats::new("n1");
-        *stats.samples.lock() = samples;
+        let young = PodSample { volumes: Vec::new(), ..pod("d", None) };
+        *stats.pods.lock() = vec![pod("a", Some("data")), pod("c", None), young];
         let summary = stats.summary();
         assert_eq!(summary["pods"].as_array().map(Vec::len), Some(3));
         assert_eq!(summary["pods"][0]["volume"][0]["pvcRef"]["name"], "data");
         assert_eq!(summary["pods"][0]["volume"][0]["inodesFree"], 70);
-        assert!(
-            summary["pods"][2]["volume"][0]["pvcRef"].is_null(),
-            "inline volumes have no claim"
-        );
+        assert!(summary["pods"][1]["volume"][0]["pvcRef"].is_null(), "an inline volume");
+        assert!(summary["pods"][2]["volume"].is_null(), "not looked at yet");
+    }
+
+    #[test]
+    fn a_driver_that_judges_is_heard() {
+        let condition = v1::VolumeCondition { abnormal: true, message: "bad".to_owned() };
+        let answer =
+            v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..answer() };
+        let metrics = Metrics::new();
+        let mut bad = pod("a", Some("data"));
+        bad.volumes[0].usage = Usage::of(&answer);
+        let stats = NodeStats::new("n1");
+        *stats.pods.lock() = vec![bad];
+        NodeMetrics::of(&metrics).show(&stats.claims());
+        let line = "kubelet_volume_stats_health_status_abnormal{namespace=\"ns\",persistentvolumeclaim=\"data\"} 1";
+        assert!(metrics.render().contains(line));
     }
 }

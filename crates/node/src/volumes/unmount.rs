@@ -132,7 +132,7 @@ impl VolumeManager {
 
 /// The driver knows the volume no longer: somebody deleted it too early. Asking again would never
 /// help, so what is left of the mount is taken down here; never lazily.
-fn unmount_forgotten(target: &Path) -> io::Result<()> {
+pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
     while mount_table::is_mount_point(target)? {
         tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
         unmount(target, UnmountFlags::NOFOLLOW)?;
