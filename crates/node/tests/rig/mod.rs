@@ -24,7 +24,7 @@ use longshore_csi::server::{Listener, Routes, serve};
 use longshore_csi::{fake, v1};
 use longshore_node::pods::shim_client::living_shim;
 use longshore_node::shim::protocol::read_runs;
-use longshore_node::{NodeAgent, NodeConfig, PodsMode, ShimProgram};
+use longshore_node::{NodeAgent, NodeConfig, NodeStats, PodsMode, ShimProgram};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -44,6 +44,8 @@ pub struct Rig {
     agent: Option<Agent>,
     tweak: fn(NodeAgent) -> NodeAgent,
     pub metrics: longshore_cluster::Metrics,
+    pub stats: Option<NodeStats>,
+    serving: Option<(CancellationToken, JoinHandle<()>)>,
     _sockets: DropGuard,
 }
 
@@ -128,8 +130,6 @@ impl Rig {
         std::fs::create_dir_all(&registry).unwrap();
         let socket = dir.path().join("csi.sock");
         let heard = proxy::Heard::new(dir.path().join("node"));
-        let routes = proxy::routes(&driver, &heard);
-        tokio::spawn(serve(routes, Listener::bind(&socket).unwrap(), stop.clone()));
         let notes = Notes::default();
         let plugin = Plugin {
             name: DRIVER.into(),
@@ -153,14 +153,44 @@ impl Rig {
             agent: None,
             tweak,
             metrics: longshore_cluster::Metrics::new(),
+            stats: None,
+            serving: None,
             _sockets: stop.drop_guard(),
         };
+        rig.driver_up();
         rig.start_agent().await;
         rig
     }
 
+    /// The driver serves its socket.
+    pub fn driver_up(&mut self) {
+        let stop = CancellationToken::new();
+        let listener = Listener::bind(self.dir.path().join("csi.sock")).unwrap();
+        let serving = serve(proxy::routes(&self.driver, &self.heard), listener, stop.clone());
+        let task = tokio::spawn(async move { serving.await.unwrap() });
+        self.serving = Some((stop, task));
+    }
+
+    /// The driver ends and its socket goes; its registration stays.
+    pub async fn driver_down(&mut self) {
+        let (stop, task) = self.serving.take().unwrap();
+        stop.cancel();
+        task.await.unwrap();
+        assert!(!self.dir.path().join("csi.sock").exists());
+    }
+
     /// Introduces one more plugin through a socket of its own; it ends with the token.
     pub fn introduce(&self, file: &str, name: &str, kind: &str) -> CancellationToken {
+        self.introduce_mortal(file, name, kind).0
+    }
+
+    /// Also returns the task that serves: aborted, it leaves its socket behind as `kill -9` does.
+    pub fn introduce_mortal(
+        &self,
+        file: &str,
+        name: &str,
+        kind: &str,
+    ) -> (CancellationToken, JoinHandle<()>) {
         let stop = CancellationToken::new();
         let plugin = Plugin {
             name: name.into(),
@@ -170,8 +200,8 @@ impl Rig {
         };
         let routes = Routes::new(RegistrationServer::new(plugin));
         let socket = self.root().join("plugins_registry").join(file);
-        tokio::spawn(serve(routes, Listener::bind(socket).unwrap(), stop.clone()));
-        stop
+        let serving = serve(routes, Listener::bind(socket).unwrap(), stop.clone());
+        (stop, tokio::spawn(async move { serving.await.unwrap() }))
     }
 
     pub fn root(&self) -> PathBuf {
@@ -195,6 +225,7 @@ impl Rig {
         let agent = NodeAgent::new(config, self.api.clone()).with_metrics(&self.metrics);
         let agent = (self.tweak)(agent);
         let drivers = agent.drivers();
+        self.stats = Some(agent.stats());
         let shutdown = CancellationToken::new();
         let token = shutdown.clone();
         let task = tokio::spawn(async move { agent.run(token).await.unwrap() });
@@ -254,9 +285,13 @@ impl Rig {
         let volume = self.driver.client().create_volume(request).await.unwrap().volume.unwrap();
         self.driver.clear_calls();
         let mode = extra["volumeMode"].as_str().unwrap_or("Filesystem");
+        let modes = match &extra["accessModes"] {
+            Value::Null => json!(["ReadWriteOnce"]),
+            modes => modes.clone(),
+        };
         let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": mode,
+            "spec": {"accessModes": modes, "storageClassName": "", "volumeMode": mode,
                 "volumeName": format!("pv-{name}"),
                 "resources": {"requests": {"storage": extra["request"].as_str().unwrap_or("1Mi")}}}});
         let claim = self.api.create::<Claim>(&claim).await.unwrap();
@@ -271,7 +306,8 @@ impl Rig {
             if key == "request" {
                 continue;
             }
-            let in_csi = key == "volumeAttributes" || key.ends_with("SecretRef");
+            let in_csi = ["volumeAttributes", "fsType", "readOnly"].contains(&key.as_str())
+                || key.ends_with("SecretRef");
             let place = if in_csi { &mut spec["csi"] } else { spec };
             place[key] = value.clone();
         }
@@ -314,12 +350,17 @@ impl Rig {
             .patch_status::<VolumeAttachment>(&ObjectKey::cluster(&va), Patch::Merge(&attached))
             .await
             .unwrap();
-        let status =
-            json!({"status": {"volumesAttached": [{"name": self.unique(name), "devicePath": ""}]}});
-        self.api
-            .patch_status::<Node>(&ObjectKey::cluster("n1"), Patch::Merge(&status))
-            .await
-            .unwrap();
+        self.list_attached(name).await;
+    }
+
+    /// Puts a volume on the node's list of those that are attached.
+    pub async fn list_attached(&self, name: &str) {
+        let key = ObjectKey::cluster("n1");
+        let node = self.api.get_raw::<Node>(&key).await.unwrap().unwrap();
+        let mut list = node["status"]["volumesAttached"].as_array().cloned().unwrap_or_default();
+        list.push(json!({"name": self.unique(name), "devicePath": ""}));
+        let status = json!({"status": {"volumesAttached": list}});
+        self.api.patch_status::<Node>(&key, Patch::Merge(&status)).await.unwrap();
     }
 
     /// A pod with one container that mounts the claim `data` at `/data`; returns its UID.
@@ -390,6 +431,20 @@ impl Rig {
     pub async fn has_event(&self, reason: &str, text: &str) -> bool {
         let events = self.api.list::<Event>(Some("default"), &ListParams::default()).await.unwrap();
         events.iter().any(|event| event.reason == reason && event.message.contains(text))
+    }
+
+    /// How often an event was seen, repetitions counted.
+    pub async fn event_count(&self, reason: &str, text: &str) -> i32 {
+        let events = self.api.list::<Event>(Some("default"), &ListParams::default()).await.unwrap();
+        let fits = |event: &&Event| event.reason == reason && event.message.contains(text);
+        events.iter().filter(fits).map(|event| event.count.unwrap_or(1)).sum()
+    }
+
+    /// The value of the metric whose line begins so; 0 when there is none.
+    pub fn metric(&self, line: &str) -> f64 {
+        let text = self.metrics.render();
+        let found = text.lines().find(|one| one.starts_with(line));
+        found.and_then(|one| one.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
     }
 
     pub async fn in_use(&self) -> Vec<String> {

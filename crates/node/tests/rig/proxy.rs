@@ -29,11 +29,16 @@ pub struct Call {
 pub struct Heard {
     root: PathBuf,
     calls: Arc<Mutex<Vec<Call>>>,
+    stats: Arc<Mutex<Vec<Value>>>,
+    prepare: Arc<Mutex<Option<Prepare>>>,
 }
+
+/// What a volume holds when it is published for the first time.
+type Prepare = Box<dyn Fn(&Path) + Send>;
 
 impl Heard {
     pub fn new(root: PathBuf) -> Self {
-        Self { root, calls: Arc::default() }
+        Self { root, calls: Arc::default(), stats: Arc::default(), prepare: Arc::default() }
     }
 
     pub fn clear(&self) {
@@ -51,6 +56,16 @@ impl Heard {
     pub fn of(&self, name: &str) -> Vec<Value> {
         let calls = self.calls.lock();
         calls.iter().filter(|call| call.name == name).map(|call| call.request.clone()).collect()
+    }
+
+    /// The questions for statistics, apart from the other calls.
+    pub fn stats(&self) -> Vec<Value> {
+        self.stats.lock().clone()
+    }
+
+    /// Fills volumes when they are published.
+    pub fn prepare(&self, fill: impl Fn(&Path) + Send + 'static) {
+        *self.prepare.lock() = Some(Box::new(fill));
     }
 
     fn push(&self, name: &'static str, mut request: Value) {
@@ -106,6 +121,10 @@ fn capability(one: Option<&v1::VolumeCapability>) -> Value {
     let Some(one) = one else { return Value::Null };
     let mode = one.access_mode.map(|mode| mode.mode().as_str_name());
     let mut out = match &one.access_type {
+        // Without any field it says still that the volume is to be mounted.
+        Some(AccessType::Mount(mount)) if *mount == Default::default() => {
+            return json!({"mount": {}, "mode": mode});
+        }
         Some(AccessType::Block(_)) => json!({"block": true}),
         Some(AccessType::Mount(mount)) => json!({"mount": {"fs_type": mount.fs_type,
             "mount_flags": mount.mount_flags, "group": mount.volume_mount_group}}),
@@ -128,6 +147,15 @@ pub fn routes(driver: &fake::Driver, heard: &Heard) -> Routes {
     Routes::new(NodeServer::new(proxy))
         .add_service(IdentityServer::new(driver.clone()))
         .add_service(ControllerServer::new(driver.clone()))
+}
+
+/// The fake removes only empty directories; a real driver takes its volume away, data and all.
+fn empty(target: &Path) {
+    for entry in std::fs::read_dir(target).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let _ =
+            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    }
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -175,7 +203,13 @@ impl Node for Proxy {
             std::fs::create_dir_all(&one.target_path)?;
             return Ok(Response::new(v1::NodePublishVolumeResponse {}));
         }
-        Node::node_publish_volume(&self.inner, request).await
+        let target = PathBuf::from(&one.target_path);
+        let new = !target.exists();
+        let answer = Node::node_publish_volume(&self.inner, request).await;
+        if let Some(fill) = self.heard.prepare.lock().as_ref().filter(|_| new && answer.is_ok()) {
+            fill(&target);
+        }
+        answer
     }
 
     async fn node_unpublish_volume(
@@ -191,6 +225,7 @@ impl Node for Proxy {
             std::fs::remove_dir(&one.target_path)?;
             return Ok(Response::new(v1::NodeUnpublishVolumeResponse {}));
         }
+        empty(Path::new(&one.target_path));
         Node::node_unpublish_volume(&self.inner, request).await
     }
 
@@ -198,6 +233,32 @@ impl Node for Proxy {
         &self,
         request: Request<v1::NodeGetVolumeStatsRequest>,
     ) -> Answer<v1::NodeGetVolumeStatsResponse> {
+        let one = request.get_ref();
+        let mut asked = json!({"volume_id": one.volume_id, "path": one.volume_path,
+            "staging": one.staging_target_path});
+        strip_empty(&mut asked);
+        self.heard.stats.lock().push(asked);
+        // The fake knows a device only by its publish file, and inline volumes not at all.
+        let path = Path::new(&one.volume_path);
+        let known = self.inner.world().volumes.contains_key(&one.volume_id);
+        if !known || !path.is_dir() {
+            use v1::volume_usage::Unit;
+            let usage = |unit: Unit| v1::VolumeUsage {
+                total: 10,
+                available: 9,
+                used: 1,
+                unit: unit.into(),
+            };
+            let usage = if path.is_dir() {
+                vec![usage(Unit::Bytes), usage(Unit::Inodes)]
+            } else {
+                vec![usage(Unit::Bytes)]
+            };
+            return Ok(Response::new(v1::NodeGetVolumeStatsResponse {
+                usage,
+                volume_condition: None,
+            }));
+        }
         Node::node_get_volume_stats(&self.inner, request).await
     }
 

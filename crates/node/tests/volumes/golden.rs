@@ -1,130 +1,19 @@
 //! The recorded scenarios of a real kubelet, played here: the driver hears the same calls with the same
 //! contents, and finds the same directories. Equal neighbours are collapsed, as in the recording.
 
-use longshore_cluster::Patch;
-use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{Node, Secret, VolumeAttachment};
 use longshore_core::stage::names::{attachment_name, inline_handle, sha256_hex};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::fake::Fault;
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic::Code;
 
+use crate::recorded::{
+    Names, context, detach, heard, pod_info, recorded, secret, unstaged, volume,
+};
 use crate::rig::{DRIVER, Rig};
 use crate::{STAY, block, grow, quick};
-
-/// The driver of the recording: capabilities and context.
-async fn recorded(attach: bool, extra: Value) -> Rig {
-    let rig = Rig::start_with(attach, extra).await;
-    rig.driver.configure(|config| config.node.insert(NodeCapability::SingleNodeMultiWriter));
-    rig
-}
-
-fn context() -> Value {
-    json!({"tier": "fast", "storage.kubernetes.io/csiProvisionerIdentity": "id"})
-}
-
-async fn volume(rig: &Rig, extra: Value) {
-    let mut all = json!({"volumeAttributes": context()});
-    for (key, value) in extra.as_object().unwrap() {
-        all[key] = value.clone();
-    }
-    rig.volume_with("data", all).await;
-}
-
-/// The recording's tokens for one volume and pod.
-struct Names<'a> {
-    rig: &'a Rig,
-    attach: bool,
-    flags: Value,
-    secrets: Value,
-    pod_info: Value,
-}
-
-impl<'a> Names<'a> {
-    fn new(rig: &'a Rig, attach: bool) -> Self {
-        Self { rig, attach, flags: json!([]), secrets: json!({}), pod_info: json!({}) }
-    }
-
-    fn staging(&self) -> String {
-        let sha = sha256_hex(&[&self.rig.handle("data")]);
-        let dir = self.rig.root().join("plugins/kubernetes.io/csi").join(DRIVER).join(sha);
-        dir.join("globalmount").display().to_string()
-    }
-
-    fn target(&self, uid: &str) -> String {
-        self.rig.publish_dir(uid, "data").join("mount").display().to_string()
-    }
-
-    fn capability(&self) -> Value {
-        let mut mount = json!({"fs_type": "ext4"});
-        if self.flags != json!([]) {
-            mount["mount_flags"] = self.flags.clone();
-        }
-        json!({"mount": mount, "mode": "SINGLE_NODE_MULTI_WRITER"})
-    }
-
-    fn common(&self) -> Value {
-        let mut one = json!({"volume_id": self.rig.handle("data"), "capability": self.capability(),
-            "volume_context": context()});
-        if self.attach {
-            one["publish_context"] = json!({"golden/attach": "slot-7"});
-        }
-        if self.secrets != json!({}) {
-            one["secrets"] = self.secrets.clone();
-        }
-        one
-    }
-
-    fn stage(&self) -> (&'static str, Value) {
-        let mut one = self.common();
-        one["staging"] = self.staging().into();
-        ("NodeStageVolume", one)
-    }
-
-    fn publish(&self, uid: &str) -> (&'static str, Value) {
-        let mut one = self.common();
-        one["staging"] = self.staging().into();
-        one["target"] = self.target(uid).into();
-        for (key, value) in self.pod_info.as_object().unwrap() {
-            one["volume_context"][key] = value.clone();
-        }
-        ("NodePublishVolume", one)
-    }
-
-    fn unpublish(&self, uid: &str) -> (&'static str, Value) {
-        let one = json!({"volume_id": self.rig.handle("data"), "target": self.target(uid)});
-        ("NodeUnpublishVolume", one)
-    }
-
-    fn unstage(&self) -> (&'static str, Value) {
-        let one = json!({"volume_id": self.rig.handle("data"), "staging": self.staging()});
-        ("NodeUnstageVolume", one)
-    }
-}
-
-/// What the driver heard, equal neighbours collapsed.
-fn heard(rig: &Rig) -> Vec<(&'static str, Value)> {
-    let mut all: Vec<_> =
-        rig.heard.all().into_iter().map(|call| (call.name, call.request)).collect();
-    all.dedup();
-    all
-}
-
-async fn unstaged(rig: &Rig) {
-    rig.until("nothing is staged", async || rig.staged_dirs().is_empty()).await;
-}
-
-/// What the attach-detach controller does when the node has let go.
-async fn detach(rig: &Rig) {
-    rig.until("not in use", async || rig.in_use().await.is_empty()).await;
-    let none = json!({"status": {"volumesAttached": []}});
-    rig.api.patch_status::<Node>(&ObjectKey::cluster("n1"), Patch::Merge(&none)).await.unwrap();
-    let va = ObjectKey::cluster(attachment_name(&rig.handle("data"), DRIVER, "n1"));
-    rig.api.delete::<VolumeAttachment>(&va, &Default::default()).await.unwrap();
-}
 
 #[tokio::test]
 async fn g01_g04_a_whole_life_twice() {
@@ -243,19 +132,6 @@ async fn g03_two_pods_one_claim() {
     assert_eq!(heard(&rig), expected);
     detach(&rig).await;
     rig.stop(true).await;
-}
-
-fn pod_info(name: &str, uid: &str, inline: bool) -> Value {
-    let key = |part: &str| format!("csi.storage.k8s.io/{part}");
-    json!({key("pod.name"): name, key("pod.namespace"): "default", key("pod.uid"): uid,
-        key("serviceAccount.name"): "default", key("ephemeral"): inline.to_string()})
-}
-
-async fn secret(rig: &Rig) {
-    let secret = json!({"apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": "sec", "namespace": "default"},
-        "stringData": {"user": "u", "pass": "p"}, "data": {"user": "dQ==", "pass": "cA=="}});
-    rig.api.create::<Secret>(&secret).await.unwrap();
 }
 
 #[tokio::test]
@@ -406,14 +282,6 @@ async fn g10_a_part_of_a_volume() {
     let inside = rig.publish_dir(&uid, "data").join("mount/a/b");
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(inside.metadata().unwrap().permissions().mode() & 0o777, 0o755);
-    // The fake removes only empty directories.
-    rig.driver.hook(move |moment| {
-        if moment.call == Call::NodeUnpublishVolume {
-            let _ = std::fs::remove_dir(&inside);
-            let _ = std::fs::remove_dir(inside.parent().unwrap());
-        }
-        longshore_csi::fake::Action::Continue
-    });
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);

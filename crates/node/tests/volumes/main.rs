@@ -5,8 +5,15 @@
 mod block;
 mod defects;
 mod golden;
+mod golden_failing;
+mod golden_node;
+mod golden_policy;
+mod golden_stats;
 mod grow;
 mod mounts;
+mod neighbours;
+mod neighbours_growing;
+mod recorded;
 mod registering;
 #[path = "../rig/mod.rs"]
 mod rig;
