@@ -1,11 +1,15 @@
 //! The node's HTTP endpoint: metrics, health and `/stats/summary`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
 
 use axum::Json;
 use axum::routing::get;
+use futures::StreamExt;
 use longshore_cluster::telemetry::Endpoint;
-use tokio::net::TcpListener;
+use longshore_csi::server::Listener;
+use tokio::net::{TcpListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -32,10 +36,7 @@ pub async fn serve(
     let failed = |source| HttpError { address: address.to_owned(), source };
     let listener = listen(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    let summary = move || async move { Json(stats.summary()) };
-    let router = axum::Router::new()
-        .route("/stats/summary", get(summary))
-        .fallback_service(endpoint.router());
+    let router = router(endpoint, stats);
     let stop = shutdown.clone();
     let task = tokio::spawn(async move {
         let serve = axum::serve(listener, router);
@@ -46,6 +47,54 @@ pub async fn serve(
     });
     tracing::info!(address = %bound, "serving metrics, health and statistics");
     Ok((bound, task))
+}
+
+fn router(endpoint: Endpoint, stats: NodeStats) -> axum::Router {
+    let summary = move || async move { Json(stats.summary()) };
+    axum::Router::new().route("/stats/summary", get(summary)).fallback_service(endpoint.router())
+}
+
+/// Serves the same on a bound socket until `shutdown`, then removes the socket. Requests under way
+/// are not waited for.
+///
+/// # Errors
+/// The server ended for another reason.
+pub async fn serve_socket(
+    listener: Listener,
+    endpoint: Endpoint,
+    stats: NodeStats,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let path = listener.path().to_owned();
+    let served = tokio::select! {
+        served = axum::serve(Socket(listener), router(endpoint, stats)) => served,
+        () = shutdown.cancelled() => Ok(()),
+    };
+    if let Err(error) = std::fs::remove_file(&path) {
+        tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
+    }
+    served
+}
+
+struct Socket(Listener);
+
+impl axum::serve::Listener for Socket {
+    type Io = UnixStream;
+    type Addr = PathBuf;
+
+    async fn accept(&mut self) -> (UnixStream, PathBuf) {
+        let mut incoming = pin!(self.0.incoming());
+        loop {
+            // It logs what fails and has no end.
+            if let Some(Ok(stream)) = incoming.next().await {
+                return (stream, self.0.path().to_owned());
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<PathBuf> {
+        Ok(self.0.path().to_owned())
+    }
 }
 
 async fn listen(address: &str) -> std::io::Result<TcpListener> {

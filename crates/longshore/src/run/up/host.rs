@@ -6,8 +6,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown};
+use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
 use longshore_controllers::provision::NodeScope;
+use longshore_csi::server::Listener;
 use longshore_node::{NodeAgent, PodsMode, ShimProgram};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,21 @@ impl Host {
         for socket in &config.csi_endpoints {
             drivers.push(Served::foreign(socket).await?.0);
         }
+        // The kubelet's metrics, and a registry of their own: controllers of this process measure
+        // some things under the same names.
+        let metrics = Metrics::new();
         let agent = NodeAgent::new(agent_config(config)?, api).with_staged_listed();
+        let agent = agent.with_metrics(&metrics);
+        let socket = config.root.join("http.sock");
+        let listener = Listener::bind(&socket)
+            .with_context(|| format!("cannot serve node {}'s statistics", config.node))?;
+        let (stats, token) = (agent.stats(), stop_drivers.clone());
+        tasks.spawn(async move {
+            let endpoint = Endpoint::new(&metrics);
+            longshore_node::http::serve_socket(listener, endpoint, stats, token)
+                .await
+                .context("the node's statistics are not served any more")
+        });
         let registry = config.root.join("plugins_registry");
         for driver in &drivers {
             driver.introduce(&registry, &mut tasks, &stop_drivers)?;
