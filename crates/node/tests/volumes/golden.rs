@@ -307,10 +307,18 @@ async fn fails(call: Call, code: Code, kept: bool) {
     };
     let name = format!("{call:?}");
     rig.until("refused", async || !rig.heard.of(&name).is_empty()).await;
-    if !kept {
+    if kept {
+        assert!(dir.join("vol_data.json").exists(), "{call:?} {code:?}");
+    } else {
         rig.until("removed", async || !dir.exists()).await;
     }
     rig.wait_phase("p", "Running").await;
+    let step = if call == Call::NodeStageVolume { "MountDevice" } else { "SetUp" };
+    let text = format!(
+        "MountVolume.{step} failed for volume \"pv-data\" : rpc error: code = {code:?} desc = scripted failure"
+    );
+    rig.until("all three are said", async || rig.event_count("FailedMount", &text).await == 3)
+        .await;
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);

@@ -2,7 +2,7 @@
 
 use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{CsiDriver, Pod, VolumeAttachment};
+use longshore_core::model::kinds::{Claim, CsiDriver, Pod, VolumeAttachment};
 use longshore_core::stage::names::attachment_name;
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
@@ -213,6 +213,10 @@ async fn g13_growing_fails_twice() {
     let text = "MountVolume.NodeExpandVolume succeeded for volume \"pv-data\" n1";
     rig.until("said", async || rig.event_count("FileSystemResizeSuccessful", text).await == 2)
         .await;
+    let key = ObjectKey::new("default", "data");
+    let status = &rig.api.get_raw::<Claim>(&key).await.unwrap().unwrap()["status"];
+    assert_eq!(status["capacity"]["storage"], "2Mi");
+    assert_eq!(status["allocatedResources"]["storage"], "2Mi", "it stays");
     let pod = rig.wait_phase("p", "Running").await;
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
     rig.end("p").await;

@@ -1,7 +1,8 @@
 //! Neighbours of the recorded scenarios: what the specification says where nothing was recorded.
 
+use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{Pod, Secret};
+use longshore_core::model::kinds::{Claim, Pod, Secret};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;
@@ -435,5 +436,84 @@ async fn a_pod_that_is_done_lets_its_volumes_go() {
     assert!(!tree(&rig.root()).iter().any(|line| line.contains("pv-data")));
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_goes_while_its_volume_is_staged() {
+    if !need("a_pod_that_goes_while_its_volume_is_staged", &[Need::Root]) {
+        return;
+    }
+    let rig = recorded(false, json!({})).await;
+    volume(&rig, json!({})).await;
+    let slow = Fault::Delay(std::time::Duration::from_secs(1));
+    rig.driver.script(Call::NodeStageVolume, [slow]);
+    let uid = rig.pod("p", STAY, quick()).await;
+    rig.until("staging", async || !rig.heard.of("NodeStageVolume").is_empty()).await;
+    rig.end("p").await;
+    unstaged(&rig).await;
+    // What was begun is finished, and then taken down.
+    let names = Names::new(&rig, false);
+    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+    assert_eq!(heard(&rig), expected);
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_claim_under_two_names_in_one_pod() {
+    if !need("a_claim_under_two_names_in_one_pod", &[Need::Root]) {
+        return;
+    }
+    let rig = recorded(false, json!({})).await;
+    volume(&rig, json!({})).await;
+    let mut pod =
+        pod_of("p", &["data"], "test -d /data && test -d /again && echo both; sleep 1000");
+    let spec = &mut pod["spec"];
+    spec["volumes"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "again", "persistentVolumeClaim": {"claimName": "data"}}));
+    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().unwrap();
+    mounts.push(json!({"name": "again", "mountPath": "/again"}));
+    let uid = rig.create_pod(pod).await;
+    rig.wait_phase("p", "Running").await;
+    rig.until("it sees both", async || rig.log(&uid) == "both\n").await;
+    rig.end("p").await;
+    unstaged(&rig).await;
+    let names = Names::new(&rig, false);
+    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+    assert_eq!(heard(&rig), expected);
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_claim_made_for_its_pod() {
+    if !need("a_claim_made_for_its_pod", &[Need::Root]) {
+        return;
+    }
+    let rig = recorded(false, json!({})).await;
+    // One that somebody else made is not taken.
+    volume_named(&rig, "p-v", json!({})).await;
+    let mut pod = pod_of("p", &[], STAY);
+    pod["spec"]["volumes"] = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}}}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    let uid = rig.create_pod(pod).await;
+    rig.until("refused", async || {
+        rig.has_event("FailedMount", "failed to process volumes=[v]").await
+    })
+    .await;
+    assert!(heard(&rig).is_empty());
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+    let patch = json!({"metadata": {"ownerReferences": owner}});
+    let key = ObjectKey::new("default", "p-v");
+    rig.api.patch::<Claim>(&key, Patch::Merge(&patch)).await.unwrap();
+    rig.wait_phase("p", "Running").await;
+    rig.end("p").await;
+    unstaged(&rig).await;
+    let names = Names { claim: "p-v", ..Names::new(&rig, false) };
+    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+    assert_eq!(heard(&rig), expected);
     rig.stop(true).await;
 }
