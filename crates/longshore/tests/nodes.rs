@@ -13,13 +13,6 @@ fn running(pod: &serde_json::Value) -> bool {
     pod["status"]["phase"] == "Running"
 }
 
-fn on_node(yaml: &str, node: &str) -> String {
-    yaml.replace(
-        "spec:\n  restartPolicy",
-        &format!("spec:\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  restartPolicy"),
-    )
-}
-
 /// The controller of the shared driver, in the main process, has the node whose pod uses a volume hold
 /// it still.
 fn snapshot_in_use(up: &Instance, claim: &str) {
@@ -78,10 +71,7 @@ fn a_shared_volume_moves_between_nodes_and_local_ones_stay() {
         assert!(up.cli(&["delete", "pvc", name]).status.success());
     }
     eventually("no image is left", || images_below(&up.data_dir).is_empty());
-    assert_eq!(up.stop(), Some(0));
-    assert_eq!(processes_of(home.path()), Vec::<u32>::new());
-    assert_eq!(loops_below(home.path()), Vec::<String>::new());
-    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    up.stop_without_a_trace(&home);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use longshore_core::{
         kinds::{Node, VolumeAttachment},
     },
 };
+use parking_lot::MutexGuard;
 use tokio::task::JoinSet;
 
 use super::{Controller, turn::Turn, world::Inner};
@@ -107,10 +108,7 @@ impl Controller {
         let entry = world.actual.of_volume(volume).into_iter().find(|entry| entry.node == node);
         let decided = entry.and_then(|entry| Some((self.may_detach(&mut world, &entry)?, entry)));
         let Some((Detach::Start { verify_safe, forced }, entry)) = decided else {
-            // The turn ends with a change of the world, so the lock must be free.
-            world.mark(volume);
-            drop(world);
-            return drop(turn);
+            return no_longer(turn, world, volume);
         };
         let key = SlotKey::new(volume, node, shareable(&entry));
         if world.slots.start(&key, Operation::Detach, self.world.now()).is_err() {
@@ -223,9 +221,7 @@ impl Controller {
         let decided =
             wanted.as_ref().and_then(|wanted| self.may_attach(&mut world, volume, node, wanted));
         let (Some(Attach::Start), Some(wanted)) = (decided, wanted) else {
-            world.mark(volume);
-            drop(world);
-            return drop(turn);
+            return no_longer(turn, world, volume);
         };
         let key = SlotKey::new(volume, node, wanted.spec.shareable);
         let started = world.slots.start(&key, Operation::Attach, self.world.now());
@@ -292,6 +288,14 @@ impl Controller {
         let VolumeAttachment { status, .. } = attachment.as_ref();
         status.detach_error.as_ref().map(|error| error.message.clone())
     }
+}
+
+/// What was lined up is not to be done any more; the volume gets another look.
+fn no_longer(turn: Turn, mut world: MutexGuard<'_, Inner>, volume: &UniqueName) {
+    world.mark(volume);
+    // The turn ends with a change of the world, so the lock must be free.
+    drop(world);
+    drop(turn);
 }
 
 /// Takes the volume off its node's report, and with it all that wait to leave the same node: one

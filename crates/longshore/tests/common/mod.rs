@@ -182,6 +182,14 @@ impl Instance {
         self.child.wait().unwrap();
     }
 
+    /// Ends it with SIGTERM; no process, mount or loop device below `home` may be left.
+    pub fn stop_without_a_trace(self, home: &Home) {
+        assert_eq!(self.stop(), Some(0));
+        assert_eq!(processes_of(home.path()), Vec::<u32>::new());
+        assert_eq!(loops_below(home.path()), Vec::<String>::new());
+        assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    }
+
     /// SIGTERM, then the exit code.
     pub fn stop(mut self) -> Option<i32> {
         let done = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
@@ -299,6 +307,14 @@ pub fn claim(name: &str, class: &str) -> String {
     format!(
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: default}}\n\
          spec:\n  accessModes: [ReadWriteOnce]\n  storageClassName: {class}\n  resources: {{requests: {{storage: 16Mi}}}}\n"
+    )
+}
+
+/// A pod of [`pod`] that runs on this node only.
+pub fn on_node(yaml: &str, node: &str) -> String {
+    yaml.replace(
+        "spec:\n  restartPolicy",
+        &format!("spec:\n  nodeSelector: {{kubernetes.io/hostname: {node}}}\n  restartPolicy"),
     )
 }
 

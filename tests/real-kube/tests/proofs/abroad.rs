@@ -2,10 +2,7 @@
 
 use std::process::Command;
 
-use longshore_real_kube::{
-    Cluster, Controllers, Options, longshore,
-    tools::{self, Tool},
-};
+use longshore_real_kube::{Cluster, Controllers, Options, longshore, tools};
 
 use super::{sources::*, support::*};
 
@@ -76,16 +73,7 @@ spec:
 
 #[test]
 fn a_snapshot_of_another_namespace_is_a_source_once_that_namespace_allows_it() {
-    let tools = [
-        Tool::Etcd,
-        Tool::KubeApiserver,
-        Tool::KubeControllerManager,
-        Tool::Kubectl,
-        Tool::Hostpath,
-        Tool::CsiSnapshotter,
-        Tool::SnapshotController,
-    ];
-    if !tools::need(&tools) {
+    if !tools::need(&TOOLS) {
         return;
     }
     let gate = "--feature-gates=CrossNamespaceVolumeDataSource=true";
@@ -97,12 +85,8 @@ fn a_snapshot_of_another_namespace_is_a_source_once_that_namespace_allows_it() {
     };
     let mut cluster = Cluster::start(&options).unwrap();
     kubectl_with(&cluster, &["apply", "-f", "-"], GRANTS);
-    make_snapshot_kinds(&cluster);
     wait(&cluster, "crd/referencegrants.gateway.networking.k8s.io", "--for=condition=Established");
-    let driver = Hostpath::start(cluster.dir(), &["--enable-topology=false"]);
-    let address = format!("--csi-address={}", driver.socket.display());
-    add_official(&mut cluster, Tool::CsiSnapshotter, &[&address]);
-    add_official(&mut cluster, Tool::SnapshotController, &[]);
+    let (driver, address) = add_snapshotting(&mut cluster);
     let mut ours = Command::new(longshore());
     ours.args(["provisioner", &address, gate, "--kubeconfig"]).arg(cluster.kubeconfig());
     cluster.add("provisioner", ours).unwrap();

@@ -34,8 +34,29 @@ fn filled(name: &str, source: &str) -> String {
     )
 }
 
+/// What snapshots take.
+pub const TOOLS: [Tool; 7] = [
+    Tool::Etcd,
+    Tool::KubeApiserver,
+    Tool::KubeControllerManager,
+    Tool::Kubectl,
+    Tool::Hostpath,
+    Tool::CsiSnapshotter,
+    Tool::SnapshotController,
+];
+
+/// The official driver and the programs that snapshot its volumes; also the flag with its address.
+pub fn add_snapshotting(cluster: &mut Cluster) -> (Hostpath, String) {
+    make_snapshot_kinds(cluster);
+    let driver = Hostpath::start(cluster.dir(), &["--enable-topology=false"]);
+    let address = format!("--csi-address={}", driver.socket.display());
+    add_official(cluster, Tool::CsiSnapshotter, &[&address]);
+    add_official(cluster, Tool::SnapshotController, &[]);
+    (driver, address)
+}
+
 /// The kinds for snapshots.
-pub fn make_snapshot_kinds(cluster: &Cluster) {
+fn make_snapshot_kinds(cluster: &Cluster) {
     let kinds = root().join("deploy/crds").display().to_string();
     kubectl(cluster, &["apply", "--server-side", "-f", &kinds]);
     let names = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
@@ -60,26 +81,13 @@ pub fn wait(cluster: &Cluster, object: &str, wish: &str) {
 
 #[test]
 fn snapshots_and_claims_are_sources_under_the_official_rights() {
-    let tools = [
-        Tool::Etcd,
-        Tool::KubeApiserver,
-        Tool::KubeControllerManager,
-        Tool::Kubectl,
-        Tool::Hostpath,
-        Tool::CsiSnapshotter,
-        Tool::SnapshotController,
-    ];
-    if !tools::need(&tools) {
+    if !tools::need(&TOOLS) {
         return;
     }
     let mut cluster = guarded_cluster();
     let rules = root().join("tests/real-kube/rbac/official-provisioner.yaml");
     kubectl(&cluster, &["apply", "-f", &rules.display().to_string()]);
-    make_snapshot_kinds(&cluster);
-    let driver = Hostpath::start(cluster.dir(), &["--enable-topology=false"]);
-    let address = format!("--csi-address={}", driver.socket.display());
-    add_official(&mut cluster, Tool::CsiSnapshotter, &[&address]);
-    add_official(&mut cluster, Tool::SnapshotController, &[]);
+    let (driver, address) = add_snapshotting(&mut cluster);
     start_ours(&mut cluster, &OFFICIAL, "provisioner", &["provisioner", &address]);
 
     kubectl_with(&cluster, &["apply", "-f", "-"], OBJECTS);

@@ -59,6 +59,17 @@ async fn one_pod(bench: &Bench) {
     bench.pod("web", Some("n1"), &["data"]).await;
 }
 
+/// The same, with a controller that has attached the volume.
+async fn attached_pod() -> (Bench, Process, ObjectKey) {
+    let bench = Bench::start().await;
+    let process = start(&bench);
+    one_pod(&bench).await;
+    let va = attachment("h1", "n1");
+    say_attached(&bench, &va).await;
+    until_reported(&bench, "n1", "h1", true).await;
+    (bench, process, va)
+}
+
 async fn say_attached(bench: &Bench, key: &ObjectKey) {
     bench.until::<VolumeAttachment>(key, |_| true).await;
     let attached = json!({"status": {"attached": true, "attachError": null}});
@@ -155,12 +166,8 @@ async fn a_failed_attach_is_told_and_retried() {
 #[tokio::test(start_paused = true)]
 async fn an_exclusive_volume_waits_for_its_first_node() {
     // case: attach-detach/R7
-    let bench = Bench::start().await;
-    let _process = start(&bench);
-    one_pod(&bench).await;
+    let (bench, _process, _) = attached_pod().await;
     bench.node("n2").await;
-    say_attached(&bench, &attachment("h1", "n1")).await;
-    until_reported(&bench, "n1", "h1", true).await;
     bench.in_use("n1", &[unique("h1")]).await;
     bench.pod("web2", Some("n2"), &["data"]).await;
     bench.pass(Duration::from_secs(29)).await;
@@ -177,12 +184,7 @@ async fn an_exclusive_volume_waits_for_its_first_node() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_sick_or_fenced_node_loses_a_mounted_volume() {
-    let bench = Bench::start().await;
-    let _process = start(&bench);
-    one_pod(&bench).await;
-    let va = attachment("h1", "n1");
-    say_attached(&bench, &va).await;
-    until_reported(&bench, "n1", "h1", true).await;
+    let (bench, _process, va) = attached_pod().await;
     bench.in_use("n1", &[unique("h1")]).await;
     bench.delete::<Pod>(&key("web")).await;
     bench.ready("n1", false).await;
@@ -209,12 +211,7 @@ async fn only_a_sick_or_fenced_node_loses_a_mounted_volume() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_controller_takes_over_what_it_finds() {
-    let bench = Bench::start().await;
-    let first = start(&bench);
-    one_pod(&bench).await;
-    let va = attachment("h1", "n1");
-    say_attached(&bench, &va).await;
-    until_reported(&bench, "n1", "h1", true).await;
+    let (bench, first, va) = attached_pod().await;
     first.kill();
 
     // Wanted still: nothing happens. case: attach-detach/V1
@@ -281,12 +278,7 @@ async fn a_node_that_did_not_ask_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attachment_that_vanished_is_made_again() {
-    let bench = Bench::start().await;
-    let _process = start(&bench);
-    one_pod(&bench).await;
-    let va = attachment("h1", "n1");
-    say_attached(&bench, &va).await;
-    until_reported(&bench, "n1", "h1", true).await;
+    let (bench, _process, va) = attached_pod().await;
     let now = DeleteParams::default();
     bench.api.delete::<VolumeAttachment>(&va, &now).await.expect("deleted behind our back");
     bench.pass(Duration::from_secs(61)).await;
