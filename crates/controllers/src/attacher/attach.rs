@@ -45,7 +45,8 @@ impl Sidecar {
         self.patch_status(attachment, &patch).await.map_err(SyncError::MarkAttached)
     }
 
-    /// Keeps the volume from going away while an attachment needs it for the detach.
+    /// Keeps the volume from going away while an attachment needs it for the detach. Two attachments
+    /// that begin together each add the finalizer, as recorded; giving the volume up takes both off.
     async fn hold_volume(&self, volume: &Volume) -> Result<(), SyncError> {
         let meta = &volume.metadata;
         if meta.deleting() {
