@@ -37,6 +37,10 @@ impl Inside for HostPath {
         "kubernetes.io/host-path"
     }
 
+    fn signature(&self) -> Option<&'static str> {
+        Some("hostpath-dynamic-provisioner")
+    }
+
     fn make(&self, volume: &str, _: &Claim, _: &StorageClass) -> Result<Value, String> {
         let path = self.base.join(volume);
         fs::create_dir_all(&path)
@@ -90,6 +94,18 @@ mod tests {
             json!({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": path}}}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn it_signs_what_it_makes() {
+        let (claim, class) = (Claim::default(), StorageClass::default());
+        let source = json!({"hostPath": {"path": "/tmp/x"}});
+        let made =
+            super::super::inside::new_volume("v", &HostPath::default(), &claim, &class, source);
+        let want = json!({"pv.kubernetes.io/bound-by-controller": "yes",
+            "pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path",
+            "kubernetes.io/createdby": "hostpath-dynamic-provisioner"});
+        assert_eq!(made["metadata"]["annotations"], want);
     }
 
     #[test]

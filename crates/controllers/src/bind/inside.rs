@@ -42,6 +42,11 @@ pub trait Inside: Send + Sync {
     /// Its name, as classes say it.
     fn name(&self) -> &'static str;
 
+    /// What it writes onto its volumes as their maker, beyond its name.
+    fn signature(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Makes what is behind a volume; the answer is the source in the volume's spec.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl Inner {
             Ok(source) => source,
             Err(why) => return self.not_made(claim, &class, why).await,
         };
-        let volume = new_volume(&name, plugin.name(), claim, &class, source);
+        let volume = new_volume(&name, plugin.as_ref(), claim, &class, source);
         match self.save(&volume).await {
             Ok(()) => {
                 let text =
@@ -253,16 +258,19 @@ async fn delete(plugin: &Arc<dyn Inside>, volume: &Volume) -> Result<(), DeleteE
     done.unwrap_or_else(|error| Err(DeleteError::Failed(error.to_string())))
 }
 
-fn new_volume(
+pub(super) fn new_volume(
     name: &str,
-    plugin: &str,
+    plugin: &dyn Inside,
     claim: &Claim,
     class: &StorageClass,
     source: Value,
 ) -> Value {
     let policy = class.reclaim_policy();
     let mut metadata = json!({"name": name, "annotations": {
-        annotations::BOUND_BY_CONTROLLER: "yes", annotations::PROVISIONED_BY: plugin}});
+        annotations::BOUND_BY_CONTROLLER: "yes", annotations::PROVISIONED_BY: plugin.name()}});
+    if let Some(signature) = plugin.signature() {
+        metadata["annotations"][annotations::CREATED_BY] = signature.into();
+    }
     if policy == "Delete" {
         metadata["finalizers"] = json!([finalizers::PV_CONTROLLER]);
     }
