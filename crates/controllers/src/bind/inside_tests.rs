@@ -10,10 +10,13 @@ use std::{
 };
 
 use longshore_cluster::{Api, Metrics};
-use longshore_core::model::{
-    ObjectKey,
-    keys::{annotations, finalizers::PV_CONTROLLER},
-    kinds::{Claim, Node, StorageClass, Volume},
+use longshore_core::{
+    bind::{HostPathPlugin, Options},
+    model::{
+        ObjectKey,
+        keys::{annotations, finalizers::PV_CONTROLLER},
+        kinds::{Claim, Node, StorageClass, Volume},
+    },
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -109,7 +112,9 @@ async fn world(plugin: Scripted, creates_refused: usize, after: bool) -> World {
         parts.api = refusing(&bench, creates_refused, after);
     }
     let shutdown = process.shutdown.clone();
-    process.spawn(Binder::new(parts, Config::default()).run(shutdown));
+    let options = Options { host_path: HostPathPlugin::Makes, ..Options::default() };
+    let config = Config { options, ..Config::default() };
+    process.spawn(Binder::new(parts, config).run(shutdown));
     World { bench, plugin, metrics, _process: process }
 }
 

@@ -24,7 +24,10 @@ use longshore_cluster::{
     Api, Cache, EventType, Metrics, Outcome, QueueOptions, Recorder, SharedCaches, WorkQueue,
 };
 use longshore_core::{
-    bind::{About, Action, ClaimView, Note, Options, VolumeView, decide_claim, decide_volume},
+    bind::{
+        About, Action, ClaimView, HostPathPlugin, Note, Options, VolumeView, decide_claim,
+        decide_volume,
+    },
     claim::default_class,
     model::{
         ObjectKey, ObjectRef,
@@ -311,7 +314,10 @@ impl Inner {
     }
 
     fn options(&self) -> Options {
-        Options { host_path: self.parts.inside.is_some(), ..self.config.options }
+        match self.parts.inside {
+            Some(_) => self.config.options,
+            None => Options { host_path: HostPathPlugin::Off, ..self.config.options },
+        }
     }
 
     fn volume(&self, name: &str) -> Option<Arc<Volume>> {

@@ -23,13 +23,30 @@ pub struct Options {
     pub dynamic_provisioning: bool,
     /// Volume attributes classes are supported.
     pub attributes_classes: bool,
-    /// The plugin for directories of the controller's own host makes and deletes volumes.
-    pub host_path: bool,
+    /// The plugin for directories of the controller's own host.
+    pub host_path: HostPathPlugin,
+}
+
+/// What the plugin for directories of the controller's own host does. It is kube-controller-manager's
+/// only one, and there it deletes unasked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HostPathPlugin {
+    /// Nothing.
+    #[default]
+    Off,
+    /// It deletes released volumes below `/tmp`.
+    Deletes,
+    /// It makes volumes, too.
+    Makes,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dynamic_provisioning: true, attributes_classes: true, host_path: false }
+        Self {
+            dynamic_provisioning: true,
+            attributes_classes: true,
+            host_path: HostPathPlugin::Off,
+        }
     }
 }
 
@@ -169,7 +186,9 @@ fn provision(view: &ClaimView<'_>) -> Vec<Action> {
     let ask = (noted != Some(provisioner))
         .then(|| Action::AskProvisioner { provisioner: provisioner.to_string() });
     match provisioner {
-        HOST_PATH if view.options.host_path => return make_inside(view.claim, class, ask),
+        HOST_PATH if view.options.host_path == HostPathPlugin::Makes => {
+            return make_inside(view.claim, class, ask);
+        }
         // It is found before it turns out to be off, so the claim names it.
         HOST_PATH => {
             let text = "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled";

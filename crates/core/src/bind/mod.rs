@@ -17,7 +17,7 @@ mod matching;
 mod volume;
 
 pub use action::{About, Action, Note};
-pub use claim::{ClaimView, Options, decide_claim};
+pub use claim::{ClaimView, HostPathPlugin, Options, decide_claim};
 pub use matching::{MatchError, Search, find, is_for, mismatch, smallest};
 pub use volume::{VolumeView, decide_volume, is_released};
 

@@ -1,6 +1,6 @@
 //! The volume's side of binding, and reclaim.
 
-use super::{Action, Options, anneal::anneal_volume, claim::HOST_PATH};
+use super::{Action, HostPathPlugin, Options, anneal::anneal_volume, claim::HOST_PATH};
 use crate::model::{
     keys::annotations,
     kinds::{Claim, Volume},
@@ -103,7 +103,7 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
 
 /// Whoever made the volume deletes it, once it is released: somebody outside, as a rule.
 fn delete(volume: &Volume, options: Options) -> Vec<Action> {
-    if options.host_path && is_host_path(volume) {
+    if options.host_path != HostPathPlugin::Off && is_host_path(volume) {
         return vec![Action::DeleteInside];
     }
     let external = has_outside_deleter(volume);
@@ -135,7 +135,7 @@ fn has_outside_deleter(volume: &Volume) -> bool {
 
 /// Why nobody deletes the volume, in the words of kube-controller-manager, whose plugins can delete
 /// as little. Its only one that can, for directories of the controller's own host below `/tmp`, is
-/// off here unless it is asked for.
+/// off in the embedded mode.
 fn why_undeletable(volume: &Volume) -> String {
     let by = volume.metadata.annotation(annotations::PROVISIONED_BY).filter(|by| !by.is_empty());
     let path = volume.spec.host_path.as_ref().map(|source| source.path.as_str());

@@ -260,7 +260,7 @@ fn released() {
 fn the_plugin_inside_deletes_what_it_made() {
     let decide = |over: Value| {
         let volume = volume(policy("Delete", over));
-        let options = Options { host_path: true, ..Options::default() };
+        let options = Options { host_path: HostPathPlugin::Deletes, ..Options::default() };
         let view =
             VolumeView { volume: &volume, claim: None, name_taken: false, users: &[], options };
         render(&decide_volume(&view))

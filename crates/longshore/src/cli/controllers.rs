@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use longshore_core::bind::HostPathPlugin;
 use plugins::PluginFlags;
 
 use crate::flags::{
@@ -127,8 +128,8 @@ pub struct Config {
 pub struct Settings {
     /// Have volumes made for claims that no existing one fits.
     pub dynamic_provisioning: bool,
-    /// Make and delete directories of this machine as volumes.
-    pub host_path: bool,
+    /// Directories of this machine as volumes.
+    pub host_path: HostPathPlugin,
     /// Pause between looks at claims and volumes that did not change.
     pub binder_resync: Duration,
     /// Pods whose ephemeral volumes are looked after at once.
@@ -150,7 +151,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             dynamic_provisioning: true,
-            host_path: false,
+            // Static volumes are the user's own directories here.
+            host_path: HostPathPlugin::Off,
             binder_resync: Duration::from_secs(15 * 60),
             ephemeral_workers: 5,
             unused_condition: true,
@@ -215,7 +217,10 @@ impl VolumeFlags {
         }
         Ok(Settings {
             dynamic_provisioning: enable_dynamic_provisioning,
-            host_path: enable_hostpath_provisioner,
+            host_path: match enable_hostpath_provisioner {
+                true => HostPathPlugin::Makes,
+                false => HostPathPlugin::Deletes,
+            },
             binder_resync: pvclaimbinder_sync_period,
             ephemeral_workers: concurrent_ephemeralvolume_syncs.get() as usize,
             unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
@@ -297,7 +302,7 @@ mod tests {
         let config = read(line).unwrap();
         let want = Settings {
             dynamic_provisioning: false,
-            host_path: true,
+            host_path: HostPathPlugin::Makes,
             binder_resync: Duration::from_secs(60),
             ephemeral_workers: 2,
             unused_condition: false,

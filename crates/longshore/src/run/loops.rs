@@ -9,7 +9,7 @@ use longshore_cluster::{
     shutdown,
 };
 use longshore_controllers::{attach, bind, expand, protect, schedule};
-use longshore_core::bind::Options;
+use longshore_core::bind::{HostPathPlugin, Options};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -76,14 +76,13 @@ impl Shared {
             recorder: self.recorder("persistentvolume-controller"),
             metrics: self.metrics.clone(),
             counted: self.bind_counted.clone(),
-            inside: self
-                .settings
-                .host_path
+            inside: (self.settings.host_path != HostPathPlugin::Off)
                 .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>),
         };
         let config = bind::Config {
             options: Options {
                 dynamic_provisioning: self.settings.dynamic_provisioning,
+                host_path: self.settings.host_path,
                 ..Options::default()
             },
             resync: self.settings.binder_resync,
