@@ -88,3 +88,24 @@ async fn labels_that_come_later_are_seen() {
     bench.api.patch::<Node>(&key, Patch::Merge(&label(json!("a")))).await.unwrap();
     bench.until_bound("data").await;
 }
+
+/// A node that is there before its driver: what was seen then must not be remembered.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_comes_later_is_seen() {
+    // case: provisioner/112
+    let mut bench = Bench::new().await;
+    bench.zones(&[("a", None)]);
+    let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    bench.api.create::<Node>(&bare).await.unwrap();
+    bench.start();
+    bench.claim("data", "fast").await;
+    bench
+        .until("it is told", || async {
+            let told = bench.events("data").await;
+            told.iter().any(|event| event == "Warning ProvisioningFailed")
+        })
+        .await;
+    bench.api.delete::<Node>(&ObjectKey::cluster("n1"), &DeleteParams::default()).await.unwrap();
+    bench.node("n1", "a").await;
+    bench.until_bound("data").await;
+}

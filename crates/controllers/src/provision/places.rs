@@ -103,6 +103,10 @@ impl Places {
             cluster_keys: seen.keys.as_deref(),
             nodes: &terms,
         });
+        if seen.keys.as_ref().is_none_or(Vec::is_empty) {
+            // Places without keys are nowhere: the node is known, its driver is not yet.
+            seen.terms = None;
+        }
         self.memory.lock().insert(uid.clone(), seen);
         result
     }
