@@ -100,3 +100,119 @@ fn a_running_pod_survives_and_is_adopted() {
     eventually("the image file is gone", || images_below(&up.data_dir).is_empty());
     assert_eq!(up.stop(), Some(0));
 }
+
+/// What a reboot leaves: files, and neither processes nor mounts nor loop devices.
+fn power_cut(home: &Home) {
+    for pid in processes_of(home.path()) {
+        let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+    }
+    eventually("all processes are gone", || processes_of(home.path()).is_empty());
+    eventually("all mounts are gone", || {
+        for mount in mounts_below(home.path()).into_iter().rev() {
+            let _ = std::process::Command::new("umount").arg(mount).output();
+        }
+        mounts_below(home.path()).is_empty()
+    });
+    eventually("all loop devices are gone", || {
+        for device in loops_below(home.path()) {
+            let _ = std::process::Command::new("losetup").args(["-d", &device]).output();
+        }
+        loops_below(home.path()).is_empty()
+    });
+}
+
+/// Gives the numbers of the dead processes to a living one, as a new boot may.
+fn reuse_pids(data_dir: &std::path::Path, pid: u32) -> usize {
+    let mut changed = 0;
+    for pods in std::fs::read_dir(data_dir.join("nodes")).unwrap().flatten() {
+        for pod in std::fs::read_dir(pods.path().join("pods")).unwrap().flatten() {
+            for file in std::fs::read_dir(pod.path().join("shim")).unwrap().flatten() {
+                if file.path().extension().is_none_or(|extension| extension != "json") {
+                    continue;
+                }
+                let text = std::fs::read(file.path()).unwrap();
+                let mut record: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                record["pid"] = pid.into();
+                std::fs::write(file.path(), record.to_string()).unwrap();
+                changed += 1;
+            }
+        }
+    }
+    changed
+}
+
+/// A process that has nothing to do with any pod; ended with the value.
+struct Stranger(std::process::Child);
+
+impl Stranger {
+    fn start() -> Self {
+        let mut command = std::process::Command::new("sleep");
+        let command = command.arg("600").stdout(std::process::Stdio::null());
+        Self(command.stderr(std::process::Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How often a pod has begun, and whether its data was as it had written it, by its own word.
+fn begins(data_dir: &std::path::Path) -> Vec<String> {
+    let mounts = mounts_below(data_dir).into_iter().filter(|mount| mount.ends_with("/mount"));
+    mounts
+        .map(|mount| std::fs::read_to_string(format!("{mount}/begins")).unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn a_reboot() {
+    if !can_run("reboot") {
+        return;
+    }
+    let home = Home::new("reboot");
+    let up = Instance::up(&home, "data");
+    let script = "cd /data; [ -e sum ] || { head -c 200000 /dev/urandom > blob && \
+        sha256sum blob > sum; }; sha256sum -c sum >> begins; sync; trap exit TERM; \
+        while :; do sleep 0.2; done";
+    let pods =
+        [("one", "longshore-local"), ("two", "longshore-shared"), ("three", "longshore-local")];
+    for (name, class) in pods {
+        up.apply(&claim(name, class));
+        let yaml = pod(name, name, script);
+        up.apply(&yaml.replace("restartPolicy: Never", "restartPolicy: Always"));
+    }
+    for (name, _) in pods {
+        up.wait("pod", name, "ran", |pod| pod["status"]["phase"] == "Running");
+    }
+    let data_dir = up.data_dir.clone();
+    eventually("all have begun", || begins(&data_dir) == ["blob: OK\n"; 3]);
+    up.kill();
+    power_cut(&home);
+    // A process of the new boot that has nothing to do with any pod.
+    let mut stranger = Stranger::start();
+    assert_eq!(reuse_pids(&data_dir, stranger.0.id()), 6, "a shim and a run for each pod");
+
+    let up = Instance::up(&home, "data");
+    for (name, _) in pods {
+        up.wait("pod", name, "runs again", |pod| {
+            let status = &pod["status"]["containerStatuses"][0];
+            pod["status"]["phase"] == "Running" && status["restartCount"] == 1
+        });
+    }
+    eventually("all are on their old data", || begins(&data_dir) == ["blob: OK\nblob: OK\n"; 3]);
+    assert_eq!(stranger.0.try_wait().unwrap(), None, "a process of somebody else was killed");
+    assert_eq!((mounts_below(&data_dir).len(), loops_below(&data_dir).len()), (6, 3));
+
+    for (name, _) in pods {
+        assert!(up.cli(&["delete", "pod", name]).status.success());
+        assert!(up.cli(&["delete", "pvc", name]).status.success());
+    }
+    eventually("the image files are gone", || images_below(&data_dir).is_empty());
+    eventually("no mount is left", || mounts_below(&data_dir).is_empty());
+    eventually("no loop device is left", || loops_below(&data_dir).is_empty());
+    assert_eq!(up.stop(), Some(0));
+    assert_eq!(processes_of(home.path()), Vec::<u32>::new());
+}

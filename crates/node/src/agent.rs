@@ -13,6 +13,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::Drivers;
+use crate::fault::{Faults, Forgets};
 use crate::metrics::NodeMetrics;
 use crate::node_object::NodeObject;
 use crate::pods::logs::NodeLogs;
@@ -82,6 +83,7 @@ struct Settings {
     mount_patience: Duration,
     list_staged: bool,
     stats_period: Duration,
+    faults: Faults,
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
@@ -103,6 +105,7 @@ impl NodeAgent {
             mount_patience: MOUNT_PATIENCE,
             list_staged: false,
             stats_period: STATS_PERIOD,
+            faults: Faults::NONE,
         };
         Self { config, api, drivers: Arc::default(), settings }
     }
@@ -143,6 +146,13 @@ impl NodeAgent {
         self
     }
 
+    /// What happens at the points of [`crate::fault`].
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.settings.faults = faults;
+        self
+    }
+
     /// How full the volumes of this node's pods are.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
@@ -176,6 +186,7 @@ impl NodeAgent {
         if !self.announce(&shutdown).await {
             return Ok(());
         }
+        self.settings.faults.at("start.announced");
         let mut tasks = JoinSet::new();
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         tasks.spawn(node.run(inner.clone()));
@@ -272,6 +283,7 @@ impl Running {
         csi_drivers.synced().await;
         let volumes = VolumeManager::new(Deps {
             list_staged: settings.list_staged,
+            faults: settings.faults.clone(),
             api: api.clone(),
             recorder: recorder.clone(),
             node,
@@ -299,6 +311,7 @@ impl Running {
             stop_pods: stop_receiver,
             registrar,
             mount_patience: settings.mount_patience,
+            faults: settings.faults.clone(),
         });
         let mut running = Self {
             mode: config.pods,
@@ -322,6 +335,9 @@ impl Running {
         let wake = self.wake.clone();
         self.pods.subscribe(move |_| wake.notify_one());
         let found = self.volumes.reconstruct();
+        let faults = &self.deps.faults;
+        faults.at("start.reconstructed");
+        let found = if faults.forgets(Forgets::Orphans) { Vec::new() } else { found };
         self.look();
         for uid in found {
             if !self.entries.contains_key(&uid) {

@@ -10,6 +10,7 @@
 
 mod agent;
 pub mod drivers;
+pub mod fault;
 pub mod http;
 pub mod liveness;
 mod metrics;

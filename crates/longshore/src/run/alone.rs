@@ -64,7 +64,8 @@ pub async fn node(config: cli::node::Config) -> Result<()> {
         run_any_image_on_host,
     };
     let api = Api::new(client.client().await?);
-    let agent = NodeAgent::new(config, api).with_metrics(&metrics);
+    let agent =
+        NodeAgent::new(config, api).with_metrics(&metrics).with_faults(super::faults::of_agent());
     if let Some(address) = http_endpoint {
         let endpoint = Endpoint::new(&metrics);
         longshore_node::http::serve(&address, endpoint, agent.stats(), &signal).await?;

@@ -2,6 +2,7 @@
 
 mod alone;
 mod demo;
+mod faults;
 mod liveness;
 mod loops;
 mod memory;

@@ -150,12 +150,17 @@ impl Instance {
     }
 
     pub fn start(home: &Home, name: &str, args: &[&str]) -> Self {
+        Self::start_at(home, name, args, "127.0.0.1:0")
+    }
+
+    /// On an address of the caller's choice.
+    pub fn start_at(home: &Home, name: &str, args: &[&str], listen: &str) -> Self {
         let data_dir = home.path().join(name);
         let log = home.path().join(format!("{name}.log"));
         let log_file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let mut child = Command::new(binary())
             .args(args)
-            .args(["--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["--listen", listen, "--data-dir"])
             .arg(&data_dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -174,6 +179,14 @@ impl Instance {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Where the API is served, as `--listen` takes it.
+    pub fn address(&self) -> String {
+        let text = fs::read_to_string(&self.kubeconfig).unwrap();
+        let (_, rest) = text.split_once("https://").unwrap();
+        let end = rest.find(['"', '\n', '/']).unwrap_or(rest.len());
+        rest[..end].trim().to_owned()
     }
 
     /// Ends the process at once, as a crash would.

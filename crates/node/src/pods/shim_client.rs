@@ -105,6 +105,8 @@ impl ShimClient {
         if let Some(client) = Self::adopt(pod_dir).await? {
             return Ok(client);
         }
+        // Runs of a shim that is gone: killed, or of an earlier boot. They have ended with it.
+        kill_leftovers(pod_dir).await;
         start(program, pod_dir).await?;
         Self::connect(pod_dir).await
     }

@@ -51,6 +51,8 @@ pub(crate) struct PodDeps {
     pub registrar: Arc<Registrar>,
     /// How long a pod waits for its volumes before somebody looks why.
     pub mount_patience: Duration,
+    /// What happens at the points of the steps.
+    pub faults: crate::fault::Faults,
 }
 
 /// See the module's description.
@@ -229,6 +231,7 @@ impl Worker {
             }
         }
         self.waiting = Waiting::new("ContainerCreating", "");
+        self.deps.faults.at("pod.mounted");
         self.volumes = Some(mounted);
         true
     }
@@ -245,6 +248,7 @@ impl Worker {
         }
         match ShimClient::open(&self.deps.shim, &self.dir()).await {
             Ok(shim) => {
+                self.deps.faults.at("shim.started");
                 self.shim_view = Some(shim.view());
                 self.shim = Some(shim);
                 true
@@ -316,11 +320,13 @@ impl Worker {
         let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
         let mut view = shim.view();
         shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
+        self.deps.faults.at("container.told");
         // Heard before the next decision, or it would be started twice.
         let known = |view: &ShimView| {
             view.gone || view.newest(name).is_some_and(|run| run.attempt >= attempt)
         };
         let _ = view.wait_for(known).await;
+        self.deps.faults.at("container.started");
         self.event(EventType::Normal, "Started", &format!("Started container {name}"));
         Ok(())
     }
@@ -342,7 +348,9 @@ impl Worker {
             since: self.since,
         };
         let status = status(&facts);
-        if self.written.as_ref() == Some(&status) {
+        // A pod that ran before the agent did still runs, or will again: its phase does not go back.
+        let back = next.phase == Phase::Pending && self.pod.status.phase == "Running";
+        if back || self.written.as_ref() == Some(&status) {
             return;
         }
         let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
@@ -352,7 +360,10 @@ impl Worker {
             .patch_status::<Pod>(&self.pod.metadata.key(), Patch::Merge(&patch))
             .await
         {
-            Ok(_) => self.written = Some(status),
+            Ok(_) => {
+                self.deps.faults.at("status.written");
+                self.written = Some(status);
+            }
             Err(error) if error.is_not_found() => {}
             Err(error) => {
                 tracing::warn!(pod = %self.pod.metadata.key(), %error, "status not written")
@@ -433,6 +444,7 @@ impl Worker {
     /// The way back.
     async fn end(mut self, stop: Stop) {
         self.stop_containers(stop).await;
+        self.deps.faults.at("pod.stopped");
         if stop == Stop::Deleted {
             let next = self.decide(true);
             let ran = next.phase != Phase::Pending;
@@ -443,12 +455,17 @@ impl Worker {
         let volumes = self.deps.volumes.volumes_of(self.uid());
         self.deps.volumes.release(self.uid());
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
+        self.deps.faults.at("pod.unmounted");
         match stop {
             Stop::Agent(_) => self.forget_runs(),
-            Stop::Gone | Stop::Deleted => self.remove_dir().await,
+            Stop::Gone | Stop::Deleted => {
+                self.remove_dir().await;
+                self.deps.faults.at("pod.directory-removed");
+            }
         }
         if stop == Stop::Deleted {
             self.delete_object().await;
+            self.deps.faults.at("pod.deleted");
         }
     }
 

@@ -39,6 +39,7 @@ impl VolumeManager {
         let key = ObjectKey::cluster(&self.deps.node_name);
         match self.deps.api.patch_status::<Node>(&key, Patch::Merge(&patch)).await {
             Ok(_) => {
+                self.deps.faults.at("in-use.written");
                 let mut state = self.state();
                 state.world.node.in_use = list.iter().cloned().collect();
                 state.in_use_written = Some(list);

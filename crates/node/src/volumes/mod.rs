@@ -75,6 +75,8 @@ pub struct Deps {
     pub selinux: bool,
     /// What is staged counts as in use, attached or not.
     pub list_staged: bool,
+    /// What happens at the points of the steps.
+    pub faults: crate::fault::Faults,
     /// Where measurements go.
     pub(crate) metrics: NodeMetrics,
     /// How full volumes are.
@@ -149,6 +151,8 @@ struct State {
     pods: BTreeMap<String, PodFacts>,
     backoff: BTreeMap<Slot, Backoff>,
     in_use_written: Option<Vec<String>>,
+    /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
+    mounting: BTreeSet<(String, String)>,
 }
 
 /// How a pod's volumes stand.
@@ -330,7 +334,9 @@ impl VolumeManager {
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)
         };
-        !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_for_nobody)
+        // One that began while the pod was wanted may have nothing to show for it yet.
+        let mounting = state.mounting.iter().any(|(pod, _)| pod == uid);
+        !mounting && !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_for_nobody)
     }
 
     /// Whether anything is, or may be, staged or mounted.
@@ -416,6 +422,9 @@ impl VolumeManager {
                 continue;
             }
             state.world.busy.insert(action.slot());
+            if let Action::Mount { volume, pod } = &action {
+                state.mounting.insert((pod.clone(), volume.clone()));
+            }
             self.spawn(self.clone().act(action));
         }
         state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
@@ -433,6 +442,9 @@ impl VolumeManager {
         self.measured(timed, result.is_ok());
         let mut state = self.state();
         state.world.busy.remove(&action.slot());
+        if let Action::Mount { volume, pod } = &action {
+            state.mounting.remove(&(pod.clone(), volume.clone()));
+        }
         let slot = action.backoff_slot();
         match result {
             Ok(()) => {

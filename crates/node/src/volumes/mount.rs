@@ -189,9 +189,12 @@ impl VolumeManager {
         files::make_dir(&target).map_err(local)?;
         let data = VolData::staged(&facts.driver, &facts.handle).with_context(&mounting.label);
         files::write_vol_data(&dir, &data).map_err(local)?;
+        self.deps.faults.at("stage.recorded");
         // From here on the driver may have done it, whatever becomes of this task.
         self.change(unique, |known| known.device = known.device.max(Mounted::Unknown));
-        let Err(error) = client.node_stage_volume(request).await else { return Ok(()) };
+        let answer = client.node_stage_volume(request).await;
+        self.deps.faults.at("stage.answered");
+        let Err(error) = answer else { return Ok(()) };
         let error = call_failed(STAGE, &error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             files::clean(&target).map_err(local)?;
@@ -258,7 +261,10 @@ impl VolumeManager {
             let mount = known.pods.entry(uid.to_owned()).or_default();
             mount.state = mount.state.max(Mounted::Unknown);
         });
-        if let Err(error) = mounting.client.node_publish_volume(request).await {
+        self.deps.faults.at("publish.recorded");
+        let answer = mounting.client.node_publish_volume(request).await;
+        self.deps.faults.at("publish.answered");
+        if let Err(error) = answer {
             let error = call_failed(PUBLISH, &error);
             // What the pod may be using, now or before a crash, is not taken from it by a "no".
             let may_be_used = before.reconstructed || before.state == Mounted::Yes;

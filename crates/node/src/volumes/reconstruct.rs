@@ -11,6 +11,8 @@ use longshore_core::stage::world::PodMount;
 
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::fault::Forgets;
+
 use super::{Plugin, VolumeFacts, VolumeManager, files, mount_table};
 
 impl VolumeManager {
@@ -42,7 +44,11 @@ impl VolumeManager {
         for name in names_in(&self.deps.paths.block_volumes()) {
             self.found_mapped(&name);
         }
-        for driver in names_in(&self.deps.paths.csi_plugins()) {
+        let drivers = match self.deps.faults.forgets(Forgets::Staged) {
+            true => Vec::new(),
+            false => names_in(&self.deps.paths.csi_plugins()),
+        };
+        for driver in drivers {
             let dir = self.deps.paths.csi_plugins().join(&driver);
             for hash in names_in(&dir) {
                 if let Some(data) = readable(&dir.join(hash)) {

@@ -36,8 +36,11 @@ impl VolumeManager {
             data.or_else(|| known.map(|facts| VolData::staged(&facts.driver, &facts.handle)));
         if let Some(data) = data.filter(|_| dir.exists()) {
             self.mark_pod_unknown(unique, uid);
+            self.deps.faults.at("unpublish.begun");
             self.call_unpublish(&data, &target).await?;
+            self.deps.faults.at("unpublish.answered");
             files::clean(&target).map_err(local)?;
+            self.deps.faults.at("unpublish.cleaned");
         }
         if let Some(known) = self.state().world.actual.get_mut(unique) {
             known.pods.remove(uid);
@@ -111,7 +114,10 @@ impl VolumeManager {
                 volume_id: facts.handle.clone(),
                 staging_target_path: text(&target),
             };
-            match client.node_unstage_volume(request).await {
+            self.deps.faults.at("unstage.begun");
+            let answer = client.node_unstage_volume(request).await;
+            self.deps.faults.at("unstage.answered");
+            match answer {
                 Err(error) if error.code() == Code::NotFound => {
                     unmount_forgotten(&target).map_err(local)?;
                 }
@@ -119,6 +125,7 @@ impl VolumeManager {
             }
         }
         files::clean(&target).map_err(local)?;
+        self.deps.faults.at("unstage.cleaned");
         self.set_device(unique, Mounted::No);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Mounting: refusals, tokens, labels, leftovers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use longshore_cluster::{DeleteParams, Patch};
@@ -10,7 +12,7 @@ use longshore_core::model::kinds::{
 use longshore_core::stage::names::{attachment_name, inline_handle};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
-use longshore_csi::fake::Fault;
+use longshore_csi::fake::{Action, Fault, Phase};
 use serde_json::{Value, json};
 
 use crate::rig::{DRIVER, Rig};
@@ -346,5 +348,32 @@ async fn a_claim_that_is_being_bound_is_no_trouble() {
     assert!(!rig.has_event("FailedMount", "").await, "no warning for what passes by itself");
     let volume = rig.api.get::<Volume>(&ObjectKey::cluster("pv-data")).await.unwrap();
     assert!(volume.is_some());
+    rig.stop(true).await;
+}
+
+/// A pod is deleted while its volume is just about to be mounted: it is gone only when that is undone.
+#[tokio::test]
+async fn a_mount_under_way_is_waited_for() {
+    if !need("a_mount_under_way_is_waited_for", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    rig.driver.hook(move |moment| {
+        if moment.call != Call::NodeGetCapabilities || moment.phase != Phase::Before {
+            return Action::Continue;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Action::Delay(Duration::from_secs(1))
+    });
+    let uid = rig.pod("p", STAY, json!({"terminationGracePeriodSeconds": 1})).await;
+    rig.until("mounting", async || asked.load(Ordering::SeqCst) > 0).await;
+    rig.delete_pod("p").await;
+    rig.wait_gone("p").await;
+    let heard = |call| rig.heard.of(call).len();
+    assert_eq!((heard("NodePublishVolume"), heard("NodeUnpublishVolume")), (1, 1));
+    assert!(!rig.root().join("pods").join(&uid).exists(), "the pod's directory came back");
     rig.stop(true).await;
 }
