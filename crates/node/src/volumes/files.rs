@@ -9,6 +9,9 @@ use longshore_core::stage::paths::{VOL_DATA, VolData};
 
 use super::mount_table::is_mount_point;
 
+/// Metadata that is being written.
+pub(crate) const UNFINISHED: &str = ".vol_data.json.new";
+
 /// Makes a directory and its parents, 0750.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
@@ -17,7 +20,7 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
 /// Writes `vol_data.json` into `dir`, 0644, whole or not at all.
 pub(crate) fn write_vol_data(dir: &Path, data: &VolData) -> io::Result<()> {
     use std::io::Write;
-    let temporary = dir.join(".vol_data.json.new");
+    let temporary = dir.join(UNFINISHED);
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create(true)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use longshore_core::model::ObjectKey;
 use longshore_core::stage::names::{local_volume_name, pod_volume_name, unique_volume_name};
-use longshore_core::stage::paths::{CSI_DIR, VolData, publish_target};
+use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
 
@@ -51,8 +51,9 @@ impl VolumeManager {
         for driver in drivers {
             let dir = self.deps.paths.csi_plugins().join(&driver);
             for hash in names_in(&dir) {
-                if let Some(data) = readable(&dir.join(hash)) {
-                    self.found_staged(&data);
+                match readable(&dir.join(&hash)) {
+                    Some(data) => self.found_staged(&data),
+                    None => remove_unwritten(&dir.join(hash)),
                 }
             }
         }
@@ -192,6 +193,19 @@ fn force_clean(dir: &Path) -> std::io::Result<()> {
         unmount(&target, UnmountFlags::NOFOLLOW)?;
     }
     files::clean(&target)
+}
+
+/// A staging directory whose making or removal was interrupted: without the file its driver was not
+/// asked, or has undone it. What holds anything stays.
+fn remove_unwritten(dir: &Path) {
+    if dir.join(VOL_DATA).exists() {
+        return;
+    }
+    // Left by a write that was interrupted; usually there is none.
+    let _ = fs::remove_file(dir.join(files::UNFINISHED));
+    if let Err(error) = files::clean(&staging_target(dir)) {
+        tracing::warn!(dir = %dir.display(), %error, "a staging directory without metadata stays");
+    }
 }
 
 fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> VolumeFacts {
