@@ -135,6 +135,8 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    bench::bench(&["driver".to_owned()])?;
+    for name in ["driver", "burst", "attach", "node"] {
+        bench::bench(&[name.to_owned()])?;
+    }
     before.compare()
 }

@@ -1,6 +1,6 @@
 //! Worlds in which a sweep once found something. Each stays as it was found.
 
-use longshore_sim::{Fault, Run, Scenario};
+use longshore_sim::{Fault, Plan, Run, Scenario, sweep};
 
 fn check(run: &Run) {
     let report = run.play();
@@ -13,4 +13,20 @@ fn check(run: &Run) {
 fn a_refusal_after_a_late_answer() {
     let faults = vec![(29, Fault::Refused)];
     check(&Run { seed: 4, rough: true, faults, ..Run::calm(Scenario::DeletedBeforeMade) });
+}
+
+/// Four towns.
+///
+/// 747 and 1170: a claim's own new volume was Bound to it, the claim did not say so yet, and then a
+/// volume that somebody keeps for it was bound to it as well.
+///
+/// 1103: an attach without a clear result was not taken back, because the node might be using the
+/// volume that it was never told of; the attacher sent it there while another node had it.
+///
+/// 1696: a volume went just after its attachment was asked for, and so did the controller that had
+/// asked; nobody deleted the attachment.
+#[test]
+fn towns() {
+    let swept = sweep(&Plan::towns([747, 1103, 1170, 1696], |_| {}));
+    assert!(swept.failures.is_empty(), "{}", swept.failures_text());
 }

@@ -17,6 +17,7 @@
 //! ```
 
 pub mod cluster;
+pub mod drivers;
 mod http;
 mod keeper;
 pub mod node;

@@ -5,10 +5,10 @@
 mod support;
 
 use longshore_real_kube::{
-    Cluster, Controllers, node,
+    Cluster, Controllers, drivers, node,
     tools::{self, Tool},
 };
-use support::{TOOLS, Traces, drivers, eventually, ok, options, pod, step};
+use support::{TOOLS, Traces, eventually, ok, options, pod, step};
 
 fn claim(cluster: &Cluster, class: &str) {
     let claim = format!(
@@ -62,12 +62,13 @@ fn claims_reach_pods() {
     }
     let mut cluster =
         step("the cluster", || Cluster::start(&options(Controllers::Volumes))).unwrap();
-    let class = step("the reference driver", || drivers::hostpath(&mut cluster));
+    let class = step("the reference driver", || drivers::hostpath(&mut cluster).unwrap());
     step("a claim on the reference driver", || life_of_a_claim(&cluster, &class));
-    let class =
-        step("the reference driver with attaching", || drivers::hostpath_attached(&mut cluster));
+    let class = step("the reference driver with attaching", || {
+        drivers::hostpath_attached(&mut cluster).unwrap()
+    });
     step("an attached claim on the reference driver", || life_of_an_attachment(&cluster, &class));
-    let class = step("our driver", || drivers::ours(&mut cluster));
+    let class = step("our driver", || drivers::ours(&mut cluster).unwrap());
     step("a claim on our driver", || life_of_a_claim(&cluster, &class));
 
     // Ended in the middle of things: a pod runs, with a volume on a loop device.

@@ -7,11 +7,11 @@ mod support;
 use std::{env, fs, process::Command, thread, time::Duration};
 
 use longshore_real_kube::{
-    Cluster, Controllers, Lifetime, Program,
+    Cluster, Controllers, Lifetime, Program, drivers,
     node::{self, Image},
     tools::{self, Tool},
 };
-use support::{TOOLS, Traces, drivers, options, step};
+use support::{TOOLS, Traces, options, step};
 
 /// One spec of the volumes part: a pod writes, another reads.
 const FOCUS: &str = r"External.Storage.*Dynamic PV \(default fs\).*volumes should store data";
@@ -118,8 +118,8 @@ fn a_volumes_spec_passes_on_the_reference_driver_and_on_ours() {
     let all = options(Controllers::All);
     let mut cluster = step("the cluster", || Cluster::start(&all)).unwrap();
     step("the images of the suite", || images(&cluster));
-    let theirs = step("the reference driver", || drivers::hostpath(&mut cluster));
-    let ours = step("our driver", || drivers::ours(&mut cluster));
+    let theirs = step("the reference driver", || drivers::hostpath(&mut cluster).unwrap());
+    let ours = step("our driver", || drivers::ours(&mut cluster).unwrap());
     // Side by side, because a spec mostly waits.
     thread::scope(|scope| {
         for driver in [&theirs, &ours] {
@@ -150,7 +150,7 @@ fn the_suite_on_our_driver() {
     let focus = env::var("LONGSHORE_SUITE_FOCUS").unwrap_or_else(|_| "External.Storage".to_owned());
     let mut cluster = Cluster::start(&options(Controllers::All)).unwrap();
     images(&cluster);
-    let driver = drivers::ours(&mut cluster);
+    let driver = drivers::ours(&mut cluster).unwrap();
     let report = step("the specs", || run(&cluster, &driver, &focus));
     let (passed, others) = report.results();
     println!("{} passed, {} did not", passed.len(), others.len());

@@ -113,8 +113,16 @@ fn ensure_room(dir: &Path, claims: usize) -> Result<()> {
     Ok(())
 }
 
-/// Starts an instance in an empty directory, lets it make and delete the claims, and ends it.
 fn turn(binary: &Path, dir: &Path, claims: usize) -> Result<Figures> {
+    with_instance(binary, dir, |program, data| measure(program, data, claims))
+}
+
+/// Starts an instance in an empty directory, measures something there, and ends it.
+pub fn with_instance<T>(
+    binary: &Path,
+    dir: &Path,
+    measure: impl FnOnce(&Program, &Path) -> Result<T>,
+) -> Result<T> {
     let home = tempfile::Builder::new().prefix("longshore-burst-").tempdir_in(dir)?;
     let (data, log) = (home.path().join("data"), home.path().join("log"));
     let mut command = Command::new(binary);
@@ -123,7 +131,7 @@ fn turn(binary: &Path, dir: &Path, claims: usize) -> Result<Figures> {
     let ready =
         || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("ready kubeconfig="));
     program.wait_until(PATIENCE, None, ready)?;
-    let measured = measure(&program, &data, claims);
+    let measured = measure(&program, &data);
     let figures = measured.with_context(|| format!("its log ends:\n{}", program.tail()))?;
     program.stop()?;
     home.close()?;
@@ -131,7 +139,7 @@ fn turn(binary: &Path, dir: &Path, claims: usize) -> Result<Figures> {
 }
 
 fn measure(program: &Program, data: &Path, claims: usize) -> Result<Figures> {
-    let server = Server::new(&Kubeconfig::read(&kubeconfig(data)?)?)?;
+    let server = server(data)?;
     let mut connection = server.connect()?;
     let local =
         connection.call("GET", "/apis/storage.k8s.io/v1/storageclasses/longshore-local", None)?;
@@ -146,10 +154,11 @@ fn measure(program: &Program, data: &Path, claims: usize) -> Result<Figures> {
     Ok(Figures { claims, burst, cpu_seconds, rss_kib })
 }
 
-fn kubeconfig(data: &Path) -> Result<PathBuf> {
+/// The API of an instance.
+pub fn server(data: &Path) -> Result<Server> {
     let file = data.join("kubeconfig");
     ensure!(file.exists(), "there is no {}", file.display());
-    Ok(file)
+    Server::new(&Kubeconfig::read(&file)?)
 }
 
 fn rate(figures: &Figures, seconds: f64) -> f64 {

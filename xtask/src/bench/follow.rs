@@ -35,16 +35,18 @@ pub struct State {
     pub bound: HashMap<String, (Instant, String)>,
     /// When a volume was seen gone.
     pub gone: HashMap<String, Instant>,
+    /// When a pod was seen running.
+    pub running: HashMap<String, Instant>,
     /// Why nothing more will be seen.
     failed: Option<String>,
 }
 
 type Shared = Arc<(Mutex<State>, Condvar)>;
 
-/// Two watches, each read by a thread of its own, until this is dropped.
+/// Watches, each read by a thread of its own, until this is dropped.
 pub struct Seen {
     shared: Shared,
-    _followers: [Follower; 2],
+    followers: Vec<Follower>,
 }
 
 /// What an event says; the rest is not even read.
@@ -100,7 +102,21 @@ impl Seen {
                 state.gone.insert(event.object.metadata.name, Instant::now());
             }
         })?;
-        Ok(Self { shared, _followers: [claims, volumes] })
+        Ok(Self { shared, followers: vec![claims, volumes] })
+    }
+
+    /// The same, and pods.
+    pub fn start_with_pods(server: &Server) -> Result<Self> {
+        let mut seen = Self::start(server)?;
+        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+        let pods = Follower::start(server, &pods, &seen.shared, |state, event| {
+            let Object { metadata, status, .. } = event.object;
+            if event.kind != "DELETED" && status.phase == "Running" {
+                state.running.entry(metadata.name).or_insert_with(Instant::now);
+            }
+        })?;
+        seen.followers.push(pods);
+        Ok(seen)
     }
 
     /// Waits until what was seen is enough.

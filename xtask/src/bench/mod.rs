@@ -4,6 +4,7 @@
 //! `cargo xtask bench bind`: the binders, see [`bind`].
 //! `cargo xtask bench burst`: many claims in the embedded mode, see [`burst`].
 //! `cargo xtask bench driver`: the drivers, see [`driver`].
+//! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
 
 mod api;
 mod attach;
@@ -16,6 +17,7 @@ mod follow;
 mod http;
 mod kubeconfig;
 mod load;
+mod node;
 mod process;
 mod report;
 
@@ -61,12 +63,14 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "bind" => bind::bench(rest),
         Some((name, rest)) if name == "burst" => burst::bench(rest),
         Some((name, rest)) if name == "driver" => driver::bench(rest),
+        Some((name, rest)) if name == "node" => node::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
              `bench attach [--pairs N] [--rounds R] [--json FILE]`, \
              `bench bind [--volumes N,N] [--claims N] [--json FILE]`, \
-             `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, or `bench driver [--rounds R]`"
+             `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
+             `bench driver [--rounds R]`, or `bench node [--pods N] [--together N] [--json FILE]`"
         ),
     }
 }

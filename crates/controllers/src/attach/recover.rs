@@ -1,11 +1,18 @@
 //! What a new controller makes of what an earlier one left behind, and the slow check that
 //! attachments still stand.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use longshore_cluster::DeleteParams;
 use longshore_core::{
     attach::{AttachState, OnNode, SlotKey, UniqueName, attachment_name, resolve::spec_of_volume},
-    model::{ObjectKey, kinds::VolumeAttachment},
+    model::{
+        ObjectKey,
+        kinds::{Volume, VolumeAttachment},
+    },
 };
 
 use tokio::time::Instant;
@@ -92,6 +99,47 @@ impl Controller {
             }
             self.counted.verified(started.elapsed());
         }
+        self.sweep().await;
+    }
+
+    /// Deletes attachments that were asked for just before their volume went, by a controller that
+    /// ended before it could take that back. Without their volume nobody knows what they are about,
+    /// so nobody else would ever delete them.
+    async fn sweep(&self) {
+        let ours: BTreeSet<String> = {
+            let world = self.world.lock();
+            let name = |entry: &OnNode| {
+                let spec = entry.spec.as_ref()?;
+                Some(attachment_name(&spec.handle, &spec.driver, &entry.node))
+            };
+            world.actual.all().iter().filter_map(name).collect()
+        };
+        for attachment in self.caches.attachments.list() {
+            if is_untouched(&attachment) && !ours.contains(&attachment.metadata.name) {
+                self.sweep_one(&attachment).await;
+            }
+        }
+    }
+
+    async fn sweep_one(&self, attachment: &VolumeAttachment) {
+        let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
+        let volume = ObjectKey::cluster(pv);
+        if self.caches.volumes.get(&volume).is_some() {
+            return;
+        }
+        let name = &attachment.metadata.name;
+        // The cache may be behind; only the API's own word counts as "gone".
+        match self.api.get::<Volume>(&volume).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return,
+            Err(error) => return tracing::warn!(attachment = name, %error, "cannot be looked at"),
+        }
+        let only = DeleteParams::uid(attachment.metadata.uid.clone());
+        match self.api.delete::<VolumeAttachment>(&attachment.metadata.key(), &only).await {
+            Ok(()) => tracing::info!(attachment = name, volume = pv, "deleted: its volume is gone"),
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => tracing::warn!(attachment = name, %error, "cannot be deleted"),
+        }
     }
 
     async fn verify_entry(&self, entry: &OnNode) {
@@ -130,4 +178,15 @@ impl Controller {
             }
         }
     }
+}
+
+/// Whether an attachment is one of this controller's making that no attacher has begun to act on.
+fn is_untouched(attachment: &VolumeAttachment) -> bool {
+    let meta = &attachment.metadata;
+    let hash = meta.name.strip_prefix("csi-").unwrap_or_default();
+    hash.len() == 64
+        && hash.bytes().all(|digit| digit.is_ascii_hexdigit())
+        && meta.finalizers.is_empty()
+        && !meta.deleting()
+        && !attachment.status.attached
 }

@@ -109,16 +109,10 @@ impl Actual {
             volume.spec = spec;
         }
         device_path.clone_into(&mut volume.device_path);
-        if let Some(entry) = volume.nodes.get_mut(node) {
-            entry.confirmed = confirmed;
-            entry.held |= confirmed;
-            return;
+        volume.nodes.entry(node.to_owned()).or_default().confirmed = confirmed;
+        if confirmed {
+            self.mark_held(name, node);
         }
-        volume
-            .nodes
-            .insert(node.to_owned(), Entry { confirmed, held: confirmed, detach_requested: None });
-        // Until the node says otherwise it may already be using the volume.
-        self.in_use.entry(node.to_owned()).or_default().insert(name.clone());
     }
 
     /// Takes in a confirmed detach: entry and report both forget the volume.
@@ -150,10 +144,13 @@ impl Actual {
         self.volumes.get_mut(volume)?.nodes.get_mut(node)
     }
 
-    /// Takes in that a volume which is uncertain was attached once.
+    /// Takes in that a volume was attached once, also where it is uncertain now. From then on, and
+    /// until the node says otherwise, the node may be using it. One that it was never told of it does
+    /// not touch, and that must not be kept from the node where it is wanted.
     pub fn mark_held(&mut self, volume: &UniqueName, node: &str) {
-        if let Some(entry) = self.entry_mut(volume, node) {
-            entry.held = true;
+        let Some(entry) = self.entry_mut(volume, node) else { return };
+        if !std::mem::replace(&mut entry.held, true) {
+            self.in_use.entry(node.to_owned()).or_default().insert(volume.clone());
         }
     }
 
@@ -349,8 +346,10 @@ mod tests {
         actual.mark_uncertain(&name(), None, "n1");
         assert_eq!(actual.state(&name(), "n1"), AttachState::Uncertain);
         assert_eq!(reported(&mut actual, "n1"), None);
+        assert!(!actual.mounted(&name(), "n1"), "the node was never told of it");
         actual.mark_attached(&name(), None, "n1", "");
         assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
+        assert!(actual.mounted(&name(), "n1"), "it may be");
         assert_eq!(reported(&mut actual, "n1"), Some(1));
         // case: attach-detach/A3
         actual.mark_uncertain(&name(), None, "n2");

@@ -43,7 +43,14 @@ pub fn is_for(volume: &Volume, claim: &Meta) -> bool {
     })
 }
 
-/// The volume for a claim as the binder searches: fewest access modes first.
+/// Whether the volume says already that it is bound to this very claim.
+fn is_begun(volume: &Volume, claim: &Meta) -> bool {
+    let uid = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.as_str());
+    is_for(volume, claim) && uid == Some(claim.uid.as_str()) && volume.status.phase == "Bound"
+}
+
+/// The volume for a claim as the binder searches: one whose bind to it was begun, then fewest access
+/// modes first.
 ///
 /// # Errors
 /// When the claim itself makes the search impossible.
@@ -65,6 +72,12 @@ pub fn find<'v>(
         }
     }
     check_search(claim, search)?;
+    // Of two that are kept for the claim, the other must not be bound to it as well.
+    let begun = |volume: &&Volume| is_begun(volume, &claim.metadata);
+    let mut grouped = groups.iter().flat_map(|(_, group)| group.iter().copied());
+    if let Some(volume) = grouped.find(|volume| begun(volume) && fits(claim, volume, search)) {
+        return Ok(Some(volume));
+    }
     groups.sort_by_key(|(offered, _)| offered.len());
     for (_, group) in &groups {
         if let Some(found) = smallest(claim, group, search)? {

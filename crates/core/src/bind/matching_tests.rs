@@ -255,3 +255,27 @@ fn impossible_searches() {
         json!({"spec": {"selector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}});
     assert!(matches!(find(&pvc("1G", &ALL, bad), &[], &search), Err(MatchError::Selector(..))));
 }
+
+/// A volume that is bound to the claim already, but that the claim does not name yet, comes before
+/// another one that is kept for it, however well that fits.
+#[test]
+fn a_bind_that_was_begun_is_finished() {
+    let begun = json!({"status": {"phase": "Bound"}, "spec": {"claimRef":
+        {"namespace": "default", "name": "claim", "uid": "claim-uid"}}});
+    let volumes = [
+        pv("by-hand", "1Gi", &["ReadWriteOnce"], kept()),
+        pv("made", "2Gi", &RWO_ROX, begun.clone()),
+    ];
+    let small = pvc("1Gi", &["ReadWriteOnce"], json!({"metadata": {"uid": "claim-uid"}}));
+    let anew = pvc("1Gi", &["ReadWriteOnce"], json!({"metadata": {"uid": "another"}}));
+    let large = pvc("3Gi", &["ReadWriteOnce"], json!({"metadata": {"uid": "claim-uid"}}));
+    check(
+        &volumes,
+        &[
+            case("begun", small.clone(), Some("made")),
+            Case { delayed: true, ..case("delayed", small, Some("made")) },
+            case("another claim of that name", anew, Some("by-hand")),
+            case("too small", large, None),
+        ],
+    );
+}

@@ -16,8 +16,6 @@ use longshore_real_kube::{
     tools::Tool,
 };
 
-pub mod drivers;
-
 /// The programs of a cluster with a node.
 pub const TOOLS: [Tool; 6] = [
     Tool::Etcd,

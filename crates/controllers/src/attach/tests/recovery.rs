@@ -141,3 +141,32 @@ async fn a_detach_that_was_cut_off_is_finished() {
     rig.bench.merge::<VolumeAttachment>(&va, json!({"metadata": {"finalizers": null}})).await;
     rig.bench.until::<VolumeAttachment>(&attachment("h1", "n2"), |_| true).await;
 }
+
+/// A volume went before anybody acted on its attachment, and so did the controller that had asked
+/// for it. What an attacher holds, or a user made, stays.
+#[tokio::test(start_paused = true)]
+async fn attachments_of_volumes_that_are_gone_are_swept_up() {
+    let bench = Bench::start().await;
+    bench.driver().await;
+    bench.node("n1").await;
+    bench.claim("data", "").await;
+    bench.bind("data", "pv1", "h1").await;
+    let names = ["gone", "held", "h1"].map(|handle| attachment_name(handle, DRIVER, "n1"));
+    let [gone, held, there] = &names;
+    for (name, pv, finalizers) in [
+        (gone.as_str(), "pv-gone", json!([])),
+        (held, "pv-gone", json!(["external-attacher/test"])),
+        (there, "pv1", json!(["external-attacher/test"])),
+        ("by-hand", "pv-gone", json!([])),
+    ] {
+        let object = json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {
+            "attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": pv}}});
+        bench.create::<VolumeAttachment>(object).await;
+    }
+    let rig = Rig::on(bench, Config { verify_period: Some(SECOND), ..Config::default() });
+    rig.bench.until_gone::<VolumeAttachment>(&ObjectKey::cluster(gone)).await;
+    for name in [held, "by-hand"] {
+        let left = rig.bench.get::<VolumeAttachment>(&ObjectKey::cluster(name)).await;
+        assert!(left.is_some_and(|left| !left.metadata.deleting()), "{name} stays");
+    }
+}
