@@ -15,7 +15,7 @@ fn a_refusal_after_a_late_answer() {
     check(&Run { seed: 4, rough: true, faults, ..Run::calm(Scenario::DeletedBeforeMade) });
 }
 
-/// Four towns.
+/// Six towns.
 ///
 /// 747 and 1170: a claim's own new volume was Bound to it, the claim did not say so yet, and then a
 /// volume that somebody keeps for it was bound to it as well.
@@ -23,10 +23,12 @@ fn a_refusal_after_a_late_answer() {
 /// 1103: an attach without a clear result was not taken back, because the node might be using the
 /// volume that it was never told of; the attacher sent it there while another node had it.
 ///
+/// 1532 and 1697: the same, but the volume was still wanted on the first node.
+///
 /// 1696: a volume went just after its attachment was asked for, and so did the controller that had
 /// asked; nobody deleted the attachment.
 #[test]
 fn towns() {
-    let swept = sweep(&Plan::towns([747, 1103, 1170, 1696], |_| {}));
+    let swept = sweep(&Plan::towns([747, 1103, 1170, 1532, 1696, 1697], |_| {}));
     assert!(swept.failures.is_empty(), "{}", swept.failures_text());
 }

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use longshore_core::{
     attach::{
-        Attach, AttachView, Detach, DetachView, Holder, Holding, OnNode, Operation, Refused,
-        SlotKey, Ticket, UniqueName, Waited, Wanted, attachment_name, busy_message, decide_attach,
-        decide_detach, notice,
+        Attach, AttachState, AttachView, Detach, DetachView, Holder, Holding, OnNode, Operation,
+        Refused, SlotKey, Ticket, UniqueName, Waited, Wanted, attachment_name, busy_message,
+        decide_attach, decide_detach, notice,
     },
     model::{
         ObjectKey,
@@ -152,8 +152,8 @@ impl Controller {
             }
         }
         let busy = matches!(decided, Some(Attach::Busy { report: true })).then(|| {
+            let nodes = nodes_before(&world, volume, node);
             world.desired.set_busy_reported(volume, node);
-            let nodes = world.actual.holders(volume);
             world.desired.pods_on(volume, &nodes)
         });
         drop(world);
@@ -255,9 +255,8 @@ impl Controller {
 
     /// The other nodes that hold the volume, and why they do.
     fn holders(&self, world: &mut Inner, volume: &UniqueName, node: &str) -> Vec<Holder> {
-        let nodes = world.actual.holders(volume);
         let mut holders = Vec::new();
-        for other in nodes.into_iter().filter(|other| other != node) {
+        for other in nodes_before(world, volume, node) {
             let pods = world.desired.pods_on(volume, std::slice::from_ref(&other));
             let holding =
                 if pods.is_empty() { self.holding(world, volume, &other) } else { Holding::Used };
@@ -321,7 +320,22 @@ fn shareable(entry: &OnNode) -> bool {
 }
 
 fn held_elsewhere(world: &Inner, volume: &UniqueName, node: &str) -> bool {
-    world.actual.holders(volume).iter().any(|holder| holder != node)
+    !nodes_before(world, volume, node).is_empty()
+}
+
+/// The other nodes that come before this one: those that hold the volume and, unless something was
+/// begun here too, those where it is wanted and an attach gave no clear result. There its attacher
+/// tries on, so a second node could get it at the same time.
+fn nodes_before(world: &Inner, volume: &UniqueName, node: &str) -> Vec<String> {
+    let mut nodes = world.actual.holders(volume);
+    if world.actual.state(volume, node) == AttachState::Detached {
+        let begun = world.actual.of_volume(volume).into_iter().map(|entry| entry.node);
+        nodes.extend(begun.filter(|other| world.desired.get(volume, other).is_some()));
+    }
+    nodes.retain(|other| other != node);
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
 }
 
 /// Whether an operator has declared the node off.

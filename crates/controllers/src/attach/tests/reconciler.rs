@@ -206,6 +206,25 @@ async fn an_uncertain_attach_elsewhere_does_not_block_forever() {
     assert_eq!(rig.state("h1", "n1"), Uncertain);
 }
 
+/// Its attacher may succeed at any moment on the node where it is wanted, so no other node may have
+/// it meanwhile.
+#[tokio::test(start_paused = true)]
+async fn an_unclear_attach_that_is_still_wanted_keeps_others_away() {
+    let rig = Rig::start().await;
+    one_pod(&rig.bench).await;
+    rig.bench.node("n2").await;
+    rig.until_state("h1", "n1", Uncertain).await;
+    rig.bench.pod("web2", Some("n2"), &["data"]).await;
+    rig.bench.pass(300 * SECOND).await;
+    let other = rig.bench.get::<VolumeAttachment>(&attachment("h1", "n2")).await;
+    assert!(other.is_none(), "{other:?}");
+    rig.bench.delete::<Pod>(&key("web")).await;
+    // The pauses after so many failures are long.
+    rig.bench.pass(300 * SECOND).await;
+    rig.bench.until::<VolumeAttachment>(&attachment("h1", "n2"), |_| true).await;
+    assert_eq!(rig.state("h1", "n1"), Detached);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_wanted_again_stays() {
     // case: attach-detach/R17
