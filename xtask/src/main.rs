@@ -45,6 +45,10 @@ cargo xtask TASK
                 many claims at once, embedded mode, until Bound and until their volumes are gone
   bench driver [--rounds R]
                 csi-driver-host-path and our driver, side by side
+  bench attach [--pairs N] [--rounds R] [--json FILE]
+                csi-attacher, where there is one, and ours, attach and detach pairs a second
+  bench node [--pods N] [--together N] [--json FILE]
+                pods with new claims, in the embedded mode and with a real kubelet
 ";
 
 fn main() -> ExitCode {
