@@ -19,14 +19,25 @@ pub const MAX_BYTES: usize = 3 << 20;
 pub fn check_extent(object: &Value) -> ApiResult<()> {
     let mut bytes = 0;
     if depth(object, MAX_DEPTH, &mut bytes).is_none() {
-        return Err(Status::bad_request(format!(
-            "the object is nested more than {MAX_DEPTH} levels deep"
-        )));
+        return Err(too_deep());
     }
     if bytes > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }
     Ok(())
+}
+
+/// 400 for an object with too many levels.
+pub fn too_deep() -> Status {
+    Status::bad_request(format!("the object is nested more than {MAX_DEPTH} levels deep"))
+}
+
+/// Whether an object is so far from the bounds that its managers cannot bring it over them: what they
+/// have is a few levels deeper than the object.
+pub fn leaves_room(object: &Value, managers: &str) -> bool {
+    const LEVELS: usize = 8;
+    let mut bytes = managers.len();
+    depth(object, MAX_DEPTH - LEVELS, &mut bytes).is_some() && bytes <= MAX_BYTES
 }
 
 /// About how long the text of a value is.

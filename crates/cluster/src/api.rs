@@ -3,6 +3,7 @@
 //! Reads decode into slim records. Writes take and return [`Value`], so that fields this program
 //! does not know survive a read-modify-write.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::crowd::Crowd;
 use crate::error::{ApiError, Target};
+use crate::lean::Lean;
 use crate::lines::Lines;
 
 /// Servers cut requests at one minute; waiting longer than that means the connection is dead.
@@ -29,6 +32,9 @@ const PAGE_SIZE: u32 = 500;
 #[derive(Clone)]
 pub struct Api {
     client: kube::Client,
+    /// All clones count together.
+    crowd: Arc<Crowd>,
+    later: bool,
 }
 
 /// A change to a part of an object.
@@ -127,7 +133,20 @@ impl Api {
     /// Wraps a client (see [`crate::config::ClientConfig`] for one with limits built in).
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
-        Self { client }
+        Self { client, crowd: Arc::default(), later: false }
+    }
+
+    /// The same for what can wait: in a burst its requests are sent a little later, so that they take
+    /// nothing from the work.
+    #[must_use]
+    pub fn later(&self) -> Self {
+        Self { later: true, ..self.clone() }
+    }
+
+    /// Whether so many requests are under way that what can wait should.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.crowd.is_calm()
     }
 
     /// The client underneath.
@@ -144,9 +163,10 @@ impl Api {
         self.get_as::<T, T>(key).await
     }
 
-    /// Reads one object whole, unknown fields included; `None` if it does not exist.
+    /// Reads one object whole, unknown fields included; `None` if it does not exist. As in all answers
+    /// here, only the list of its managers is left out, which the server keeps by itself.
     pub async fn get_raw<T: Kind>(&self, key: &ObjectKey) -> Result<Option<Value>, ApiError> {
-        self.get_as::<T, Value>(key).await
+        Ok(self.get_as::<T, Lean>(key).await?.map(|Lean(object)| object))
     }
 
     async fn get_as<T: Kind, R: DeserializeOwned>(
@@ -242,7 +262,7 @@ impl Api {
         let namespace = T::NAMESPACED.then_some(key.namespace.as_str());
         let path = collection_path::<T>(namespace);
         let body = Some(("application/json", typed::<T>(object)));
-        self.send(target::<T>("create", &key), Method::POST, path, body).await?.decode()
+        self.send(target::<T>("create", &key), Method::POST, path, body).await?.object()
     }
 
     /// Replaces an object; its `metadata.resourceVersion` is the precondition.
@@ -259,7 +279,7 @@ impl Api {
         let key = key_of(object);
         let path = object_path::<T>(&key, sub);
         let body = Some(("application/json", typed::<T>(object)));
-        self.send(target_sub::<T>("update", &key, sub), Method::PUT, path, body).await?.decode()
+        self.send(target_sub::<T>("update", &key, sub), Method::PUT, path, body).await?.object()
     }
 
     /// Changes parts of an object.
@@ -288,7 +308,7 @@ impl Api {
     ) -> Result<Value, ApiError> {
         let body = Some((patch.content_type(), patch.body().to_string().into_bytes()));
         let at = target_sub::<T>("patch", key, sub);
-        self.send(at, Method::PATCH, object_path::<T>(key, sub), body).await?.decode()
+        self.send(at, Method::PATCH, object_path::<T>(key, sub), body).await?.object()
     }
 
     /// Deletes an object. One that is already gone gives [`ApiError::NotFound`].
@@ -311,7 +331,7 @@ impl Api {
     ) -> Result<Value, ApiError> {
         let at = target_sub::<T>("create", key, sub);
         let body = Some(("application/json", body.to_string().into_bytes()));
-        self.send(at, Method::POST, object_path::<T>(key, sub), body).await?.decode()
+        self.send(at, Method::POST, object_path::<T>(key, sub), body).await?.object()
     }
 
     async fn send(
@@ -331,6 +351,13 @@ impl Api {
             None => Body::empty(),
         };
         let request = request.body(body);
+        let _place = match self.later {
+            true => {
+                self.crowd.wait().await;
+                None
+            }
+            false => Some(self.crowd.enter()),
+        };
         let exchange = async {
             let body = self.respond(&at, request).await?.into_body();
             collect(&at, body).await
@@ -379,6 +406,10 @@ struct Answer {
 }
 
 impl Answer {
+    fn object(self) -> Result<Value, ApiError> {
+        self.decode().map(|Lean(object)| object)
+    }
+
     fn decode<R: DeserializeOwned>(self) -> Result<R, ApiError> {
         let at = self.at;
         serde_json::from_slice(&self.body).map_err(|source| ApiError::Decode { at, source })

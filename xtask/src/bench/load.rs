@@ -70,7 +70,7 @@ pub fn burst<'a>(server: &'a Server, prefix: &str, count: usize, size: &str) -> 
         connection.call("POST", &path, Some(&claim(name, size))).map(drop)
     })?;
     let bound = seen.wait(&format!("{count} claims to be Bound"), |state| {
-        names.iter().all(|name| state.bound.contains_key(name))
+        state.bound.len() >= count && names.iter().all(|name| state.bound.contains_key(name))
     })?;
     let mut latencies = Vec::with_capacity(count);
     let mut volumes = Vec::with_capacity(count);
@@ -97,7 +97,8 @@ impl Bound<'_> {
             connection.call("DELETE", &path, None).map(drop)
         })?;
         let gone = seen.wait(&format!("{} volumes to be gone", volumes.len()), |state| {
-            volumes.iter().all(|name| state.gone.contains_key(name))
+            state.gone.len() >= volumes.len()
+                && volumes.iter().all(|name| state.gone.contains_key(name))
         })?;
         let last = volumes.iter().filter_map(|name| gone.gone.get(name)).max();
         let last = *last.context("a volume that is gone")?;

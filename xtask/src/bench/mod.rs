@@ -56,6 +56,12 @@ struct Args {
 
 /// Runs a comparison.
 pub fn bench(args: &[String]) -> Result<()> {
+    if cfg!(debug_assertions) {
+        // The load generator shares the machine with what is measured, so it is built as well.
+        let own = ["run", "--quiet", "--release", "--package", "xtask", "--", "bench"];
+        let line: Vec<&str> = own.into_iter().chain(args.iter().map(String::as_str)).collect();
+        return run::cargo(&line, &[]);
+    }
     match args.split_first() {
         Some((name, rest)) if name == "provision" || name == "vs-go" => vs_go(&Args::read(rest)?),
         Some((name, rest)) if name == "api" => api::bench(rest),

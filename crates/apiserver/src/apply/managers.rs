@@ -1,5 +1,6 @@
 //! `metadata.managedFields`: who set which fields.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::merge::Changes;
@@ -107,6 +108,67 @@ impl Entry {
     }
 }
 
+/// One manager's fields as text has them.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EntryText {
+    #[serde(default)]
+    manager: String,
+    operation: String,
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    subresource: String,
+    #[serde(default)]
+    time: String,
+    #[serde(rename = "fieldsV1")]
+    fields: FieldSet,
+}
+
+impl EntryText {
+    fn entry(self) -> Option<Entry> {
+        let Self { manager, operation, api_version, subresource, time, fields: mut set } = self;
+        let apply = match operation.as_str() {
+            "Apply" => true,
+            "Update" => false,
+            _ => return None,
+        };
+        // The object itself is nobody's.
+        set.own = false;
+        Some(Entry { manager, apply, api_version, subresource, time, set })
+    }
+}
+
+/// The same on the way to text; the fields are in the order of their names.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EntryShown<'a> {
+    api_version: &'a str,
+    fields_type: &'a str,
+    #[serde(rename = "fieldsV1")]
+    fields: &'a FieldSet,
+    manager: &'a str,
+    operation: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    subresource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    time: &'a str,
+}
+
+impl<'a> From<&'a Entry> for EntryShown<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        Self {
+            api_version: &entry.api_version,
+            fields_type: "FieldsV1",
+            fields: &entry.set,
+            manager: &entry.manager,
+            operation: if entry.apply { "Apply" } else { "Update" },
+            subresource: &entry.subresource,
+            time: &entry.time,
+        }
+    }
+}
+
 /// All managers of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Managers(Vec<Entry>);
@@ -120,6 +182,12 @@ impl Managers {
             .map(Entry::parse)
             .collect::<Option<_>>()
             .map(Self)
+    }
+
+    /// The same from their text.
+    pub fn parse_text(text: &str) -> Option<Self> {
+        let entries: Vec<EntryText> = serde_json::from_str(text).ok()?;
+        entries.into_iter().map(EntryText::entry).collect::<Option<_>>().map(Self)
     }
 
     /// The managers of a new object: whoever made it has all of it.
@@ -242,22 +310,28 @@ impl Managers {
         }
     }
 
-    /// The list as objects carry it.
-    pub fn to_value(&self) -> Value {
+    /// In the order in which objects carry them.
+    fn sorted(&self) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> = self.0.iter().collect();
         entries.sort_by(|a, b| {
-            let key = |e: &Entry| {
-                (
-                    !e.apply,
-                    e.time.clone(),
-                    e.manager.clone(),
-                    e.api_version.clone(),
-                    e.subresource.clone(),
-                )
-            };
+            fn key(e: &Entry) -> (bool, [&str; 4]) {
+                (!e.apply, [&e.time, &e.manager, &e.api_version, &e.subresource])
+            }
             key(a).cmp(&key(b))
         });
-        entries.into_iter().map(Entry::to_value).collect()
+        entries
+    }
+
+    /// The list as objects carry it.
+    pub fn to_value(&self) -> Value {
+        self.sorted().into_iter().map(Entry::to_value).collect()
+    }
+
+    /// The text of that list.
+    pub fn to_text(&self) -> String {
+        let entries: Vec<EntryShown<'_>> =
+            self.sorted().into_iter().map(EntryShown::from).collect();
+        serde_json::to_string(&entries).expect("names and texts are always text")
     }
 }
 
@@ -315,6 +389,8 @@ mod tests {
             (&json!("edit"), &json!("Update"))
         );
         assert_eq!(Managers::parse(&list).unwrap().to_value(), list);
+        assert_eq!(managers.to_text(), list.to_string());
+        assert_eq!(Managers::parse_text(&list.to_string()).unwrap().to_value(), list);
         let held = managers.conflicts(writer("m1", true), &set(json!({"f:data": {"f:a": {}}})));
         assert_eq!(held.len(), 1);
         assert_eq!(

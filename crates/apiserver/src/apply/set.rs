@@ -4,7 +4,10 @@
 //! It can be a member itself, hold members below, or both; `.` marks a member that has others below.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
 /// A set of fields.
@@ -123,14 +126,63 @@ impl FieldSet {
         let mut set =
             Self { own: map.is_empty() || map.contains_key("."), children: BTreeMap::new() };
         for (name, child) in map.iter().filter(|(name, _)| *name != ".") {
-            let known = ["f:", "k:", "v:", "i:"].iter().any(|prefix| name.starts_with(prefix));
-            if !known {
+            if !is_known(name) {
                 return None;
             }
             set.children.insert(name.clone(), Self::node(child)?);
         }
         Some(set)
     }
+}
+
+impl Serialize for FieldSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if self.own && !self.children.is_empty() {
+            map.serialize_entry(".", &Map::new())?;
+        }
+        for (name, child) in &self.children {
+            map.serialize_entry(name, child)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for FieldSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Nodes)
+    }
+}
+
+struct Nodes;
+
+impl<'de> Visitor<'de> for Nodes {
+    type Value = FieldSet;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a set of fields")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FieldSet, A::Error> {
+        let mut set = FieldSet { own: true, children: BTreeMap::new() };
+        let mut itself = false;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == "." {
+                map.next_value::<IgnoredAny>()?;
+                itself = true;
+            } else if is_known(&name) {
+                set.children.insert(name, map.next_value()?);
+            } else {
+                return Err(A::Error::custom("not a set of fields"));
+            }
+        }
+        set.own = itself || set.children.is_empty();
+        Ok(set)
+    }
+}
+
+fn is_known(name: &str) -> bool {
+    ["f:", "k:", "v:", "i:"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The name of a field's node.

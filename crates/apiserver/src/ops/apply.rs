@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::update::{Part, Source, check_identity, check_name, check_version, copy_field};
+use super::update::{Changed, Part, Source, check_identity, check_name, check_version, copy_field};
 use super::{Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, check_kind, decode, write_failed};
 use crate::apply::{
     Changes, FieldSet, Managers, Shape, Writer, compare, conflict, merge, named, remove, strip,
@@ -12,7 +13,7 @@ use crate::apply::{
 use crate::error::{ApiResult, Status};
 use crate::patch::Patch;
 use crate::registry::{Resource, codec};
-use crate::store::{Stored, WriteError};
+use crate::store::{MANAGED_FIELDS, Stored, WriteError};
 
 /// The manager that `kubectl apply --server-side` names itself.
 const KUBECTL: &str = "kubectl";
@@ -24,8 +25,56 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub(super) enum Track<'a> {
     /// A plain write by this manager.
     Write(&'a str),
+    /// The same on an object whose managers are kept apart as text.
+    Apart(&'a str, Option<&'a RawValue>),
     /// They are known already.
     Done(Value),
+}
+
+/// The managers of an object that is to be stored.
+#[derive(Clone)]
+pub(super) enum Managed {
+    /// They go into the object.
+    Tree(Value),
+    /// They stay apart.
+    Text(String),
+}
+
+impl Managed {
+    /// The list of nobody.
+    const NOBODY: &str = "[]";
+
+    fn nobody(apart: bool) -> Self {
+        if apart { Self::Text(Self::NOBODY.to_owned()) } else { Self::Tree(json!([])) }
+    }
+
+    fn of(managers: &Managers, apart: bool) -> Self {
+        if apart { Self::Text(managers.to_text()) } else { Self::Tree(managers.to_value()) }
+    }
+
+    /// Puts them into the object, or returns them if they stay apart.
+    pub(super) fn put_into(self, object: &mut Value) -> Option<String> {
+        match self {
+            Self::Tree(list) if list.as_array().is_some_and(|list| !list.is_empty()) => {
+                object["metadata"][MANAGED_FIELDS] = list;
+                None
+            }
+            Self::Tree(_) => {
+                take_managers(object);
+                None
+            }
+            Self::Text(text) => {
+                take_managers(object);
+                Some(text).filter(|text| text != Self::NOBODY)
+            }
+        }
+    }
+}
+
+fn take_managers(object: &mut Value) {
+    if let Some(meta) = object["metadata"].as_object_mut() {
+        meta.remove(MANAGED_FIELDS);
+    }
 }
 
 impl Core {
@@ -36,7 +85,7 @@ impl Core {
         object: &Value,
         options: WriteOptions<'_>,
         applied: Option<FieldSet>,
-    ) -> Value {
+    ) -> Managed {
         let traits = resource.traits();
         let mut stripped;
         let object = if traits.status && !traits.status_at_creation && !object["status"].is_null() {
@@ -55,7 +104,7 @@ impl Core {
             now: &now,
         };
         let set = applied.unwrap_or_else(|| compare(resource.shape(), &json!({}), object).set);
-        Managers::first(writer, set).to_value()
+        Managed::of(&Managers::first(writer, set), resource.keeps_managers_apart())
     }
 
     /// Who manages a changed object.
@@ -67,25 +116,29 @@ impl Core {
         old: &Value,
         new: &Value,
         track: Track<'_>,
-    ) -> Value {
-        let manager = match track {
-            Track::Done(managers) => return managers,
-            Track::Write(manager) => manager,
+    ) -> Managed {
+        let (manager, apart) = match track {
+            Track::Done(managers) => return Managed::Tree(managers),
+            Track::Write(manager) => (manager, None),
+            Track::Apart(manager, text) => (manager, Some(text.map_or("[]", RawValue::get))),
         };
-        let live = &old["metadata"]["managedFields"];
-        let known = || Managers::parse(live).unwrap_or_default();
+        let known = || match apart {
+            Some(text) => Managers::parse_text(text).unwrap_or_default(),
+            None => Managers::parse(&old["metadata"][MANAGED_FIELDS]).unwrap_or_default(),
+        };
+        let apart = apart.is_some();
         let mut managers = match asked.as_array() {
             _ if part != Part::Main => known(),
             // An empty list, or an empty entry, clears it.
             Some(list) if list.iter().all(|e| e.as_object().is_some_and(|e| e.is_empty())) => {
-                return json!([]);
+                return Managed::nobody(apart);
             }
             Some(_) => Managers::parse(asked).unwrap_or_else(known),
             None => known(),
         };
         // Objects that nobody has managed so far are first looked at by an apply.
         if managers.is_empty() {
-            return json!([]);
+            return Managed::nobody(apart);
         }
         let (api_version, now) = (resource.api_version(), self.env.now_text());
         let writer = Writer {
@@ -96,11 +149,10 @@ impl Core {
             now: &now,
         };
         let changes = changes(resource.shape(), old, new);
-        if changes.set.is_empty() && changes.gone.is_empty() {
-            return managers.to_value();
+        if !changes.set.is_empty() || !changes.gone.is_empty() {
+            managers.note(writer, &changes, None);
         }
-        managers.note(writer, &changes, None);
-        managers.to_value()
+        Managed::of(&managers, apart)
     }
 
     /// Applies a configuration; true when the object is new.
@@ -177,9 +229,10 @@ impl Core {
         let (sent, mut warnings) = decode(resource, merged, &[], options)?;
         check_identity(target, &sent, &old, &Source::Patch(Patch::Merge(Value::Null)))?;
         check_version(target, &sent, &stored, true)?;
-        let new = self.merge(resource, part, sent, &old, Track::Done(managers))?;
+        let (new, managers) = self.merge(resource, part, sent, &old, Track::Done(managers))?;
         warnings.extend(resource.strategy.warnings(&new));
-        self.finish_update(target, stored, new, warnings, options).await
+        let change = Changed { new, managers, before: None, warnings };
+        self.finish_update(target, stored, change, options).await
     }
 
     /// The object with the configuration in it, and its managers.
@@ -194,7 +247,7 @@ impl Core {
     ) -> ApiResult<(Value, Value)> {
         let (api_version, now) = (resource.api_version(), self.env.now_text());
         let shape = resource.shape();
-        let mut managers = Managers::parse(&old["metadata"]["managedFields"]).unwrap_or_default();
+        let mut managers = Managers::parse(&old["metadata"][MANAGED_FIELDS]).unwrap_or_default();
         if managers.is_empty() {
             let mut everything = changes(shape, &json!({}), old).set;
             if resource.traits().status {
@@ -296,7 +349,7 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
         )));
     }
     check_kind(resource, config)?;
-    if config["metadata"]["managedFields"].as_array().is_some_and(|list| !list.is_empty()) {
+    if config["metadata"][MANAGED_FIELDS].as_array().is_some_and(|list| !list.is_empty()) {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
     let mut sent = config.clone();

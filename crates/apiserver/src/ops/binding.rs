@@ -33,6 +33,7 @@ impl Core {
                 key: target.key(),
                 expect: Expect::Revision(stored.revision),
                 object: pod,
+                managers: None,
                 delete: false,
                 guards: Vec::new(),
             };

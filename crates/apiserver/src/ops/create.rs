@@ -2,13 +2,12 @@
 
 use serde_json::Value;
 
-use super::update::set_managers;
+use super::update::{settle, whole};
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
 };
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
-use crate::extent::check_extent;
 use crate::registry::{Resource, is_terminating, meta};
 use crate::store::{Expect, Key, Write, WriteError};
 
@@ -41,7 +40,7 @@ impl Core {
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
         let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
-        let mut managed = self.first_managers(resource, &decoded, options, applied);
+        let managed = self.first_managers(resource, &decoded, options, applied);
         check_place(target, &decoded)?;
         let generated = is_generated(&decoded);
         let mut names_tried = 0;
@@ -53,22 +52,23 @@ impl Core {
                 break;
             };
             let (mut object, guard) = self.prepare(target, object)?;
-            set_managers(&mut object, if again { managed.clone() } else { managed.take() });
+            let managers = managed.clone().put_into(&mut object);
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
-            check_extent(&object)?;
+            let (object, managers) = settle(resource.unshow(object), managers)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);
             if options.dry_run {
                 if self.store.head(&key).is_some() {
                     return Err(Status::already_exists(resource, &name));
                 }
-                return Ok(Outcome { written: Written::Dry(resource.unshow(object)), warnings });
+                return Ok(Outcome { written: Written::Dry(whole(object, managers)?), warnings });
             }
             let write = Write {
                 key: key.clone(),
                 expect: Expect::Absent,
-                object: resource.unshow(object),
+                object,
+                managers,
                 delete: false,
                 guards: guard.into_iter().collect(),
             };

@@ -96,7 +96,8 @@ impl Core {
         delete: bool,
     ) -> Result<Arc<Stored>, WriteError> {
         let expect = Expect::Revision(stored.revision);
-        let write = Write { key: target.key(), expect, object, delete, guards: Vec::new() };
+        let key = target.key();
+        let write = Write { key, expect, object, managers: None, delete, guards: Vec::new() };
         self.write(write).await
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::apply::Track;
 use super::{
@@ -10,10 +11,10 @@ use super::{
     write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
-use crate::extent::check_extent;
+use crate::extent::{check_extent, leaves_room, too_deep};
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
-use crate::store::{Expect, Stored, Write, WriteError};
+use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
 use crate::words;
 
 /// Which part of the object a request may change.
@@ -51,6 +52,17 @@ pub enum Source {
     Patch(Patch),
 }
 
+impl Source {
+    /// Whether it can be carried out without a look at the managers.
+    fn spares_managers(&self) -> bool {
+        match self {
+            Self::Whole { .. } => true,
+            Self::Patch(Patch::Json(_)) => false,
+            Self::Patch(patch) => !patch.touches_metadata(),
+        }
+    }
+}
+
 impl Core {
     /// Replaces an object, or one part of it.
     ///
@@ -70,20 +82,48 @@ impl Core {
         }
         for _ in 0..MAX_ATTEMPTS {
             let stored = self.store.head(&target.key()).ok_or_else(|| target.not_found())?;
-            let old = resource.show(stored.value());
-            let (sent, mut warnings) = make(resource, &old, source, options)?;
-            check_identity(target, &sent, &old, source)?;
-            check_version(target, &sent, &stored, resource.traits().unconditional_update)?;
-            let track = Track::Write(options.manager);
-            let new = self.merge(resource, part, sent, &old, track)?;
-            warnings.extend(resource.strategy.warnings(&new));
-            if let Some(outcome) =
-                self.finish_update(target, stored, new, warnings, options).await?
-            {
+            let change = match source.spares_managers() && resource.keeps_managers_apart() {
+                // A refusal may show the object, and then it has to be whole.
+                true => self
+                    .change(target, part, source, options, &stored, true)
+                    .or_else(|_| self.change(target, part, source, options, &stored, false))?,
+                false => self.change(target, part, source, options, &stored, false)?,
+            };
+            if let Some(outcome) = self.finish_update(target, stored, change, options).await? {
                 return Ok(outcome);
             }
         }
         Err(write_failed(&WriteError::Conflict(target.key())))
+    }
+
+    /// The object as it is to be; with its managers as text if they are kept apart.
+    fn change(
+        &self,
+        target: &Target,
+        part: Part,
+        source: &Source,
+        options: WriteOptions<'_>,
+        stored: &Stored,
+        apart: bool,
+    ) -> ApiResult<Changed> {
+        let resource = &target.resource;
+        let (old, managers) = if apart {
+            let Parted { object, managers } = stored.parted();
+            (object, managers)
+        } else {
+            (resource.show(stored.value()), None)
+        };
+        let (sent, mut warnings) = make(resource, &old, source, options)?;
+        check_identity(target, &sent, &old, source)?;
+        check_version(target, &sent, stored, resource.traits().unconditional_update)?;
+        let track = match apart {
+            true => Track::Apart(options.manager, managers.as_deref()),
+            false => Track::Write(options.manager),
+        };
+        let (new, next) = self.merge(resource, part, sent, &old, track)?;
+        warnings.extend(resource.strategy.warnings(&new));
+        let before = apart.then_some(Parted { object: old, managers });
+        Ok(Changed { new, managers: next, before, warnings })
     }
 
     /// Stores a changed object; `None` when somebody else was faster.
@@ -91,29 +131,36 @@ impl Core {
         &self,
         target: &Target,
         stored: Arc<Stored>,
-        new: Value,
-        warnings: Vec<String>,
+        change: Changed,
         options: WriteOptions<'_>,
     ) -> ApiResult<Option<Outcome>> {
+        let unchanged = change.is_as_before();
+        let Changed { new, managers, warnings, before: _ } = change;
         let new = target.resource.unshow(new);
-        check_extent(&new)?;
-        if new == stored.value() {
+        let (new, managers) = settle(new, managers)?;
+        if unchanged || (managers.is_none() && new == stored.value()) {
             return Ok(Some(Outcome { written: Written::Stored(stored), warnings }));
         }
         if options.dry_run {
-            return Ok(Some(Outcome { written: Written::Dry(new), warnings }));
+            return Ok(Some(Outcome { written: Written::Dry(whole(new, managers)?), warnings }));
         }
-        let delete = is_finished(&new);
-        let write = Write {
-            key: target.key(),
-            expect: Expect::Revision(stored.revision),
-            delete,
+        let (key, expect) = (target.key(), Expect::Revision(stored.revision));
+        if is_finished(&new) {
             // Watchers see a removed object as it last was; the client sees what it made.
-            object: if delete { stored.value() } else { new.clone() },
-            guards: Vec::new(),
-        };
+            let object = stored.value();
+            let write =
+                Write { key, expect, delete: true, object, managers: None, guards: Vec::new() };
+            return match self.write(write).await {
+                Ok(_) => {
+                    let written = Written::Dry(whole(new, managers)?);
+                    Ok(Some(Outcome { written, warnings }))
+                }
+                Err(WriteError::Conflict(_)) => Ok(None),
+                Err(failed) => Err(write_failed(&failed)),
+            };
+        }
+        let write = Write { key, expect, delete: false, object: new, managers, guards: Vec::new() };
         match self.write(write).await {
-            Ok(_) if delete => Ok(Some(Outcome { written: Written::Dry(new), warnings })),
             Ok(stored) => Ok(Some(Outcome { written: Written::Stored(stored), warnings })),
             // Look again: a stale version given by the client is found there.
             Err(WriteError::Conflict(_)) => Ok(None),
@@ -129,7 +176,7 @@ impl Core {
         sent: Value,
         old: &Value,
         track: Track<'_>,
-    ) -> ApiResult<Value> {
+    ) -> ApiResult<(Value, Option<String>)> {
         let asked = sent["metadata"]["managedFields"].clone();
         let managed =
             |new: &Value| self.next_managers(resource, part, &asked, old, new, track.clone());
@@ -144,13 +191,13 @@ impl Core {
                 }
                 let managed = managed(&new);
                 strategy.prepare_update(&mut new, old, &cx);
-                set_managers(&mut new, managed);
+                let managers = managed.put_into(&mut new);
                 meta::count_generation(&mut new, old, resource);
                 let mut causes = meta::validate_update(&new, old);
                 causes.extend(strategy.validate_update(&new, old));
                 judge(resource, &new, causes)?;
                 strategy.admit_update(&new, old, &cx)?;
-                Ok(new)
+                Ok((new, managers))
             }
             Part::Status => {
                 let mut new = old.clone();
@@ -162,29 +209,63 @@ impl Core {
                 }
                 let managed = managed(&new);
                 strategy.prepare_status(&mut new, old, &cx);
-                set_managers(&mut new, managed);
+                let managers = managed.put_into(&mut new);
                 let mut causes = meta::validate_update(&new, old);
                 causes.extend(strategy.validate_status(&new, old));
                 judge(resource, &new, causes)?;
-                Ok(new)
+                Ok((new, managers))
             }
             Part::Finalize => {
                 let mut new = old.clone();
                 copy_field(&mut new["spec"], &sent["spec"], "finalizers");
                 let managed = managed(&new);
-                set_managers(&mut new, managed);
-                Ok(new)
+                let managers = managed.put_into(&mut new);
+                Ok((new, managers))
             }
         }
     }
 }
 
-pub(super) fn set_managers(object: &mut Value, managed: Value) {
-    if managed.as_array().is_some_and(|list| !list.is_empty()) {
-        object["metadata"]["managedFields"] = managed;
-    } else if let Some(meta) = object["metadata"].as_object_mut() {
-        meta.remove("managedFields");
+/// A change on its way to the store.
+pub(super) struct Changed {
+    /// The object.
+    pub(super) new: Value,
+    /// The text of its managers, if they are not in it.
+    pub(super) managers: Option<String>,
+    /// What was there, if its managers were kept apart.
+    pub(super) before: Option<Parted>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Changed {
+    /// Whether nothing is changed; false if that takes a closer look.
+    fn is_as_before(&self) -> bool {
+        let Some(before) = &self.before else { return false };
+        let managers = before.managers.as_deref().map(RawValue::get);
+        managers == self.managers.as_deref() && before.object == self.new
     }
+}
+
+/// Checks how large an object is. Managers that could make it too large go into it first.
+pub(super) fn settle(
+    object: Value,
+    managers: Option<String>,
+) -> ApiResult<(Value, Option<String>)> {
+    if managers.as_deref().is_some_and(|managers| leaves_room(&object, managers)) {
+        return Ok((object, managers));
+    }
+    let object = whole(object, managers)?;
+    check_extent(&object)?;
+    Ok((object, None))
+}
+
+/// The object with its managers in it.
+pub(super) fn whole(mut object: Value, managers: Option<String>) -> ApiResult<Value> {
+    if let Some(text) = managers {
+        // Only what is nested too deep cannot be read.
+        object["metadata"][MANAGED_FIELDS] = serde_json::from_str(&text).map_err(|_| too_deep())?;
+    }
+    Ok(object)
 }
 
 pub(super) fn copy_field(to: &mut Value, from: &Value, field: &str) {

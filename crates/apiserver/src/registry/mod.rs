@@ -163,6 +163,11 @@ impl Resource {
         self.view.is_some() || self.custom.as_ref().is_some_and(|custom| custom.fills_in())
     }
 
+    /// Whether the managers of its objects can be kept apart while they are changed.
+    pub fn keeps_managers_apart(&self) -> bool {
+        self.custom.is_none() && !self.shows_otherwise()
+    }
+
     /// The object as it is stored.
     pub fn unshow(&self, object: Value) -> Value {
         match &self.view {

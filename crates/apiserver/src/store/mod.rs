@@ -8,6 +8,7 @@
 mod journal;
 mod log;
 mod outline;
+mod parted;
 mod state;
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
+pub use parted::{MANAGED_FIELDS, Parted};
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
 use state::{Draft, State};
 
@@ -54,6 +56,8 @@ pub struct Write {
     pub expect: Expect,
     /// The object to store, without kind and apiVersion; on deletion its last state.
     pub object: Value,
+    /// The text of its managers, if it is not in the object.
+    pub managers: Option<String>,
     /// Whether the object goes away.
     pub delete: bool,
     /// Other objects that must still be at these revisions, e.g. the namespace.
@@ -263,7 +267,8 @@ impl Store {
         mut write: Write,
     ) -> Result<oneshot::Receiver<Result<Arc<Stored>, WriteError>>, WriteError> {
         // Everything that takes long comes before the lock.
-        let draft = Draft::new(write.object.take(), self.revision() + 1);
+        let managers = write.managers.as_deref();
+        let draft = Draft::new(write.object.take(), managers, self.revision() + 1);
         let mut guard = self.shared.head.lock();
         let head = &mut *guard;
         if let Some(why) = &head.failed {

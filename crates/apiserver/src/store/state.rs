@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::History;
 use super::journal::{Replay, SnapshotObject};
 use super::outline::Outline;
+use super::parted::{MANAGED_FIELDS, Parted};
 
 /// Where an object is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,11 +76,11 @@ pub(super) struct Draft {
 
 impl Draft {
     /// `near` is a revision that is about as long as the one to come.
-    pub(super) fn new(mut object: Value, near: u64) -> Self {
+    pub(super) fn new(mut object: Value, managers: Option<&str>, near: u64) -> Self {
         object["metadata"]["resourceVersion"] = Value::String(String::new());
         let (text, revision_at) = SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
-            let revision_at = write_text(&object, scratch);
+            let revision_at = write_text(&object, managers, scratch);
             // Just as large as it will be: these texts are kept, and there are many.
             let mut text = Vec::with_capacity(scratch.len() + digits(near));
             text.extend_from_slice(scratch);
@@ -132,14 +133,15 @@ fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Writes the object; returns where the text of its version, which is empty, would stand.
-fn write_text(object: &Value, out: &mut Vec<u8>) -> usize {
+/// Writes the object; returns where the text of its version, which is empty, would stand. Managers
+/// that are not in the tree stand where they would if they were.
+fn write_text(object: &Value, managers: Option<&str>, out: &mut Vec<u8>) -> usize {
     let mut revision_at = 0;
-    write_map(object, out, |name, value, out| {
+    write_map(object, None, out, |name, value, out| {
         if name != "metadata" {
             return write_value(value, out);
         }
-        write_map(value, out, |name, value, out| {
+        write_map(value, managers, out, |name, value, out| {
             write_value(value, out);
             if name == "resourceVersion" {
                 revision_at = out.len() - 1;
@@ -149,16 +151,31 @@ fn write_text(object: &Value, out: &mut Vec<u8>) -> usize {
     revision_at
 }
 
-fn write_map(value: &Value, out: &mut Vec<u8>, mut each: impl FnMut(&str, &Value, &mut Vec<u8>)) {
+fn write_map(
+    value: &Value,
+    mut managers: Option<&str>,
+    out: &mut Vec<u8>,
+    mut each: impl FnMut(&str, &Value, &mut Vec<u8>),
+) {
     out.push(b'{');
-    for (i, (name, value)) in value.as_object().into_iter().flatten().enumerate() {
-        if i > 0 {
-            out.push(b',');
+    let mut separator = b"".as_slice();
+    for (name, value) in value.as_object().into_iter().flatten() {
+        if name.as_str() > MANAGED_FIELDS
+            && let Some(text) = managers.take()
+        {
+            out.extend_from_slice(separator);
+            write_value(MANAGED_FIELDS, out);
+            out.push(b':');
+            out.extend_from_slice(text.as_bytes());
+            separator = b",";
         }
+        out.extend_from_slice(separator);
         write_value(name, out);
         out.push(b':');
         each(name, value, out);
+        separator = b",";
     }
+    debug_assert!(managers.is_none(), "metadata always has a resourceVersion, which comes later");
     out.push(b'}');
 }
 
@@ -169,7 +186,17 @@ fn write_value(value: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
 impl Stored {
     /// Gives the object its revision and turns it into text.
     pub fn new(key: &Key, revision: u64, object: Value) -> Self {
-        Draft::new(object, revision).store(key, revision)
+        Self::with_managers(key, revision, object, None)
+    }
+
+    /// The same for an object whose managers are text already.
+    pub(super) fn with_managers(
+        key: &Key,
+        revision: u64,
+        object: Value,
+        managers: Option<&str>,
+    ) -> Self {
+        Draft::new(object, managers, revision).store(key, revision)
     }
 
     /// An object that is text already.
@@ -189,6 +216,12 @@ impl Stored {
 
     /// The object as a tree.
     pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("stored text was written from a tree")
+    }
+
+    /// The object as a tree without its managers, and their text. They are often the larger part,
+    /// and most changes need no tree of them.
+    pub fn parted(&self) -> Parted {
         serde_json::from_slice(&self.body).expect("stored text was written from a tree")
     }
 }

@@ -16,7 +16,7 @@ fn key(name: &str) -> Key {
 
 fn put(name: &str, expect: Expect, data: &str) -> Write {
     let object = json!({"metadata": {"name": name, "namespace": "ns"}, "data": {"k": data}});
-    Write { key: key(name), expect, object, delete: false, guards: vec![] }
+    Write { key: key(name), expect, object, managers: None, delete: false, guards: vec![] }
 }
 
 fn delete(name: &str, revision: u64) -> Write {
@@ -145,7 +145,14 @@ async fn history_is_bounded_by_its_size_too() {
     let mut revision = store.write(put("a", Expect::Absent, "x")).await.unwrap().revision;
     let other = Key { resource: Arc::from("secrets"), namespace: "ns".into(), name: "s".into() };
     let object = json!({"metadata": {"name": "s"}});
-    let write = Write { key: other, expect: Expect::Absent, object, delete: false, guards: vec![] };
+    let write = Write {
+        key: other,
+        expect: Expect::Absent,
+        object,
+        managers: None,
+        delete: false,
+        guards: vec![],
+    };
     store.write(write).await.unwrap();
     for _ in 0..20 {
         let large = put("a", Expect::Revision(revision), &"x".repeat(3000));

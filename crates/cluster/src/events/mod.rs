@@ -89,7 +89,7 @@ impl Recorder {
         let recorder = Self { inner: inner.clone() };
         let writer = Writer {
             inner,
-            api: api.clone(),
+            api: api.later(),
             component: component.to_owned(),
             instance: instance.to_owned(),
             correlator: Correlator::default(),

@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode, header};
 use kube::client::Body;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::api::{ANSWER_TIMEOUT, retry_after};
@@ -27,8 +27,6 @@ const RETRIES: u32 = 10;
 /// The wait when the server names none, and the longest that is obeyed in one piece.
 const WAIT_DEFAULT: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long the news of the work waits for the work itself.
-const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a client limits itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,14 +60,10 @@ async fn exchange(
 ) -> Result<Response<Body>, kube::Error> {
     // A watch answers for minutes; it neither fills a place nor says anything about latency.
     let watch = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
-    let news = !watch && is_about_events(&request);
     let method = request.method().to_string();
     let mut retries = 0;
     loop {
         let spare = copy(&request);
-        if news {
-            gate.quiet().await;
-        }
         let place = gate.enter(watch).await;
         let sent = Instant::now();
         let response = match tokio::time::timeout(ANSWER_TIMEOUT, client.send(request)).await {
@@ -91,11 +85,6 @@ async fn exchange(
         }
         retries += 1;
     }
-}
-
-/// Whether this makes or changes an Event: `…/events` or `…/events/NAME`.
-fn is_about_events(request: &Request<Body>) -> bool {
-    request.uri().path().rsplit('/').take(2).any(|part| part == "events")
 }
 
 /// The same request once more; `None` if its body can be read only once.
@@ -131,7 +120,6 @@ struct Gate {
 struct Places {
     free: Semaphore,
     state: Mutex<PlacesState>,
-    left: Notify,
     gauge: Option<Gauge>,
 }
 
@@ -167,14 +155,6 @@ impl Gate {
                 Some(until) if until > Instant::now() => tokio::time::sleep_until(until).await,
                 _ => return place,
             }
-        }
-    }
-
-    /// Waits until most places are free, or for a second: in a burst, events take nothing from
-    /// what they tell about.
-    async fn quiet(&self) {
-        if let Some(places) = &self.places {
-            let _ = tokio::time::timeout(NEWS_PATIENCE, places.mostly_free()).await;
         }
     }
 
@@ -218,7 +198,6 @@ impl Places {
         let places = Self {
             free: Semaphore::new(permits),
             state: Mutex::new(PlacesState { adaptive, permits, taken: 0 }),
-            left: Notify::new(),
             gauge: metrics.map(Metrics::in_flight_limit),
         };
         places.update(|_| ());
@@ -229,21 +208,6 @@ impl Places {
         let permit = self.free.acquire().await.expect("the semaphore is never closed");
         self.state.lock().taken += 1;
         Place { places: self, permit: Some(permit) }
-    }
-
-    /// Waits until at most a quarter of the places is taken.
-    async fn mostly_free(&self) {
-        loop {
-            let left = self.left.notified();
-            let free = {
-                let state = self.state.lock();
-                state.taken * 4 <= state.adaptive.limit()
-            };
-            if free {
-                return;
-            }
-            left.await;
-        }
     }
 
     /// Changes the state and makes the number of permits follow the limit.
@@ -274,7 +238,6 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut state = self.places.state.lock();
         state.taken -= 1;
-        self.places.left.notify_one();
         if state.permits > state.adaptive.limit()
             && let Some(permit) = self.permit.take()
         {

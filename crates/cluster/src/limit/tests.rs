@@ -108,13 +108,17 @@ async fn a_server_that_never_relents_is_reported() {
     assert_eq!(server.requests(), 1 + RETRIES as usize);
 }
 
-/// An event is sent after the work if that ends soon, else after a second of patience. Alone it
+/// What can wait is sent after the work if that ends soon, else after a second of patience. Alone it
 /// does not wait.
 #[tokio::test(start_paused = true)]
-async fn events_wait_for_the_work_but_not_for_ever() {
+async fn what_can_wait_lets_the_work_pass_but_not_for_ever() {
     let event = json!({"metadata": {"namespace": "ns", "name": "e"}});
-    for (rounds, soonest, latest) in [(0, 50, 50), (4, 300, 1000), (100, 1050, 1050)] {
-        let api = Server::default().api(Limit::Adaptive);
+    let cases = [(0, 50, 50), (4, 200, 1000), (100, 1050, 1100)];
+    let limits = [Limit::Adaptive, Limit::None];
+    for (limit, (rounds, soonest, latest)) in
+        limits.into_iter().flat_map(|limit| cases.map(|case| (limit, case)))
+    {
+        let api = Server::default().api(limit);
         let work = futures::future::join_all((0..adaptive::MAX).map(|_| async {
             for _ in 0..rounds {
                 get(&api).await;
@@ -123,11 +127,14 @@ async fn events_wait_for_the_work_but_not_for_ever() {
         let news = async {
             tokio::task::yield_now().await;
             let start = Instant::now();
-            api.create::<Event>(&event).await.expect("written");
+            api.later().create::<Event>(&event).await.expect("written");
             start.elapsed().as_millis()
         };
         let (_, took) = tokio::join!(work, news);
-        assert!((soonest..=latest).contains(&took), "{rounds} rounds of work: {took} ms");
+        assert!(
+            (soonest..=latest).contains(&took),
+            "{limit:?}, {rounds} rounds of work: {took} ms"
+        );
     }
 }
 

@@ -1,9 +1,10 @@
 //! Claims stay while a pod on a node names them.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Metrics, Patch, QueueOptions, SharedCaches, WorkQueue, clock,
+    Api, ApiError, Cache, Change, Metrics, Outcome, Patch, QueueOptions, SharedCaches, WorkQueue,
+    clock,
 };
 use longshore_core::{
     attach::resolve::terminated,
@@ -13,17 +14,23 @@ use longshore_core::{
         kinds::{Claim, Pod},
     },
     protect::{
-        Finalizer, UNUSED, finalizer_step, needs_attention, pod_holds_claim, pod_uses_claim,
-        unused_condition,
+        Finalizer, UNUSED, UnusedCondition, finalizer_step, needs_attention, pod_holds_claim,
+        pod_uses_claim, unused_condition,
     },
 };
+use parking_lot::Mutex;
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{apply, live::LivePods, outcome};
 use crate::index::{index_pods, pods_of_claim};
 
 const WORKERS: usize = 8;
+/// In a burst it can wait to be told whether a claim is used, but not longer than this.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+/// And is looked at again after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the loop watches.
 #[derive(Clone)]
@@ -64,6 +71,7 @@ impl ClaimProtection {
             caches: self.caches,
             unused_condition: self.unused_condition,
             live: LivePods::default(),
+            put_off: Mutex::default(),
             queue: WorkQueue::new("pvcprotection", options),
         });
         index_pods(&worker.caches.pods);
@@ -80,7 +88,12 @@ impl ClaimProtection {
         queue
             .run_until(WORKERS, &shutdown, move |key| {
                 let worker = turn.clone();
-                async move { outcome(worker.turn(&key).await) }
+                async move {
+                    match worker.turn(&key).await {
+                        Ok(Some(wait)) => Outcome::After(wait),
+                        result => outcome(result.map(drop)),
+                    }
+                }
             })
             .await;
     }
@@ -91,6 +104,8 @@ struct Worker {
     caches: ClaimProtectionCaches,
     unused_condition: bool,
     live: LivePods,
+    /// Claims whose use is yet to be told of, and since when.
+    put_off: Mutex<HashMap<ObjectKey, Instant>>,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -144,10 +159,17 @@ impl Worker {
         }
     }
 
-    async fn turn(&self, key: &ObjectKey) -> Result<(), ApiError> {
-        let Some(claim) = self.caches.claims.get(key) else { return Ok(()) };
-        if self.unused_condition {
-            self.say_unused(&claim).await?;
+    /// One look at a claim; returns when to look again if something was put off.
+    async fn turn(&self, key: &ObjectKey) -> Result<Option<Duration>, ApiError> {
+        let claim = self.caches.claims.get(key);
+        let condition = claim.as_deref().and_then(|claim| self.unsaid(claim));
+        let again = (condition.is_some() && self.can_wait(key)).then_some(LOOK_AGAIN);
+        if again.is_none() {
+            self.put_off.lock().remove(key);
+        }
+        let Some(claim) = claim else { return Ok(None) };
+        if let Some(condition) = condition.filter(|_| again.is_none()) {
+            self.say_unused(key, &condition).await?;
         }
         let mut step = finalizer_step(&claim.metadata, PVC_PROTECTION, false);
         if step == Finalizer::Remove && self.is_held(&claim).await? {
@@ -157,7 +179,7 @@ impl Worker {
         if let Some(written) = written.filter(|_| step == Finalizer::Add) {
             self.caches.claims.assume(&written);
         }
-        Ok(())
+        Ok(again)
     }
 
     /// The cache is asked first, because its "yes" is enough; its "no" may be late.
@@ -170,11 +192,30 @@ impl Worker {
         Ok(pods.iter().any(|pod| pod_holds_claim(pod, claim)))
     }
 
-    async fn say_unused(&self, claim: &Claim) -> Result<(), ApiError> {
-        let key = claim.metadata.key();
-        let users = pods_of_claim(&self.caches.pods, &key);
+    /// Whether there is more urgent work for now.
+    fn can_wait(&self, key: &ObjectKey) -> bool {
+        if !self.api.is_busy() {
+            return false;
+        }
+        let since = *self.put_off.lock().entry(key.clone()).or_insert_with(Instant::now);
+        since.elapsed() < TELL_AFTER
+    }
+
+    /// What the claim does not say of its use yet.
+    fn unsaid(&self, claim: &Claim) -> Option<UnusedCondition> {
+        if !self.unused_condition {
+            return None;
+        }
+        let users = pods_of_claim(&self.caches.pods, &claim.metadata.key());
         let used = users.iter().any(|pod| pod_uses_claim(pod, claim));
-        let Some(condition) = unused_condition(claim, used) else { return Ok(()) };
+        unused_condition(claim, used)
+    }
+
+    async fn say_unused(
+        &self,
+        key: &ObjectKey,
+        condition: &UnusedCondition,
+    ) -> Result<(), ApiError> {
         let patch = json!({"status": {"conditions": [{
             "type": UNUSED,
             "status": condition.status,
@@ -182,7 +223,7 @@ impl Worker {
             "message": condition.message,
             "lastTransitionTime": clock::seconds(clock::now()),
         }]}});
-        match self.api.patch_status::<Claim>(&key, Patch::Strategic(&patch)).await {
+        match self.api.patch_status::<Claim>(key, Patch::Strategic(&patch)).await {
             Ok(written) => self.caches.claims.assume(&written),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),

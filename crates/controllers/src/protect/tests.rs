@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use longshore_cluster::Api;
 use longshore_core::model::{
     ObjectKey,
     keys::finalizers::{PV_PROTECTION, PVC_PROTECTION, VAC_PROTECTION},
-    kinds::{Claim, Pod, Volume, VolumeAttributesClass},
+    kinds::{Claim, Pod, Secret, Volume, VolumeAttributesClass},
 };
 use serde_json::json;
 
@@ -16,7 +17,11 @@ use super::{
 use crate::testing::{Bench, Process, key};
 
 fn start(bench: &Bench) -> Process {
-    let mut process = bench.process();
+    start_with(bench, Api::new(bench.api.client().clone()))
+}
+
+fn start_with(bench: &Bench, api: Api) -> Process {
+    let mut process = bench.process_with(api);
     let (api, caches) = (process.api.clone(), process.caches.clone());
     let claims = ClaimProtection {
         api: api.clone(),
@@ -115,6 +120,52 @@ async fn claims_say_whether_they_are_used() {
     bench.until::<Claim>(&key("data"), says("False")).await;
     bench.delete::<Pod>(&key("web")).await;
     bench.until::<Claim>(&key("data"), says("True")).await;
+}
+
+/// While much else is under way a claim's use is told of a few seconds later, and its protection is
+/// taken off as quickly as ever.
+#[tokio::test(start_paused = true)]
+async fn in_a_burst_only_the_use_of_claims_waits() {
+    let said = |claim: &Claim| claim.status.conditions.iter().any(|one| one.kind == "Unused");
+    for (busy, early, late) in [(5, false, true), (4, true, true)] {
+        let bench = Bench::start().await;
+        let process = start_with(&bench, slow_secrets(&bench));
+        let under_way = (0..busy).map(|_| {
+            let api = process.api.clone();
+            tokio::spawn(async move { api.get::<Secret>(&key("slow")).await.map(drop) })
+        });
+        let under_way: Vec<_> = under_way.collect();
+        bench.pass(Duration::from_secs(1)).await;
+        bench.claim("data", "").await;
+        bench.bind("data", "pv1", "h1").await;
+        bench.pass(Duration::from_secs(3)).await;
+        let claim = bench.get::<Claim>(&key("data")).await.expect("it is there");
+        assert_eq!(said(&claim), early, "{busy} under way, after three seconds");
+        bench.claim("gone", "").await;
+        bench.until::<Claim>(&key("gone"), protected).await;
+        bench.delete::<Claim>(&key("gone")).await;
+        bench.pass(Duration::from_secs(1)).await;
+        assert!(bench.get::<Claim>(&key("gone")).await.is_none(), "{busy} under way");
+        bench.pass(Duration::from_secs(3)).await;
+        let claim = bench.get::<Claim>(&key("data")).await.expect("it is there");
+        assert_eq!(said(&claim), late, "{busy} under way, after seven seconds");
+        under_way.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// An API that takes a minute to show a secret.
+fn slow_secrets(bench: &Bench) -> Api {
+    let client = bench.api.client().clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        async move {
+            if request.uri().path().contains("/secrets/") {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            client.send(request).await
+        }
+    });
+    Api::new(kube::Client::new(service, "default"))
 }
 
 #[tokio::test(start_paused = true)]

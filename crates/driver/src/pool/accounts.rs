@@ -12,6 +12,9 @@ use crate::extents;
 
 /// How long a sum of free space is believed while volumes are created in quick succession.
 const ESTIMATE_AGE: Duration = Duration::from_millis(100);
+/// A sum that took long is believed for so many times as long: summing up is never most of the work,
+/// however many volumes there are.
+const ESTIMATE_WORTH: u32 = 20;
 
 /// How much work a sum is worth.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +48,8 @@ impl Promise {
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     pub(super) reserved: HashMap<String, Promise>,
-    /// The pool when last summed up, with what was promised since; wrong by what others did.
+    /// The pool when last summed up, with what was promised since, and until when that is believed.
+    /// It is wrong by what others did, and never has less promised than there is.
     estimate: Option<(Instant, View)>,
 }
 
@@ -85,6 +89,7 @@ impl Pool {
             // Another process makes and deletes volumes here, so nothing is known for long.
             accounts.reserved = self.promises()?;
         }
+        let began = Instant::now();
         let (mut reserved_bytes, mut owed_bytes) = (0, 0);
         for (id, promise) in &accounts.reserved {
             let (size, allocated) = self.measure(id)?;
@@ -106,7 +111,8 @@ impl Pool {
             reserved_bytes,
             owed_bytes,
         };
-        accounts.estimate = Some((Instant::now(), view));
+        let believed = ESTIMATE_AGE.max(began.elapsed() * ESTIMATE_WORTH);
+        accounts.estimate = Some((Instant::now() + believed, view));
         Ok(view)
     }
 
@@ -175,7 +181,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let overcommit = overcommit.max(self.overcommit);
         let fits = |view: &View| capacity::allocatable_bytes(view, overcommit) >= bytes;
-        let fresh = |(at, view): &(Instant, View)| at.elapsed() < ESTIMATE_AGE && fits(view);
+        let fresh = |(until, view): &(Instant, View)| Instant::now() < *until && fits(view);
         let mut view = match accounts.estimate.filter(fresh) {
             Some((_, view)) => view,
             None => self.sum_up(accounts, Care::Quick)?,
@@ -201,9 +207,7 @@ impl Pool {
     }
 
     pub(super) fn release(&self, id: &str) {
-        let mut accounts = self.accounts.lock();
-        if accounts.reserved.remove(id).is_some() {
-            accounts.estimate = None;
-        }
+        // The estimate still counts it: too much promised is no harm, and is looked into when it matters.
+        self.accounts.lock().reserved.remove(id);
     }
 }

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
+    flushes: Flushes,
 }
 
 impl Dir {
@@ -34,7 +36,7 @@ impl Dir {
         if stat.st_mode & 0o077 != 0 {
             rustix::fs::fchmod(&fd, Mode::RWXU)?;
         }
-        Ok(Self { fd })
+        Ok(Self { fd, flushes: Flushes::default() })
     }
 
     /// Opens the regular file `name`.
@@ -127,9 +129,10 @@ impl Dir {
         Ok(names)
     }
 
-    /// Makes every earlier create, rename and remove durable.
+    /// Makes every earlier create, rename and remove durable. Those who ask at the same time share
+    /// one flush.
     pub fn sync(&self) -> std::io::Result<()> {
-        Ok(rustix::fs::fsync(&self.fd)?)
+        Ok(self.flushes.join(|| rustix::fs::fsync(&self.fd))?)
     }
 
     /// Size and free bytes of the filesystem, as an ordinary writer sees them.
@@ -157,6 +160,47 @@ impl Dir {
     }
 }
 
+/// Flushes of one directory, counted from 1. Whoever asks needs one that begins after that.
+#[derive(Debug, Default)]
+struct Flushes {
+    state: Mutex<FlushState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FlushState {
+    begun: u64,
+    ended: u64,
+    /// The last one that failed. What it did not flush, a later one may not flush either.
+    failed: Option<(u64, Errno)>,
+}
+
+impl Flushes {
+    fn join(&self, flush: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let needed = state.begun + 1;
+        while state.ended < state.begun {
+            self.ended.wait(&mut state);
+            match state.failed {
+                Some((number, error)) if number >= needed => return Err(error),
+                _ if state.ended >= needed => return Ok(()),
+                _ => {}
+            }
+        }
+        state.begun += 1;
+        let number = state.begun;
+        drop(state);
+        let flushed = flush();
+        let mut state = self.state.lock();
+        state.ended = number;
+        if let Err(error) = flushed {
+            state.failed = Some((number, error));
+        }
+        self.ended.notify_all();
+        flushed
+    }
+}
+
 /// Room on the filesystem below a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
@@ -164,4 +208,43 @@ pub struct Space {
     pub total_bytes: u64,
     /// Bytes still free.
     pub free_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Each change is flushed by a flush that began after it, and many share one. A flush that fails
+    /// fails for all who relied on it.
+    #[test]
+    fn flushes_are_shared_and_begin_after_the_change() {
+        let (flushes, changes, flushed) =
+            (Flushes::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let count = AtomicU64::new(0);
+        let flush = || {
+            let seen = changes.load(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+            flushed.fetch_max(seen, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let mine = changes.fetch_add(1, Ordering::SeqCst) + 1;
+                        flushes.join(flush).expect("flushed");
+                        assert!(flushed.load(Ordering::SeqCst) >= mine);
+                    }
+                });
+            }
+        });
+        let count = count.into_inner();
+        assert!(count < 400, "{count} flushes for 800 changes");
+        assert_eq!(flushes.join(|| Err(Errno::IO)), Err(Errno::IO));
+        assert_eq!(flushes.join(|| Ok(())), Ok(()));
+    }
 }

@@ -1,11 +1,25 @@
-//! Gives memory back that a burst has left behind.
+//! The allocator, and giving memory back that a burst has left behind.
+//!
+//! Objects are trees of small pieces that are made by one thread and dropped by another. jemalloc takes
+//! about half the time for that which glibc takes, and needs no more room.
 //!
 //! The allocator keeps what was freed between things that are still in use. A sidecar that made a
 //! thousand volumes an hour ago has no need of it.
 
-use std::time::Duration;
+use std::{ffi::CStr, ptr, time::Duration};
 
+use tikv_jemallocator::Jemalloc;
 use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
+/// Read by the allocator when it starts: few arenas, since each keeps something for later.
+#[expect(unsafe_code, reason = "the allocator finds its settings by this symbol")]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+pub static SETTINGS: Option<&'static u8> = Some(&c"narenas:2".to_bytes()[0]);
+/// 4096 stands for all arenas.
+const PURGE_ALL: &CStr = c"arena.4096.purge";
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// KiB it has to have grown by since memory was last given back.
@@ -32,16 +46,23 @@ fn private() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-#[cfg(target_env = "gnu")]
-#[expect(unsafe_code, reason = "glibc's allocator has no safe wrapper for this")]
+#[expect(unsafe_code, reason = "the allocator's controls are C functions")]
 fn trim() {
-    // SAFETY: takes the allocator's own locks and changes nothing that is in use.
-    unsafe { libc::malloc_trim(0) };
+    // SAFETY: the name ends with a zero byte, nothing is read or written through the other pointers,
+    // and purging changes nothing that is in use.
+    let refused = unsafe {
+        tikv_jemalloc_sys::mallctl(
+            PURGE_ALL.as_ptr(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
+            0,
+        )
+    };
+    if refused != 0 {
+        tracing::debug!(code = refused, "the allocator gave no memory back");
+    }
 }
-
-/// Other allocators give back by themselves.
-#[cfg(not(target_env = "gnu"))]
-fn trim() {}
 
 #[cfg(test)]
 mod tests {

@@ -80,12 +80,6 @@ pub struct Figures {
 
 /// Runs the comparison.
 pub fn bench(args: &[String]) -> Result<()> {
-    if cfg!(debug_assertions) {
-        // The load generator must not be what is measured.
-        let own = ["run", "--release", "--package", "xtask", "--", "bench", "api"];
-        let line: Vec<&str> = own.into_iter().chain(args.iter().map(String::as_str)).collect();
-        return crate::run::cargo(&line, &[]);
-    }
     let args = Args::read(args)?;
     let missing: Vec<Tool> = [Tool::Etcd, Tool::KubeApiserver]
         .into_iter()
