@@ -68,6 +68,23 @@ fn trim() {
 mod tests {
     use super::*;
 
+    #[test]
+    #[expect(unsafe_code, reason = "the allocator's controls are C functions")]
+    fn the_allocator_has_read_its_settings() {
+        let (mut arenas, mut size) = (0_u32, size_of::<u32>());
+        // SAFETY: the name ends with a zero byte, and the answer is an unsigned int.
+        let refused = unsafe {
+            tikv_jemalloc_sys::mallctl(
+                c"opt.narenas".as_ptr(),
+                (&raw mut arenas).cast(),
+                &raw mut size,
+                ptr::null_mut(),
+                0,
+            )
+        };
+        assert_eq!((refused, arenas), (0, 2));
+    }
+
     /// All but the last of many small pieces are freed: the heap's top stays in use, so nothing is
     /// given back by itself.
     #[test]
