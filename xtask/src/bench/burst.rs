@@ -126,8 +126,7 @@ pub fn with_instance<T>(
     measure: impl FnOnce(&Program, &Path) -> Result<T>,
 ) -> Result<T> {
     let home = tempfile::Builder::new().prefix("longshore-burst-").tempdir_in(dir)?;
-    spread(home.path());
-    let (data, log) = (home.path().join("data"), home.path().join("log"));
+    let (data, log) = (place_apart(home.path()), home.path().join("log"));
     let mut command = Command::new(binary);
     command.args(["up", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&data);
     let mut program = Program::start("longshore up", command, &log, Lifetime::Owner)?;
@@ -141,11 +140,14 @@ pub fn with_instance<T>(
     Ok(figures)
 }
 
-/// Has ext4 put each round's files into a place of their own. Where it has no journal it does not use
-/// the inodes of deleted files for minutes, and looks at each of them whenever a file is made: a round
-/// would pay for the deletions of the one before. Other filesystems know no such flag.
-fn spread(home: &Path) {
+/// A directory, yet to be made, that ext4 puts elsewhere on the disk in each round. Where it has no
+/// journal it does not use the inodes of deleted files for minutes, and looks at each of them whenever a
+/// file is made: a round would pay for the deletions of the one before. ext4 goes by the name, so that
+/// is the random end of `home`'s; other filesystems know no such flag.
+fn place_apart(home: &Path) -> PathBuf {
     let _ = Command::new("chattr").arg("+T").arg(home).output();
+    let name = home.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    home.join(name.rsplit('-').next().unwrap_or("data"))
 }
 
 /// Requests so far that change something.
