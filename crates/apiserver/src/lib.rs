@@ -125,6 +125,10 @@ pub struct Config {
     pub namespace_grace: Duration,
 }
 
+/// Who a client in this process is, unless it says otherwise.
+const ADMIN: &str = "system:admin";
+const ADMIN_GROUPS: [&str; 2] = [MASTERS, "system:authenticated"];
+
 /// Long enough for a person's next command, short enough to wait for.
 const NAMESPACE_GRACE: Duration = Duration::from_secs(2);
 
@@ -339,7 +343,12 @@ impl ApiServer {
 
     /// A client of the administrator, without a socket.
     pub fn client(&self) -> kube::Client {
-        self.client_as("system:admin", [MASTERS, "system:authenticated"])
+        self.client_as(ADMIN, ADMIN_GROUPS)
+    }
+
+    /// The service behind [`Self::client`].
+    pub fn service(&self) -> http::Service {
+        self.service_as(Identity::new(ADMIN, ADMIN_GROUPS))
     }
 
     /// A client of any user, without a socket.

@@ -1,6 +1,7 @@
 //! `metadata.managedFields`: who set which fields.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::merge::Changes;
@@ -55,6 +56,82 @@ pub struct Writer<'a> {
     pub now: &'a str,
 }
 
+/// A set of fields that may still be text.
+#[derive(Debug, Clone)]
+enum Fields {
+    /// As objects carry it.
+    Text(Box<RawValue>),
+    Set(FieldSet),
+}
+
+impl Fields {
+    const NONE: &str = "{}";
+
+    /// The set; text that is none stands for an empty one.
+    fn read(&self) -> FieldSet {
+        match self {
+            Self::Set(set) => set.clone(),
+            Self::Text(text) => {
+                let mut set: FieldSet = serde_json::from_str(text.get()).unwrap_or_default();
+                // The object itself is nobody's.
+                set.own = false;
+                set
+            }
+        }
+    }
+
+    fn set(&mut self) -> &mut FieldSet {
+        if let Self::Text(_) = self {
+            *self = Self::Set(self.read());
+        }
+        match self {
+            Self::Set(set) => set,
+            Self::Text(_) => unreachable!("it has just been read"),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.get() == Self::NONE,
+            Self::Set(set) => set.is_empty(),
+        }
+    }
+
+    /// Whether it may share a member with another set. Text is not read for that: a member of it is
+    /// there by its name and those above.
+    fn may_share(&self, other: &FieldSet) -> bool {
+        fn below(text: &str, set: &FieldSet) -> bool {
+            set.children.iter().any(|(name, child)| {
+                // What would be written with escapes is not looked for.
+                let plain =
+                    !name.contains(|c: char| c == '"' || c == '\\' || !(' '..='~').contains(&c));
+                (!plain || text.contains(name.as_str())) && (child.own || below(text, child))
+            })
+        }
+        match self {
+            Self::Text(text) => below(text.get(), other),
+            Self::Set(_) => true,
+        }
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => text.serialize(serializer),
+            Self::Set(set) => set.serialize(serializer),
+        }
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Self) -> bool {
+        self.read() == other.read()
+    }
+}
+
+impl Eq for Fields {}
+
 /// One manager's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
@@ -63,7 +140,7 @@ struct Entry {
     api_version: String,
     subresource: String,
     time: String,
-    set: FieldSet,
+    fields: Fields,
 }
 
 impl Entry {
@@ -80,7 +157,7 @@ impl Entry {
             api_version: text("apiVersion"),
             subresource: text("subresource"),
             time: text("time"),
-            set: FieldSet::parse(&value["fieldsV1"])?,
+            fields: Fields::Set(FieldSet::parse(&value["fieldsV1"])?),
         })
     }
 
@@ -88,7 +165,7 @@ impl Entry {
         let mut value = json!({
             "manager": self.manager, "operation": if self.apply { "Apply" } else { "Update" },
             "apiVersion": self.api_version, "fieldsType": "FieldsV1",
-            "fieldsV1": self.set.to_value(),
+            "fieldsV1": self.fields.read().to_value(),
         });
         if !self.time.is_empty() {
             value["time"] = json!(self.time);
@@ -122,20 +199,19 @@ struct EntryText {
     #[serde(default)]
     time: String,
     #[serde(rename = "fieldsV1")]
-    fields: FieldSet,
+    fields: Box<RawValue>,
 }
 
 impl EntryText {
     fn entry(self) -> Option<Entry> {
-        let Self { manager, operation, api_version, subresource, time, fields: mut set } = self;
+        let Self { manager, operation, api_version, subresource, time, fields } = self;
         let apply = match operation.as_str() {
             "Apply" => true,
             "Update" => false,
             _ => return None,
         };
-        // The object itself is nobody's.
-        set.own = false;
-        Some(Entry { manager, apply, api_version, subresource, time, set })
+        let fields = Fields::Text(fields);
+        Some(Entry { manager, apply, api_version, subresource, time, fields })
     }
 }
 
@@ -146,7 +222,7 @@ struct EntryShown<'a> {
     api_version: &'a str,
     fields_type: &'a str,
     #[serde(rename = "fieldsV1")]
-    fields: &'a FieldSet,
+    fields: &'a Fields,
     manager: &'a str,
     operation: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -160,7 +236,7 @@ impl<'a> From<&'a Entry> for EntryShown<'a> {
         Self {
             api_version: &entry.api_version,
             fields_type: "FieldsV1",
-            fields: &entry.set,
+            fields: &entry.fields,
             manager: &entry.manager,
             operation: if entry.apply { "Apply" } else { "Update" },
             subresource: &entry.subresource,
@@ -202,7 +278,7 @@ impl Managers {
             api_version: writer.api_version.into(),
             subresource: writer.subresource.into(),
             time: writer.now.into(),
-            set,
+            fields: Fields::Set(set),
         }])
     }
 
@@ -219,19 +295,20 @@ impl Managers {
             api_version: api_version.into(),
             subresource: String::new(),
             time: now.into(),
-            set: everything,
+            fields: Fields::Set(everything),
         }])
     }
 
     /// The fields of a writer so far.
     pub fn of(&self, writer: Writer<'_>) -> FieldSet {
-        self.0.iter().find(|e| e.is(writer)).map(|e| e.set.clone()).unwrap_or_default()
+        self.0.iter().find(|e| e.is(writer)).map(|e| e.fields.read()).unwrap_or_default()
     }
 
     /// The fields of everybody else.
     pub fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
         let mut all = FieldSet::default();
-        self.0.iter().filter(|entry| !entry.is(writer)).for_each(|entry| all.union(&entry.set));
+        let others = self.0.iter().filter(|entry| !entry.is(writer));
+        others.for_each(|entry| all.union(&entry.fields.read()));
         all
     }
 
@@ -246,7 +323,7 @@ impl Managers {
             if !entry.apply {
                 who.push_str(&format!(" using {}", entry.api_version));
             }
-            (who, entry.set.intersection(changed))
+            (who, entry.fields.read().intersection(changed))
         });
         held.filter(|(_, set)| !set.is_empty()).collect()
     }
@@ -255,13 +332,17 @@ impl Managers {
     /// Appliers own exactly what they sent.
     pub fn note(&mut self, writer: Writer<'_>, changes: &Changes, applied: Option<FieldSet>) {
         for entry in self.0.iter_mut().filter(|entry| !entry.is(writer)) {
-            entry.set.subtract(&changes.set);
-            entry.set.subtract(&changes.gone);
+            for lost in [&changes.set, &changes.gone] {
+                if entry.fields.may_share(lost) {
+                    entry.fields.set().subtract(lost);
+                }
+            }
         }
-        let before = self.of(writer);
         // An apply counts when it changes the object, any other write when it takes or loses fields.
         // Who applies what is there already is a manager without a time.
         let changed = !changes.set.is_empty() || !changes.gone.is_empty();
+        let own = self.0.iter_mut().find(|entry| entry.is(writer));
+        let before = own.as_ref().map(|entry| entry.fields.read()).unwrap_or_default();
         let mut set = applied.unwrap_or_else(|| {
             let mut set = before.clone();
             set.subtract(&changes.gone);
@@ -269,13 +350,13 @@ impl Managers {
             set
         });
         strip(&mut set);
-        match self.0.iter_mut().find(|entry| entry.is(writer)) {
+        match own {
             Some(entry) => {
                 if (writer.apply && changed) || (!writer.apply && set != before) {
                     entry.time = writer.now.into();
                 }
                 entry.api_version = writer.api_version.into();
-                entry.set = set;
+                entry.fields = Fields::Set(set);
             }
             None => self.0.push(Entry {
                 manager: writer.manager.into(),
@@ -283,10 +364,10 @@ impl Managers {
                 api_version: writer.api_version.into(),
                 subresource: writer.subresource.into(),
                 time: if changed || !writer.apply { writer.now.into() } else { String::new() },
-                set,
+                fields: Fields::Set(set),
             }),
         }
-        self.0.retain(|entry| !entry.set.is_empty());
+        self.0.retain(|entry| !entry.fields.is_empty());
         self.sum_up();
     }
 
@@ -305,7 +386,7 @@ impl Managers {
             kept.manager = ANCIENT.into();
             kept.subresource = String::new();
             kept.time = gone.time.clone().max(kept.time.clone());
-            kept.set.union(&gone.set);
+            kept.fields.set().union(&gone.fields.read());
             self.0.remove(next);
         }
     }
@@ -400,6 +481,43 @@ mod tests {
     }
 
     #[test]
+    fn managers_read_from_text_are_the_same_after_each_write() {
+        let list = json!([
+            {"manager": "a", "operation": "Update", "apiVersion": "v1", "time": "t0", "fieldsType": "FieldsV1",
+             "fieldsV1": {"f:spec": {"f:size": {}, "f:modes": {}}}},
+            {"manager": "b", "operation": "Update", "apiVersion": "v1", "time": "t0", "fieldsType": "FieldsV1",
+             "fieldsV1": {"f:status": {".": {}, "f:size": {}, "f:conditions": {"k:{\"type\":\"A\"}": {".": {}, "f:x": {}}}}}},
+            {"manager": "c", "operation": "Apply", "apiVersion": "v1", "time": "t0", "fieldsType": "FieldsV1",
+             "fieldsV1": {"f:metadata": {"f:labels": {"f:é": {}, "f:q\"": {}}}}},
+        ]);
+        let writes = [
+            json!({"f:status": {"f:size": {}}}),
+            json!({"f:spec": {"f:size": {}}}),
+            json!({"f:other": {"f:size": {}}}),
+            json!({"f:status": {"f:conditions": {"k:{\"type\":\"A\"}": {".": {}, "f:x": {}}}}}),
+            json!({"f:metadata": {"f:labels": {"f:é": {}}}}),
+            json!({"f:metadata": {"f:labels": {"f:q\"": {}}}}),
+            json!({"f:status": {}}),
+        ];
+        for write in writes {
+            for gone in [false, true] {
+                let (mut set, mut lost) = (set(write.clone()), FieldSet::default());
+                if gone {
+                    std::mem::swap(&mut set, &mut lost);
+                }
+                let changes = Changes { set, gone: lost };
+                for manager in ["a", "b", "new"] {
+                    let mut read = Managers::parse(&list).unwrap();
+                    let mut text = Managers::parse_text(&list.to_string()).unwrap();
+                    read.note(writer(manager, false), &changes, None);
+                    text.note(writer(manager, false), &changes, None);
+                    assert_eq!(text.to_text(), read.to_text(), "{manager} writes {write}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_gone_belongs_to_nobody() {
         let mut managers = Managers::default();
         managers.note(writer("a", false), &changes(json!({"f:x": {}})), None);
@@ -417,7 +535,7 @@ mod tests {
         }
         assert_eq!(managers.0.len(), MAX_UPDATERS);
         let ancient = managers.0.iter().find(|e| e.manager == ANCIENT).unwrap();
-        assert_eq!(ancient.set.children.len(), 6);
+        assert_eq!(ancient.fields.read().children.len(), 6);
     }
 
     #[test]

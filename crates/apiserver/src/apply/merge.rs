@@ -133,8 +133,11 @@ fn fields(
         let (mut below, mut lost) = (FieldSet::default(), FieldSet::default());
         let (a, b) = (pick(old).or(standing), pick(new).or(standing));
         walk(inner, a, b, &mut below, &mut lost);
-        set.insert(field(name), below);
-        gone.insert(field(name), lost);
+        for (found, within) in [(below, &mut *set), (lost, &mut *gone)] {
+            if !found.is_empty() {
+                within.children.insert(field(name), found);
+            }
+        }
     }
 }
 

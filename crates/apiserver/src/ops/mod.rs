@@ -235,6 +235,17 @@ pub(crate) fn decode(
     doubles: &[String],
     options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
+    decode_with(resource, body, doubles, options, |_| {})
+}
+
+/// The same with a step before defaults are filled in.
+fn decode_with(
+    resource: &Resource,
+    body: Value,
+    doubles: &[String],
+    options: WriteOptions<'_>,
+    complete: impl FnOnce(&mut Value),
+) -> ApiResult<(Value, Vec<String>)> {
     if !body.is_object() {
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
@@ -248,6 +259,7 @@ pub(crate) fn decode(
         .chain(doubles.iter().map(|path| format!("duplicate field {path:?}")))
         .collect();
     let mut object = decoded.object;
+    complete(&mut object);
     resource.strategy.default(&mut object);
     match options.validation {
         FieldValidation::Ignore => Ok((object, Vec::new())),

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use super::apply::Track;
 use super::{
-    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, judge,
-    write_failed,
+    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, decode_with,
+    judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::extent::{check_extent, leaves_room, too_deep};
@@ -113,7 +113,7 @@ impl Core {
         } else {
             (resource.show(stored.value()), None)
         };
-        let (sent, mut warnings) = make(resource, &old, source, options)?;
+        let (sent, mut warnings) = make(resource, &old, source, options, apart)?;
         check_identity(target, &sent, &old, source)?;
         check_version(target, &sent, stored, resource.traits().unconditional_update)?;
         let track = match apart {
@@ -279,24 +279,52 @@ pub(super) fn copy_field(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// The object as the client wants it.
+/// The object as the client wants it. `spare`: parts that are as they were need no second look.
 fn make(
     resource: &Resource,
     old: &Value,
     source: &Source,
     options: WriteOptions<'_>,
+    spare: bool,
 ) -> ApiResult<(Value, Vec<String>)> {
     match source {
+        Source::Whole { body, doubles } if spare => {
+            decode_changed(resource, body, old, doubles, options)
+        }
         Source::Whole { body, doubles } => decode(resource, body.clone(), doubles, options),
         Source::Patch(patch) => {
             let mut typed = old.clone();
             typed["kind"] = resource.kind.clone().into();
             typed["apiVersion"] = resource.api_version().into();
+            if spare {
+                return decode_changed(resource, &patch.apply(typed)?, old, &[], options);
+            }
             let patched = patch.apply(typed.clone())?;
             decode(resource, patched, &[], options)
                 .map_err(|status| as_patch_error(status, resource, patch, typed))
         }
     }
+}
+
+/// Decodes the parts of an object (`spec`, `status`, …) that differ from what is stored. The others were
+/// decoded when they were stored.
+fn decode_changed(
+    resource: &Resource,
+    object: &Value,
+    old: &Value,
+    doubles: &[String],
+    options: WriteOptions<'_>,
+) -> ApiResult<(Value, Vec<String>)> {
+    let parts = object.as_object().into_iter().flatten();
+    let (kept, changed): (Vec<_>, Vec<_>) =
+        parts.partition(|(name, part)| old.get(*name) == Some(part));
+    let copies = |(name, part): (&String, &Value)| (name.clone(), part.clone());
+    let changed = Value::Object(changed.into_iter().map(copies).collect());
+    decode_with(resource, changed, doubles, options, |decoded| {
+        if let Value::Object(decoded) = decoded {
+            decoded.extend(kept.into_iter().map(copies));
+        }
+    })
 }
 
 /// A patch whose result is no object of the kind is invalid, not undecodable.

@@ -13,6 +13,7 @@ mod state;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
@@ -28,6 +29,12 @@ use state::{Draft, State};
 const MAX_BATCH: usize = 512;
 /// A batch takes no more entries when it holds so much.
 const MAX_BATCH_BYTES: usize = 4 << 20;
+
+/// A batch of more entries than this comes from many writers at once.
+const CROWD: usize = 3;
+/// What the next batch waits for more of them. Each flush costs the processor about as much as a write, and
+/// who is answered together comes back together.
+const LINGER: Duration = Duration::from_millis(1);
 
 /// Bounds on what is kept of the past, for watches and consistent pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -356,8 +363,13 @@ impl Store {
 /// The writer thread: takes what has gathered, makes it durable, shows it, answers.
 fn write_batches(shared: &Shared, mut journal: Box<dyn Journal>, queue: &mpsc::Receiver<Pending>) {
     let mut full = false;
+    let mut crowded = false;
     while let Ok(first) = queue.recv() {
+        if crowded {
+            std::thread::sleep(LINGER);
+        }
         let batch = gather(first, queue);
+        crowded = batch.len() > CROWD;
         let entries: Vec<Entry<'_>> = batch.iter().map(|p| Entry::of(&p.event)).collect();
         let result = journal.commit(&entries);
         drop(entries);
