@@ -1,23 +1,26 @@
 //! Splits a streamed answer into lines, one watch event each.
 
+use std::collections::VecDeque;
+
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use kube::client::Body;
 
+use crate::api::AnswerBody;
 use crate::error::{ApiError, Target};
 
 /// The lines of a streamed answer. Reading is safe to cancel.
 pub(crate) struct Lines {
     at: Target,
-    body: Body,
-    buffer: BytesMut,
-    /// Where the search for the next newline goes on; all before it has none.
-    searched: usize,
+    body: AnswerBody,
+    /// Whole lines.
+    lines: VecDeque<Bytes>,
+    /// A line that has no end yet.
+    begun: BytesMut,
 }
 
 impl Lines {
-    pub(crate) fn new(at: Target, body: Body) -> Self {
-        Self { at, body, buffer: BytesMut::new(), searched: 0 }
+    pub(crate) fn new(at: Target, body: AnswerBody) -> Self {
+        Self { at, body, lines: VecDeque::new(), begun: BytesMut::new() }
     }
 
     pub(crate) fn at(&self) -> &Target {
@@ -35,7 +38,7 @@ impl Lines {
                 None => return Ok(None),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
+                        self.take_in(data);
                     }
                 }
                 Some(Err(e)) => {
@@ -45,33 +48,70 @@ impl Lines {
         }
     }
 
+    /// Whole lines, which is what most servers send, are taken as they are; the beginning of a line
+    /// waits for its rest.
+    fn take_in(&mut self, mut data: Bytes) {
+        if !self.begun.is_empty() {
+            let end = memchr::memchr(b'\n', &data).map_or(data.len(), |end| end + 1);
+            self.begun.extend_from_slice(&data.split_to(end));
+            if self.begun.last() != Some(&b'\n') {
+                return;
+            }
+            self.lines.push_back(self.begun.split().freeze());
+        }
+        let end = memchr::memrchr(b'\n', &data).map_or(0, |end| end + 1);
+        self.begun.extend_from_slice(&data[end..]);
+        data.truncate(end);
+        self.lines.push_back(data);
+    }
+
     fn take_line(&mut self) -> Option<Bytes> {
-        loop {
-            let rest = &self.buffer[self.searched..];
-            let Some(found) = rest.iter().position(|b| *b == b'\n') else {
-                self.searched = self.buffer.len();
-                return None;
+        while let Some(lines) = self.lines.front_mut() {
+            let Some(end) = memchr::memchr(b'\n', lines) else {
+                self.lines.pop_front();
+                continue;
             };
-            let line = self.buffer.split_to(self.searched + found + 1).freeze();
-            self.searched = 0;
-            let line = line.slice(..line.len() - 1);
+            let line = lines.split_to(end + 1).slice(..end);
             if !line.trim_ascii().is_empty() {
                 return Some(line);
             }
         }
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::Full;
+
     use super::*;
+
+    fn lines(body: &'static [u8]) -> Lines {
+        let body = Full::from(body).map_err(std::io::Error::other).boxed_unsync();
+        Lines::new(Target::new("watch", "pods"), body)
+    }
 
     #[tokio::test]
     async fn a_cut_last_line_is_dropped() {
-        let body = Body::from(b"one\n\ntwo\nthr".to_vec());
-        let mut lines = Lines::new(Target::new("watch", "pods"), body);
+        let mut lines = lines(b"one\n\ntwo\nthr");
         assert_eq!(lines.next().await.expect("line").as_deref(), Some(&b"one"[..]));
         assert_eq!(lines.next().await.expect("line").as_deref(), Some(&b"two"[..]));
         assert_eq!(lines.next().await.expect("end"), None);
+    }
+
+    #[test]
+    fn lines_come_whole_however_they_are_cut() {
+        let text = b"one\n\ntwo\nthree\n";
+        for first in 0..text.len() {
+            for second in first..text.len() {
+                let mut lines = lines(b"");
+                let mut seen = Vec::new();
+                for part in [&text[..first], &text[first..second], &text[second..]] {
+                    lines.take_in(Bytes::from_static(part));
+                    seen.extend(std::iter::from_fn(|| lines.take_line()));
+                }
+                assert_eq!(seen, ["one", "two", "three"], "cut at {first} and {second}");
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! into slim records. A loop that writes hands the answer to [`Cache::assume`], so that its next
 //! look is not older than its own write.
 
+mod recent;
 mod reflect;
 mod shared;
 mod store;
@@ -21,7 +22,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Api, ListParams};
+use crate::api::{Api, ListParams, key_of};
+use recent::Recent;
 pub use shared::SharedCaches;
 use store::Store;
 
@@ -131,6 +133,7 @@ struct Inner<T> {
     /// the same order. Taken before `store`, never after.
     subscribers: Mutex<Vec<Subscriber<T>>>,
     synced: watch::Sender<bool>,
+    recent: Mutex<Recent>,
 }
 
 impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
@@ -149,6 +152,7 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
             store: RwLock::new(Store::new()),
             subscribers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
+            recent: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -244,6 +248,23 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         if !foreign {
             self.inner.store.write().assume(object, !scope.is_selective());
         }
+    }
+
+    /// Keeps the answer to our own write for a while, whole, for [`Self::take_written`]. Does nothing
+    /// before [`Self::want_written`].
+    pub fn keep_written(&self, written: Value) {
+        self.inner.recent.lock().keep(key_of(&written), written);
+    }
+
+    /// From now on answers are kept: somebody will ask for them.
+    pub fn want_written(&self) {
+        self.inner.recent.lock().want();
+    }
+
+    /// The whole object, if it was kept and its version is this one: as good as reading it.
+    #[must_use]
+    pub fn take_written(&self, key: &ObjectKey, version: &str) -> Option<Value> {
+        self.inner.recent.lock().take(key, version)
     }
 
     /// Applies changes to the store and tells the subscribers.

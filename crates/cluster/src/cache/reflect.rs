@@ -6,11 +6,13 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use longshore_core::model::{HasMeta, Kind, ObjectKey};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -272,13 +274,61 @@ enum Event<T> {
     Bookmark { version: String, ends_list: bool },
 }
 
-#[derive(Deserialize)]
-struct RawEvent<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    object: &'a RawValue,
+/// An event as it stands in a line.
+enum Line<'a, T> {
+    Applied(T),
+    Deleted(T),
+    /// Anything else: its type and its object.
+    Other(Cow<'a, str>, &'a RawValue),
 }
+
+impl<'de: 'a, 'a, T: DeserializeOwned> Deserialize<'de> for Line<'a, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LineVisitor(PhantomData))
+    }
+}
+
+/// Reads a line in one go if it begins with the type of the event, as all servers write it.
+struct LineVisitor<'a, T>(PhantomData<(&'a (), T)>);
+
+impl<'de: 'a, 'a, T: DeserializeOwned> Visitor<'de> for LineVisitor<'a, T> {
+    type Value = Line<'a, T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a watch event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line<'a, T>, A::Error> {
+        let (mut kind, mut object) = (None::<Text<'a>>, None::<&'a RawValue>);
+        let mut read = None;
+        while let Some(Text(name)) = map.next_key()? {
+            match (name.as_ref(), kind.as_ref().map(|kind| kind.0.as_ref())) {
+                ("type", _) => kind = Some(map.next_value()?),
+                ("object", Some("ADDED" | "MODIFIED")) => {
+                    read = Some(Line::Applied(map.next_value()?));
+                }
+                ("object", Some("DELETED")) => read = Some(Line::Deleted(map.next_value()?)),
+                ("object", _) => object = Some(map.next_value()?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        if let Some(read) = read {
+            return Ok(read);
+        }
+        let Text(kind) = kind.ok_or_else(|| A::Error::missing_field("type"))?;
+        let object = object.ok_or_else(|| A::Error::missing_field("object"))?;
+        let read = |object: &RawValue| serde_json::from_str(object.get()).map_err(A::Error::custom);
+        match kind.as_ref() {
+            "ADDED" | "MODIFIED" => read(object).map(Line::Applied),
+            "DELETED" => read(object).map(Line::Deleted),
+            _ => Ok(Line::Other(kind, object)),
+        }
+    }
+}
+
+/// A text that is borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct BookmarkObject {
@@ -294,13 +344,12 @@ struct BookmarkMeta {
 
 fn decode<T: DeserializeOwned>(lines: &Lines, line: &[u8]) -> Result<Event<T>, ApiError> {
     let unreadable = |source| ApiError::Decode { at: lines.at().clone(), source };
-    let event: RawEvent = serde_json::from_slice(line).map_err(unreadable)?;
-    let object = event.object.get();
-    match event.kind.as_ref() {
-        "ADDED" | "MODIFIED" => {
-            serde_json::from_str(object).map(Event::Applied).map_err(unreadable)
-        }
-        "DELETED" => serde_json::from_str(object).map(Event::Deleted).map_err(unreadable),
+    let (kind, object) = match serde_json::from_slice(line).map_err(unreadable)? {
+        Line::Applied(object) => return Ok(Event::Applied(object)),
+        Line::Deleted(object) => return Ok(Event::Deleted(object)),
+        Line::Other(kind, object) => (kind, object.get()),
+    };
+    match kind.as_ref() {
         "BOOKMARK" => {
             let BookmarkObject { metadata } = serde_json::from_str(object).map_err(unreadable)?;
             let mark = metadata.annotations.unwrap_or_default().remove(INITIAL_EVENTS_END);

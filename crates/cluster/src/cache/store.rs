@@ -99,6 +99,10 @@ impl<T: HasMeta> Store<T> {
                 return None;
             }
             old = match entry.overlaid.take() {
+                // What was assumed is what the watch shows now: it is in its place already.
+                Some(before) if version == entry.version && version > 0 => {
+                    return Some(Change::Applied { old: before, new: entry.object.clone() });
+                }
                 Some(before) => before,
                 None => Some(entry.object.clone()),
             };

@@ -34,7 +34,7 @@ pub async fn run(config: Config) -> Result<()> {
     root::require_mkfs()?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let served = Served::start(&config.server, true).await?;
-    let api = Api::new(served.server.client());
+    let api = served.api();
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
@@ -89,6 +89,15 @@ pub struct Served {
 }
 
 impl Served {
+    /// The API for the parts of this process.
+    fn api(&self) -> Api {
+        let service = self.server.service();
+        Api::in_process(self.server.client(), move |request| {
+            let service = service.clone();
+            Box::pin(async move { service.handle(request).await })
+        })
+    }
+
     /// Takes the lock and the port, opens the store, serves, and writes the kubeconfig.
     ///
     /// `pods` says whether something here runs them; then each has an account, as in a cluster.
