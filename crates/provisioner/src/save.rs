@@ -61,7 +61,10 @@ impl<P: Provisioner> Inner<P> {
     /// One attempt. A volume that is there already is the one we wanted: its name says so.
     async fn create(&self, request: &Request, volume: &Value) -> Result<(), ApiError> {
         match self.parts.api.create::<Volume>(volume).await {
-            Ok(written) => self.parts.volumes.assume(&written),
+            Ok(written) => {
+                self.parts.volumes.assume(&written);
+                self.parts.volumes.keep_written(written);
+            }
             Err(error) if error.is_already_exists() => {}
             Err(error) => return Err(error),
         }

@@ -37,8 +37,9 @@ impl From<ApiError> for Undone {
 
 /// Carries out the steps of one decision.
 ///
-/// The first write to an object starts from a live read, which must be the version that the
-/// decision saw; the following ones start from the answer to the one before.
+/// The first write to an object starts from a live read, or from the answer to an earlier write of this
+/// process, which must be the version that the decision saw; the following ones start from the answer to
+/// the one before.
 pub(super) struct Hands<'a> {
     parts: &'a Parts,
     claim: Option<&'a Claim>,
@@ -103,6 +104,14 @@ impl<'a> Hands<'a> {
         }
     }
 
+    /// What is left in hand when all is done may be written again soon: a claim that waits for its
+    /// provisioner is bound next.
+    pub(super) fn put_down(self) {
+        if let Some(claim) = self.claim_json.filter(|claim| claim["spec"]["volumeName"].is_null()) {
+            self.parts.claims.keep_written(claim);
+        }
+    }
+
     async fn write_volume(
         &mut self,
         status: bool,
@@ -133,13 +142,16 @@ async fn write<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static>(
 ) -> Result<(), Undone> {
     let mut object = match json.take() {
         Some(object) => object,
-        None => {
-            let live = api.get_raw::<T>(&seen.key()).await?.ok_or(Undone::Stale)?;
-            if live["metadata"]["resourceVersion"] != seen.resource_version.as_str() {
-                return Err(Undone::Stale);
+        None => match cache.take_written(&seen.key(), &seen.resource_version) {
+            Some(written) => written,
+            None => {
+                let live = api.get_raw::<T>(&seen.key()).await?.ok_or(Undone::Stale)?;
+                if live["metadata"]["resourceVersion"] != seen.resource_version.as_str() {
+                    return Err(Undone::Stale);
+                }
+                live
             }
-            live
-        }
+        },
     };
     if change(&mut object) {
         object = match status {

@@ -166,6 +166,8 @@ impl Binder {
         let inner = self.inner;
         let _closing = Closing(inner.queue.clone());
         view::index(&inner.parts);
+        inner.parts.claims.want_written();
+        inner.parts.volumes.want_written();
         inner.parts.volumes.synced().await;
         inner.parts.claims.synced().await;
         inner.parts.classes.synced().await;
@@ -363,6 +365,7 @@ impl Inner {
                 other => hands.carry_out(other).await?,
             }
         }
+        hands.put_down();
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use longshore_cluster::{
     WorkQueue,
 };
 use longshore_core::{
-    expand::{Expansion, NotBound, decide_expansion, worth_a_look},
+    expand::{Expansion, NotBound, decide_expansion, is_settled, worth_a_look},
     model::{
         ObjectKey, ObjectRef,
         keys::annotations,
@@ -34,6 +34,8 @@ pub struct Expander {
     pub api: Api,
     /// Claims of all namespaces.
     pub claims: Cache<Claim>,
+    /// All volumes, for a first look: most claims that are bound have what they ask for.
+    pub volumes: Cache<Volume>,
     /// Where claims are told; its component is `volume_expand`.
     pub recorder: Recorder,
     /// Where the queue reports; `None` keeps it quiet.
@@ -96,6 +98,10 @@ impl Expander {
     async fn turn(&self, key: &ObjectKey) -> Result<(), ExpandError> {
         let Some(claim) = self.claims.get(key) else { return Ok(()) };
         let name = claim.spec.volume_name.clone();
+        let cached = self.volumes.get(&ObjectKey::cluster(&name));
+        if cached.is_some_and(|volume| is_settled(&claim, &volume)) {
+            return Ok(());
+        }
         let live = match self.api.get_raw::<Volume>(&ObjectKey::cluster(&name)).await {
             Ok(live) => live.ok_or(ExpandError::NoVolume(name.clone()))?,
             Err(source) => return Err(ExpandError::Volume { name, source }),

@@ -16,6 +16,7 @@ fn start(bench: &Bench) -> Process {
     let expander = Expander {
         api: process.api.clone(),
         claims: process.caches.of(),
+        volumes: process.caches.of(),
         recorder: bench.recorder("volume_expand"),
         metrics: None,
     };

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use longshore_cluster::{Api, ApiError, Cache, DeleteParams};
+use longshore_cluster::{Api, ApiError, Cache, DeleteParams, WorkQueue};
 use longshore_core::{
     model::{
         ObjectKey,
@@ -20,6 +20,9 @@ use tokio::sync::Notify;
 
 /// The value of the label that marks an intent of this kind.
 pub const INTENT_KIND: &str = "create-volume";
+
+/// More records than this do not wait to be dropped: after a crash each is looked into.
+const MOST_FINISHED: usize = 1000;
 
 /// The key of the plan in the record.
 const PLAN: &str = "plan";
@@ -65,6 +68,10 @@ struct Work {
     /// The claim's own turns will bring it to its end: a call is to be repeated, or a volume to
     /// be saved.
     owned: Mutex<HashSet<String>>,
+    /// The outcome is in the API; only the record has to go, when there is time for it.
+    finished: Mutex<HashSet<String>>,
+    /// Who drops those records.
+    resolver: Mutex<Option<WorkQueue<String>>>,
 }
 
 /// The right to decide over one intent.
@@ -145,9 +152,46 @@ impl Intents {
         }
     }
 
+    /// In a burst, leaves the record of an intent whose outcome is in the API to the resolver; false when
+    /// it is to be dropped at once.
+    pub(super) fn finish_later(&self, uid: &str) -> bool {
+        let resolver = self.work.resolver.lock();
+        let Some(resolver) = resolver.as_ref().filter(|_| self.api.is_busy()) else { return false };
+        let mut finished = self.work.finished.lock();
+        if finished.len() >= MOST_FINISHED {
+            return false;
+        }
+        finished.insert(uid.into());
+        drop(finished);
+        self.set_owned(uid, false);
+        resolver.add(uid.into());
+        true
+    }
+
+    /// Whether only the record is left of an intent.
+    pub(super) fn is_finished(&self, uid: &str) -> bool {
+        self.work.finished.lock().contains(uid)
+    }
+
+    /// Drops the record of such an intent, when there is time for it.
+    pub(super) async fn end_finished(&self, uid: &str) -> Result<(), ApiError> {
+        self.end_by(&self.api.later(), uid).await?;
+        self.work.finished.lock().remove(uid);
+        Ok(())
+    }
+
+    /// Says who drops records later; nobody with `None`.
+    pub(super) fn set_resolver(&self, resolver: Option<WorkQueue<String>>) {
+        *self.work.resolver.lock() = resolver;
+    }
+
     /// Drops an intent: its outcome is in the API, or there is none.
     pub(super) async fn end(&self, uid: &str) -> Result<(), ApiError> {
-        match self.api.delete::<ConfigMap>(&self.key(uid), &DeleteParams::default()).await {
+        self.end_by(&self.api, uid).await
+    }
+
+    async fn end_by(&self, api: &Api, uid: &str) -> Result<(), ApiError> {
+        match api.delete::<ConfigMap>(&self.key(uid), &DeleteParams::default()).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),

@@ -204,15 +204,19 @@ impl CsiProvisioner {
 
     /// The outcome is known: neither memory nor record is needed.
     async fn settle(&self, uid: &str) {
-        self.unsettled.lock().remove(uid);
-        self.forget_refusals(uid);
-        self.places.forget(uid);
+        self.forget(uid);
         let Some(intents) = &self.intents else { return };
         if let Err(error) = intents.end(uid).await {
             // The resolver drops it later: the watch still shows the record.
             tracing::warn!(claim_uid = uid, %error, "an intent outlives its outcome");
         }
         intents.set_owned(uid, false);
+    }
+
+    fn forget(&self, uid: &str) {
+        self.unsettled.lock().remove(uid);
+        self.forget_refusals(uid);
+        self.places.forget(uid);
     }
 
     /// Plans the call, and marks what it is filled from as being in use.
@@ -611,7 +615,11 @@ impl Provisioner for CsiProvisioner {
     }
 
     async fn saved(&self, request: &Request) {
-        self.settle(&request.claim.metadata.uid).await;
+        let uid = &request.claim.metadata.uid;
+        match self.intents.as_ref().is_some_and(|intents| intents.finish_later(uid)) {
+            true => self.forget(uid),
+            false => self.settle(uid).await,
+        }
         self.release_snapshot(&request.claim).await;
     }
 }

@@ -41,7 +41,8 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
     let queue: WorkQueue<String> =
         WorkQueue::new("intents", options.with_metrics(&provisioner.parts.registry));
-    let _closing = Closing(queue.clone());
+    let _closing = Closing { queue: queue.clone(), intents: intents.clone() };
+    intents.set_resolver(Some(queue.clone()));
     subscribe(&provisioner, &intents, &queue);
     let work = provisioner.clone();
     queue
@@ -52,11 +53,15 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
         .await;
 }
 
-struct Closing(WorkQueue<String>);
+struct Closing {
+    queue: WorkQueue<String>,
+    intents: Intents,
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.shut_down();
+        self.intents.set_resolver(None);
+        self.queue.shut_down();
     }
 }
 
@@ -94,6 +99,12 @@ impl CsiProvisioner {
     async fn resolve(&self, uid: &str) -> Outcome {
         let Some(intents) = &self.intents else { return Outcome::Done };
         let _taken = intents.take(uid).await;
+        if intents.is_finished(uid) {
+            return match intents.end_finished(uid).await {
+                Ok(()) => Outcome::Done,
+                Err(error) => Outcome::retry(error),
+            };
+        }
         if intents.is_owned(uid) {
             // The claim's own turns end it and drop the record; look again in case that fails.
             return Outcome::After(LOOK_AGAIN);

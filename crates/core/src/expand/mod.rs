@@ -60,6 +60,14 @@ pub fn worth_a_look(old: Option<&Claim>, new: &Claim) -> bool {
     new.status.phase == "Bound" && old.is_none_or(more)
 }
 
+/// Whether records alone show that there is nothing to do: the volume is a driver's and the claim's own,
+/// and the claim has what it asks for.
+#[must_use]
+pub fn is_settled(claim: &Claim, volume: &Volume) -> bool {
+    volume.spec.csi.is_some()
+        && matches!(decide_expansion(claim, volume, &Value::Null), Ok(Expansion::Nothing))
+}
+
 /// Decides about one claim. `live` is the volume's JSON as the API has it now, for records do not
 /// hold the sources of in-tree plugins.
 ///

@@ -148,6 +148,7 @@ impl Shared {
         expand::Expander {
             api: self.api.clone(),
             claims: self.caches.of(),
+            volumes: self.caches.of(),
             recorder: self.recorder("volume_expand"),
             metrics: Some(self.metrics.clone()),
         }
