@@ -278,3 +278,18 @@ impl Process {
 pub(crate) fn key(name: &str) -> ObjectKey {
     ObjectKey::new("default", name)
 }
+
+/// An API that takes a minute to show a secret.
+pub(crate) fn slow_secrets(api: &Api) -> Api {
+    let client = api.client().clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let client = client.clone();
+        async move {
+            if request.uri().path().contains("/secrets/") {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            client.send(request).await
+        }
+    });
+    Api::new(kube::Client::new(service, "default"))
+}

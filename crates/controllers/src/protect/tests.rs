@@ -14,7 +14,7 @@ use super::{
     ApiError, ClaimProtection, ClaimProtectionCaches, ClassProtection, ClassProtectionCaches,
     EphemeralClaims, EphemeralMetrics, Finalizer, Outcome, VolumeProtection, apply, outcome,
 };
-use crate::testing::{Bench, Process, key};
+use crate::testing::{Bench, Process, key, slow_secrets};
 
 fn start(bench: &Bench) -> Process {
     start_with(bench, Api::new(bench.api.client().clone()))
@@ -129,7 +129,7 @@ async fn in_a_burst_only_the_use_of_claims_waits() {
     let said = |claim: &Claim| claim.status.conditions.iter().any(|one| one.kind == "Unused");
     for (busy, early, late) in [(5, false, true), (4, true, true)] {
         let bench = Bench::start().await;
-        let process = start_with(&bench, slow_secrets(&bench));
+        let process = start_with(&bench, slow_secrets(&bench.api));
         let under_way = (0..busy).map(|_| {
             let api = process.api.clone();
             tokio::spawn(async move { api.get::<Secret>(&key("slow")).await.map(drop) })
@@ -151,21 +151,6 @@ async fn in_a_burst_only_the_use_of_claims_waits() {
         assert_eq!(said(&claim), late, "{busy} under way, after seven seconds");
         under_way.iter().for_each(tokio::task::JoinHandle::abort);
     }
-}
-
-/// An API that takes a minute to show a secret.
-fn slow_secrets(bench: &Bench) -> Api {
-    let client = bench.api.client().clone();
-    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let client = client.clone();
-        async move {
-            if request.uri().path().contains("/secrets/") {
-                tokio::time::sleep(Duration::from_secs(60)).await;
-            }
-            client.send(request).await
-        }
-    });
-    Api::new(kube::Client::new(service, "default"))
 }
 
 #[tokio::test(start_paused = true)]

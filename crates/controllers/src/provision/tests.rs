@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_cluster::Patch;
 use longshore_core::model::{
     ObjectKey,
-    kinds::{Claim, ConfigMap, Node, Volume},
+    kinds::{Claim, ConfigMap, Node, Secret, Volume},
 };
 use longshore_csi::{Call, fake::Fault};
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use tonic_code::*;
 
 use super::Planted;
 use super::bench::{Bench, DRIVER, Trap};
+use crate::testing::{key, slow_secrets};
 
 /// gRPC codes by their numbers: this crate does not know the transport.
 mod tonic_code {
@@ -68,6 +69,37 @@ async fn a_claim_gets_a_volume_and_gives_it_back() {
     ] {
         bench.until(counted, || async { bench.metrics.render().contains(counted) }).await;
     }
+}
+
+/// While much else is under way a record outlives its volume for a moment, also a crash; nothing is made
+/// twice for it.
+#[tokio::test(start_paused = true)]
+async fn in_a_burst_records_go_later() {
+    let mut bench = Bench::new().await;
+    bench.api = slow_secrets(&bench.api);
+    bench.start();
+    let under_way: Vec<_> = (0..5)
+        .map(|_| {
+            let api = bench.api.clone();
+            tokio::spawn(async move { api.get::<Secret>(&key("slow")).await.map(drop) })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    bench.claim("kept", "fast").await;
+    bench.until_bound("kept").await;
+    assert_eq!(bench.intents().await, 1, "it waits for the others");
+    bench.until("the intent is dropped", || async { bench.intents().await == 0 }).await;
+    bench.claim("crashed", "fast").await;
+    bench.until_bound("crashed").await;
+    bench.crash().await;
+    assert_eq!(bench.intents().await, 1, "it waits for the others");
+    under_way.iter().for_each(tokio::task::JoinHandle::abort);
+    bench.start();
+    bench.until("the intent is dropped", || async { bench.intents().await == 0 }).await;
+    assert_eq!(bench.driver.calls_of(Call::CreateVolume).len(), 2);
+    bench.delete_claim("kept").await;
+    bench.delete_claim("crashed").await;
+    bench.until_clean().await;
 }
 
 #[tokio::test(start_paused = true)]
