@@ -42,28 +42,13 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// The real Kubernetes programs that tests run.
-const REAL: [Tool; 11] = [
-    Tool::Kubectl,
-    Tool::Etcd,
-    Tool::KubeApiserver,
-    Tool::KubeControllerManager,
-    Tool::KubeScheduler,
-    Tool::Kubelet,
-    Tool::Hostpath,
-    Tool::CsiProvisioner,
-    Tool::CsiSanity,
-    Tool::E2eTest,
-    Tool::Agnhost,
-];
-
 /// Builds the real programs that are missing, installing Go when there is none.
 ///
 /// Where that cannot be done, tests that need them say SKIPPED, and one line here says why; with
 /// `LONGSHORE_TEST_STRICT=1` it is a failure.
 pub fn real_tools() -> Result<()> {
     let strict = strict();
-    for tool in REAL {
+    for tool in Tool::ALL.into_iter().filter(|tool| tool.pinned()) {
         // Each on its own: one that cannot be built does not take the others along.
         if tools::path(tool).is_ok() {
             continue;
