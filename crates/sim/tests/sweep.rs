@@ -33,7 +33,7 @@ fn a_fault_at_every_call_of_an_immediate_claim() {
 #[test]
 fn a_fault_while_a_snapshot_is_restored() {
     let run = Run::calm(Scenario::Restored);
-    let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 5) };
+    let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 20) };
     let swept = sweep(&plan);
     check("a snapshot that is restored", &swept);
     assert!(swept.tally.points().any(|point| point == "api update volumesnapshots"));
