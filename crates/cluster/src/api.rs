@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use kube::client::Body;
 use longshore_core::model::{Kind, ObjectKey};
+use longshore_core::tree::{Tree, TreeWelcome};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -197,7 +198,7 @@ impl Api {
         key: &ObjectKey,
     ) -> Result<Option<R>, ApiError> {
         let at = target::<T>("get", key);
-        match self.send(at, Method::GET, object_path::<T>(key, ""), None).await {
+        match self.send(at, Method::GET, object_path::<T>(key, ""), Content::None).await {
             Ok(answer) => answer.decode().map(Some),
             Err(ApiError::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
@@ -251,7 +252,7 @@ impl Api {
         }
         let at = collection_target::<T>("list", namespace);
         let path = query.onto(collection_path::<T>(namespace));
-        self.send(at, Method::GET, path, None).await?.decode()
+        self.send(at, Method::GET, path, Content::None).await?.decode()
     }
 
     /// Opens a watch and returns its lines. `extra` holds the parameters besides selectors.
@@ -284,24 +285,34 @@ impl Api {
         let key = key_of(object);
         let namespace = T::NAMESPACED.then_some(key.namespace.as_str());
         let path = collection_path::<T>(namespace);
-        let body = Some(("application/json", typed::<T>(object)));
+        let body = Content::Object(typed::<T>(object.clone()));
         self.send(target::<T>("create", &key), Method::POST, path, body).await?.object()
     }
 
     /// Replaces an object; its `metadata.resourceVersion` is the precondition.
     pub async fn update<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
-        self.put::<T>(object, "").await
+        self.put::<T>(object.clone(), "").await
     }
 
     /// Replaces an object's status.
     pub async fn update_status<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
+        self.put::<T>(object.clone(), "status").await
+    }
+
+    /// As [`Self::update`], of an object that nobody else needs.
+    pub async fn update_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
+        self.put::<T>(object, "").await
+    }
+
+    /// As [`Self::update_status`], of an object that nobody else needs.
+    pub async fn update_status_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
         self.put::<T>(object, "status").await
     }
 
-    async fn put<T: Kind>(&self, object: &Value, sub: &str) -> Result<Value, ApiError> {
-        let key = key_of(object);
+    async fn put<T: Kind>(&self, object: Value, sub: &str) -> Result<Value, ApiError> {
+        let key = key_of(&object);
         let path = object_path::<T>(&key, sub);
-        let body = Some(("application/json", typed::<T>(object)));
+        let body = Content::Object(typed::<T>(object));
         self.send(target_sub::<T>("update", &key, sub), Method::PUT, path, body).await?.object()
     }
 
@@ -329,7 +340,7 @@ impl Api {
         sub: &str,
         patch: Patch<'_>,
     ) -> Result<Value, ApiError> {
-        let body = Some((patch.content_type(), patch.body().to_string().into_bytes()));
+        let body = Content::Text(patch.content_type(), patch.body().to_string().into_bytes());
         let at = target_sub::<T>("patch", key, sub);
         self.send(at, Method::PATCH, object_path::<T>(key, sub), body).await?.object()
     }
@@ -340,7 +351,7 @@ impl Api {
         key: &ObjectKey,
         params: &DeleteParams,
     ) -> Result<(), ApiError> {
-        let body = Some(("application/json", params.body().to_string().into_bytes()));
+        let body = Content::Text("application/json", params.body().to_string().into_bytes());
         let at = target::<T>("delete", key);
         self.send(at, Method::DELETE, object_path::<T>(key, ""), body).await.map(drop)
     }
@@ -353,7 +364,7 @@ impl Api {
         body: &Value,
     ) -> Result<Value, ApiError> {
         let at = target_sub::<T>("create", key, sub);
-        let body = Some(("application/json", body.to_string().into_bytes()));
+        let body = Content::Text("application/json", body.to_string().into_bytes());
         self.send(at, Method::POST, object_path::<T>(key, sub), body).await?.object()
     }
 
@@ -362,16 +373,29 @@ impl Api {
         at: Target,
         method: Method,
         path: String,
-        body: Option<(&'static str, Vec<u8>)>,
+        content: Content,
     ) -> Result<Answer, ApiError> {
         let mut request =
             Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
-        let body = match body {
-            Some((content_type, bytes)) => {
+        if self.server.is_some() {
+            request = request.extension(TreeWelcome);
+        }
+        let body = match content {
+            Content::None => Body::empty(),
+            Content::Text(content_type, bytes) => {
                 request = request.header(header::CONTENT_TYPE, content_type);
                 Body::from(bytes)
             }
-            None => Body::empty(),
+            Content::Object(object) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                match self.server {
+                    Some(_) => {
+                        request = request.extension(Tree(object));
+                        Body::empty()
+                    }
+                    None => Body::from(object.to_string().into_bytes()),
+                }
+            }
         };
         let request = request.body(body);
         let _place = match self.later {
@@ -382,11 +406,14 @@ impl Api {
             false => Some(self.crowd.enter()),
         };
         let exchange = async {
-            let body = self.respond(&at, request).await?.into_body();
-            collect(&at, body).await
+            let mut response = self.respond(&at, request).await?;
+            match response.extensions_mut().remove::<Tree>() {
+                Some(Tree(object)) => Ok(Answered::Tree(object)),
+                None => collect(&at, response.into_body()).await.map(Answered::Text),
+            }
         };
         match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
-            Ok(body) => Ok(Answer { body: body?, at }),
+            Ok(answered) => Ok(Answer { answered: answered?, at }),
             Err(elapsed) => Err(ApiError::Unreachable { at, source: elapsed.into() }),
         }
     }
@@ -426,20 +453,41 @@ async fn collect(at: &Target, body: AnswerBody) -> Result<Bytes, ApiError> {
     }
 }
 
+/// What a request brings.
+enum Content {
+    None,
+    /// Content type and bytes.
+    Text(&'static str, Vec<u8>),
+    /// A whole object with its kind. Only what leaves the process is made text.
+    Object(Value),
+}
+
 /// A successful answer, not decoded yet.
 struct Answer {
     at: Target,
-    body: Bytes,
+    answered: Answered,
+}
+
+enum Answered {
+    Text(Bytes),
+    Tree(Value),
 }
 
 impl Answer {
     fn object(self) -> Result<Value, ApiError> {
-        self.decode().map(|Lean(object)| object)
+        match self.answered {
+            Answered::Tree(object) => Ok(object),
+            Answered::Text(_) => self.decode().map(|Lean(object)| object),
+        }
     }
 
     fn decode<R: DeserializeOwned>(self) -> Result<R, ApiError> {
         let at = self.at;
-        serde_json::from_slice(&self.body).map_err(|source| ApiError::Decode { at, source })
+        let decoded = match self.answered {
+            Answered::Text(body) => serde_json::from_slice(&body),
+            Answered::Tree(object) => serde_json::from_value(object),
+        };
+        decoded.map_err(|source| ApiError::Decode { at, source })
     }
 }
 
@@ -456,15 +504,13 @@ pub(crate) fn key_of(object: &Value) -> ObjectKey {
     ObjectKey { namespace: field("namespace"), name }
 }
 
-/// Serializes an object with `apiVersion` and `kind` filled in where the caller left them out.
-fn typed<T: Kind>(object: &Value) -> Vec<u8> {
-    if object.get("apiVersion").is_some() && object.get("kind").is_some() {
-        return object.to_string().into_bytes();
+/// An object with `apiVersion` and `kind` filled in where the caller left them out.
+fn typed<T: Kind>(mut object: Value) -> Value {
+    if object.get("apiVersion").is_none() || object.get("kind").is_none() {
+        object["apiVersion"] = T::api_version().into();
+        object["kind"] = T::KIND.into();
     }
-    let mut object = object.clone();
-    object["apiVersion"] = T::api_version().into();
-    object["kind"] = T::KIND.into();
-    object.to_string().into_bytes()
+    object
 }
 
 fn target<T: Kind>(verb: &'static str, key: &ObjectKey) -> Target {

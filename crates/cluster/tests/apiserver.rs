@@ -13,7 +13,7 @@ use longshore_cluster::{
     ObjectRef, Outcome, Patch, QueueOptions, Recorder, Scope, WorkQueue,
 };
 use longshore_core::model::HasMeta;
-use longshore_core::model::kinds::{ConfigMap, Event, Lease};
+use longshore_core::model::kinds::{Claim, ConfigMap, Event, Lease};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -61,6 +61,78 @@ async fn objects_are_made_changed_and_deleted() {
     api.delete::<ConfigMap>(&key, &DeleteParams::uid(map.meta().uid.clone())).await.expect("gone");
     let gone = api.delete::<ConfigMap>(&key, &DeleteParams::default()).await;
     assert!(gone.expect_err("gone already").is_not_found());
+}
+
+/// A client that hands objects over as they are, and one that sends text: what is stored and what is
+/// answered is the same, and so are the refusals.
+#[tokio::test(start_paused = true)]
+async fn objects_within_the_process_are_those_of_the_wire() {
+    let (server, far) = server().await;
+    let service = server.service();
+    let near = Api::in_process(server.client(), move |request| {
+        let service = service.clone();
+        Box::pin(async move { service.handle(request).await })
+    });
+    let mut seen = Vec::new();
+    for (api, name) in [(&near, "near"), (&far, "afar")] {
+        let claim = json!({
+            "metadata": {"name": name, "namespace": "default", "annotations": {"a": "\"quoted\" \n"}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": 1_073_741_824}}, "unknown": 1},
+        });
+        let mut steps = Vec::new();
+        let made = api.create::<Claim>(&claim).await.expect("made");
+        steps.push(made.clone());
+        let twice = api.create::<Claim>(&claim).await.expect_err("is there");
+        steps.push(twice.to_string().into());
+        let mut changed = made.clone();
+        changed["metadata"]["labels"] = json!({"x": "y"});
+        changed["status"]["phase"] = "Lost".into();
+        let changed = api.update::<Claim>(&changed).await.expect("changed");
+        steps.push(changed.clone());
+        let stale = api.update_moved::<Claim>(made).await.expect_err("is not the newest");
+        assert!(stale.is_conflict(), "{stale}");
+        steps.push(stale.to_string().into());
+        let mut bound = changed.clone();
+        bound["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
+        bound["spec"]["volumeName"] = "not by this road".into();
+        let bound = api.update_status_moved::<Claim>(bound).await.expect("status changed");
+        steps.push(bound.clone());
+        let same = api.update_status::<Claim>(&bound).await.expect("nothing to change");
+        steps.push(same);
+        let mut wrong = bound.clone();
+        wrong["spec"]["accessModes"] = json!("ReadWriteOnce");
+        steps.push(api.update::<Claim>(&wrong).await.expect_err("no list").to_string().into());
+        wrong["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        steps.push(api.update::<Claim>(&wrong).await.expect_err("immutable").to_string().into());
+        let patch = json!({"metadata": {"labels": {"x": null, "z": "1"}}});
+        let key = ObjectKey::new("default", name);
+        steps.push(api.patch::<Claim>(&key, Patch::Merge(&patch)).await.expect("patched"));
+        let stored = far.get_raw::<Claim>(&key).await.expect("answered").expect("there");
+        assert_eq!(steps.last(), Some(&stored), "the last answer is what is stored");
+        let event = json!({
+            "metadata": {"name": format!("{name}.1"), "namespace": "default"}, "reason": "Because",
+            "involvedObject": {"kind": "PersistentVolumeClaim", "name": name, "namespace": "default"},
+        });
+        steps.push(api.create::<Event>(&event).await.expect("an event"));
+        seen.push(Value::from(steps).to_string().replace(name, "NAME"));
+    }
+    let [near, far] = [&seen[0], &seen[1]].map(|text| without_accidents(text));
+    assert_eq!(near, far);
+}
+
+/// Text of objects without what differs from one object to the next.
+fn without_accidents(text: &str) -> Value {
+    let mut value: Value = serde_json::from_str(text).expect("JSON");
+    for object in value.as_array_mut().into_iter().flatten() {
+        let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        assert!(!meta.contains_key("managedFields"));
+        for field in ["uid", "resourceVersion", "creationTimestamp"] {
+            assert!(meta.remove(field).is_some(), "{field}");
+        }
+    }
+    value
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,9 +45,14 @@ impl Bench {
         Api::new(self.server.client_as(user, groups.iter().copied()))
     }
 
-    /// A process of its own: caches and loops that can be dropped as one.
+    /// A process of its own: caches and loops that can be dropped as one. It reaches the server as the
+    /// loops of `longshore up` do.
     pub(crate) fn process(&self) -> Process {
-        self.process_with(Api::new(self.server.client()))
+        let service = self.server.service();
+        self.process_with(Api::in_process(self.server.client(), move |request| {
+            let service = service.clone();
+            Box::pin(async move { service.handle(request).await })
+        }))
     }
 
     /// A process that reaches the API in a way of its own.

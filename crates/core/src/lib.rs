@@ -17,3 +17,4 @@ pub mod provision;
 pub mod schedule;
 pub mod stage;
 pub mod testing;
+pub mod tree;

@@ -116,6 +116,14 @@ where
     }
 }
 
+/// What came with a request: text, or the object itself from a client in this process.
+pub struct Sent<B> {
+    /// The body.
+    pub text: B,
+    /// The object.
+    pub tree: Option<Value>,
+}
+
 /// A parsed body, with the paths of fields that stood in it twice.
 #[derive(Debug)]
 pub struct Parsed {

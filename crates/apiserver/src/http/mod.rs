@@ -30,6 +30,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, header};
 use longshore_core::model::godur::parse_duration;
+use longshore_core::tree::Tree;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +40,7 @@ use crate::auth::rbac::Action;
 use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
-use body::Answer;
+use body::{Answer, Sent};
 use query::{Query, percent_decode};
 use route::Route;
 pub(crate) use schemas::field_type;
@@ -81,7 +82,9 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, text) = request.into_parts();
+        let tree = parts.extensions.remove::<Tree>().map(|Tree(object)| object);
+        let body = Sent { text, tree };
         let path = parts.uri.path().to_owned();
         let query = Query::parse(parts.uri.query());
         let route = route::parse(&path);
@@ -117,7 +120,12 @@ impl Service {
         }
     }
 
-    async fn dispatch<B>(&self, asked: Incoming<'_>, route: Route<'_>, body: B) -> ApiResult<Answer>
+    async fn dispatch<B>(
+        &self,
+        asked: Incoming<'_>,
+        route: Route<'_>,
+        body: Sent<B>,
+    ) -> ApiResult<Answer>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,

@@ -7,10 +7,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::Method;
 use http::request::Parts;
+use longshore_core::tree::{Tree, TreeWelcome};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{self, Answer};
+use super::body::{self, Answer, Sent};
 use super::negotiate::{self, Shape};
 use super::query::Query;
 use super::render::{Renderer, typed};
@@ -68,6 +70,8 @@ pub(super) struct Call<'a> {
     pub(super) parts: &'a Parts,
     pub(super) query: &'a Query,
     pub(super) body: Bytes,
+    /// The object instead of a body; taken by who reads it.
+    tree: Mutex<Option<Value>>,
 }
 
 /// Answers a request for an object or a collection.
@@ -76,7 +80,7 @@ pub async fn handle<B>(
     ending: &CancellationToken,
     object: Object<'_>,
     asked: Asked<'_>,
-    request_body: B,
+    sent: Sent<B>,
 ) -> ApiResult<Answer>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
@@ -103,11 +107,12 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let reading = body::read(request_body, inner.limits.body_bytes);
+    let reading = body::read(sent.text, inner.limits.body_bytes);
     let body = tokio::time::timeout(inner.limits.request_timeout, reading)
         .await
         .map_err(|_| Status::request_timeout())??;
-    let call = Call { inner, ending, identity, target, parts, query, body };
+    let tree = Mutex::new(sent.tree);
+    let call = Call { inner, ending, identity, target, parts, query, body, tree };
     if verb == "watch" {
         return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
     }
@@ -289,6 +294,9 @@ impl Call<'_> {
     }
 
     pub(super) fn parse_body(&self) -> ApiResult<body::Parsed> {
+        if let Some(value) = self.tree.lock().take() {
+            return Ok(body::Parsed { value, doubles: Vec::new() });
+        }
         let encoding = negotiate::encoding(&self.parts.headers)?;
         let resource = &self.target.resource;
         let parsed = body::parse(encoding, &self.body, &resource.kind)?;
@@ -318,7 +326,7 @@ impl Call<'_> {
         self.check_grant(Grant::New(&parsed.value)).await?;
         let outcome =
             self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
-        Ok(written(201, &renderer, &outcome))
+        Ok(self.written(201, &renderer, outcome))
     }
 
     fn review(&self) -> ApiResult<Answer> {
@@ -339,7 +347,7 @@ impl Call<'_> {
         let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
         self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
-        Ok(written(200, &renderer, &outcome))
+        Ok(self.written(200, &renderer, outcome))
     }
 
     async fn patch(&self, part: Part) -> ApiResult<Answer> {
@@ -356,7 +364,7 @@ impl Call<'_> {
         let source = Source::Patch(patch);
         self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
-        Ok(written(200, &renderer, &outcome))
+        Ok(self.written(200, &renderer, outcome))
     }
 
     async fn apply(
@@ -375,14 +383,27 @@ impl Call<'_> {
         let force = self.query.flag("force");
         let applied = self.inner.core.apply(&self.target, part, &config, force, options);
         let (outcome, new) = applied.await?;
-        Ok(written(if new { 201 } else { 200 }, renderer, &outcome))
+        Ok(self.written(if new { 201 } else { 200 }, renderer, outcome))
     }
-}
 
-fn written(code: u16, renderer: &Renderer, outcome: &Outcome) -> Answer {
-    let mut answer = body::answer(code, "application/json", renderer.object(&outcome.written));
-    body::warn(&mut answer, &outcome.warnings);
-    answer
+    /// The answer to a write: text, or the object itself for a client in this process.
+    fn written(&self, code: u16, renderer: &Renderer, outcome: Outcome) -> Answer {
+        let Outcome { written, tree, warnings } = outcome;
+        let resource = &self.target.resource;
+        let welcome = self.parts.extensions.get::<TreeWelcome>().is_some();
+        // Trees are in the stored form.
+        let as_stored = renderer.is_whole() && !resource.shows_otherwise();
+        let mut answer = match tree.filter(|_| welcome && as_stored) {
+            Some(tree) => {
+                let mut answer = body::answer(code, "application/json", Bytes::new());
+                answer.extensions_mut().insert(Tree(typed(resource, tree)));
+                answer
+            }
+            None => body::answer(code, "application/json", renderer.object(&written)),
+        };
+        body::warn(&mut answer, &warnings);
+        answer
+    }
 }
 
 /// A Status that says so.

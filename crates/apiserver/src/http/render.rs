@@ -38,6 +38,11 @@ impl Renderer {
         Self { resource: Arc::clone(resource), form, env: env.clone(), prefix, columns_sent: false }
     }
 
+    /// Whether objects are written whole and as themselves.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.form, Form::Object)
+    }
+
     fn now(&self) -> Timestamp {
         self.env.now()
     }

@@ -62,9 +62,9 @@ impl Core {
                 if self.store.head(&key).is_some() {
                     return Err(Status::already_exists(resource, &name));
                 }
-                return Ok(Outcome { written: Written::Dry(whole(object, managers)?), warnings });
+                return Ok(Outcome::of(Written::Dry(whole(object, managers)?), warnings));
             }
-            let write = Write {
+            let mut write = Write {
                 key: key.clone(),
                 expect: Expect::Absent,
                 object,
@@ -72,8 +72,8 @@ impl Core {
                 delete: false,
                 guards: guard.into_iter().collect(),
             };
-            match self.write(write).await {
-                Ok(stored) => return Ok(Outcome { written: Written::Stored(stored), warnings }),
+            match self.write_kept(&mut write).await {
+                Ok(stored) => return Ok(Outcome::stored(stored, write, warnings)),
                 Err(WriteError::Conflict(changed)) if changed == key => {
                     names_tried += 1;
                     if !generated || names_tried == MAX_NAMES {

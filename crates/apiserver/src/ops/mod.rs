@@ -49,7 +49,12 @@ impl Core {
     }
 
     /// Writes to the store and measures how long that takes.
-    async fn write(&self, write: Write) -> Result<Arc<Stored>, WriteError> {
+    async fn write(&self, mut write: Write) -> Result<Arc<Stored>, WriteError> {
+        self.write_kept(&mut write).await
+    }
+
+    /// The same; the object stays in `write`.
+    async fn write_kept(&self, write: &mut Write) -> Result<Arc<Stored>, WriteError> {
         let operation = match (write.delete, write.expect) {
             (true, _) => "delete",
             (false, Expect::Absent) => "create",
@@ -57,7 +62,7 @@ impl Core {
         };
         let resource = Arc::clone(&write.key.resource);
         let began = tokio::time::Instant::now();
-        let written = self.store.write(write).await;
+        let written = self.store.write_kept(write).await;
         self.metrics.stored(operation, &resource, began.elapsed());
         written
     }
@@ -150,8 +155,23 @@ impl Written {
 pub struct Outcome {
     /// The object.
     pub written: Written,
+    /// The same as a tree without its managers, if there is one at hand.
+    pub tree: Option<Value>,
     /// Texts for the `Warning` header.
     pub warnings: Vec<String>,
+}
+
+impl Outcome {
+    fn of(written: Written, warnings: Vec<String>) -> Self {
+        Self { written, tree: None, warnings }
+    }
+
+    /// What was written just now.
+    fn stored(stored: Arc<Stored>, write: Write, warnings: Vec<String>) -> Self {
+        // Without a text of their own the managers are in the tree.
+        let tree = write.managers.is_some().then_some(write.object);
+        Self { written: Written::Stored(stored), tree, warnings }
+    }
 }
 
 /// Checks the kind a body claims to be; the path decides when it says nothing.

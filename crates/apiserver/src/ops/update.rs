@@ -113,7 +113,8 @@ impl Core {
         } else {
             (resource.show(stored.value()), None)
         };
-        let (sent, mut warnings) = make(resource, &old, source, options, apart)?;
+        let spare = apart.then_some(part);
+        let (sent, mut warnings) = make(resource, &old, source, options, spare)?;
         check_identity(target, &sent, &old, source)?;
         check_version(target, &sent, stored, resource.traits().unconditional_update)?;
         let track = match apart {
@@ -139,10 +140,10 @@ impl Core {
         let new = target.resource.unshow(new);
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
-            return Ok(Some(Outcome { written: Written::Stored(stored), warnings }));
+            return Ok(Some(Outcome::of(Written::Stored(stored), warnings)));
         }
         if options.dry_run {
-            return Ok(Some(Outcome { written: Written::Dry(whole(new, managers)?), warnings }));
+            return Ok(Some(Outcome::of(Written::Dry(whole(new, managers)?), warnings)));
         }
         let (key, expect) = (target.key(), Expect::Revision(stored.revision));
         if is_finished(&new) {
@@ -153,15 +154,16 @@ impl Core {
             return match self.write(write).await {
                 Ok(_) => {
                     let written = Written::Dry(whole(new, managers)?);
-                    Ok(Some(Outcome { written, warnings }))
+                    Ok(Some(Outcome::of(written, warnings)))
                 }
                 Err(WriteError::Conflict(_)) => Ok(None),
                 Err(failed) => Err(write_failed(&failed)),
             };
         }
-        let write = Write { key, expect, delete: false, object: new, managers, guards: Vec::new() };
-        match self.write(write).await {
-            Ok(stored) => Ok(Some(Outcome { written: Written::Stored(stored), warnings })),
+        let mut write =
+            Write { key, expect, delete: false, object: new, managers, guards: Vec::new() };
+        match self.write_kept(&mut write).await {
+            Ok(stored) => Ok(Some(Outcome::stored(stored, write, warnings))),
             // Look again: a stale version given by the client is found there.
             Err(WriteError::Conflict(_)) => Ok(None),
             Err(failed) => Err(write_failed(&failed)),
@@ -279,25 +281,26 @@ pub(super) fn copy_field(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// The object as the client wants it. `spare`: parts that are as they were need no second look.
+/// The object as the client wants it. `spare`: fields that are as they were need no second look, and are
+/// left out where that part of the object is not made from them.
 fn make(
     resource: &Resource,
     old: &Value,
     source: &Source,
     options: WriteOptions<'_>,
-    spare: bool,
+    spare: Option<Part>,
 ) -> ApiResult<(Value, Vec<String>)> {
-    match source {
-        Source::Whole { body, doubles } if spare => {
-            decode_changed(resource, body, old, doubles, options)
+    match (source, spare) {
+        (Source::Whole { body, doubles }, Some(part)) => {
+            decode_changed(resource, part, body, old, doubles, options)
         }
-        Source::Whole { body, doubles } => decode(resource, body.clone(), doubles, options),
-        Source::Patch(patch) => {
+        (Source::Whole { body, doubles }, None) => decode(resource, body.clone(), doubles, options),
+        (Source::Patch(patch), spare) => {
             let mut typed = old.clone();
             typed["kind"] = resource.kind.clone().into();
             typed["apiVersion"] = resource.api_version().into();
-            if spare {
-                return decode_changed(resource, &patch.apply(typed)?, old, &[], options);
+            if let Some(part) = spare {
+                return decode_changed(resource, part, &patch.apply(typed)?, old, &[], options);
             }
             let patched = patch.apply(typed.clone())?;
             decode(resource, patched, &[], options)
@@ -306,10 +309,11 @@ fn make(
     }
 }
 
-/// Decodes the parts of an object (`spec`, `status`, …) that differ from what is stored. The others were
+/// Decodes the fields of an object (`spec`, `status`, …) that differ from what is stored. The others were
 /// decoded when they were stored.
 fn decode_changed(
     resource: &Resource,
+    part: Part,
     object: &Value,
     old: &Value,
     doubles: &[String],
@@ -318,11 +322,18 @@ fn decode_changed(
     let parts = object.as_object().into_iter().flatten();
     let (kept, changed): (Vec<_>, Vec<_>) =
         parts.partition(|(name, part)| old.get(*name) == Some(part));
+    // The rest comes from what is stored anyway.
+    let counts = |name: &str| match part {
+        Part::Main => name != "status" || !resource.traits().status,
+        Part::Status => matches!(name, "metadata" | "status"),
+        Part::Finalize => true,
+    };
+    let kept = kept.into_iter().filter(|(name, _)| counts(name.as_str()));
     let copies = |(name, part): (&String, &Value)| (name.clone(), part.clone());
     let changed = Value::Object(changed.into_iter().map(copies).collect());
     decode_with(resource, changed, doubles, options, |decoded| {
         if let Value::Object(decoded) = decoded {
-            decoded.extend(kept.into_iter().map(copies));
+            decoded.extend(kept.map(copies));
         }
     })
 }

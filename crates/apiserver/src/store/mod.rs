@@ -263,29 +263,41 @@ impl Store {
     ///
     /// # Errors
     /// [`WriteError::Conflict`] when the expectation or a guard does not hold.
-    pub async fn write(&self, write: Write) -> Result<Arc<Stored>, WriteError> {
+    pub async fn write(&self, mut write: Write) -> Result<Arc<Stored>, WriteError> {
+        self.write_kept(&mut write).await
+    }
+
+    /// The same; the object stays in `write` and has the version that it was stored with.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_kept(&self, write: &mut Write) -> Result<Arc<Stored>, WriteError> {
         let answer = self.submit(write)?;
-        answer.await.unwrap_or_else(|_| Err(WriteError::Failed("the store is closed".into())))
+        let stored = answer
+            .await
+            .unwrap_or_else(|_| Err(WriteError::Failed("the store is closed".into())))?;
+        write.object["metadata"]["resourceVersion"] = stored.revision.to_string().into();
+        Ok(stored)
     }
 
     /// Checks the write against the head and hands it to the journal, all in one step.
     fn submit(
         &self,
-        mut write: Write,
+        write: &mut Write,
     ) -> Result<oneshot::Receiver<Result<Arc<Stored>, WriteError>>, WriteError> {
         // Everything that takes long comes before the lock.
         let managers = write.managers.as_deref();
-        let draft = Draft::new(write.object.take(), managers, self.revision() + 1);
+        let draft = Draft::new(&mut write.object, managers, self.revision() + 1);
         let mut guard = self.shared.head.lock();
         let head = &mut *guard;
         if let Some(why) = &head.failed {
             return Err(WriteError::Failed(why.clone()));
         }
-        let previous = self.check(head, &write)?;
+        let previous = self.check(head, write)?;
         let revision = head.revision + 1;
         let object = Arc::new(draft.store(&write.key, revision));
         let change = if write.delete { Change::Delete } else { Change::Put };
-        let event = Event { revision, key: write.key, change, object, previous };
+        let event = Event { revision, key: write.key.clone(), change, object, previous };
         let (answer, receiver) = oneshot::channel();
         match &mut head.lane {
             Lane::Inline(journal) => {

@@ -76,11 +76,11 @@ pub(super) struct Draft {
 
 impl Draft {
     /// `near` is a revision that is about as long as the one to come.
-    pub(super) fn new(mut object: Value, managers: Option<&str>, near: u64) -> Self {
+    pub(super) fn new(object: &mut Value, managers: Option<&str>, near: u64) -> Self {
         object["metadata"]["resourceVersion"] = Value::String(String::new());
         let (text, revision_at) = SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
-            let revision_at = write_text(&object, managers, scratch);
+            let revision_at = write_text(object, managers, scratch);
             // Just as large as it will be: these texts are kept, and there are many.
             let mut text = Vec::with_capacity(scratch.len() + digits(near));
             text.extend_from_slice(scratch);
@@ -193,10 +193,10 @@ impl Stored {
     pub(super) fn with_managers(
         key: &Key,
         revision: u64,
-        object: Value,
+        mut object: Value,
         managers: Option<&str>,
     ) -> Self {
-        Draft::new(object, managers, revision).store(key, revision)
+        Draft::new(&mut object, managers, revision).store(key, revision)
     }
 
     /// An object that is text already.

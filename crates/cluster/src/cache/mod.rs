@@ -236,6 +236,10 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
     /// Overlays the answer to our own write until the watch catches up. An answer that is older
     /// than what is known changes nothing. Subscribers hear of it when the watch shows it.
     pub fn assume(&self, written: &Value) {
+        let version = written["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        if self.inner.store.read().has_seen(&key_of(written), version.parse().unwrap_or(0)) {
+            return;
+        }
         let object = match T::deserialize(written) {
             Ok(object) => object,
             Err(error) => {

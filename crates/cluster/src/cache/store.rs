@@ -153,6 +153,14 @@ impl<T: HasMeta> Store<T> {
         self.heard = Some(Instant::now());
     }
 
+    /// Whether an answer of this version can change nothing any more.
+    pub(super) fn has_seen(&self, key: &ObjectKey, version: u64) -> bool {
+        match self.entries.get(key) {
+            Some(entry) => version > 0 && version <= entry.version,
+            None => false,
+        }
+    }
+
     /// Overlays the answer to our own write. `may_add` is false where a selector could exclude it.
     pub(super) fn assume(&mut self, object: T, may_add: bool) {
         let key = object.key();

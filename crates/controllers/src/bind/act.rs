@@ -155,8 +155,8 @@ async fn write<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static>(
     };
     if change(&mut object) {
         object = match status {
-            true => api.update_status::<T>(&object).await?,
-            false => api.update::<T>(&object).await?,
+            true => api.update_status_moved::<T>(object).await?,
+            false => api.update_moved::<T>(object).await?,
         };
         cache.assume(&object);
     }
