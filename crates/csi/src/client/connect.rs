@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tower::Service;
+use tower::util::Either;
 
 use super::watched::Watched;
 use super::{Client, Options};
@@ -90,7 +91,7 @@ impl Client {
         let dial = move || UnixStream::connect(path.clone());
         let connector = Connector::new(dial, &losses, options.on_lost.clone());
         let channel = wait(&options, connector).await?;
-        Ok(Self::assemble(channel, options.calls, losses))
+        Ok(Self::assemble(Either::Left(channel), options.calls, losses))
     }
 
     /// A client that gets each of its connections from `dial`, the first one on the first call.
@@ -106,7 +107,7 @@ impl Client {
         let losses = Arc::new(watch::Sender::new(0));
         let connector = Connector::new(dial, &losses, on_lost);
         let channel = endpoint().connect_with_connector_lazy(connector);
-        Self::assemble(channel, options, losses)
+        Self::assemble(Either::Left(channel), options, losses)
     }
 }
 

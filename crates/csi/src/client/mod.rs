@@ -5,6 +5,7 @@ mod identity;
 mod rpcs;
 mod watched;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,9 +14,11 @@ use prost::{Message, Name};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::service::Routes;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tower::util::{Either, MapErr};
 
 use crate::metrics::Metrics;
 use crate::{Call, CsiError, redact};
@@ -36,10 +39,13 @@ pub struct Options {
     pub max_log_length: Option<usize>,
 }
 
+/// How a driver is reached: through a connection, or by asking its services themselves.
+type Way = Either<Channel, MapErr<Routes, fn(Infallible) -> tonic::transport::Error>>;
+
 /// A client of one driver. Clones share the connection.
 #[derive(Clone)]
 pub struct Client {
-    channel: Channel,
+    way: Way,
     shared: Arc<Shared>,
     deadline: Deadline,
     migrated: Option<bool>,
@@ -69,14 +75,32 @@ impl fmt::Debug for Client {
 impl Client {
     /// A client over any channel, for example one in memory. Lost connections are not noticed.
     pub fn from_channel(channel: Channel, options: Options) -> Self {
-        Self::assemble(channel, options, Arc::new(watch::Sender::new(0)))
+        Self::assemble(Either::Left(channel), options, Arc::new(watch::Sender::new(0)))
     }
 
-    fn assemble(channel: Channel, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
+    /// A client of services in this process: no connection stands in between, so none can be lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use longshore_csi::{Client, Options, fake};
+    ///
+    /// let driver = fake::Driver::new("example.csi.test");
+    /// let client = Client::of_services(driver.routes(), Options::default());
+    /// assert_eq!(client.driver_name().await?, "example.csi.test");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_services(services: Routes, options: Options) -> Self {
+        let services = MapErr::new(services.prepare(), never as fn(Infallible) -> _);
+        Self::assemble(Either::Right(services), options, Arc::new(watch::Sender::new(0)))
+    }
+
+    fn assemble(way: Way, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
         let Options { timeout, metrics, max_log_length } = options;
         let shared = Shared { metrics, max_log_length, driver: OnceLock::new(), losses };
         Self {
-            channel,
+            way,
             shared: Arc::new(shared),
             deadline: timeout.map_or(Deadline::None, Deadline::Each),
             migrated: None,
@@ -121,7 +145,7 @@ impl Client {
         let start = Instant::now();
         log_request(call, &request);
         let answer = self.within(self.deadline_from(start), request, |request| async {
-            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            let mut grpc = tonic::client::Grpc::new(self.way.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = PathAndQuery::from_static(call.path());
             grpc.unary(request, path, ProstCodec::<Q, R>::default()).await
@@ -142,7 +166,7 @@ impl Client {
         let start = Instant::now();
         log_request(call, &request);
         let answer = self.within(self.deadline_from(start), request, |request| async {
-            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            let mut grpc = tonic::client::Grpc::new(self.way.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = PathAndQuery::from_static(call.path());
             grpc.server_streaming(request, path, ProstCodec::<Q, R>::default()).await
@@ -212,6 +236,11 @@ impl Client {
             Err(error) => tracing::debug!(method = call.path(), %error, "GRPC error"),
         }
     }
+}
+
+/// Services answer every call; an error is an answer.
+fn never(impossible: Infallible) -> tonic::transport::Error {
+    match impossible {}
 }
 
 fn log_request<Q: Message + Name>(call: Call, request: &Q) {

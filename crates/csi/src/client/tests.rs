@@ -54,6 +54,32 @@ async fn probing_goes_on_until_ready() {
     }
 }
 
+/// What a driver answers is the same with and without a connection in between.
+#[tokio::test(start_paused = true)]
+async fn services_of_this_process_answer_as_over_a_connection() {
+    let driver = Driver::new("near.test");
+    let options = || Options { timeout: Some(seconds(5)), ..Options::default() };
+    let near = Client::of_services(driver.routes(), options());
+    let far = driver.client().with_timeout(Some(seconds(5)));
+    for client in [&near, &far] {
+        assert_eq!(client.driver_name().await.expect("a name"), "near.test");
+        driver.script(Call::Probe, [Fault::before(Code::ResourceExhausted), Fault::Hang]);
+        let refused = client.probe(v1::ProbeRequest {}).await.expect_err("scripted");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.to_string().ends_with("desc = scripted failure"), "{refused}");
+        let start = Instant::now();
+        let late = client.probe(v1::ProbeRequest {}).await.expect_err("hangs");
+        assert_eq!(late.code(), Code::DeadlineExceeded);
+        assert_eq!(start.elapsed().as_secs(), 5);
+        client.probe(v1::ProbeRequest {}).await.expect("answers again");
+    }
+    assert_eq!(*near.connection_losses().borrow(), 0);
+    let unknown = v1::NodeGetInfoRequest {};
+    let bare = Client::of_services(server::Routes::default(), options());
+    let missing = bare.node_get_info(unknown).await.expect_err("nothing is served");
+    assert_eq!(missing.code(), Code::Unimplemented);
+}
+
 /// case: csi-protocol/14.6
 #[tokio::test(start_paused = true)]
 async fn a_useless_driver_name_is_fatal() {

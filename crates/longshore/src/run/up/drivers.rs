@@ -119,9 +119,12 @@ impl Served {
         Ok((Self { name, socket: socket.to_owned(), driver: None }, client))
     }
 
-    /// A client for the loops.
+    /// A client for the loops. Our own drivers are asked within the process.
     pub async fn client(&self) -> Result<Client> {
-        connect(&self.socket).await
+        match &self.driver {
+            Some(driver) => Ok(Client::of_services(driver.services(), call_options())),
+            None => connect(&self.socket).await,
+        }
     }
 
     /// Introduces the driver to the node agent whose registry directory this is.
@@ -155,9 +158,13 @@ impl Served {
     }
 }
 
+fn call_options() -> Options {
+    Options { timeout: Some(CALL_TIMEOUT), ..Options::default() }
+}
+
 async fn connect(socket: &Path) -> Result<Client> {
     let options = ConnectOptions {
-        calls: Options { timeout: Some(CALL_TIMEOUT), ..Options::default() },
+        calls: call_options(),
         ..ConnectOptions::from(socket.display().to_string())
     };
     Ok(Client::connect(options).await?)
