@@ -116,12 +116,12 @@ impl Ring<'_> {
 
     fn measure(&self, program: &Program, name: &str, user: &str) -> Result<Figures> {
         let pid = program.pid();
-        load::burst(self.server, &format!("{name}-warm"), WARM_UP, SIZE)?.delete()?;
+        load::burst(self.server, &format!("{name}-warm"), WARM_UP, load::CLASS, SIZE)?.delete()?;
         std::thread::sleep(QUIET);
         let idle = process::memory(pid)?;
         let (mark, cpu) = (Mark::now(self.audit.clone())?, process::cpu_seconds(pid)?);
         let peak = Peak::of(pid);
-        let burst = load::burst(self.server, name, self.claims, SIZE)?.delete()?;
+        let burst = load::burst(self.server, name, self.claims, load::CLASS, SIZE)?.delete()?;
         let (peak_rss_kib, cpu_seconds) = (peak.kib(), process::cpu_seconds(pid)? - cpu);
         std::thread::sleep(AUDIT_DELAY);
         let requests = mark.requests_of(user)?;

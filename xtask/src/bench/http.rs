@@ -64,6 +64,18 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Opens a connection and greets, so that nothing but requests is left to do.
+    pub fn connect_now(&self) -> Result<Connection> {
+        let mut connection = self.connect()?;
+        let stream = connection.stream.get_mut();
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(connection)
+    }
+}
+
 /// One connection, one request at a time.
 pub struct Connection {
     stream: BufReader<Tls>,

@@ -18,18 +18,23 @@ use super::{
 
 /// Where the claims are.
 pub const NAMESPACE: &str = "bench";
-/// The class of the claims.
-const CLASS: &str = "bench";
+/// The class that [`prepare`] makes.
+pub const CLASS: &str = "bench";
 /// Connections that send at the same time.
 const SENDERS: usize = 16;
 
-/// Makes the namespace and the class.
-pub fn prepare(server: &Server, driver: &str) -> Result<()> {
-    let mut connection = server.connect()?;
+/// Makes the namespace.
+pub fn make_namespace(server: &Server) -> Result<()> {
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE},
     });
-    connection.call("POST", "/api/v1/namespaces", Some(&namespace))?;
+    server.connect()?.call("POST", "/api/v1/namespaces", Some(&namespace)).map(drop)
+}
+
+/// Makes the namespace and the class.
+pub fn prepare(server: &Server, driver: &str) -> Result<()> {
+    make_namespace(server)?;
+    let mut connection = server.connect()?;
     let class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": CLASS},
@@ -60,15 +65,21 @@ pub struct Bound<'a> {
     latencies: Vec<f64>,
 }
 
-/// Makes `count` claims of that size and waits until all are Bound.
-pub fn burst<'a>(server: &'a Server, prefix: &str, count: usize, size: &str) -> Result<Bound<'a>> {
+/// Makes `count` claims of that class and size and waits until all are Bound.
+pub fn burst<'a>(
+    server: &'a Server,
+    prefix: &str,
+    count: usize,
+    class: &str,
+    size: &str,
+) -> Result<Bound<'a>> {
     let names: Vec<String> = (0..count).map(|at| format!("{prefix}-{at}")).collect();
     let seen = Seen::start(server)?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims");
-    let first = Instant::now();
     let sent = send_all(server, &names, |connection, name| {
-        connection.call("POST", &path, Some(&claim(name, size))).map(drop)
+        connection.call("POST", &path, Some(&claim(name, class, size))).map(drop)
     })?;
+    let first = *sent.iter().min().context("at least one claim")?;
     let bound = seen.wait(&format!("{count} claims to be Bound"), |state| {
         state.bound.len() >= count && names.iter().all(|name| state.bound.contains_key(name))
     })?;
@@ -91,11 +102,11 @@ impl Bound<'_> {
     /// Deletes the claims and waits until their volumes are gone.
     pub fn delete(self) -> Result<Burst> {
         let Self { server, seen, names, volumes, bind_seconds, latencies } = self;
-        let first = Instant::now();
-        send_all(server, &names, |connection, name| {
+        let sent = send_all(server, &names, |connection, name| {
             let path = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/{name}");
             connection.call("DELETE", &path, None).map(drop)
         })?;
+        let first = *sent.iter().min().context("at least one claim")?;
         let gone = seen.wait(&format!("{} volumes to be gone", volumes.len()), |state| {
             state.gone.len() >= volumes.len()
                 && volumes.iter().all(|name| state.gone.contains_key(name))
@@ -107,13 +118,13 @@ impl Bound<'_> {
     }
 }
 
-fn claim(name: &str, size: &str) -> Value {
+fn claim(name: &str, class: &str, size: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
-            "storageClassName": CLASS,
+            "storageClassName": class,
             "resources": {"requests": {"storage": size}},
         },
     })
@@ -126,15 +137,18 @@ where
 {
     let next = AtomicUsize::new(0);
     let sent = Mutex::new(vec![None; names.len()]);
+    let connections: Result<Vec<Connection>> =
+        (0..SENDERS.min(names.len())).map(|_| server.connect_now()).collect();
     std::thread::scope(|scope| -> Result<()> {
-        let senders: Vec<_> = (0..SENDERS.min(names.len()))
-            .map(|_| {
-                scope.spawn(|| -> Result<()> {
-                    let mut connection = server.connect()?;
+        let (next, sent, send) = (&next, &sent, &send);
+        let senders: Vec<_> = connections?
+            .into_iter()
+            .map(|mut connection| {
+                scope.spawn(move || -> Result<()> {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(name) = names.get(at) else { return Ok(()) };
-                        lock(&sent)[at] = Some(Instant::now());
+                        lock(sent)[at] = Some(Instant::now());
                         send(&mut connection, name)?;
                     }
                 })
