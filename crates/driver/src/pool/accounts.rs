@@ -11,10 +11,10 @@ use super::{Pool, PoolError};
 use crate::extents;
 
 /// How long a sum of free space is believed while volumes are created in quick succession.
-const ESTIMATE_AGE: Duration = Duration::from_millis(100);
+const ESTIMATE_AGE: Duration = Duration::from_millis(250);
 /// A sum that took long is believed for so many times as long: summing up is never most of the work,
 /// however many volumes there are.
-const ESTIMATE_WORTH: u32 = 20;
+const ESTIMATE_WORTH: u32 = 50;
 
 /// How much work a sum is worth.
 #[derive(Debug, Clone, Copy)]

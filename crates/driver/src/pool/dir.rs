@@ -62,6 +62,22 @@ impl Dir {
         }
     }
 
+    /// Makes a file (0600) that has no name yet and is gone with its last handle; `None` where that
+    /// cannot be done. It is named by [`Dir::give_name`], which takes one change of the directory where
+    /// another name and a rename take three.
+    pub fn create_unnamed(&self) -> Option<File> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, ".", flags, Mode::RUSR | Mode::WUSR).ok().map(File::from)
+    }
+
+    /// Names a file of [`Dir::create_unnamed`]; a name that is taken is an error. Durable after
+    /// [`Dir::sync`].
+    pub fn give_name(&self, file: &File, name: &str) -> std::io::Result<()> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let (from, follow) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
+        Ok(rustix::fs::linkat(from, path, &self.fd, name, follow)?)
+    }
+
     /// The whole content of `name`, at most `most` bytes; `None` when there is no such file.
     pub fn read(&self, name: &str, most: u64) -> std::io::Result<Option<Vec<u8>>> {
         let file = match self.open_file(name, OFlags::RDONLY) {
@@ -223,6 +239,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_file_gets_its_name_when_it_is_whole() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = Dir::open_private(place.path()).expect("opened");
+        let mut file = dir.create_unnamed().expect("this filesystem can do that");
+        file.write_all(b"whole").expect("written");
+        assert_eq!(dir.names().expect("listed"), Vec::<String>::new());
+        dir.give_name(&file, "a").expect("named");
+        assert_eq!(dir.read("a", 10).expect("read").as_deref(), Some(&b"whole"[..]));
+        let taken = dir.give_name(&dir.create_unnamed().expect("another"), "a");
+        assert_eq!(taken.expect_err("taken").kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(dir.read("a", 10).expect("read").as_deref(), Some(&b"whole"[..]));
+        assert_eq!(dir.names().expect("listed"), ["a"]);
+    }
 
     #[test]
     fn a_leftover_gives_way_to_a_new_file() {

@@ -44,8 +44,15 @@ impl Pool {
         record: &mut Record,
         fill: impl FnOnce(&File) -> Result<Option<Method>, E>,
     ) -> Result<(), E> {
-        let new_image = names::new_image(&record.id);
-        let image = self.io("make an image", self.dir.create_file(&new_image))?;
+        let unnamed = self.dir.create_unnamed();
+        let is_unnamed = unnamed.is_some();
+        let image = match unnamed {
+            Some(image) => image,
+            None => {
+                let new_image = names::new_image(&record.id);
+                self.io("make an image", self.dir.create_file(&new_image))?
+            }
+        };
         self.faults.at("create.image-made");
         if record.is_thick() {
             self.keep_reserve()?;
@@ -62,7 +69,7 @@ impl Pool {
         }
         self.faults.at("create.image-filled");
         record.shares = filled == Some(Method::Shared);
-        self.commit_volume(record)?;
+        self.commit_volume(record, is_unnamed.then_some(&image))?;
         if record.shares {
             let promise = Promise { shares: true, ..Promise::to_volume(record.capacity_bytes) };
             self.set_reserved(record.id.as_str(), promise);
@@ -70,9 +77,10 @@ impl Pool {
         Ok(())
     }
 
-    fn commit_volume(&self, record: &Record) -> Result<(), PoolError> {
+    /// `unnamed` is the image if it has no name yet.
+    fn commit_volume(&self, record: &Record, unnamed: Option<&File>) -> Result<(), PoolError> {
         let id = &record.id;
-        let (new_image, new_record) = (names::new_image(id), names::new_record(id));
+        let new_record = names::new_record(id);
         let written =
             self.io("write a record", self.dir.write_unflushed(&new_record, &render(record)))?;
         if record.source.is_some() || !record.is_blank() {
@@ -80,7 +88,12 @@ impl Pool {
             self.io("flush a record", written.sync_all())?;
         }
         self.faults.at("create.record-written");
-        match self.dir.rename(&new_image, &names::image(id), RenameFlags::NOREPLACE) {
+        let image = names::image(id);
+        let named = match unnamed {
+            Some(file) => self.dir.give_name(file, &image),
+            None => self.dir.rename(&names::new_image(id), &image, RenameFlags::NOREPLACE),
+        };
+        match named {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Err(PoolError::InTheWay(id.clone()));
             }
