@@ -19,6 +19,7 @@ pub(crate) mod serve;
 mod table;
 mod token;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -68,7 +69,7 @@ impl Service {
         identity: Option<Identity>,
         ending: CancellationToken,
     ) -> Self {
-        Self { inner, identity, ending, patience: None }
+        Self { inner, identity: identity.map(authenticated), ending, patience: None }
     }
 
     /// For one connection: answers that are not taken are given up.
@@ -98,7 +99,7 @@ impl Service {
             Err(status) => body::error(&status),
         };
         let took = (!lasts).then(|| began.elapsed());
-        self.inner.metrics.answered(&labels, answer.status().as_u16(), took);
+        self.inner.metrics.answered(labels, answer.status().as_u16(), took);
         if head {
             *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
         }
@@ -303,23 +304,24 @@ impl Service {
         Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
     }
 
-    fn authenticate(&self, parts: &Parts) -> ApiResult<Identity> {
-        let mut identity = match (&self.identity, bearer(&parts.headers)) {
-            (Some(identity), _) => identity.clone(),
+    fn authenticate(&self, parts: &Parts) -> ApiResult<Cow<'_, Identity>> {
+        let identity = match (&self.identity, bearer(&parts.headers)) {
+            (Some(identity), _) => Cow::Borrowed(identity),
             (None, Some(token)) => {
-                self.inner.identify_token(token, &[]).ok_or_else(Status::unauthorized)?.0
+                let found = self.inner.identify_token(token, &[]);
+                Cow::Owned(authenticated(found.ok_or_else(Status::unauthorized)?.0))
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        // Whoever got this far belongs to this group, whatever their certificate says.
-        if !identity.groups.iter().any(|group| group == AUTHENTICATED) {
-            identity.groups.push(AUTHENTICATED.into());
-        }
         self.impersonate(identity, &parts.headers)
     }
 
     /// Those who may can ask as somebody else (`kubectl --as`).
-    fn impersonate(&self, asker: Identity, headers: &http::HeaderMap) -> ApiResult<Identity> {
+    fn impersonate<'a>(
+        &self,
+        asker: Cow<'a, Identity>,
+        headers: &http::HeaderMap,
+    ) -> ApiResult<Cow<'a, Identity>> {
         let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
         let Some(user) = headers.get("impersonate-user").and_then(text) else {
             if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
@@ -373,8 +375,16 @@ impl Service {
             identity.groups = groups;
             identity.groups.push(AUTHENTICATED.into());
         }
-        Ok(identity)
+        Ok(Cow::Owned(identity))
     }
+}
+
+/// Whoever got this far belongs to this group, whatever their certificate says.
+fn authenticated(mut identity: Identity) -> Identity {
+    if !identity.groups.iter().any(|group| group == AUTHENTICATED) {
+        identity.groups.push(AUTHENTICATED.into());
+    }
+    identity
 }
 
 /// What is known of a request before anything is done about it.

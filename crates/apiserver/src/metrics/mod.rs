@@ -87,12 +87,12 @@ impl EventCount {
 
 impl Metrics {
     /// Counts an answer; requests that last are counted without their duration.
-    pub fn answered(&self, request: &Request, code: u16, took: Option<Duration>) {
-        let count = self.answers.get(&(request.clone(), code), AtomicU64::default);
-        count.fetch_add(1, Ordering::Relaxed);
+    pub fn answered(&self, request: Request, code: u16, took: Option<Duration>) {
         if let Some(took) = took {
-            self.durations.get(request, || Histogram::new(REQUEST_BUCKETS)).observe(took);
+            self.durations.get(&request, || Histogram::new(REQUEST_BUCKETS)).observe(took);
         }
+        let count = self.answers.get(&(request, code), AtomicU64::default);
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request that found no place.

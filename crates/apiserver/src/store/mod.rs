@@ -469,11 +469,12 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
             }
         }
     }
-    bells.ring();
+    // Writers come before watchers: a loop that has its answer knows what the watch is going to tell.
     for (answer, object) in done {
         // A client that went away does not need its answer; the write stands.
         let _ = answer.send(Ok(object));
     }
+    bells.ring();
 }
 
 /// After a failed commit nobody knows what is on disk, so nothing more may be written.

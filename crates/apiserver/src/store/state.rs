@@ -275,11 +275,51 @@ pub struct Page {
     pub objects: Vec<Arc<Stored>>,
 }
 
-type Name = (String, String);
+/// Objects by namespace, then name.
+#[derive(Default)]
+struct Objects(BTreeMap<String, BTreeMap<String, Arc<Stored>>>);
+
+impl Objects {
+    fn get(&self, namespace: &str, name: &str) -> Option<&Arc<Stored>> {
+        self.0.get(namespace)?.get(name)
+    }
+
+    fn insert(&mut self, namespace: &str, name: &str, object: Arc<Stored>) {
+        if let Some(there) = self.0.get_mut(namespace).and_then(|names| names.get_mut(name)) {
+            *there = object;
+            return;
+        }
+        self.0.entry(namespace.to_owned()).or_default().insert(name.to_owned(), object);
+    }
+
+    fn remove(&mut self, namespace: &str, name: &str) {
+        let Some(names) = self.0.get_mut(namespace) else { return };
+        names.remove(name);
+        if names.is_empty() {
+            self.0.remove(namespace);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Arc<Stored>> {
+        self.0.values().flat_map(BTreeMap::values)
+    }
+
+    fn of(&self, namespace: &str) -> impl Iterator<Item = &Arc<Stored>> {
+        self.0.get(namespace).into_iter().flat_map(BTreeMap::values)
+    }
+}
 
 /// Objects and history of one resource.
 struct Table {
-    objects: BTreeMap<Name, Arc<Stored>>,
+    objects: Objects,
     history: VecDeque<Arc<Event>>,
     /// Events up to here are forgotten.
     trimmed: u64,
@@ -289,7 +329,7 @@ struct Table {
 impl Table {
     fn new(trimmed: u64) -> Self {
         Self {
-            objects: BTreeMap::new(),
+            objects: Objects::default(),
             history: VecDeque::new(),
             trimmed,
             changed: Arc::new(watch::Sender::new(trimmed)),
@@ -320,12 +360,7 @@ impl Table {
     ) -> Box<dyn Iterator<Item = &'a Arc<Stored>> + 'a> {
         match namespace {
             None => Box::new(self.objects.values()),
-            Some(ns) => Box::new(
-                self.objects
-                    .range((ns.to_owned(), String::new())..)
-                    .take_while(move |((in_ns, _), _)| in_ns == ns)
-                    .map(|(_, object)| object),
-            ),
+            Some(ns) => Box::new(self.objects.of(ns)),
         }
     }
 
@@ -387,7 +422,7 @@ pub(super) struct State {
 impl Replay for State {
     fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String> {
         let stored = Arc::new(Stored::from_text(&key, revision, body)?);
-        self.table(&key.resource).objects.insert((key.namespace, key.name), stored);
+        self.table(&key.resource).objects.insert(&key.namespace, &key.name, stored);
         Ok(())
     }
 
@@ -446,7 +481,7 @@ impl State {
 
     pub(super) fn get(&self, key: &Key) -> Option<Arc<Stored>> {
         let table = self.tables.get(&key.resource)?;
-        table.objects.get(&(key.namespace.clone(), key.name.clone())).cloned()
+        table.objects.get(&key.namespace, &key.name).cloned()
     }
 
     pub(super) fn list(&self, resource: &str, namespace: Option<&str>) -> Page {
@@ -535,11 +570,11 @@ impl State {
         let limits = self.limits;
         let cost = event.cost();
         let table = self.table(&event.key.resource);
-        let name = (event.key.namespace.clone(), event.key.name.clone());
+        let (namespace, name) = (&event.key.namespace, &event.key.name);
         match event.change {
-            Change::Put => table.objects.insert(name, Arc::clone(&event.object)),
-            Change::Delete => table.objects.remove(&name),
-        };
+            Change::Put => table.objects.insert(namespace, name, Arc::clone(&event.object)),
+            Change::Delete => table.objects.remove(namespace, name),
+        }
         table.history.push_back(Arc::new(event));
         let mut freed = 0;
         while table.history.len() > limits.events {

@@ -4,7 +4,7 @@
 //! newer one, whatever road it came by. The watch is the truth; a write's answer only fills the
 //! time until the watch tells the same.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use longshore_core::model::{HasMeta, ObjectKey};
@@ -29,7 +29,8 @@ struct Entry<T> {
 }
 
 pub(super) struct Store<T> {
-    entries: BTreeMap<ObjectKey, Entry<T>>,
+    /// Looked up far more often than listed.
+    entries: HashMap<ObjectKey, Entry<T>>,
     indexes: HashMap<String, Index<T>>,
     /// Everything up to this version has been seen; 0 before the first list is complete.
     seen_version: u64,
@@ -39,7 +40,7 @@ pub(super) struct Store<T> {
 
 impl<T: HasMeta> Store<T> {
     pub(super) fn new() -> Self {
-        Self { entries: BTreeMap::new(), indexes: HashMap::new(), seen_version: 0, heard: None }
+        Self { entries: HashMap::new(), indexes: HashMap::new(), seen_version: 0, heard: None }
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
@@ -47,7 +48,9 @@ impl<T: HasMeta> Store<T> {
     }
 
     pub(super) fn list(&self) -> Vec<Arc<T>> {
-        self.entries.values().map(|e| e.object.clone()).collect()
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        entries.into_iter().map(|(_, entry)| entry.object.clone()).collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -129,7 +132,7 @@ impl<T: HasMeta> Store<T> {
         shown: &BTreeSet<ObjectKey>,
         list_version: u64,
     ) -> Vec<Change<T>> {
-        let gone: Vec<ObjectKey> = self
+        let mut gone: Vec<ObjectKey> = self
             .entries
             .iter()
             .filter(|(key, entry)| {
@@ -138,6 +141,7 @@ impl<T: HasMeta> Store<T> {
             })
             .map(|(key, _)| key.clone())
             .collect();
+        gone.sort_unstable();
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }
 
@@ -253,6 +257,28 @@ mod tests {
         }
         store.saw(seen);
         store
+    }
+
+    #[test]
+    fn lists_and_deletions_come_in_order() {
+        let names: Vec<String> = (0..100).map(|i| format!("n{:02}", i * 37 % 100)).collect();
+        let objects: Vec<(&str, u64)> =
+            names.iter().zip(1..).map(|(n, v)| (n.as_str(), v)).collect();
+        let mut store = store(&objects, 100);
+        let listed: Vec<String> = store.list().iter().map(|o| o.metadata.name.clone()).collect();
+        assert!(listed.is_sorted() && listed.len() == 100, "{listed:?}");
+        let gone = store.retain_listed(&BTreeSet::new(), 100);
+        let gone: Vec<String> = gone.iter().map(|c| c.object().metadata.name.clone()).collect();
+        assert_eq!(gone, listed);
+    }
+
+    /// An answer that cannot change anything is not even decoded.
+    #[test]
+    fn what_was_seen_is_known() {
+        let store = store(&[("a", 5)], 9);
+        let seen = |name: &str, version| store.has_seen(&ObjectKey::cluster(name), version);
+        assert!(seen("a", 4) && seen("a", 5));
+        assert!(!seen("a", 6) && !seen("a", 0) && !seen("b", 5));
     }
 
     #[test]

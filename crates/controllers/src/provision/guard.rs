@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 pub const INTENT_KIND: &str = "create-volume";
 
 /// More records than this do not wait to be dropped: after a crash each is looked into.
-const MOST_FINISHED: usize = 1000;
+const MOST_FINISHED: usize = 5000;
 
 /// The key of the plan in the record.
 const PLAN: &str = "plan";
