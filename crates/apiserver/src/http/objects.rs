@@ -107,10 +107,15 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let reading = body::read(sent.text, inner.limits.body_bytes);
-    let body = tokio::time::timeout(inner.limits.request_timeout, reading)
-        .await
-        .map_err(|_| Status::request_timeout())??;
+    let body = match &sent.tree {
+        Some(_) => Bytes::new(),
+        None => {
+            let reading = body::read(sent.text, inner.limits.body_bytes);
+            tokio::time::timeout(inner.limits.request_timeout, reading)
+                .await
+                .map_err(|_| Status::request_timeout())??
+        }
+    };
     let tree = Mutex::new(sent.tree);
     let call = Call { inner, ending, identity, target, parts, query, body, tree };
     if verb == "watch" {

@@ -1,7 +1,7 @@
 //! From stored objects to bytes, in the form the client asked for.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -21,8 +21,8 @@ pub struct Renderer {
     resource: Arc<Resource>,
     form: Form,
     env: Environment,
-    /// `"kind":…,"apiVersion":…,` ready to be put in front of a stored body.
-    prefix: String,
+    /// `"kind":…,"apiVersion":…,` to be put in front of a stored body; made when one is written.
+    prefix: OnceLock<String>,
     /// Table columns are sent with the first event of a watch only.
     columns_sent: bool,
 }
@@ -30,12 +30,15 @@ pub struct Renderer {
 impl Renderer {
     /// A renderer for the kind.
     pub fn new(resource: &Arc<Resource>, form: Form, env: &Environment) -> Self {
-        let prefix = format!(
-            "{{\"kind\":{},\"apiVersion\":{},",
-            json!(resource.kind),
-            json!(resource.api_version())
-        );
-        Self { resource: Arc::clone(resource), form, env: env.clone(), prefix, columns_sent: false }
+        let (resource, env) = (Arc::clone(resource), env.clone());
+        Self { resource, form, env, prefix: OnceLock::new(), columns_sent: false }
+    }
+
+    fn prefix(&self) -> &str {
+        self.prefix.get_or_init(|| {
+            let (kind, version) = (json!(self.resource.kind), json!(self.resource.api_version()));
+            format!("{{\"kind\":{kind},\"apiVersion\":{version},")
+        })
     }
 
     /// Whether objects are written whole and as themselves.
@@ -65,8 +68,8 @@ impl Renderer {
     /// The object with its kind in front.
     fn whole(&self, stored: &Stored) -> Vec<u8> {
         let body = self.body(stored);
-        let mut out = Vec::with_capacity(self.prefix.len() + body.len());
-        out.extend_from_slice(self.prefix.as_bytes());
+        let mut out = Vec::with_capacity(self.prefix().len() + body.len());
+        out.extend_from_slice(self.prefix().as_bytes());
         out.extend_from_slice(&body[1..]);
         out
     }
@@ -149,7 +152,7 @@ impl Renderer {
             let body = self.body(object);
             if self.resource.custom.is_some() {
                 // Their items say what they are, unlike those of built-in kinds.
-                out.extend_from_slice(self.prefix.as_bytes());
+                out.extend_from_slice(self.prefix().as_bytes());
                 out.extend_from_slice(&body[1..]);
             } else {
                 out.extend_from_slice(&body);
@@ -164,9 +167,9 @@ impl Renderer {
         match self.form {
             Form::Object => {
                 let body = self.body(stored);
-                out.reserve(self.prefix.len() + body.len() + 40);
+                out.reserve(self.prefix().len() + body.len() + 40);
                 begin_line(out, kind);
-                out.extend_from_slice(self.prefix.as_bytes());
+                out.extend_from_slice(self.prefix().as_bytes());
                 out.extend_from_slice(&body[1..]);
                 out.extend_from_slice(b"}\n");
             }

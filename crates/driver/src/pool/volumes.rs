@@ -44,7 +44,9 @@ impl Pool {
         record: &mut Record,
         fill: impl FnOnce(&File) -> Result<Option<Method>, E>,
     ) -> Result<(), E> {
-        let unnamed = self.dir.create_unnamed();
+        // What is flushed needs a name before: btrfs keeps nothing of a file without one.
+        let is_blank = record.source.is_none() && record.is_blank();
+        let unnamed = is_blank.then(|| self.dir.create_unnamed()).flatten();
         let is_unnamed = unnamed.is_some();
         let image = match unnamed {
             Some(image) => image,
