@@ -17,8 +17,9 @@ use super::{
     load::NAMESPACE,
 };
 
-/// How often a wait looks whether it was interrupted.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often a wait looks. When something was seen is written down by who saw it, so this costs no
+/// accuracy, and a look at every event would take from what is measured.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// How long a burst may take; the slowest contender needs less than a second a claim.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -85,7 +86,7 @@ struct Status {
 }
 
 impl Seen {
-    /// Starts to watch.
+    /// Starts to watch claims.
     pub fn start(server: &Server) -> Result<Self> {
         let shared = Shared::default();
         let claims = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims");
@@ -96,18 +97,25 @@ impl Seen {
                 state.bound.entry(metadata.name).or_insert_with(seen);
             }
         })?;
+        Ok(Self { shared, followers: vec![claims] })
+    }
+
+    /// Watches volumes, too: when they go.
+    pub fn follow_volumes(&mut self, server: &Server) -> Result<()> {
         let volumes = "/api/v1/persistentvolumes";
-        let volumes = Follower::start(server, volumes, &shared, |state, event| {
+        let volumes = Follower::start(server, volumes, &self.shared, |state, event| {
             if event.kind == "DELETED" {
                 state.gone.insert(event.object.metadata.name, Instant::now());
             }
         })?;
-        Ok(Self { shared, followers: vec![claims, volumes] })
+        self.followers.push(volumes);
+        Ok(())
     }
 
-    /// The same, and pods.
+    /// Watches claims, volumes and pods.
     pub fn start_with_pods(server: &Server) -> Result<Self> {
         let mut seen = Self::start(server)?;
+        seen.follow_volumes(server)?;
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         let pods = Follower::start(server, &pods, &seen.shared, |state, event| {
             let Object { metadata, status, .. } = event.object;
@@ -211,7 +219,6 @@ impl Reader {
                 match self.next(&mut watch) {
                     Ok(event) => {
                         take(&mut lock(&self.shared.0), event);
-                        self.shared.1.notify_all();
                     }
                     Err(error) => break error,
                 }

@@ -196,7 +196,7 @@ impl Connection {
         if head.status != 200 || !head.chunked {
             bail!("GET {path}: {} instead of a watch", head.status);
         }
-        Ok(Watch { connection: self, text: Vec::new(), closer: Some(closer) })
+        Ok(Watch { connection: self, text: Vec::new(), read: 0, closer: Some(closer) })
     }
 }
 
@@ -210,6 +210,8 @@ struct Head {
 pub struct Watch {
     connection: Connection,
     text: Vec<u8>,
+    /// How much of the text has been handed out.
+    read: usize,
     closer: Option<Closer>,
 }
 
@@ -222,9 +224,13 @@ impl Watch {
     /// The next event, as it came.
     pub fn next(&mut self) -> Result<Vec<u8>> {
         loop {
-            if let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
-                return Ok(self.text.drain(..=end).collect());
+            let rest = &self.text[self.read..];
+            if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line = rest[..=end].to_vec();
+                self.read += line.len();
+                return Ok(line);
             }
+            self.text.drain(..std::mem::take(&mut self.read));
             if !self.connection.chunk(&mut self.text)? {
                 bail!("the API server ended the watch");
             }

@@ -77,7 +77,7 @@ pub fn burst<'a>(
     let seen = Seen::start(server)?;
     let path = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims");
     let sent = send_all(server, &names, |connection, name| {
-        connection.call("POST", &path, Some(&claim(name, class, size))).map(drop)
+        connection.post(&path, &claim(name, class, size).to_string())
     })?;
     let first = *sent.iter().min().context("at least one claim")?;
     let bound = seen.wait(&format!("{count} claims to be Bound"), |state| {
@@ -101,7 +101,8 @@ pub fn burst<'a>(
 impl Bound<'_> {
     /// Deletes the claims and waits until their volumes are gone.
     pub fn delete(self) -> Result<Burst> {
-        let Self { server, seen, names, volumes, bind_seconds, latencies } = self;
+        let Self { server, mut seen, names, volumes, bind_seconds, latencies } = self;
+        seen.follow_volumes(server)?;
         let sent = send_all(server, &names, |connection, name| {
             let path = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/{name}");
             connection.call("DELETE", &path, None).map(drop)
