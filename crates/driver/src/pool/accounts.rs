@@ -10,7 +10,7 @@ use super::dir::Space;
 use super::{Pool, PoolError};
 use crate::extents;
 
-/// How long a sum of free space is believed while volumes are created in quick succession.
+/// How long a sum of what is owed is believed while volumes are created in quick succession.
 const ESTIMATE_AGE: Duration = Duration::from_millis(250);
 /// A sum that took long is believed for so many times as long: summing up is never most of the work,
 /// however many volumes there are.
@@ -182,7 +182,11 @@ impl Pool {
         let overcommit = overcommit.max(self.overcommit);
         let fits = |view: &View| capacity::allocatable_bytes(view, overcommit) >= bytes;
         let fresh = |(until, view): &(Instant, View)| Instant::now() < *until && fits(view);
-        let mut view = match accounts.estimate.filter(fresh) {
+        // What is free is asked each time: it takes no longer than a look at one image, and others may
+        // have filled the disk meanwhile.
+        let space = self.space()?;
+        let estimate = accounts.estimate.map(|(until, view)| (until, View { space, ..view }));
+        let mut view = match estimate.filter(fresh) {
             Some((_, view)) => view,
             None => self.sum_up(accounts, Care::Quick)?,
         };
