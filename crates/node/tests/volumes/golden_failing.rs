@@ -66,7 +66,10 @@ async fn g21_a_graceful_end() {
     }
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({})).await;
-    let uid = attached_pod(&rig, "p", STAY, json!({"terminationGracePeriodSeconds": 10})).await;
+    let stay = "trap 'exit 0' TERM; echo set; sleep 1000 & wait";
+    let uid = attached_pod(&rig, "p", stay, json!({"terminationGracePeriodSeconds": 10})).await;
+    // A shell that is told to end before it has set its trap has failed.
+    rig.until("the trap is set", async || rig.log(&uid) == "set\n").await;
     let key = ObjectKey::new("default", "p");
     rig.driver.always(Call::NodeUnpublishVolume, Fault::before(Code::Aborted));
     rig.driver.always(Call::NodeUnstageVolume, Fault::before(Code::Aborted));
