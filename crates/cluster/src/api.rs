@@ -3,6 +3,7 @@
 //! Reads decode into slim records. Writes take and return [`Value`], so that fields this program
 //! does not know survive a read-modify-write.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -285,31 +286,31 @@ impl Api {
         let key = key_of(object);
         let namespace = T::NAMESPACED.then_some(key.namespace.as_str());
         let path = collection_path::<T>(namespace);
-        let body = Content::Object(typed::<T>(object.clone()));
+        let body = Content::Object(typed::<T>(Cow::Borrowed(object)));
         self.send(target::<T>("create", &key), Method::POST, path, body).await?.object()
     }
 
     /// Replaces an object; its `metadata.resourceVersion` is the precondition.
     pub async fn update<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
-        self.put::<T>(object.clone(), "").await
+        self.put::<T>(Cow::Borrowed(object), "").await
     }
 
     /// Replaces an object's status.
     pub async fn update_status<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
-        self.put::<T>(object.clone(), "status").await
+        self.put::<T>(Cow::Borrowed(object), "status").await
     }
 
     /// As [`Self::update`], of an object that nobody else needs.
     pub async fn update_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
-        self.put::<T>(object, "").await
+        self.put::<T>(Cow::Owned(object), "").await
     }
 
     /// As [`Self::update_status`], of an object that nobody else needs.
     pub async fn update_status_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
-        self.put::<T>(object, "status").await
+        self.put::<T>(Cow::Owned(object), "status").await
     }
 
-    async fn put<T: Kind>(&self, object: Value, sub: &str) -> Result<Value, ApiError> {
+    async fn put<T: Kind>(&self, object: Cow<'_, Value>, sub: &str) -> Result<Value, ApiError> {
         let key = key_of(&object);
         let path = object_path::<T>(&key, sub);
         let body = Content::Object(typed::<T>(object));
@@ -373,7 +374,7 @@ impl Api {
         at: Target,
         method: Method,
         path: String,
-        content: Content,
+        content: Content<'_>,
     ) -> Result<Answer, ApiError> {
         let mut request =
             Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
@@ -390,7 +391,7 @@ impl Api {
                 request = request.header(header::CONTENT_TYPE, "application/json");
                 match self.server {
                     Some(_) => {
-                        request = request.extension(Tree(object));
+                        request = request.extension(Tree(object.into_owned()));
                         Body::empty()
                     }
                     None => Body::from(object.to_string().into_bytes()),
@@ -454,12 +455,12 @@ async fn collect(at: &Target, body: AnswerBody) -> Result<Bytes, ApiError> {
 }
 
 /// What a request brings.
-enum Content {
+enum Content<'a> {
     None,
     /// Content type and bytes.
     Text(&'static str, Vec<u8>),
     /// A whole object with its kind. Only what leaves the process is made text.
-    Object(Value),
+    Object(Cow<'a, Value>),
 }
 
 /// A successful answer, not decoded yet.
@@ -505,8 +506,9 @@ pub(crate) fn key_of(object: &Value) -> ObjectKey {
 }
 
 /// An object with `apiVersion` and `kind` filled in where the caller left them out.
-fn typed<T: Kind>(mut object: Value) -> Value {
+fn typed<T: Kind>(mut object: Cow<'_, Value>) -> Cow<'_, Value> {
     if object.get("apiVersion").is_none() || object.get("kind").is_none() {
+        let object = object.to_mut();
         object["apiVersion"] = T::api_version().into();
         object["kind"] = T::KIND.into();
     }

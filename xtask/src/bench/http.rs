@@ -62,9 +62,7 @@ impl Server {
         let stream = BufReader::new(StreamOwned::new(tls, socket));
         Ok(Connection { stream, address: self.address.clone() })
     }
-}
 
-impl Server {
     /// Opens a connection and greets, so that nothing but requests is left to do.
     pub fn connect_now(&self) -> Result<Connection> {
         let mut connection = self.connect()?;

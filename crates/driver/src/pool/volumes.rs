@@ -47,31 +47,32 @@ impl Pool {
         // What is flushed needs a name before: btrfs keeps nothing of a file without one.
         let is_blank = record.source.is_none() && record.is_blank();
         let unnamed = is_blank.then(|| self.dir.create_unnamed()).flatten();
-        let is_unnamed = unnamed.is_some();
-        let image = match unnamed {
+        let named;
+        let image = match &unnamed {
             Some(image) => image,
             None => {
                 let new_image = names::new_image(&record.id);
-                self.io("make an image", self.dir.create_file(&new_image))?
+                named = self.io("make an image", self.dir.create_file(&new_image))?;
+                &named
             }
         };
         self.faults.at("create.image-made");
         if record.is_thick() {
             self.keep_reserve()?;
-            self.before_thick(&image)?;
+            self.before_thick(image)?;
         }
-        let filled = fill(&image)?;
+        let filled = fill(image)?;
         // Not flushed: a blank image that a power failure shortened is stretched when it is used.
         self.io("size an image", image.set_len(record.capacity_bytes))?;
         if record.is_thick() {
-            self.set_aside(&image, record.capacity_bytes)?;
+            self.set_aside(image, record.capacity_bytes)?;
         }
         if filled.is_some() || !record.is_blank() {
             self.io("flush an image", image.sync_all())?;
         }
         self.faults.at("create.image-filled");
         record.shares = filled == Some(Method::Shared);
-        self.commit_volume(record, is_unnamed.then_some(&image))?;
+        self.commit_volume(record, unnamed.as_ref())?;
         if record.shares {
             let promise = Promise { shares: true, ..Promise::to_volume(record.capacity_bytes) };
             self.set_reserved(record.id.as_str(), promise);
