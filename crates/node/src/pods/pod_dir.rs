@@ -20,8 +20,5 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     if !mounts.is_empty() {
         return Err(io::Error::other(format!("still mounted: {mounts:?}")));
     }
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    longshore_files::remove_tree(dir)
 }
