@@ -129,7 +129,7 @@ struct Live {
     setup: Option<File>,
     setup_text: Vec<u8>,
     streams: Vec<log::Stream>,
-    log: File,
+    log: log::Log,
 }
 
 struct Shim {
@@ -238,7 +238,7 @@ impl Shim {
     fn try_start(&mut self, run: &ContainerRun, state: &mut RunState) -> io::Result<Live> {
         let base = shim_dir(&self.pod_dir).join(format!("root-{}", run.name));
         std::fs::create_dir_all(&base)?;
-        let log = log::open(&run.log, run.attempt)?;
+        let log = log::Log::open(&run.log, run.attempt, run.log_limit)?;
         self.shared.enter(&run.sandbox)?;
         let shm = self.shared.shm(&base)?;
         let child = spawn::spawn(run, &base, shm)?;
