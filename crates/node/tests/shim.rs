@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use longshore_core::testing::{Need, need};
 use longshore_node::pods::shim_client::{ShimClient, ShimProgram, living_shim};
-use longshore_node::shim::protocol::{Bind, ContainerRun, Request, RunState, process_start};
+use longshore_node::shim::protocol::{
+    Bind, ContainerRun, LogLimit, Request, RunState, Sandbox, Seccomp, process_start,
+};
+use longshore_node::shim::rights;
 
 /// A pod directory whose processes end with the test, also when it panics.
 struct Pod {
@@ -37,11 +40,14 @@ impl Pod {
             uid: 0,
             gid: 0,
             groups: vec![],
-            capabilities: longshore_node::shim::rights::capability_set(&[], &[]).unwrap(),
+            capabilities: rights::capability_set(&[], &[]).unwrap(),
             no_new_privs: false,
             privileged: false,
             read_only_root: false,
             log: self.path().join("logs/main.log"),
+            log_limit: LogLimit::default(),
+            sandbox: Sandbox { hostname: Some("the-pod".into()), ..Sandbox::default() },
+            seccomp: Seccomp::default(),
         }
     }
 
@@ -134,12 +140,49 @@ async fn the_host_is_not_written_and_hidden_directories_are_empty() {
     );
     let mut run = pod.run(&script);
     run.hidden = vec![hidden.path().to_owned()];
+    // By default it cannot even be made.
+    run.capabilities |= rights::capability_set(&["MKNOD".to_owned()], &["ALL".to_owned()]).unwrap();
     run_to_end(&pod, run).await;
     assert!(!Path::new(&marker).exists());
     let log = pod.log();
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(&lines[..6], &["x", "0", "0", "fresh", "4", "0"], "{log}");
     assert!(log.contains("Permission denied"), "a made device cannot be opened: {log}");
+}
+
+#[tokio::test]
+async fn a_hidden_directory_is_hidden_by_every_path_that_shows_it() {
+    if !need("a_hidden_directory_is_hidden_by_every_path_that_shows_it", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (real, bound) = (home.path().join("real/data"), home.path().join("bound"));
+    std::fs::create_dir_all(&real).unwrap();
+    std::fs::create_dir_all(&bound).unwrap();
+    std::fs::write(real.join("secret"), "x").unwrap();
+    let _bound = Bound::new(&real, &bound);
+    // The data directory is a bind mount; the directory behind it is on the root filesystem.
+    let mut run = pod.run(&format!("find {} -name secret; echo looked", home.path().display()));
+    run.hidden = vec![bound];
+    run_to_end(&pod, run).await;
+    assert_eq!(pod.log(), "looked\n");
+}
+
+/// A bind mount on the host.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(source: &Path, target: &Path) -> Self {
+        rustix::mount::mount_bind(source, target).unwrap();
+        Self(target.to_owned())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 #[tokio::test]
@@ -188,10 +231,21 @@ async fn user_groups_and_capabilities() {
     assert!(log.contains("CapEff:\t0000000000000000") && log.contains("NoNewPrivs:\t1"), "{log}");
 
     let pod = Pod::new();
-    let mut run = pod.run("grep CapEff /proc/self/status");
+    let mut run = pod.run("grep -E 'Cap|Seccomp|NoNew' /proc/self/status");
     run.capabilities = 1;
     run_to_end(&pod, run).await;
-    assert!(pod.log().contains("CapEff:\t0000000000000001"), "{}", pod.log());
+    let log = pod.log();
+    for (name, value) in [("Inh", 0), ("Prm", 1), ("Eff", 1), ("Bnd", 1), ("Amb", 0)] {
+        assert!(log.contains(&format!("Cap{name}:\t000000000000000{value}")), "{name} in {log}");
+    }
+    // The filter holds although new rights are not forbidden.
+    assert!(log.contains("Seccomp:\t2") && log.contains("NoNewPrivs:\t0"), "{log}");
+
+    let pod = Pod::new();
+    let mut run = pod.run("grep Seccomp: /proc/self/status");
+    run.seccomp = Seccomp::Unconfined;
+    run_to_end(&pod, run).await;
+    assert_eq!(pod.log(), "Seccomp:\t0\n");
 }
 
 #[tokio::test]
@@ -322,4 +376,74 @@ impl Drop for Mounted {
 fn device_numbers(table: &str) -> Vec<String> {
     let table = std::fs::read_to_string(table).unwrap();
     table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_hosts_kernel_settings_and_secrets_are_out_of_reach() {
+    if !need("the_hosts_kernel_settings_and_secrets_are_out_of_reach", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    // The same value is written, so that a hole does the host no harm.
+    let script = "for f in kernel/core_pattern vm/swappiness kernel/hostname; do \
+         v=$(cat /proc/sys/$f); (echo \"$v\" > /proc/sys/$f) 2>/dev/null && echo \"writable $f\"; done; \
+         (echo h > /proc/sysrq-trigger) 2>/dev/null && echo writable sysrq; \
+         for f in kcore keys timer_list interrupts; do [ -s /proc/$f ] && head -c 1 /proc/$f | grep -q . && echo seen $f; done; \
+         ls /sys/firmware /proc/acpi 2>/dev/null | grep -v : | grep -q . && echo seen firmware; \
+         touch /sys/x 2>/dev/null && echo writable sys; \
+         grep ' /sys/fs/cgroup' /proc/self/mountinfo | grep -v ' ro,' | grep -q . && echo writable cgroup; \
+         grep -c ' /sys/kernel/' /proc/self/mountinfo; hostname; echo done";
+    run_to_end(&pod, pod.run(script)).await;
+    assert_eq!(pod.log().lines().collect::<Vec<_>>(), ["0", "the-pod", "done"], "{}", pod.log());
+}
+
+#[tokio::test]
+async fn containers_of_a_pod_share_host_name_ipc_and_shared_memory_and_nothing_with_the_host() {
+    let name =
+        "containers_of_a_pod_share_host_name_ipc_and_shared_memory_and_nothing_with_the_host";
+    if !need(name, &[Need::Root, Need::Tool("ipcmk")]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    let namespaces =
+        "for n in uts ipc mnt pid cgroup; do echo $n=$(readlink /proc/self/ns/$n); done";
+    let mut first = pod.run(&format!(
+        "ipcmk -M 64 >/dev/null; echo shared > /dev/shm/x; {namespaces}; echo up; sleep 1000"
+    ));
+    first.name = "first".into();
+    first.log = pod.path().join("logs/first.log");
+    client.tell(&Request::Start(Box::new(first))).await.unwrap();
+    let first_log =
+        || std::fs::read_to_string(pod.path().join("logs/first.log")).unwrap_or_default();
+    while !first_log().contains(" up\n") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let look = format!(
+        "{namespaces}; cat /dev/shm/x; ipcs -m | grep -c 0x; grep -c mqueue /proc/self/mountinfo"
+    );
+    for attempt in 0..2 {
+        let mut run = pod.run(&look);
+        run.attempt = attempt;
+        client.tell(&Request::Start(Box::new(run))).await.unwrap();
+        let mut view = client.view();
+        let over = |view: &longshore_node::pods::shim_client::ShimView| {
+            view.newest("main").is_some_and(|run| run.attempt == attempt && run.outcome.is_some())
+        };
+        view.wait_for(over).await.unwrap();
+        let log = pod.log();
+        for line in ["shared", "1"] {
+            assert!(log.lines().any(|one| one == line), "{line} in {log}");
+        }
+        for line in log.lines().filter(|line| line.contains('=')) {
+            let (kind, id) = line.split_once('=').unwrap();
+            let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+            assert_ne!(ours.display().to_string(), id, "{kind} is not the host's");
+            let same = first_log().contains(&format!(" {line}\n"));
+            assert_eq!(same, ["uts", "ipc"].contains(&kind), "{kind} among containers");
+        }
+    }
+    client.quit().await;
+    let host = rustix::system::uname().nodename().to_owned();
+    assert_ne!(host.as_c_str(), c"the-pod");
 }

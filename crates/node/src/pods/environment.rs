@@ -25,12 +25,10 @@ pub(crate) async fn environment(
         .or(pod.spec.security_context.run_as_user)
         .unwrap_or(0)
         == 0;
-    let hostname =
-        if pod.spec.hostname.is_empty() { &pod.metadata.name } else { &pod.spec.hostname };
     let mut env = Environment::default();
     env.set("PATH", PATH);
     env.set("HOME", if root { "/root" } else { "/" });
-    env.set("HOSTNAME", hostname);
+    env.set("HOSTNAME", &hostname(pod));
     for source in &container.env_from {
         let prefix = source["prefix"].as_str().unwrap_or_default();
         for (key, value) in whole_object(api, pod, source).await? {
@@ -48,6 +46,22 @@ pub(crate) async fn environment(
         env.set(&variable.name, &value);
     }
     Ok(env.order.iter().map(|name| (name.clone(), env.values[name].clone())).collect())
+}
+
+/// Longest host name.
+const HOSTNAME_MAX: usize = 63;
+
+/// A pod's host name: the node's with the node's network, else what it asks for or its own name,
+/// cut as the kubelet cuts it.
+pub(crate) fn hostname(pod: &Pod) -> String {
+    let spec = &pod.spec;
+    let name = match (spec.host_network, spec.hostname.is_empty()) {
+        (true, _) => &spec.node_name,
+        (false, false) => &spec.hostname,
+        (false, true) => &pod.metadata.name,
+    };
+    let end = name.char_indices().nth(HOSTNAME_MAX).map_or(name.len(), |(at, _)| at);
+    name[..end].trim_end_matches(['-', '.']).to_owned()
 }
 
 #[derive(Default)]
@@ -202,6 +216,21 @@ mod tests {
             ("$(A", "$(A"),
         ] {
             assert_eq!(expand(text, &values), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_host_name_is_the_pods_or_with_the_nodes_network_the_nodes() {
+        let long = "a".repeat(62) + "-b";
+        for (name, spec, expected) in [
+            ("p", serde_json::json!({}), "p"),
+            ("p", serde_json::json!({"hostname": "h"}), "h"),
+            ("p", serde_json::json!({"hostNetwork": true, "nodeName": "n", "hostname": "h"}), "n"),
+            (long.as_str(), serde_json::json!({}), &long[..62]),
+        ] {
+            let pod = serde_json::json!({"metadata": {"name": name}, "spec": spec});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(hostname(&pod), expected, "{name}");
         }
     }
 

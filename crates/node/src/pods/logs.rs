@@ -1,7 +1,8 @@
 //! Reads container logs for the API server's `log` subresource.
 
 use std::io::{self, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
@@ -15,7 +16,10 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::run_spec::log_file;
 use crate::shim::log::previous;
-use crate::shim::protocol::{read_runs, shim_dir};
+use crate::shim::protocol::{RunState, read_runs, shim_dir};
+
+/// How often a follower looks that could not get a watch.
+const WITHOUT_WATCH: Duration = Duration::from_millis(500);
 
 /// Which log, and how much of it.
 #[derive(Debug, Clone, Default)]
@@ -91,7 +95,8 @@ impl NodeLogs {
             }
         };
         let pod_dir = self.paths.pod(&pod.metadata.uid);
-        let follow = (query.follow && !query.previous).then_some(Ending { pod_dir, container });
+        let follow =
+            (query.follow && !query.previous).then(|| Ending::of_newest(pod_dir, container));
         Ok(stream(opened, file, query, follow))
     }
 }
@@ -116,18 +121,36 @@ fn container_name(pod: &Pod, asked: Option<&str>) -> Result<String, LogError> {
     }
 }
 
-/// Knows when a followed container has ended.
+/// Knows when a followed run of a container has ended.
 struct Ending {
     pod_dir: PathBuf,
     container: String,
+    attempt: Option<u32>,
 }
 
 impl Ending {
+    fn of_newest(pod_dir: PathBuf, container: String) -> Self {
+        let mut ending = Self { pod_dir, container, attempt: None };
+        ending.attempt = ending.newest().map(|run| run.attempt);
+        ending
+    }
+
+    fn newest(&self) -> Option<RunState> {
+        let runs = read_runs(&self.pod_dir).into_iter();
+        runs.filter(|run| run.name == self.container).max_by_key(|run| run.attempt)
+    }
+
     fn ended(&self) -> bool {
-        let runs = read_runs(&self.pod_dir);
-        let newest =
-            runs.iter().filter(|run| run.name == self.container).max_by_key(|run| run.attempt);
-        newest.is_none_or(|run| run.outcome.is_some())
+        self.newest().is_none_or(|run| run.outcome.is_some() || self.is_later(&run))
+    }
+
+    /// A later run has a log of its own under the same name.
+    fn superseded(&self) -> bool {
+        self.newest().is_some_and(|run| self.is_later(&run))
+    }
+
+    fn is_later(&self, run: &RunState) -> bool {
+        self.attempt.is_some_and(|attempt| run.attempt > attempt)
     }
 }
 
@@ -164,25 +187,51 @@ impl Reader {
             if self.query.limit_bytes.is_some_and(|limit| self.sent >= limit) {
                 return Ok(None);
             }
-            // Asked before reading: what is written before the end is recorded is read below.
+            // Asked before reading: what is written before the end is recorded is read below, and
+            // so is what is written before the file was put aside.
             let ended = self.follow.as_ref().is_none_or(Ending::ended);
-            let watch = if ended { None } else { Some(self.watch()?) };
+            let watch = if ended { None } else { Some(self.watch()) };
+            let fresh = if self.follow.is_some() { self.fresh_file().await? } else { None };
             let piece = self.read_lines().await?;
             if !piece.is_empty() {
                 return Ok(Some(self.cut(piece)));
             }
-            let Some(mut watch) = watch else { return Ok(None) };
-            if watch.next().await.is_none() {
-                return Ok(None);
+            if let Some(fresh) = fresh {
+                self.file = fresh;
+                continue;
+            }
+            match watch {
+                None => return Ok(None),
+                Some(Ok(mut watch)) => {
+                    if watch.next().await.is_none() {
+                        return Ok(None);
+                    }
+                }
+                // The machine has a bound on watches; a follower without one looks now and then.
+                Some(Err(_)) => tokio::time::sleep(WITHOUT_WATCH).await,
             }
         }
     }
 
+    /// The file that has the log's name now, when the one that is read was put aside.
+    async fn fresh_file(&self) -> io::Result<Option<File>> {
+        use std::os::unix::fs::MetadataExt;
+        if self.follow.as_ref().is_some_and(Ending::superseded) {
+            return Ok(None);
+        }
+        let fresh = match File::open(&self.path).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let (now, before) = (fresh.metadata().await?, self.file.metadata().await?);
+        Ok(((now.dev(), now.ino()) != (before.dev(), before.ino())).then_some(fresh))
+    }
+
     fn watch(&self) -> io::Result<inotify::EventStream<[u8; 1024]>> {
         let inotify = Inotify::init()?;
-        inotify
-            .watches()
-            .add(&self.path, WatchMask::MODIFY | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF)?;
+        let changes =
+            WatchMask::MODIFY | WatchMask::ATTRIB | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF;
+        inotify.watches().add(&self.path, changes)?;
         if let Some(ending) = &self.follow {
             inotify
                 .watches()
@@ -195,7 +244,7 @@ impl Reader {
         if !self.begun {
             self.begun = true;
             if let Some(lines) = self.query.tail_lines {
-                let start = tail_start(&self.path, lines).await?;
+                let start = tail_start(&mut self.file, lines).await?;
                 self.file.seek(SeekFrom::Start(start)).await?;
             }
         }
@@ -251,9 +300,8 @@ impl Reader {
 }
 
 /// Where the last `lines` lines begin.
-async fn tail_start(path: &Path, lines: usize) -> io::Result<u64> {
+async fn tail_start(file: &mut File, lines: usize) -> io::Result<u64> {
     const BLOCK: u64 = 16 * 1024;
-    let mut file = File::open(path).await?;
     let size = file.metadata().await?.len();
     let (mut at, mut found) = (size, 0);
     while at > 0 {

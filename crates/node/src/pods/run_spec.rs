@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::stage::paths::NodePaths;
 
-use super::environment::expand;
-use crate::shim::protocol::{Bind, ContainerRun};
+use super::environment::{expand, hostname};
+use crate::shim::protocol::{Bind, ContainerRun, LogLimit, Sandbox, Seccomp};
 use crate::shim::rights;
 
 /// What all containers of a pod share.
@@ -71,7 +71,19 @@ impl PodRun<'_> {
             privileged,
             read_only_root: own.read_only_root_filesystem == Some(true),
             log: log_file(self.paths, &self.pod.metadata.uid, &container.name),
+            log_limit: LogLimit::default(),
+            sandbox: self.sandbox(),
+            seccomp: Seccomp::default(),
         })
+    }
+
+    fn sandbox(&self) -> Sandbox {
+        let sysctls = &self.pod.spec.security_context.sysctls;
+        Sandbox {
+            hostname: Some(hostname(self.pod)),
+            sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
+            cgroups: Vec::new(),
+        }
     }
 
     fn binds(

@@ -1,12 +1,15 @@
 //! Container output: one line of the log file per line of output, with time and stream.
 //!
 //! The format is the one container runtimes write: `<time> <stream> <F|P> <text>`, where `P` marks
-//! a piece of a line that was too long to wait for its end.
+//! a piece of a line that was too long to wait for its end. A file that is full is put aside as
+//! `NAME.log.1`, older ones move on, and the oldest goes, so a container cannot fill the disk.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use super::protocol::LogLimit;
 
 /// Longest piece of a line.
 const MAX_PIECE: usize = 16 * 1024;
@@ -17,18 +20,101 @@ pub fn previous(log: &Path) -> PathBuf {
     log.with_extension("prev.log")
 }
 
-/// Opens a run's log; the log of the run before is kept beside it.
-///
-/// # Errors
-/// The file cannot be made.
-pub(super) fn open(log: &Path, attempt: u32) -> io::Result<File> {
-    if let Some(dir) = log.parent() {
-        std::fs::create_dir_all(dir)?;
+/// Where a full file of the log is put; 1 is the newest.
+fn rotated(log: &Path, number: u32) -> PathBuf {
+    log.with_extension(format!("log.{number}"))
+}
+
+/// A run's log on disk.
+pub(super) struct Log {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    limit: LogLimit,
+}
+
+impl Log {
+    /// Opens a run's log; the newest file of the run before is kept beside it.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub(super) fn open(path: &Path, attempt: u32, limit: LogLimit) -> io::Result<Self> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        if attempt > 0 && path.exists() {
+            fs::rename(path, previous(path))?;
+            for number in 1..limit.max_files {
+                remove_if_there(&rotated(path, number))?;
+            }
+        }
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, size, limit })
     }
-    if attempt > 0 && log.exists() {
-        std::fs::rename(log, previous(log))?;
+
+    /// Appends whole lines. A full disk must not stop the container; its output is what gets lost.
+    fn write(&mut self, lines: &[u8]) {
+        if let Err(error) = self.try_write(lines) {
+            eprintln!("cannot write the log: {error}");
+        }
     }
-    OpenOptions::new().create(true).append(true).open(log)
+
+    fn try_write(&mut self, mut lines: &[u8]) -> io::Result<()> {
+        while !lines.is_empty() {
+            let room = self.limit.max_size.saturating_sub(self.size);
+            let fits = fitting(lines, usize::try_from(room).unwrap_or(usize::MAX));
+            let count = match (fits, self.size) {
+                // One line that is longer than a file may be.
+                (0, 0) => {
+                    lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |at| at + 1)
+                }
+                (0, _) => {
+                    self.rotate()?;
+                    continue;
+                }
+                (count, _) => count,
+            };
+            self.file.write_all(&lines[..count])?;
+            self.size += count as u64;
+            lines = &lines[count..];
+        }
+        Ok(())
+    }
+
+    /// Begins a new file. A reader finds a file under the log's name at every moment.
+    fn rotate(&mut self) -> io::Result<()> {
+        let oldest = self.limit.max_files.saturating_sub(1).max(1);
+        remove_if_there(&rotated(&self.path, oldest))?;
+        for number in (1..oldest).rev() {
+            match fs::rename(rotated(&self.path, number), rotated(&self.path, number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        fs::hard_link(&self.path, rotated(&self.path, 1))?;
+        let fresh = self.path.with_extension("log.new");
+        remove_if_there(&fresh)?;
+        self.file = OpenOptions::new().create_new(true).append(true).open(&fresh)?;
+        fs::rename(&fresh, &self.path)?;
+        self.size = 0;
+        Ok(())
+    }
+}
+
+/// How many bytes of whole lines fit.
+fn fitting(lines: &[u8], room: usize) -> usize {
+    if lines.len() <= room {
+        return lines.len();
+    }
+    lines[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// One of a container's two output streams.
@@ -48,7 +134,7 @@ impl Stream {
     }
 
     /// Copies what is there; false at the end of the stream.
-    pub(super) fn copy(&mut self, log: &mut File) -> bool {
+    pub(super) fn copy(&mut self, log: &mut Log) -> bool {
         let mut buffer = [0; MAX_PIECE];
         loop {
             match self.pipe.read(&mut buffer) {
@@ -67,7 +153,7 @@ impl Stream {
         }
     }
 
-    fn write_lines(&mut self, log: &mut File) {
+    fn write_lines(&mut self, log: &mut Log) {
         let mut out = Vec::new();
         let mut start = 0;
         while let Some(length) = self.pending[start..].iter().position(|byte| *byte == b'\n') {
@@ -79,17 +165,17 @@ impl Stream {
             start += MAX_PIECE;
         }
         self.pending.drain(..start);
-        write(log, &out);
+        log.write(&out);
     }
 
-    fn flush(&mut self, log: &mut File) {
+    fn flush(&mut self, log: &mut Log) {
         if self.pending.is_empty() {
             return;
         }
         let mut out = Vec::new();
         entry(&mut out, self.name, 'F', &self.pending);
         self.pending.clear();
-        write(log, &out);
+        log.write(&out);
     }
 }
 
@@ -100,9 +186,51 @@ fn entry(out: &mut Vec<u8>, stream: &str, tag: char, text: &[u8]) {
     out.push(b'\n');
 }
 
-// A full disk must not stop the container; its output is what gets lost.
-fn write(log: &mut File, out: &[u8]) {
-    if let Err(error) = log.write_all(out) {
-        eprintln!("cannot write the log: {error}");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_full_log_is_put_aside_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("main.log");
+        let limit = LogLimit { max_size: 100, max_files: 3 };
+        let mut log = Log::open(&path, 0, limit).unwrap();
+        for number in 0..100 {
+            log.write(format!("line {number:03} of it\n").as_bytes());
+        }
+        // Many lines at once are divided at line ends.
+        log.write("x\n".repeat(200).as_bytes());
+        assert_eq!(names(dir.path()), ["main.log", "main.log.1", "main.log.2"]);
+        for name in names(dir.path()) {
+            let text = fs::read_to_string(dir.path().join(&name)).unwrap();
+            assert!(text.len() <= 100 && text.ends_with('\n'), "{name}: {text:?}");
+        }
+        drop(log);
+        let log = Log::open(&path, 1, limit).unwrap();
+        assert_eq!(
+            (log.size, names(dir.path())),
+            (0, vec!["main.log".into(), "main.prev.log".into()])
+        );
+    }
+
+    #[test]
+    fn a_line_that_is_longer_than_a_file_has_one_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("main.log");
+        let mut log = Log::open(&path, 0, LogLimit { max_size: 10, max_files: 2 }).unwrap();
+        log.write(b"short\n");
+        log.write(b"a line of more than ten bytes\nand\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "and\n");
+        let aside = fs::read_to_string(rotated(&path, 1)).unwrap();
+        assert_eq!(aside, "a line of more than ten bytes\n");
     }
 }

@@ -3,11 +3,16 @@
 //! It outlives the agent, keeps exit statuses on disk and copies output to log files. It is a
 //! program of one thread that forks, so nothing here may start another thread.
 
+mod hide;
 pub mod log;
 pub mod protocol;
 pub mod rights;
 mod root;
+mod sandbox;
+mod seccomp;
 mod spawn;
+mod syscalls;
+mod system;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -64,7 +69,11 @@ fn serve(pod_dir: &Path) -> io::Result<u8> {
     }
     let listener = listen(&dir)?;
     let pid = i32::try_from(std::process::id()).map_err(io::Error::other)?;
-    let identity = ShimIdentity { pid, pid_started: process_start(pid).unwrap_or(0) };
+    let identity = ShimIdentity {
+        pid,
+        pid_started: process_start(pid).unwrap_or(0),
+        protocol: protocol::PROTOCOL,
+    };
     write_atomic(&identity_file(pod_dir), &serde_json::to_vec(&identity)?)?;
     say_ready()?;
     let known = protocol::read_runs(pod_dir)
@@ -77,6 +86,7 @@ fn serve(pod_dir: &Path) -> io::Result<u8> {
         clients: Vec::new(),
         live: Vec::new(),
         known,
+        shared: sandbox::Shared::default(),
         quitting: false,
     }
     .run()?;
@@ -119,7 +129,7 @@ struct Live {
     setup: Option<File>,
     setup_text: Vec<u8>,
     streams: Vec<log::Stream>,
-    log: File,
+    log: log::Log,
 }
 
 struct Shim {
@@ -128,6 +138,7 @@ struct Shim {
     clients: Vec<Client>,
     live: Vec<Live>,
     known: BTreeMap<(String, u32), RunState>,
+    shared: sandbox::Shared,
     quitting: bool,
 }
 
@@ -224,11 +235,13 @@ impl Shim {
         self.publish(state);
     }
 
-    fn try_start(&self, run: &ContainerRun, state: &mut RunState) -> io::Result<Live> {
+    fn try_start(&mut self, run: &ContainerRun, state: &mut RunState) -> io::Result<Live> {
         let base = shim_dir(&self.pod_dir).join(format!("root-{}", run.name));
         std::fs::create_dir_all(&base)?;
-        let log = log::open(&run.log, run.attempt)?;
-        let child = spawn::spawn(run, &base)?;
+        let log = log::Log::open(&run.log, run.attempt, run.log_limit)?;
+        self.shared.enter(&run.sandbox)?;
+        let shm = self.shared.shm(&base)?;
+        let child = spawn::spawn(run, &base, shm)?;
         state.pid = child.pid;
         state.pid_started = process_start(child.pid).unwrap_or(0);
         let pid = Pid::from_raw(child.pid).ok_or_else(|| io::Error::other("no process id"))?;

@@ -20,6 +20,58 @@ pub struct Bind {
     pub device: bool,
 }
 
+/// Version of what the shim does for a container. A shim of an earlier version goes on with what
+/// runs in it, but isolates less.
+pub const PROTOCOL: u32 = 2;
+
+/// A cgroup that the pod's processes are in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Its directory on the host.
+    pub dir: PathBuf,
+    /// Controllers of its hierarchy as mount options; empty for the unified hierarchy.
+    pub controllers: String,
+}
+
+/// What all containers of a pod share.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sandbox {
+    /// Host name; the node's when absent.
+    pub hostname: Option<String>,
+    /// Kernel settings of the pod's own namespaces.
+    pub sysctls: Vec<(String, String)>,
+    /// Cgroups to join.
+    pub cgroups: Vec<Cgroup>,
+}
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seccomp {
+    /// Those that container runtimes allow.
+    #[default]
+    RuntimeDefault,
+    /// All.
+    Unconfined,
+}
+
+/// How much output is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimit {
+    /// Largest size of a log file in bytes.
+    pub max_size: u64,
+    /// How many files there are at most, the current one included.
+    pub max_files: u32,
+}
+
+impl Default for LogLimit {
+    /// As the kubelet's.
+    fn default() -> Self {
+        Self { max_size: 10 << 20, max_files: 5 }
+    }
+}
+
 /// Everything that is needed to start a container once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRun {
@@ -47,12 +99,21 @@ pub struct ContainerRun {
     pub capabilities: u64,
     /// Nothing that the container starts may gain rights.
     pub no_new_privs: bool,
-    /// The container sees the host's devices and may write to `/sys`.
+    /// The container sees the host's devices and may write to `/proc/sys` and `/sys`.
     pub privileged: bool,
     /// The root is read-only.
     pub read_only_root: bool,
     /// Where output goes.
     pub log: PathBuf,
+    /// How much of it is kept.
+    #[serde(default)]
+    pub log_limit: LogLimit,
+    /// What it shares with the pod's other containers.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+    /// Which system calls it may make.
+    #[serde(default)]
+    pub seccomp: Seccomp,
 }
 
 /// How a run ended.
@@ -119,6 +180,9 @@ pub struct ShimIdentity {
     pub pid: i32,
     /// Start time in clock ticks since boot.
     pub pid_started: u64,
+    /// See [`PROTOCOL`].
+    #[serde(default)]
+    pub protocol: u32,
 }
 
 /// The shim's directory inside a pod's directory.

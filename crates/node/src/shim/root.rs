@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
-    mount_bind_recursive, mount_change, move_mount, open_tree, unmount,
+    mount_change, move_mount, open_tree, unmount,
 };
 
+use super::hide::hide;
 use super::protocol::{Bind, ContainerRun};
+use super::system::system_mounts;
 
 /// A step that failed, for the container's status.
 #[derive(Debug, thiserror::Error)]
@@ -40,23 +42,22 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 }
 
 /// Host directories that are often filesystems of their own and belong to the system.
-const SYSTEM_DIRS: [&str; 9] =
+pub(super) const SYSTEM_DIRS: [&str; 9] =
     ["/usr", "/opt", "/home", "/etc", "/var", "/srv", "/root", "/nix", "/lib"];
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Builds the root on `base` (an empty directory) and makes it this process's root.
 ///
 /// # Errors
 /// A mount failed; the process must not go on.
-pub fn enter(run: &ContainerRun, base: &Path) -> Result<(), SetupError> {
+pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(), SetupError> {
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)
         .step("make mounts slave")?;
     let resolver =
         resolver_file().map(|bind| clone_volume(&bind).map(|tree| (bind, tree))).transpose()?;
     let volumes = clone_volumes(&run.binds)?;
     let root = overlay_root(base)?;
-    system_mounts(run, &root)?;
-    hide(run, &root)?;
+    hide(&run.hidden, &root)?;
+    system_mounts(run, &root, shm)?;
     pivot(&root)?;
     if let Some((bind, tree)) = resolver {
         attach(&bind, tree)?;
@@ -81,7 +82,7 @@ fn clone_volumes(binds: &[Bind]) -> Result<Vec<OwnedFd>, SetupError> {
     binds.iter().map(clone_volume).collect()
 }
 
-fn clone_volume(bind: &Bind) -> Result<OwnedFd, SetupError> {
+pub(super) fn clone_volume(bind: &Bind) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE;
@@ -161,80 +162,10 @@ fn overlay(
         .step(format!("mount a throw-away copy of {}", lower.display()))
 }
 
-fn is_separate_filesystem(dir: &Path) -> bool {
+pub(super) fn is_separate_filesystem(dir: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(link), Ok(root)) = (fs::symlink_metadata(dir), fs::metadata("/")) else { return false };
     link.is_dir() && link.dev() != root.dev()
-}
-
-fn system_mounts(run: &ContainerRun, root: &Path) -> Result<(), SetupError> {
-    let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let tmp = MountFlags::NOSUID | MountFlags::NODEV;
-    for dir in ["proc", "sys", "dev", "tmp", "run"] {
-        make_dir(&root.join(dir))?;
-    }
-    mount("proc", root.join("proc"), "proc", safe, None).step("mount /proc")?;
-    mount("tmpfs", root.join("tmp"), "tmpfs", tmp, c"mode=1777").step("mount /tmp")?;
-    mount("tmpfs", root.join("run"), "tmpfs", tmp, c"mode=0755").step("mount /run")?;
-    let sys = clone_volume(&Bind {
-        source: "/sys".into(),
-        target: "/sys".into(),
-        read_only: !run.privileged,
-        device: false,
-    })?;
-    place(sys, &root.join("sys"))?;
-    if run.privileged {
-        return mount_bind_recursive("/dev", root.join("dev")).step("bind /dev");
-    }
-    devices(&root.join("dev"))
-}
-
-/// A small `/dev`. It is `nodev`, so a device made by the container cannot be opened; the usual
-/// ones are bound from the host one by one.
-fn devices(dev: &Path) -> Result<(), SetupError> {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", dev, "tmpfs", flags, c"mode=0755,size=64k").step("mount /dev")?;
-    for name in DEVICES {
-        let bind = Bind {
-            source: Path::new("/dev").join(name),
-            target: dev.join(name),
-            read_only: false,
-            device: true,
-        };
-        if bind.source.exists() {
-            fs::write(&bind.target, "").step(format!("make {}", bind.target.display()))?;
-            place(clone_volume(&bind)?, &bind.target)?;
-        }
-    }
-    for (name, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        std::os::unix::fs::symlink(target, dev.join(name)).step(format!("link /dev/{name}"))?;
-    }
-    make_dir(&dev.join("shm"))?;
-    mount("shm", dev.join("shm"), "tmpfs", flags | MountFlags::NOEXEC, c"mode=1777,size=64m")
-        .step("mount /dev/shm")?;
-    make_dir(&dev.join("pts"))?;
-    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("devpts", dev.join("pts"), "devpts", flags, c"newinstance,ptmxmode=0666,mode=0620")
-        .step("mount /dev/pts")?;
-    std::os::unix::fs::symlink("pts/ptmx", dev.join("ptmx")).step("link /dev/ptmx")
-}
-
-/// Covers the data directory and the pools. `run.hidden` holds resolved paths.
-fn hide(run: &ContainerRun, root: &Path) -> Result<(), SetupError> {
-    for dir in &run.hidden {
-        let inside = root.join(dir.strip_prefix("/").unwrap_or(dir));
-        if inside.is_dir() {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
-            mount("hidden", &inside, "tmpfs", flags, c"mode=0755,size=4k")
-                .step(format!("hide {}", dir.display()))?;
-        }
-    }
-    Ok(())
 }
 
 fn pivot(root: &Path) -> Result<(), SetupError> {
@@ -264,7 +195,7 @@ fn attach(bind: &Bind, tree: OwnedFd) -> Result<(), SetupError> {
 }
 
 // Takes the descriptor: one that stays open would keep the volume busy after its unmount.
-fn place(tree: OwnedFd, target: &Path) -> Result<(), SetupError> {
+pub(super) fn place(tree: OwnedFd, target: &Path) -> Result<(), SetupError> {
     move_mount(tree.as_fd(), "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .step(format!("mount at {}", target.display()))
 }

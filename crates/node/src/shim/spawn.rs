@@ -1,4 +1,5 @@
-//! Starts one container: a child in its own mount and pid namespaces.
+//! Starts one container: a child in its own mount, pid and cgroup namespaces, and in the pod's
+//! UTS and IPC namespaces.
 
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -6,10 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::thread::UnshareFlags;
 
 use super::protocol::ContainerRun;
 use super::rights::drop_rights;
 use super::root::{SetupError, Step, enter, make_dir};
+use super::sandbox::unshare;
 
 /// A started child and what it can be heard through.
 pub(super) struct Child {
@@ -24,13 +27,13 @@ pub(super) struct Child {
 ///
 /// # Errors
 /// No child was made.
-pub(super) fn spawn(run: &ContainerRun, base: &Path) -> io::Result<Child> {
+pub(super) fn spawn(run: &ContainerRun, base: &Path, shm: OwnedFd) -> io::Result<Child> {
     let (setup, setup_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let pid = fork_into_namespaces()?;
     if pid == 0 {
-        let error = become_container(run, base, &stdout_write, &stderr_write);
+        let error = become_container(run, base, shm, &[stdout_write, stderr_write]);
         let mut pipe = std::fs::File::from(setup_write);
         // The parent reports the text; if even this fails there is nobody left to tell.
         let _ = pipe.write_all(error.to_string().as_bytes());
@@ -62,10 +65,10 @@ fn exit_now(code: i32) -> ! {
 fn become_container(
     run: &ContainerRun,
     base: &Path,
-    stdout: &OwnedFd,
-    stderr: &OwnedFd,
+    shm: OwnedFd,
+    output: &[OwnedFd; 2],
 ) -> SetupError {
-    match prepare(run, base, stdout, stderr) {
+    match prepare(run, base, shm, output) {
         Err(error) => error,
         Ok(program) => match execute(&program, run) {
             Err(error) => error,
@@ -77,12 +80,13 @@ fn become_container(
 fn prepare(
     run: &ContainerRun,
     base: &Path,
-    stdout: &OwnedFd,
-    stderr: &OwnedFd,
+    shm: OwnedFd,
+    [stdout, stderr]: &[OwnedFd; 2],
 ) -> Result<PathBuf, SetupError> {
     redirect(stdout, stderr)?;
     rustix::process::setsid().step("start a session")?;
-    enter(run, base)?;
+    join_cgroups(run)?;
+    enter(run, base, shm)?;
     make_dir(&run.working_dir)?;
     std::env::set_current_dir(&run.working_dir)
         .step(format!("enter {}", run.working_dir.display()))?;
@@ -90,6 +94,16 @@ fn prepare(
     reset_signals();
     drop_rights(run)?;
     find_program(run)
+}
+
+/// Joins the pod's cgroups, and only then makes the namespace whose roots they become.
+fn join_cgroups(run: &ContainerRun) -> Result<(), SetupError> {
+    for cgroup in &run.sandbox.cgroups {
+        // Zero stands for the writer, whatever its number is in which namespace.
+        std::fs::write(cgroup.dir.join("cgroup.procs"), "0")
+            .step(format!("join the cgroup {}", cgroup.dir.display()))?;
+    }
+    unshare(UnshareFlags::NEWCGROUP).step("make a cgroup namespace")
 }
 
 fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {

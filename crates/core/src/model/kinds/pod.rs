@@ -148,6 +148,30 @@ pub struct SeLinuxOptions {
     pub level: String,
 }
 
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SeccompProfile {
+    /// `RuntimeDefault`, `Unconfined` or `Localhost`.
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    pub kind: String,
+    /// File of a `Localhost` profile.
+    #[serde(deserialize_with = "nullable")]
+    pub localhost_profile: String,
+}
+
+/// A kernel setting of a pod's namespaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Sysctl {
+    /// Name with dots or slashes.
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    /// Value.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+}
+
 /// A container's security settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -169,6 +193,14 @@ pub struct SecurityContext {
     /// SELinux label.
     #[serde(rename = "seLinuxOptions")]
     pub se_linux_options: Option<SeLinuxOptions>,
+    /// System calls; the pod's when absent.
+    pub seccomp_profile: Option<SeccompProfile>,
+    /// `Default` or `Unmasked`.
+    pub proc_mount: Option<String>,
+    /// AppArmor profile, raw.
+    pub app_armor_profile: Option<serde_json::Value>,
+    /// Settings for Windows, raw: only their presence matters.
+    pub windows_options: Option<serde_json::Value>,
 }
 
 /// A pod's security settings.
@@ -194,6 +226,15 @@ pub struct PodSecurityContext {
     /// `MountOption` (default) or `Recursive`.
     #[serde(rename = "seLinuxChangePolicy")]
     pub se_linux_change_policy: Option<String>,
+    /// System calls of containers that say nothing themselves.
+    pub seccomp_profile: Option<SeccompProfile>,
+    /// Kernel settings.
+    #[serde(deserialize_with = "nullable")]
+    pub sysctls: Vec<Sysctl>,
+    /// AppArmor profile, raw.
+    pub app_armor_profile: Option<serde_json::Value>,
+    /// Settings for Windows, raw: only their presence matters.
+    pub windows_options: Option<serde_json::Value>,
 }
 
 /// A container.
@@ -242,6 +283,8 @@ pub struct Container {
     pub readiness_probe: Option<serde_json::Value>,
     /// Probe, raw: only its presence matters.
     pub startup_probe: Option<serde_json::Value>,
+    /// Hooks, raw: only their presence matters.
+    pub lifecycle: Option<serde_json::Value>,
 }
 
 /// A toleration.
@@ -322,6 +365,34 @@ pub struct PodSpec {
     /// Gates that hold scheduling back, raw.
     #[serde(deserialize_with = "nullable")]
     pub scheduling_gates: Vec<serde_json::Value>,
+    /// Domain of the host name.
+    #[serde(deserialize_with = "nullable")]
+    pub subdomain: String,
+    /// The host name shall have its domain.
+    #[serde(rename = "setHostnameAsFQDN")]
+    pub set_hostname_as_fqdn: Option<bool>,
+    /// The node's network; pods of this node have it in any case.
+    #[serde(deserialize_with = "nullable")]
+    pub host_network: bool,
+    /// The node's processes are seen.
+    #[serde(rename = "hostPID", deserialize_with = "nullable")]
+    pub host_pid: bool,
+    /// The node's IPC objects are seen.
+    #[serde(rename = "hostIPC", deserialize_with = "nullable")]
+    pub host_ipc: bool,
+    /// False asks for a user namespace.
+    pub host_users: Option<bool>,
+    /// Containers see each other's processes.
+    pub share_process_namespace: Option<bool>,
+    /// Which runtime runs it.
+    pub runtime_class_name: Option<String>,
+    /// Operating system, raw.
+    pub os: Option<serde_json::Value>,
+    /// Further lines of `/etc/hosts`, raw: only their presence matters.
+    #[serde(deserialize_with = "nullable")]
+    pub host_aliases: Vec<serde_json::Value>,
+    /// Name service, raw: only its presence matters.
+    pub dns_config: Option<serde_json::Value>,
 }
 
 /// How a pod stands. Container statuses stay raw: only the node writes them.
