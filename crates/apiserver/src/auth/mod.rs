@@ -1,5 +1,6 @@
 //! Who is asking, and may they.
 
+pub(crate) mod covers;
 mod kubeconfig;
 mod pki;
 pub(crate) mod rbac;

@@ -5,6 +5,8 @@ mod deletion;
 mod discovery;
 mod guarded;
 mod held;
+mod impersonate;
+mod manager;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
@@ -42,7 +44,7 @@ use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
 use body::{Answer, Sent};
-use query::{Query, percent_decode};
+use query::Query;
 use route::Route;
 pub(crate) use schemas::field_type;
 
@@ -313,69 +315,7 @@ impl Service {
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        self.impersonate(identity, &parts.headers)
-    }
-
-    /// Those who may can ask as somebody else (`kubectl --as`).
-    fn impersonate<'a>(
-        &self,
-        asker: Cow<'a, Identity>,
-        headers: &http::HeaderMap,
-    ) -> ApiResult<Cow<'a, Identity>> {
-        let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-        let Some(user) = headers.get("impersonate-user").and_then(text) else {
-            if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-                let why = "impersonation is asked for without impersonating a user name";
-                return Err(Status::bad_request(why));
-            }
-            return Ok(asker);
-        };
-        let groups: Vec<String> =
-            headers.get_all("impersonate-group").iter().filter_map(text).collect();
-        let may = |resource: &str, namespace: &str, name: &str| {
-            let action = Action::Object {
-                verb: "impersonate".into(),
-                // Uids and extras belong to another group than users and groups.
-                group: match resource.starts_with('u') && resource != "users" {
-                    true => "authentication.k8s.io".into(),
-                    false => String::new(),
-                },
-                resource: resource.into(),
-                namespace: namespace.into(),
-                name: name.into(),
-            };
-            self.inner.access.check(&asker, &action)
-        };
-        let account = user.strip_prefix("system:serviceaccount:").and_then(|u| u.split_once(':'));
-        let mut identity = match account {
-            Some((namespace, name)) => {
-                may("serviceaccounts", namespace, name)?;
-                Identity::account(namespace, name)
-            }
-            None => {
-                may("users", "", &user)?;
-                Identity::new(user.as_str(), [AUTHENTICATED])
-            }
-        };
-        for group in &groups {
-            may("groups", "", group)?;
-        }
-        if let Some(uid) = headers.get("impersonate-uid").and_then(text) {
-            may("uids", "", &uid)?;
-            identity.uid = uid;
-        }
-        for (name, value) in headers {
-            if let Some(key) = name.as_str().strip_prefix("impersonate-extra-") {
-                let value = text(value).unwrap_or_default();
-                may(&format!("userextras/{key}"), "", &value)?;
-                identity.extra.entry(percent_decode(key)).or_default().push(value);
-            }
-        }
-        if !groups.is_empty() {
-            identity.groups = groups;
-            identity.groups.push(AUTHENTICATED.into());
-        }
-        Ok(Cow::Owned(identity))
+        impersonate::impersonate(&self.inner.access, identity, &parts.headers)
     }
 }
 
@@ -421,10 +361,8 @@ fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Acti
     };
     let verb = verb(method, object, query);
     // A list of one name is allowed to who may read that name.
-    let selected = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name="));
-    let selected = selected.map(|name| name.strip_prefix('=').unwrap_or(name));
-    let name = match (object.name.as_str(), selected) {
-        ("", Some(name)) if matches!(verb, "list" | "watch") && !name.contains(',') => name,
+    let name = match (object.name.as_str(), selected_name(query)) {
+        ("", Some(name)) if matches!(verb, "list" | "watch") => name,
         (name, _) => name,
     };
     // A namespace is inside itself: who has a role there may be allowed to read it.
@@ -443,6 +381,14 @@ fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Acti
         namespace: namespace.into(),
         name: name.into(),
     }
+}
+
+/// The only name that a field selector can select; names that no path can hold do not count.
+fn selected_name(query: &Query) -> Option<&str> {
+    let selector = query.get("fieldSelector").filter(|selector| !selector.contains('\\'))?;
+    let named = selector.split(',').find_map(|term| term.trim().strip_prefix("metadata.name="))?;
+    let name = named.strip_prefix('=').unwrap_or(named);
+    (!matches!(name, "." | "..") && !name.contains(['/', '%'])).then_some(name)
 }
 
 /// The token that a request shows. The scheme may be spelled in any case.

@@ -8,6 +8,7 @@ use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::watch::{Start, WatchOptions};
 
+use super::manager;
 use super::negotiate::Include;
 
 /// However long a client wants to watch, it is asked to come again after this.
@@ -122,8 +123,8 @@ impl Query {
                 FieldValidation::Warn
             }
         };
-        if self.get("fieldManager").is_some_and(|m| m.len() > 128) {
-            causes.push(Cause::too_long("fieldManager", 128));
+        if let Some(manager) = self.get("fieldManager") {
+            manager::validate(&mut causes, manager);
         }
         if causes.is_empty() {
             return Ok(options);
