@@ -6,10 +6,12 @@
 
 #![warn(missing_docs)]
 
+mod place;
 mod private;
 mod remove;
 mod walk;
 
+pub use place::{NewFile, write_below};
 pub use private::{make_private_dir, open_private, write_private};
 pub use remove::{fresh_name, remove_tree, remove_within};
 pub use walk::{Entry, Tree, names};

@@ -2,10 +2,14 @@
 
 mod admission;
 mod environment;
+mod evict;
+mod host_path;
 pub mod logs;
+mod memory;
 pub mod own_volumes;
 pub(crate) mod pod_dir;
 mod run_spec;
+mod scratch;
 pub mod shim_client;
 mod status;
 pub(crate) mod worker;

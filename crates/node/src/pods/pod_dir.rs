@@ -16,6 +16,7 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(&sub_paths).into_iter().flatten().flatten() {
         crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
     }
+    super::memory::unmount_memory(dir)?;
     let mounts = crate::volumes::mounts_below(dir)?;
     if !mounts.is_empty() {
         return Err(io::Error::other(format!("still mounted: {mounts:?}")));
