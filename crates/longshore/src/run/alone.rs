@@ -39,6 +39,7 @@ pub async fn node(config: cli::node::Config) -> Result<()> {
         pods,
         http_endpoint,
         run_any_image_on_host,
+        limits,
     } = config;
     root::require("node")?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
@@ -62,6 +63,7 @@ pub async fn node(config: cli::node::Config) -> Result<()> {
         stop_pods: false,
         stop_timeout: std::time::Duration::ZERO,
         run_any_image_on_host,
+        limits,
     };
     let api = Api::new(client.client().await?);
     let agent =

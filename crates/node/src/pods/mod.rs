@@ -1,6 +1,7 @@
 //! Pods as host processes: one worker and one shim per pod.
 
 mod admission;
+pub(crate) mod cgroups;
 mod environment;
 pub mod logs;
 pub mod own_volumes;

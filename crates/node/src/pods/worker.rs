@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::admission;
+use super::cgroups::Cgroups;
 use super::environment::environment;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
@@ -29,7 +30,7 @@ use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
 use super::status::{Facts, Waiting, status};
 use crate::registration::Registrar;
-use crate::shim::protocol::{Request, RunState, now_ms, read_runs, shim_dir};
+use crate::shim::protocol::{LogLimit, Request, RunState, now_ms, read_runs, shim_dir};
 use crate::volumes::{PodVolumes, VolumeManager};
 
 /// Grace for a pod whose object is already gone.
@@ -46,6 +47,9 @@ pub(crate) struct PodDeps {
     pub shim: ShimProgram,
     pub hidden: Vec<PathBuf>,
     pub run_any_image: bool,
+    /// Where pods have their cgroups, or why there are none; absent without a limit.
+    pub cgroups: Option<Result<Cgroups, String>>,
+    pub log_limit: LogLimit,
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
     pub registrar: Arc<Registrar>,
@@ -53,6 +57,15 @@ pub(crate) struct PodDeps {
     pub mount_patience: Duration,
     /// What happens at the points of the steps.
     pub faults: crate::fault::Faults,
+}
+
+impl PodDeps {
+    /// Removes the cgroup of a pod that has ended.
+    pub(crate) async fn remove_cgroup(&self, uid: &str) {
+        if let Some(Ok(cgroups)) = &self.cgroups {
+            cgroups.remove(uid).await;
+        }
+    }
 }
 
 /// See the module's description.
@@ -124,7 +137,7 @@ impl Worker {
     /// Runs the pod to its end. The future may be dropped at any time: the pod goes on under its
     /// shim and a later worker adopts it.
     pub(crate) async fn run(mut self) {
-        let over = if self.pod.finished() || self.refused() {
+        let over = if self.pod.finished() || self.refused() || self.refused_for_good().await {
             self.wait_for_stop().await
         } else {
             self.live().await
@@ -134,9 +147,12 @@ impl Worker {
 
     /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        if let Some(parts) =
-            admission::not_enforced(&self.pod).filter(|_| self.pod.status.start_time.is_none())
-        {
+        let unlimited = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
+        let unlimited = unlimited.map(|error| format!("the limit of processes ({error})"));
+        let parts: Vec<String> =
+            admission::not_enforced(&self.pod).into_iter().chain(unlimited).collect();
+        if !parts.is_empty() && self.pod.status.start_time.is_none() {
+            let parts = parts.join(", ");
             let text =
                 format!("this node runs pods as host processes and does not enforce: {parts}");
             self.event(EventType::Normal, "NotEnforced", &text);
@@ -145,6 +161,19 @@ impl Worker {
         let Some(text) = refusal else { return false };
         self.event(EventType::Warning, "Failed", &text);
         self.waiting = Waiting::new("ErrImageNeverPull", text);
+        true
+    }
+
+    /// What a pod may not ask for ends it before it begins, as at the kubelet's admission.
+    async fn refused_for_good(&mut self) -> bool {
+        let Some(refusal) = admission::refusal(&self.pod) else { return false };
+        // One that an earlier version ran without a word.
+        if let Ok(shim) = ShimClient::adopt(&self.dir()).await {
+            self.shim = shim;
+        }
+        if !self.reject(refusal.reason, &refusal.text).await {
+            self.waiting = Waiting::new("CreateContainerConfigError", refusal.text);
+        }
         true
     }
 
@@ -243,6 +272,9 @@ impl Worker {
             self.shim_view = None;
             kill_leftovers(&self.dir()).await;
         }
+        if let Some(shim) = self.shim.take_if(|shim| shim.is_idle_and_old()) {
+            shim.quit().await;
+        }
         if self.shim.is_some() {
             return true;
         }
@@ -310,7 +342,13 @@ impl Worker {
         let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
+        let cgroup = match &self.deps.cgroups {
+            Some(Ok(cgroups)) => Some(cgroups.make(self.uid()).map_err(|error| error.to_string())?),
+            Some(Err(_)) | None => None,
+        };
         let pod_run = PodRun {
+            log_limit: self.deps.log_limit,
+            cgroups: cgroup.into_iter().collect(),
             pod: &self.pod,
             paths: &self.deps.paths,
             hidden: &self.deps.hidden,
@@ -377,6 +415,7 @@ impl Worker {
             shim.quit().await;
         }
         self.shim_view = None;
+        self.deps.remove_cgroup(self.uid()).await;
         self.deps.volumes.release(self.uid());
     }
 
@@ -390,7 +429,12 @@ impl Worker {
             "Node has reached its volume attachment limit, rejecting pod. {}: context deadline exceeded",
             full.text
         );
-        self.event(EventType::Warning, reason, &text);
+        self.reject(reason, &text).await
+    }
+
+    /// Fails the pod for good; false when the API does not take it.
+    async fn reject(&mut self, reason: &str, text: &str) -> bool {
+        self.event(EventType::Warning, reason, text);
         let status = serde_json::json!({"phase": "Failed", "reason": reason,
             "message": format!("Pod was rejected: {text}"),
             "startTime": clock::seconds(self.pod.status.start_time.unwrap_or(self.since))});
@@ -444,6 +488,7 @@ impl Worker {
     /// The way back.
     async fn end(mut self, stop: Stop) {
         self.stop_containers(stop).await;
+        self.deps.remove_cgroup(self.uid()).await;
         self.deps.faults.at("pod.stopped");
         if stop == Stop::Deleted {
             let next = self.decide(true);

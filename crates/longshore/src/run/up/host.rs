@@ -102,6 +102,7 @@ fn agent_config(config: &NodeConfig) -> Result<longshore_node::NodeConfig> {
         stop_pods: true,
         stop_timeout: config.stop_timeout,
         run_any_image_on_host: config.run_any_image_on_host,
+        limits: config.limits.clone(),
     })
 }
 
