@@ -43,6 +43,8 @@ impl Cgroups {
         let cgroups = Self { mount, controllers, instance, limit };
         let probe = cgroups.make("probe")?;
         fs::remove_dir(probe.dir)?;
+        // For whoever removes what is left of an instance that will not start again.
+        fs::write(root_dir.join("cgroup"), cgroups.base().as_os_str().as_encoded_bytes())?;
         Ok(cgroups)
     }
 

@@ -86,7 +86,11 @@ fn prepare(
     redirect(stdout, stderr)?;
     rustix::process::setsid().step("start a session")?;
     join_cgroups(run)?;
+    leave_keyring().step("leave the host's keys")?;
     enter(run, base, shm)?;
+    // Again, from the container's own devices: this one would lead to the host's mount.
+    let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null).step("redirect input")?;
     make_dir(&run.working_dir)?;
     std::env::set_current_dir(&run.working_dir)
         .step(format!("enter {}", run.working_dir.display()))?;
@@ -104,6 +108,18 @@ fn join_cgroups(run: &ContainerRun) -> Result<(), SetupError> {
             .step(format!("join the cgroup {}", cgroup.dir.display()))?;
     }
     unshare(UnshareFlags::NEWCGROUP).step("make a cgroup namespace")
+}
+
+/// Takes a new session keyring: the one of whoever started the agent would be shared by all pods.
+#[expect(unsafe_code, reason = "keyctl has no safe wrapper")]
+fn leave_keyring() -> io::Result<()> {
+    const JOIN_SESSION: libc::c_long = 1;
+    // SAFETY: a null name asks for a keyring without one.
+    let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION, 0, 0, 0, 0) };
+    let error = io::Error::last_os_error();
+    // A kernel without keys, or an agent that may not use them: there is nothing to leave.
+    let harmless = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
+    if result < 0 && !harmless { Err(error) } else { Ok(()) }
 }
 
 fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {
