@@ -95,6 +95,7 @@ fn no_attack_from_inside_a_pod_succeeds() {
     let bound = Bound::new(&home.path().join("real"), &home.path().join("b"));
     let pids = MAX_PIDS.to_string();
     let up = Instance::start(&home, "b/d", &["up", "--pod-max-pids", &pids]);
+    let other = Instance::start(&home, "other", &["apiserver"]);
     let key = i64::from(std::process::id());
     let name = format!("longshore-attack-{key}");
     let _objects = HostObjects::new(0x100_0000 + key, &name);
@@ -160,7 +161,7 @@ fn no_attack_from_inside_a_pod_succeeds() {
     assert_eq!(broken, Vec::<String>::new());
     let uid = up.json("pod", "neighbour")["metadata"]["uid"].as_str().unwrap().to_owned();
     assert_eq!(cgroups_of(&uid).len(), 1, "the neighbour still runs in its cgroup");
-    assert_eq!(up.stop(), Some(0));
+    assert_eq!((up.stop(), other.stop()), (Some(0), Some(0)));
     drop(bound);
     assert_eq!(cgroups_of(&uid), Vec::<PathBuf>::new());
     assert_eq!(processes_of(home.path()), Vec::<u32>::new());

@@ -17,6 +17,7 @@ use crate::fault::{Faults, Forgets};
 use crate::metrics::NodeMetrics;
 use crate::node_object::NodeObject;
 use crate::pods::cgroups::Cgroups;
+use crate::pods::hidden::hide_from_pods;
 use crate::pods::logs::NodeLogs;
 use crate::pods::pod_dir::remove_pod_dir;
 use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
@@ -318,8 +319,11 @@ impl Running {
         });
         let (stop_pods, stop_receiver) = watch::channel(None);
         let hidden = config.hidden_dirs.iter().chain([&config.root_dir]);
-        let hidden = hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
-        let cgroups = config.limits.max_pids.map(|limit| Cgroups::find(paths.root(), limit));
+        let hidden: Vec<PathBuf> =
+            hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
+        hidden.iter().for_each(|dir| hide_from_pods(dir));
+        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
+        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
         if let Some(Err(error)) = &cgroups {
             tracing::warn!(%error, "the number of a pod's processes is not limited");
         }

@@ -23,6 +23,7 @@ pub mod shim;
 pub mod volumes;
 
 pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode};
+pub use pods::hidden::hide_from_pods;
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;
 pub use shim::protocol::LogLimit;

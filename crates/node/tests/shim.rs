@@ -291,6 +291,43 @@ async fn another_agent_adopts_the_shim_and_its_runs() {
 }
 
 #[tokio::test]
+async fn a_shim_of_an_earlier_version_is_known_and_let_go_only_when_idle() {
+    if !need("a_shim_of_an_earlier_version_is_known_and_let_go_only_when_idle", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("sleep 0.5")))).await.unwrap();
+    let mut view = client.view();
+    view.wait_for(|view| view.newest("main").is_some()).await.unwrap();
+    let shim = living_shim(pod.path()).unwrap();
+    let old = serde_json::json!({"pid": shim.pid, "pid_started": shim.pid_started});
+    std::fs::write(pod.path().join("shim/identity.json"), old.to_string()).unwrap();
+    let again = ShimClient::open(&program(), pod.path()).await.unwrap();
+    assert!(!again.is_idle_and_old(), "its container goes on");
+    ended(&again).await;
+    assert!(again.is_idle_and_old());
+    assert!(!client.is_idle_and_old());
+    again.quit().await;
+}
+
+#[tokio::test]
+async fn a_kernel_setting_of_the_pod_is_not_the_hosts() {
+    if !need("a_kernel_setting_of_the_pod_is_not_the_hosts", &[Need::Root]) {
+        return;
+    }
+    let file = "/proc/sys/kernel/shm_rmid_forced";
+    let before = std::fs::read_to_string(file).unwrap();
+    let other = if before.trim() == "1" { "0" } else { "1" };
+    let pod = Pod::new();
+    let mut run = pod.run(&format!("cat {file}"));
+    run.sandbox.sysctls = vec![("kernel.shm_rmid_forced".into(), other.into())];
+    run_to_end(&pod, run).await;
+    assert_eq!(pod.log().trim(), other);
+    assert_eq!(std::fs::read_to_string(file).unwrap(), before);
+}
+
+#[tokio::test]
 async fn a_killed_shim_takes_its_containers_along() {
     if !need("a_killed_shim_takes_its_containers_along", &[Need::Root]) {
         return;

@@ -16,6 +16,8 @@ use crate::shim::protocol::Cgroup;
 
 /// How long the kernel may take to let go of a cgroup whose processes have ended.
 const PATIENCE: u32 = 100;
+/// File in the node's directory that says where its cgroups are.
+const PLACE: &str = "cgroup";
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where this node's pods have their cgroups.
@@ -43,8 +45,9 @@ impl Cgroups {
         let cgroups = Self { mount, controllers, instance, limit };
         let probe = cgroups.make("probe")?;
         fs::remove_dir(probe.dir)?;
+        cgroups.tidy();
         // For whoever removes what is left of an instance that will not start again.
-        fs::write(root_dir.join("cgroup"), cgroups.base().as_os_str().as_encoded_bytes())?;
+        fs::write(root_dir.join(PLACE), cgroups.base().as_os_str().as_encoded_bytes())?;
         Ok(cgroups)
     }
 
@@ -108,6 +111,25 @@ impl Cgroups {
         let _ = fs::remove_dir(self.base());
         let _ = fs::remove_dir(self.mount.join("longshore"));
     }
+}
+
+/// Removes the cgroups of a node whose agent is gone; what should still be in them is killed.
+///
+/// # Errors
+/// One of them stays.
+pub fn remove_cgroups(root_dir: &Path) -> io::Result<()> {
+    let Ok(base) = fs::read_to_string(root_dir.join(PLACE)).map(PathBuf::from) else {
+        return Ok(());
+    };
+    for entry in fs::read_dir(&base).into_iter().flatten().flatten() {
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
+    // Others may need what is above.
+    let _ = fs::remove_dir(&base);
+    let _ = base.parent().map(fs::remove_dir);
+    Ok(())
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {

@@ -1,8 +1,9 @@
 //! Pods as host processes: one worker and one shim per pod.
 
 mod admission;
-pub(crate) mod cgroups;
+pub mod cgroups;
 mod environment;
+pub mod hidden;
 pub mod logs;
 pub mod own_volumes;
 pub(crate) mod pod_dir;

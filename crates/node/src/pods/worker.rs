@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::admission;
 use super::cgroups::Cgroups;
 use super::environment::environment;
+use super::hidden::hidden_dirs;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
@@ -351,7 +352,7 @@ impl Worker {
             cgroups: cgroup.into_iter().collect(),
             pod: &self.pod,
             paths: &self.deps.paths,
-            hidden: &self.deps.hidden,
+            hidden: &hidden_dirs(&self.deps.hidden),
             volumes: self.volumes.as_ref().unwrap_or(&none),
         };
         let run = pod_run.container(container, attempt, env)?;

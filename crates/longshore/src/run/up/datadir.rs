@@ -64,6 +64,7 @@ impl DataDir {
         }
         lock.set_len(0).and_then(|()| lock.rewind()).map_err(io("lock"))?;
         writeln!(lock, "{}", std::process::id()).map_err(io("lock"))?;
+        longshore_node::hide_from_pods(&path);
         Ok(Self { path, _lock: lock })
     }
 
