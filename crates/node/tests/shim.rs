@@ -162,9 +162,15 @@ async fn a_hidden_directory_is_hidden_by_every_path_that_shows_it() {
     std::fs::create_dir_all(&bound).unwrap();
     std::fs::write(real.join("secret"), "x").unwrap();
     let _bound = Bound::new(&real, &bound);
+    let (key, socket) = (home.path().join("key"), home.path().join("socket"));
+    std::fs::write(&key, "secret").unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     // The data directory is a bind mount; the directory behind it is on the root filesystem.
-    let mut run = pod.run(&format!("find {} -name secret; echo looked", home.path().display()));
-    run.hidden = vec![bound];
+    let script =
+        "find $HOME -name secret; cat $HOME/key; [ -S $HOME/socket ] && echo socket; echo looked";
+    let mut run = pod.run(script);
+    run.env.push(("HOME".into(), home.path().display().to_string()));
+    run.hidden = vec![bound, key, socket];
     run_to_end(&pod, run).await;
     assert_eq!(pod.log(), "looked\n");
 }
@@ -432,6 +438,26 @@ async fn the_hosts_kernel_settings_and_secrets_are_out_of_reach() {
          grep -c ' /sys/kernel/' /proc/self/mountinfo; hostname; echo done";
     run_to_end(&pod, pod.run(script)).await;
     assert_eq!(pod.log().lines().collect::<Vec<_>>(), ["0", "the-pod", "done"], "{}", pod.log());
+}
+
+#[tokio::test]
+async fn a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names() {
+    let name = "a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names";
+    if !need(name, &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let script = "v=$(cat /proc/sys/vm/swappiness); echo $v > /proc/sys/vm/swappiness && echo writable; \
+         head -c 1 /proc/timer_list | wc -c; grep Seccomp: /proc/self/status; hostname; \
+         ls /dev/shm | wc -l; [ -e /dev/loop-control ] && echo devices; grep CapEff /proc/self/status";
+    let mut run = pod.run(script);
+    (run.privileged, run.capabilities) = (true, rights::ALL);
+    run_to_end(&pod, run).await;
+    let held = std::fs::read_to_string("/proc/self/status").unwrap();
+    let held = held.lines().find(|line| line.starts_with("CapBnd")).unwrap();
+    let held = held.replace("CapBnd", "CapEff");
+    let expected = ["writable", "1", "Seccomp:\t0", "the-pod", "0", "devices", &held];
+    assert_eq!(pod.log().lines().collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

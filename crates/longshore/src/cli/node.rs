@@ -87,6 +87,12 @@ impl TryFrom<Flags> for Config {
                 "--run-any-image-on-host needs --pods=process".into(),
             ));
         }
+        let limits = PodLimits::try_from(limits)?;
+        if pods == Pods::None && limits != PodLimits::default() {
+            return Err(UsageError::Together(
+                "--pod-max-pids and --container-log-max-… need --pods=process".into(),
+            ));
+        }
         Ok(Self {
             logging: Logging::try_from(common)?,
             kubeconfig: kubeconfig
@@ -96,7 +102,7 @@ impl TryFrom<Flags> for Config {
             pods,
             http_endpoint,
             run_any_image_on_host,
-            limits: PodLimits::try_from(limits)?,
+            limits,
         })
     }
 }
@@ -130,6 +136,10 @@ mod tests {
             ("--kubeconfig /k --root-dir /r", "--node-name is required"),
             ("--kubeconfig /k --node-name n", "--root-dir is required"),
             ("--kubeconfig /k --node-name n --root-dir /r --pods=vm", "it is one of process, none"),
+            (
+                "--kubeconfig /k --node-name n --root-dir /r --pods=none --pod-max-pids 9",
+                "need --pods=process",
+            ),
             (
                 "--kubeconfig /k --node-name n --root-dir /r --pod-max-pids 0",
                 "--pod-max-pids cannot be `0`",

@@ -137,8 +137,9 @@ pub(crate) fn seccomp(pod: &Pod, container: &Container) -> Result<Seccomp, Strin
     }
 }
 
-/// What the pod asks for and does not get, in words; `None` when there is nothing.
-pub(crate) fn not_enforced(pod: &Pod) -> Option<String> {
+/// What the pod asks for or would have and does not get, in words; `None` when there is nothing.
+/// `no_cgroup` is why its processes cannot be counted.
+pub(crate) fn not_enforced(pod: &Pod, no_cgroup: Option<&str>) -> Option<String> {
     let has_limits = |one: &Container| {
         let resources = one.resources.as_ref().and_then(serde_json::Value::as_object);
         resources.is_some_and(|resources| !resources.is_empty())
@@ -149,7 +150,7 @@ pub(crate) fn not_enforced(pod: &Pod) -> Option<String> {
     let spec = &pod.spec;
     let labels = spec.security_context.se_linux_options.is_some()
         || all(pod).any(|one| one.security_context.se_linux_options.is_some());
-    let parts: Vec<&str> = [
+    let parts = [
         ("ports", all(pod).any(|one| !one.ports.is_empty())),
         ("resource requests and limits", all(pod).any(has_limits)),
         ("probes", all(pod).any(has_probes)),
@@ -163,8 +164,9 @@ pub(crate) fn not_enforced(pod: &Pod) -> Option<String> {
         ),
     ]
     .into_iter()
-    .filter_map(|(name, present)| present.then_some(name))
-    .collect();
+    .filter_map(|(name, present)| present.then(|| name.to_owned()));
+    let unlimited = no_cgroup.map(|error| format!("the limit of processes ({error})"));
+    let parts: Vec<String> = parts.chain(unlimited).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
@@ -189,12 +191,18 @@ mod tests {
 
     #[test]
     fn what_is_not_enforced_is_said() {
-        assert_eq!(not_enforced(&pod(json!({"name": "c", "resources": {}}))), None);
+        assert_eq!(not_enforced(&pod(json!({"name": "c", "resources": {}})), None), None);
         let asked = json!({"name": "c", "ports": [{"containerPort": 80}], "livenessProbe": {},
             "resources": {"limits": {"cpu": "1"}}});
         assert_eq!(
-            not_enforced(&pod(asked)).as_deref(),
+            not_enforced(&pod(asked), None).as_deref(),
             Some("ports, resource requests and limits, probes")
+        );
+        let hooked = json!({"name": "c", "lifecycle": {"preStop": {}},
+            "securityContext": {"seLinuxOptions": {"level": "s0"}}});
+        assert_eq!(
+            not_enforced(&pod(hooked), Some("no pids")).as_deref(),
+            Some("lifecycle hooks, SELinux labels of processes, the limit of processes (no pids)")
         );
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 
+use super::worker::PodDeps;
 use crate::shim::protocol::Cgroup;
 
 /// How long the kernel may take to let go of a cgroup whose processes have ended.
@@ -110,6 +111,15 @@ impl Cgroups {
         // The first fails while pods go on without the agent, the second while others need it.
         let _ = fs::remove_dir(self.base());
         let _ = fs::remove_dir(self.mount.join("longshore"));
+    }
+}
+
+impl PodDeps {
+    /// Removes the cgroup of a pod that has ended.
+    pub(crate) async fn remove_cgroup(&self, uid: &str) {
+        if let Some(Ok(cgroups)) = &self.cgroups {
+            cgroups.remove(uid).await;
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::shim::protocol::write_atomic;
 /// One file per directory. Pods have a `/run` of their own.
 const NOTES: &str = "/run/longshore/hidden";
 
-/// Hides a directory from the pods of every instance on this machine, until it is gone.
+/// Hides a directory or file from the pods of every instance on this machine, until it is gone.
 pub fn hide_from_pods(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     if let Err(error) = note(Path::new(NOTES), &dir) {
@@ -48,7 +48,7 @@ fn noted(notes: &Path) -> Vec<PathBuf> {
 /// The directory of a note; the note goes with the directory.
 fn still_there(file: &Path) -> Option<PathBuf> {
     let dir = PathBuf::from(std::ffi::OsString::from_vec(fs::read(file).ok()?));
-    if dir.is_dir() {
+    if dir.exists() {
         return Some(dir);
     }
     // Another instance may have been faster.

@@ -138,11 +138,16 @@ impl ShimClient {
         Ok(Self { pod_dir: pod_dir.to_owned(), protocol, view, writer: Mutex::new(writer) })
     }
 
-    /// Whether an earlier version of the program runs here, which isolates less, and nothing would
-    /// be lost with it.
+    /// Whether an earlier version of the program runs here, which isolates less.
+    #[must_use]
+    pub fn is_old(&self) -> bool {
+        self.protocol < PROTOCOL
+    }
+
+    /// Whether nothing would be lost with a shim of an earlier version.
     #[must_use]
     pub fn is_idle_and_old(&self) -> bool {
-        self.protocol < PROTOCOL && !self.view.borrow().any_running()
+        self.is_old() && !self.view.borrow().any_running()
     }
 
     /// What is known now, and changes of it.

@@ -60,15 +60,6 @@ pub(crate) struct PodDeps {
     pub faults: crate::fault::Faults,
 }
 
-impl PodDeps {
-    /// Removes the cgroup of a pod that has ended.
-    pub(crate) async fn remove_cgroup(&self, uid: &str) {
-        if let Some(Ok(cgroups)) = &self.cgroups {
-            cgroups.remove(uid).await;
-        }
-    }
-}
-
 /// See the module's description.
 pub(crate) struct Worker {
     deps: Arc<PodDeps>,
@@ -148,12 +139,10 @@ impl Worker {
 
     /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        let unlimited = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
-        let unlimited = unlimited.map(|error| format!("the limit of processes ({error})"));
-        let parts: Vec<String> =
-            admission::not_enforced(&self.pod).into_iter().chain(unlimited).collect();
-        if !parts.is_empty() && self.pod.status.start_time.is_none() {
-            let parts = parts.join(", ");
+        let no_cgroup = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
+        if let Some(parts) = admission::not_enforced(&self.pod, no_cgroup.map(String::as_str))
+            .filter(|_| self.pod.status.start_time.is_none())
+        {
             let text =
                 format!("this node runs pods as host processes and does not enforce: {parts}");
             self.event(EventType::Normal, "NotEnforced", &text);
@@ -357,6 +346,10 @@ impl Worker {
         };
         let run = pod_run.container(container, attempt, env)?;
         let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
+        if shim.is_old() {
+            let text = "an earlier version began this pod and isolates it less; make the pod anew";
+            self.event(EventType::Warning, "NotEnforced", text);
+        }
         let mut view = shim.view();
         shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
         self.deps.faults.at("container.told");

@@ -1,15 +1,17 @@
-//! Hides the data directory and the pools wherever a container's root would show them.
+//! Hides the data directory, the pools and single files with secrets wherever a container's root
+//! would show them.
 //!
 //! A directory can be seen by other paths than its own: through a bind mount of it or of a
 //! directory above it. So it is judged by what it is, a path inside a filesystem, and covered at
 //! every place where the root shows that part of that filesystem.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, mount};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::root::{SYSTEM_DIRS, SetupError, Step, is_separate_filesystem};
 
@@ -53,8 +55,9 @@ pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
 }
 
 fn cover(inside: &Path) -> io::Result<()> {
-    if !inside.is_dir() {
-        return Ok(());
+    let Ok(kind) = fs::symlink_metadata(inside) else { return Ok(()) };
+    if !kind.is_dir() {
+        return Ok(mount_bind("/dev/null", inside)?);
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
     Ok(mount("hidden", inside, "tmpfs", flags, c"mode=0755,size=4k")?)
@@ -62,7 +65,7 @@ fn cover(inside: &Path) -> io::Result<()> {
 
 /// The mount that a directory is on, as if it were mounted there by itself.
 fn shown_mount(table: &[Mount], dir: &Path) -> io::Result<Mount> {
-    let opened = File::open(dir)?;
+    let opened = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
     let mount = table.iter().find(|mount| Some(mount.id) == id);
