@@ -334,6 +334,51 @@ async fn a_kernel_setting_of_the_pod_is_not_the_hosts() {
 }
 
 #[tokio::test]
+async fn the_shims_own_program_cannot_be_written_from_a_container() {
+    if !need("the_shims_own_program_cannot_be_written_from_a_container", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let shim = living_shim(pod.path()).unwrap().pid;
+    // While it runs it is busy; afterwards only the mount is in the way.
+    let mount = rustix::fs::statvfs(format!("/proc/{shim}/exe")).unwrap().f_flag;
+    assert!(mount.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{mount:?}");
+    assert_eq!(std::fs::read_to_string(format!("/proc/{shim}/comm")).unwrap(), "shim\n");
+    // A container whose command is that program runs it without any right to it.
+    let mut run = pod.run("");
+    (run.name, run.argv) = ("exe".into(), vec!["/proc/self/exe".into()]);
+    run.log = pod.path().join("logs/exe.log");
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    let mut view = client.view();
+    let over = |view: &longshore_node::pods::shim_client::ShimView| {
+        view.newest("exe").is_some_and(|run| run.outcome.is_some())
+    };
+    view.wait_for(over).await.unwrap();
+    let log = std::fs::read_to_string(pod.path().join("logs/exe.log")).unwrap();
+    assert!(log.contains("not by hand"), "{log}");
+    client.quit().await;
+}
+
+#[tokio::test]
+async fn a_working_directory_cannot_be_a_descriptor_of_the_shim() {
+    if !need("a_working_directory_cannot_be_a_descriptor_of_the_shim", &[Need::Root]) {
+        return;
+    }
+    for fd in 3..40 {
+        let pod = Pod::new();
+        let mut run = pod.run("cat < /dev/null; ls -A; ls -A ..");
+        run.working_dir = format!("/proc/self/fd/{fd}").into();
+        let outcome = run_to_end(&pod, run).await.outcome.unwrap();
+        assert!(outcome.start_error.is_some(), "{fd}: {}", pod.log());
+    }
+}
+
+#[tokio::test]
 async fn a_killed_shim_takes_its_containers_along() {
     if !need("a_killed_shim_takes_its_containers_along", &[Need::Root]) {
         return;

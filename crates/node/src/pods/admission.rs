@@ -110,6 +110,11 @@ fn containers(pod: &Pod) -> Option<Refusal> {
         return Some(refused(UNSUPPORTED, "spec.securityContext.windowsOptions", why));
     }
     all(pod).find_map(|one| {
+        // Names are parts of paths here; the API refuses such ones too.
+        if !is_label(&one.name) {
+            let text = format!("container name {:?} is not a DNS label", one.name);
+            return Some(Refusal { reason: "InvalidContainerName", text });
+        }
         let own = &one.security_context;
         let field = |name: &str| format!("securityContext.{name} of container {:?}", one.name);
         if windows(&own.windows_options) {
@@ -123,6 +128,11 @@ fn containers(pod: &Pod) -> Option<Refusal> {
             .err()
             .map(|kind| refused(UNSUPPORTED, &field("seccompProfile"), &format!("type {kind:?}")))
     })
+}
+
+fn is_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !name.is_empty() && name.len() <= 63 && name.bytes().all(inner) && !name.starts_with('-')
 }
 
 /// Which system calls a container may make; the type that there is not, when there is none.
@@ -276,6 +286,15 @@ mod tests {
         ] {
             assert_eq!(refused(spec.clone(), container), None, "{spec}");
         }
+    }
+
+    #[test]
+    fn a_container_name_that_is_a_path_is_refused() {
+        for name in ["", "../x", "a/b", ".", "Upper", "-x"] {
+            let found = refusal(&pod(json!({"name": name}))).map(|found| found.reason);
+            assert_eq!(found, Some("InvalidContainerName"), "{name:?}");
+        }
+        assert_eq!(refusal(&pod(json!({"name": "c-1"}))), None);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) fn spawn(run: &ContainerRun, base: &Path, shm: OwnedFd) -> io::Result
     let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let pid = fork_into_namespaces()?;
     if pid == 0 {
+        close_others([&setup_write, &stdout_write, &stderr_write, &shm]);
         let error = become_container(run, base, shm, &[stdout_write, stderr_write]);
         let mut pipe = std::fs::File::from(setup_write);
         // The parent reports the text; if even this fails there is nobody left to tell.
@@ -52,6 +53,22 @@ fn fork_into_namespaces() -> io::Result<i32> {
         Err(io::Error::last_os_error())
     } else {
         Ok(i32::try_from(pid).expect("process ids fit"))
+    }
+}
+
+/// Closes what the child has from the shim: logs of other containers, the agent's connection.
+/// They would be closed at the exec, but a working directory or a mount path can name them before.
+#[expect(unsafe_code, reason = "close_range has no safe wrapper")]
+fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
+    let mut keep = keep.map(AsRawFd::as_raw_fd);
+    keep.sort_unstable();
+    let mut first = 3;
+    for last in keep.iter().map(|fd| fd - 1).chain([libc::c_int::MAX]) {
+        if first <= last {
+            // SAFETY: the child never uses or drops the values that own these.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+        first = last.saturating_add(2);
     }
 }
 
