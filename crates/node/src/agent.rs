@@ -16,11 +16,14 @@ use crate::drivers::Drivers;
 use crate::fault::{Faults, Forgets};
 use crate::metrics::NodeMetrics;
 use crate::node_object::NodeObject;
+use crate::pods::cgroups::Cgroups;
+use crate::pods::hidden::hide_from_pods;
 use crate::pods::logs::NodeLogs;
 use crate::pods::pod_dir::remove_pod_dir;
 use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
 use crate::pods::worker::{PodDeps, Worker};
 use crate::registration::Registrar;
+use crate::shim::protocol::LogLimit;
 use crate::volumes::stats::NodeStats;
 use crate::volumes::{Deps, VolumeManager, make_dir};
 
@@ -52,6 +55,23 @@ pub struct NodeConfig {
     pub stop_timeout: Duration,
     /// Run the command of any image on the host.
     pub run_any_image_on_host: bool,
+    /// What pods can use up.
+    pub limits: PodLimits,
+}
+
+/// What a pod can use up of the node.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PodLimits {
+    /// Processes of a pod; no bound when absent.
+    pub max_pids: Option<u64>,
+    /// Output of a container.
+    pub log: LogLimit,
+}
+
+impl Default for PodLimits {
+    fn default() -> Self {
+        Self { max_pids: Some(4096), log: LogLimit::default() }
+    }
 }
 
 /// Why an agent cannot run.
@@ -299,8 +319,17 @@ impl Running {
         });
         let (stop_pods, stop_receiver) = watch::channel(None);
         let hidden = config.hidden_dirs.iter().chain([&config.root_dir]);
-        let hidden = hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
+        let hidden: Vec<PathBuf> =
+            hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
+        hidden.iter().for_each(|dir| hide_from_pods(dir));
+        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
+        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
+        if let Some(Err(error)) = &cgroups {
+            tracing::warn!(%error, "the number of a pod's processes is not limited");
+        }
         let deps = Arc::new(PodDeps {
+            cgroups: cgroups.map(|found| found.map_err(|error| error.to_string())),
+            log_limit: config.limits.log,
             api: api.clone(),
             recorder,
             volumes: volumes.clone(),
@@ -327,6 +356,10 @@ impl Running {
             first_pass: true,
         };
         running.resume();
+        if let Some(Ok(cgroups)) = &running.deps.cgroups {
+            let pods = running.deps.paths.clone();
+            cgroups.sweep(|uid| pods.pod(uid).exists()).await;
+        }
         running
     }
 
@@ -426,6 +459,9 @@ impl Running {
         self.workers.abort_all();
         while self.workers.join_next().await.is_some() {}
         while self.loops.join_next().await.is_some() {}
+        if let Some(Ok(cgroups)) = &self.deps.cgroups {
+            cgroups.tidy();
+        }
     }
 }
 
@@ -438,6 +474,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
         Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
     }
     kill_leftovers(&dir).await;
+    deps.remove_cgroup(&uid).await;
     let volumes = deps.volumes.volumes_of(&uid);
     deps.volumes.release(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;

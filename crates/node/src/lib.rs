@@ -6,7 +6,8 @@
 //! `longshore_core::stage`; here is the looking and the acting.
 //!
 //! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs and
-//! is told so in an event.
+//! is told so in an event. A pod that asks for less or other isolation than there is, the node's
+//! processes or an AppArmor profile, does not run, and an event names the field.
 
 mod agent;
 pub mod drivers;
@@ -22,7 +23,9 @@ pub mod registration;
 pub mod shim;
 pub mod volumes;
 
-pub use agent::{NodeAgent, NodeConfig, NodeError, PodsMode};
+pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode};
+pub use pods::hidden::hide_from_pods;
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;
+pub use shim::protocol::LogLimit;
 pub use volumes::stats::NodeStats;

@@ -162,9 +162,15 @@ async fn a_hidden_directory_is_hidden_by_every_path_that_shows_it() {
     std::fs::create_dir_all(&bound).unwrap();
     std::fs::write(real.join("secret"), "x").unwrap();
     let _bound = Bound::new(&real, &bound);
+    let (key, socket) = (home.path().join("key"), home.path().join("socket"));
+    std::fs::write(&key, "secret").unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     // The data directory is a bind mount; the directory behind it is on the root filesystem.
-    let mut run = pod.run(&format!("find {} -name secret; echo looked", home.path().display()));
-    run.hidden = vec![bound];
+    let script =
+        "find $HOME -name secret; cat $HOME/key; [ -S $HOME/socket ] && echo socket; echo looked";
+    let mut run = pod.run(script);
+    run.env.push(("HOME".into(), home.path().display().to_string()));
+    run.hidden = vec![bound, key, socket];
     run_to_end(&pod, run).await;
     assert_eq!(pod.log(), "looked\n");
 }
@@ -298,6 +304,88 @@ async fn started(client: &ShimClient) -> i32 {
 }
 
 #[tokio::test]
+async fn a_shim_of_an_earlier_version_is_known_and_let_go_only_when_idle() {
+    if !need("a_shim_of_an_earlier_version_is_known_and_let_go_only_when_idle", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("sleep 0.5")))).await.unwrap();
+    let mut view = client.view();
+    view.wait_for(|view| view.newest("main").is_some()).await.unwrap();
+    let shim = living_shim(pod.path()).unwrap();
+    let old = serde_json::json!({"pid": shim.pid, "pid_started": shim.pid_started});
+    std::fs::write(pod.path().join("shim/identity.json"), old.to_string()).unwrap();
+    let again = ShimClient::open(&program(), pod.path()).await.unwrap();
+    assert!(!again.is_idle_and_old(), "its container goes on");
+    ended(&again).await;
+    assert!(again.is_idle_and_old());
+    assert!(!client.is_idle_and_old());
+    again.quit().await;
+}
+
+#[tokio::test]
+async fn a_kernel_setting_of_the_pod_is_not_the_hosts() {
+    if !need("a_kernel_setting_of_the_pod_is_not_the_hosts", &[Need::Root]) {
+        return;
+    }
+    let file = "/proc/sys/kernel/shm_rmid_forced";
+    let before = std::fs::read_to_string(file).unwrap();
+    let other = if before.trim() == "1" { "0" } else { "1" };
+    let pod = Pod::new();
+    let mut run = pod.run(&format!("cat {file}"));
+    run.sandbox.sysctls = vec![("kernel.shm_rmid_forced".into(), other.into())];
+    run_to_end(&pod, run).await;
+    assert_eq!(pod.log().trim(), other);
+    assert_eq!(std::fs::read_to_string(file).unwrap(), before);
+}
+
+#[tokio::test]
+async fn the_shims_own_program_cannot_be_written_from_a_container() {
+    if !need("the_shims_own_program_cannot_be_written_from_a_container", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let shim = living_shim(pod.path()).unwrap().pid;
+    // While it runs it is busy; afterwards only the mount is in the way.
+    let mount = rustix::fs::statvfs(format!("/proc/{shim}/exe")).unwrap().f_flag;
+    assert!(mount.contains(rustix::fs::StatVfsMountFlags::RDONLY), "{mount:?}");
+    assert_eq!(std::fs::read_to_string(format!("/proc/{shim}/comm")).unwrap(), "shim\n");
+    // A container whose command is that program runs it without any right to it.
+    let mut run = pod.run("");
+    (run.name, run.argv) = ("exe".into(), vec!["/proc/self/exe".into()]);
+    run.log = pod.path().join("logs/exe.log");
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    let mut view = client.view();
+    let over = |view: &longshore_node::pods::shim_client::ShimView| {
+        view.newest("exe").is_some_and(|run| run.outcome.is_some())
+    };
+    view.wait_for(over).await.unwrap();
+    let log = std::fs::read_to_string(pod.path().join("logs/exe.log")).unwrap();
+    assert!(log.contains("not by hand"), "{log}");
+    client.quit().await;
+}
+
+#[tokio::test]
+async fn a_working_directory_cannot_be_a_descriptor_of_the_shim() {
+    if !need("a_working_directory_cannot_be_a_descriptor_of_the_shim", &[Need::Root]) {
+        return;
+    }
+    for fd in 3..40 {
+        let pod = Pod::new();
+        let mut run = pod.run("cat < /dev/null; ls -A; ls -A ..");
+        run.working_dir = format!("/proc/self/fd/{fd}").into();
+        let outcome = run_to_end(&pod, run).await.outcome.unwrap();
+        assert!(outcome.start_error.is_some(), "{fd}: {}", pod.log());
+    }
+}
+
+#[tokio::test]
 async fn a_killed_shim_takes_its_containers_along() {
     if !need("a_killed_shim_takes_its_containers_along", &[Need::Root]) {
         return;
@@ -402,6 +490,26 @@ async fn the_hosts_kernel_settings_and_secrets_are_out_of_reach() {
          grep -c ' /sys/kernel/' /proc/self/mountinfo; hostname; echo done";
     run_to_end(&pod, pod.run(script)).await;
     assert_eq!(pod.log().lines().collect::<Vec<_>>(), ["0", "the-pod", "done"], "{}", pod.log());
+}
+
+#[tokio::test]
+async fn a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names() {
+    let name = "a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names";
+    if !need(name, &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    let script = "v=$(cat /proc/sys/vm/swappiness); echo $v > /proc/sys/vm/swappiness && echo writable; \
+         head -c 1 /proc/timer_list | wc -c; grep Seccomp: /proc/self/status; hostname; \
+         ls /dev/shm | wc -l; [ -e /dev/loop-control ] && echo devices; grep CapEff /proc/self/status";
+    let mut run = pod.run(script);
+    (run.privileged, run.capabilities) = (true, rights::ALL);
+    run_to_end(&pod, run).await;
+    let held = std::fs::read_to_string("/proc/self/status").unwrap();
+    let held = held.lines().find(|line| line.starts_with("CapBnd")).unwrap();
+    let held = held.replace("CapBnd", "CapEff");
+    let expected = ["writable", "1", "Seccomp:\t0", "the-pod", "0", "devices", &held];
+    assert_eq!(pod.log().lines().collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

@@ -143,7 +143,9 @@ impl Listener {
                     tracing::warn!(%path, "somebody removed the socket; it was made anew");
                     return fresh;
                 }
-                Err(error) => tracing::warn!(%path, %error, "the socket is gone and cannot be made anew"),
+                Err(error) => {
+                    tracing::warn!(%path, %error, "the socket is gone and cannot be made anew")
+                }
             }
             tokio::time::sleep(RENEWAL_PAUSE).await;
         }

@@ -6,6 +6,7 @@
 pub mod attacher;
 pub mod controllers;
 pub mod driver;
+pub mod limits;
 pub mod liveness_probe;
 mod logging;
 pub mod node;

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
+use longshore_node::PodLimits;
+
 use crate::flags::{CommonFlags, Logging, UsageError, values};
+
+use super::limits::PodLimitFlags;
 
 /// What becomes of pods on the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,6 +40,8 @@ pub struct Flags {
     /// Run pods of any image as processes of this host, ignoring what the image holds.
     #[arg(long)]
     run_any_image_on_host: bool,
+    #[command(flatten)]
+    limits: PodLimitFlags,
 }
 
 /// What the node agent runs on.
@@ -55,6 +61,8 @@ pub struct Config {
     pub http_endpoint: Option<String>,
     /// Whether pods of other images than `host` run.
     pub run_any_image_on_host: bool,
+    /// What pods can use up.
+    pub limits: PodLimits,
 }
 
 impl TryFrom<Flags> for Config {
@@ -69,6 +77,7 @@ impl TryFrom<Flags> for Config {
             pods,
             http_endpoint,
             run_any_image_on_host,
+            limits,
         } = flags;
         let required = |flag, why| UsageError::Required { flag, why };
         let root_dir =
@@ -76,6 +85,12 @@ impl TryFrom<Flags> for Config {
         if pods == Pods::None && run_any_image_on_host {
             return Err(UsageError::Together(
                 "--run-any-image-on-host needs --pods=process".into(),
+            ));
+        }
+        let limits = PodLimits::try_from(limits)?;
+        if pods == Pods::None && limits != PodLimits::default() {
+            return Err(UsageError::Together(
+                "--pod-max-pids and --container-log-max-… need --pods=process".into(),
             ));
         }
         Ok(Self {
@@ -87,6 +102,7 @@ impl TryFrom<Flags> for Config {
             pods,
             http_endpoint,
             run_any_image_on_host,
+            limits,
         })
     }
 }
@@ -108,11 +124,34 @@ mod tests {
         let mounts =
             config("--kubeconfig /k --node-name n --root-dir /r --pods=none --http-endpoint :1");
         assert_eq!(mounts.unwrap().pods, Pods::None);
+        assert_eq!(plain.limits, PodLimits::default());
+        let limits = config(
+            "--kubeconfig /k --node-name n --root-dir /r --pod-max-pids -1 --container-log-max-size 1Ki \
+             --container-log-max-files 2",
+        );
+        let log = longshore_node::LogLimit { max_size: 1024, max_files: 2 };
+        assert_eq!(limits.unwrap().limits, PodLimits { max_pids: None, log });
         for (line, part) in [
             ("--node-name n --root-dir /r", "--kubeconfig is required"),
             ("--kubeconfig /k --root-dir /r", "--node-name is required"),
             ("--kubeconfig /k --node-name n", "--root-dir is required"),
             ("--kubeconfig /k --node-name n --root-dir /r --pods=vm", "it is one of process, none"),
+            (
+                "--kubeconfig /k --node-name n --root-dir /r --pods=none --pod-max-pids 9",
+                "need --pods=process",
+            ),
+            (
+                "--kubeconfig /k --node-name n --root-dir /r --pod-max-pids 0",
+                "--pod-max-pids cannot be `0`",
+            ),
+            (
+                "--kubeconfig /k --node-name n --root-dir /r --container-log-max-size much",
+                "--container-log-max-size cannot be `much`",
+            ),
+            (
+                "--kubeconfig /k --node-name n --root-dir /r --container-log-max-files 1",
+                "--container-log-max-files cannot be `1`",
+            ),
             (
                 "--kubeconfig /k --node-name n --root-dir /r --pods=none --run-any-image-on-host",
                 "needs --pods=process",

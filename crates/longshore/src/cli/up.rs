@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use longshore_apiserver::Limits;
+use longshore_node::PodLimits;
 
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
+use super::limits::PodLimitFlags;
 use super::pool::{self, Pool};
 
 /// Where everything is kept unless `--data-dir` says otherwise.
@@ -42,6 +44,8 @@ pub struct Flags {
     /// Run pods of any image as processes of this host, ignoring what the image holds.
     #[arg(long)]
     run_any_image_on_host: bool,
+    #[command(flatten)]
+    limits: PodLimitFlags,
 }
 
 /// Flags of the embedded API server.
@@ -100,6 +104,8 @@ pub struct Config {
     pub stop_timeout: Duration,
     /// Whether pods of other images than `host` run.
     pub run_any_image_on_host: bool,
+    /// What pods can use up.
+    pub limits: PodLimits,
 }
 
 impl Config {
@@ -150,6 +156,7 @@ impl TryFrom<Flags> for Config {
             csi_endpoint,
             stop_timeout,
             run_any_image_on_host,
+            limits,
         } = flags;
         let server = Server::try_from(server)?;
         let pools = pool.iter().map(|text| pool::named(text)).collect::<Result<Vec<_>, _>>()?;
@@ -171,6 +178,7 @@ impl TryFrom<Flags> for Config {
             csi_endpoints,
             stop_timeout,
             run_any_image_on_host,
+            limits: PodLimits::try_from(limits)?,
         })
     }
 }
@@ -196,6 +204,8 @@ pub struct NodeConfig {
     pub stop_timeout: Duration,
     /// Whether pods of other images than `host` run.
     pub run_any_image_on_host: bool,
+    /// What pods can use up.
+    pub limits: PodLimits,
     /// Whether this is the only node.
     pub alone: bool,
     /// Whether this is the first node, which also takes claims that no node was chosen for.

@@ -68,6 +68,13 @@ fn sweep(dir: &Path) {
     for pid in processes_of(dir) {
         let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
     }
+    for cgroup in cgroups_below(dir) {
+        for pod in fs::read_dir(&cgroup).into_iter().flatten().flatten() {
+            let _ = fs::remove_dir(pod.path());
+        }
+        let _ = fs::remove_dir(&cgroup);
+        let _ = cgroup.parent().map(fs::remove_dir);
+    }
     for _ in 0..3 {
         for mount in mounts_below(dir).into_iter().rev() {
             let _ = Command::new("umount").args(["-l", &mount]).stderr(Stdio::null()).status();
@@ -98,6 +105,19 @@ pub fn mounts_below(dir: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
     points.filter(|point| point.starts_with(&text)).map(str::to_owned).collect()
+}
+
+/// Where instances below `dir` have the cgroups of their pods.
+pub fn cgroups_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for data in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let nodes = fs::read_dir(data.path().join("nodes")).into_iter().flatten().flatten();
+        for root in nodes.map(|node| node.path()).chain([data.path()]) {
+            found.extend(fs::read_to_string(root.join("cgroup")).ok().map(PathBuf::from));
+        }
+    }
+    found.retain(|cgroup| cgroup.exists());
+    found
 }
 
 /// Attached loop devices with their backing files.
@@ -201,6 +221,7 @@ impl Instance {
         assert_eq!(processes_of(home.path()), Vec::<u32>::new());
         assert_eq!(loops_below(home.path()), Vec::<String>::new());
         assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+        assert_eq!(cgroups_below(home.path()), Vec::<PathBuf>::new());
     }
 
     /// SIGTERM, then the exit code.

@@ -322,3 +322,71 @@ async fn tail_start(file: &mut File, lines: usize) -> io::Result<u64> {
     }
     Ok(if lines == 0 { size } else { 0 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shim::protocol::{Outcome, run_file};
+
+    fn record(pod_dir: &std::path::Path, attempt: u32, over: bool) {
+        let outcome = Outcome { exit_code: 0, signal: 0, start_error: None, finished_at_ms: 1 };
+        let run = RunState {
+            name: "c".into(),
+            attempt,
+            pid: 0,
+            pid_started: 0,
+            started_at_ms: 0,
+            outcome: over.then_some(outcome),
+        };
+        let file = run_file(pod_dir, "c", attempt);
+        let json = serde_json::to_vec(&run).unwrap();
+        crate::shim::protocol::write_atomic(&file, &json).unwrap();
+    }
+
+    fn append(path: &std::path::Path, text: &str) {
+        use std::io::Write;
+        let line = format!("2026-01-01T00:00:00Z stdout F {text}\n");
+        let mut file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+    }
+
+    /// As the shim does it.
+    fn rotate(path: &std::path::Path) {
+        let _ = std::fs::remove_file(path.with_extension("log.1"));
+        std::fs::hard_link(path, path.with_extension("log.1")).unwrap();
+        std::fs::write(path.with_extension("log.new"), "").unwrap();
+        std::fs::rename(path.with_extension("log.new"), path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_follower_goes_on_in_the_new_file_and_ends_with_its_run() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(shim_dir(dir.path())).unwrap();
+        let path = dir.path().join("c.log");
+        record(dir.path(), 0, false);
+        append(&path, "one");
+        let ending = Ending::of_newest(dir.path().to_owned(), "c".into());
+        let query = LogQuery { follow: true, tail_lines: Some(1), ..LogQuery::default() };
+        let file = File::open(&path).await.unwrap();
+        let mut log = stream(file, path.clone(), query, Some(ending));
+        assert_eq!(log.next().await.unwrap(), "one\n");
+        append(&path, "two");
+        rotate(&path);
+        append(&path, "three");
+        assert_eq!(log.next().await.unwrap(), "two\n");
+        assert_eq!(log.next().await.unwrap(), "three\n");
+        // Put aside while the follower waits.
+        let waiting = tokio::spawn(async move { (log.next().await, log) });
+        tokio::task::yield_now().await;
+        rotate(&path);
+        append(&path, "four");
+        let (piece, mut log) = waiting.await.unwrap();
+        assert_eq!(piece.unwrap(), "four\n");
+        // The next run begins before the follower has seen the end of this one.
+        record(dir.path(), 0, true);
+        rotate(&path);
+        append(&path, "of the next run");
+        record(dir.path(), 1, false);
+        assert_eq!(log.next().await, None);
+    }
+}

@@ -1,8 +1,10 @@
 //! Pods as host processes: one worker and one shim per pod.
 
 mod admission;
+pub mod cgroups;
 mod environment;
 mod evict;
+pub mod hidden;
 mod host_path;
 pub mod logs;
 mod memory;

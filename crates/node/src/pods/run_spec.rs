@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::stage::paths::NodePaths;
 
+use super::admission::seccomp;
 use super::environment::{expand, hostname};
-use crate::shim::protocol::{Bind, ContainerRun, LogLimit, Sandbox, Seccomp};
+use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
 use crate::shim::rights;
 
 /// What all containers of a pod share.
@@ -17,6 +18,8 @@ pub(crate) struct PodRun<'a> {
     pub hidden: &'a [PathBuf],
     /// By the pod's name for the volume.
     pub volumes: &'a BTreeMap<String, PathBuf>,
+    pub log_limit: LogLimit,
+    pub cgroups: Vec<Cgroup>,
 }
 
 impl PodRun<'_> {
@@ -49,6 +52,7 @@ impl PodRun<'_> {
         }
         let gid = own.run_as_group.or(pod.run_as_group).unwrap_or(0);
         let privileged = own.privileged == Some(true);
+        let capabilities = capabilities(container)?;
         let mut groups = pod.supplemental_groups.clone();
         groups.extend(pod.fs_group);
         groups.sort_unstable();
@@ -66,14 +70,18 @@ impl PodRun<'_> {
             uid,
             gid,
             groups,
-            capabilities: capabilities(container)?,
-            no_new_privs: own.allow_privilege_escalation == Some(false),
+            capabilities,
+            // Who may do everything may gain rights anyway.
+            no_new_privs: own.allow_privilege_escalation == Some(false)
+                && !privileged
+                && capabilities & rights::SYS_ADMIN == 0,
             privileged,
             read_only_root: own.read_only_root_filesystem == Some(true),
             log: log_file(self.paths, &self.pod.metadata.uid, &container.name),
-            log_limit: LogLimit::default(),
+            log_limit: self.log_limit,
             sandbox: self.sandbox(),
-            seccomp: Seccomp::default(),
+            seccomp: seccomp(self.pod, container)
+                .map_err(|kind| format!("seccompProfile of type {kind:?} is not supported"))?,
         })
     }
 
@@ -82,7 +90,7 @@ impl PodRun<'_> {
         Sandbox {
             hostname: Some(hostname(self.pod)),
             sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
-            cgroups: Vec::new(),
+            cgroups: self.cgroups.clone(),
         }
     }
 

@@ -13,8 +13,8 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, watch};
 
 use crate::shim::protocol::{
-    Notice, Outcome, Request, RunState, ShimIdentity, identity_file, now_ms, process_start,
-    read_runs, run_file, shim_dir, write_atomic,
+    Notice, Outcome, PROTOCOL, Request, RunState, ShimIdentity, identity_file, now_ms,
+    process_start, read_runs, run_file, shim_dir, write_atomic,
 };
 
 /// Why a shim cannot be used.
@@ -92,6 +92,7 @@ impl ShimView {
 /// A connection to a living shim.
 pub struct ShimClient {
     pod_dir: PathBuf,
+    protocol: u32,
     view: watch::Receiver<ShimView>,
     writer: Mutex<OwnedWriteHalf>,
 }
@@ -133,7 +134,20 @@ impl ShimClient {
         }
         let (sender, view) = watch::channel(first);
         tokio::spawn(listen(lines, sender));
-        Ok(Self { pod_dir: pod_dir.to_owned(), view, writer: Mutex::new(writer) })
+        let protocol = living_shim(pod_dir).map_or(PROTOCOL, |shim| shim.protocol);
+        Ok(Self { pod_dir: pod_dir.to_owned(), protocol, view, writer: Mutex::new(writer) })
+    }
+
+    /// Whether an earlier version of the program runs here, which isolates less.
+    #[must_use]
+    pub fn is_old(&self) -> bool {
+        self.protocol < PROTOCOL
+    }
+
+    /// Whether nothing would be lost with a shim of an earlier version.
+    #[must_use]
+    pub fn is_idle_and_old(&self) -> bool {
+        self.is_old() && !self.view.borrow().any_running()
     }
 
     /// What is known now, and changes of it.

@@ -22,8 +22,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::admission;
+use super::cgroups::Cgroups;
 use super::environment::environment;
 use super::evict::Measuring;
+use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
@@ -31,7 +33,7 @@ use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
 use super::status::{Facts, Waiting, status};
 use crate::registration::Registrar;
-use crate::shim::protocol::{Request, RunState, now_ms, read_runs, shim_dir};
+use crate::shim::protocol::{LogLimit, Request, RunState, now_ms, read_runs, shim_dir};
 use crate::volumes::{PodVolumes, VolumeManager};
 
 /// Grace for a pod whose object is already gone.
@@ -48,6 +50,9 @@ pub(crate) struct PodDeps {
     pub shim: ShimProgram,
     pub hidden: Vec<PathBuf>,
     pub run_any_image: bool,
+    /// Where pods have their cgroups, or why there are none; absent without a limit.
+    pub cgroups: Option<Result<Cgroups, String>>,
+    pub log_limit: LogLimit,
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
     pub registrar: Arc<Registrar>,
@@ -128,7 +133,7 @@ impl Worker {
     /// Runs the pod to its end. The future may be dropped at any time: the pod goes on under its
     /// shim and a later worker adopts it.
     pub(crate) async fn run(mut self) {
-        let over = if self.pod.finished() || self.refused() {
+        let over = if self.pod.finished() || self.refused() || self.refused_for_good().await {
             self.wait_for_stop().await
         } else {
             self.live().await
@@ -138,8 +143,9 @@ impl Worker {
 
     /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        if let Some(parts) =
-            admission::not_enforced(&self.pod).filter(|_| self.pod.status.start_time.is_none())
+        let no_cgroup = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
+        if let Some(parts) = admission::not_enforced(&self.pod, no_cgroup.map(String::as_str))
+            .filter(|_| self.pod.status.start_time.is_none())
         {
             let text =
                 format!("this node runs pods as host processes and does not enforce: {parts}");
@@ -149,6 +155,19 @@ impl Worker {
         let Some(text) = refusal else { return false };
         self.event(EventType::Warning, "Failed", &text);
         self.waiting = Waiting::new("ErrImageNeverPull", text);
+        true
+    }
+
+    /// What a pod may not ask for ends it before it begins, as at the kubelet's admission.
+    async fn refused_for_good(&mut self) -> bool {
+        let Some(refusal) = admission::refusal(&self.pod) else { return false };
+        // One that an earlier version ran without a word.
+        if let Ok(shim) = ShimClient::adopt(&self.dir()).await {
+            self.shim = shim;
+        }
+        if !self.reject(refusal.reason, &refusal.text).await {
+            self.waiting = Waiting::new("CreateContainerConfigError", refusal.text);
+        }
         true
     }
 
@@ -228,7 +247,7 @@ impl Worker {
             match own_volumes::make(
                 &self.deps.api,
                 &self.deps.paths,
-                &self.deps.hidden,
+                &hidden_dirs(&self.deps.hidden),
                 &self.pod,
                 volume,
             )
@@ -259,6 +278,9 @@ impl Worker {
             self.shim = None;
             self.shim_view = None;
             kill_leftovers(&self.dir()).await;
+        }
+        if let Some(shim) = self.shim.take_if(|shim| shim.is_idle_and_old()) {
+            shim.quit().await;
         }
         if self.shim.is_some() {
             return true;
@@ -327,14 +349,24 @@ impl Worker {
         let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
+        let cgroup = match &self.deps.cgroups {
+            Some(Ok(cgroups)) => Some(cgroups.make(self.uid()).map_err(|error| error.to_string())?),
+            Some(Err(_)) | None => None,
+        };
         let pod_run = PodRun {
+            log_limit: self.deps.log_limit,
+            cgroups: cgroup.into_iter().collect(),
             pod: &self.pod,
             paths: &self.deps.paths,
-            hidden: &self.deps.hidden,
+            hidden: &hidden_dirs(&self.deps.hidden),
             volumes: self.volumes.as_ref().unwrap_or(&none),
         };
         let run = pod_run.container(container, attempt, env)?;
         let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
+        if shim.is_old() {
+            let text = "an earlier version began this pod and isolates it less; make the pod anew";
+            self.event(EventType::Warning, "NotEnforced", text);
+        }
         let mut view = shim.view();
         shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
         self.deps.faults.at("container.told");
@@ -394,6 +426,7 @@ impl Worker {
             shim.quit().await;
         }
         self.shim_view = None;
+        self.deps.remove_cgroup(self.uid()).await;
         self.deps.volumes.release(self.uid());
     }
 
@@ -407,7 +440,12 @@ impl Worker {
             "Node has reached its volume attachment limit, rejecting pod. {}: context deadline exceeded",
             full.text
         );
-        self.event(EventType::Warning, reason, &text);
+        self.reject(reason, &text).await
+    }
+
+    /// Fails the pod for good; false when the API does not take it.
+    async fn reject(&mut self, reason: &str, text: &str) -> bool {
+        self.event(EventType::Warning, reason, text);
         let status = serde_json::json!({"phase": "Failed", "reason": reason,
             "message": format!("Pod was rejected: {text}"),
             "startTime": clock::seconds(self.pod.status.start_time.unwrap_or(self.since))});
@@ -461,6 +499,7 @@ impl Worker {
     /// The way back.
     async fn end(mut self, stop: Stop) {
         self.stop_containers(stop).await;
+        self.deps.remove_cgroup(self.uid()).await;
         self.deps.faults.at("pod.stopped");
         if stop == Stop::Deleted {
             let next = self.decide(true);

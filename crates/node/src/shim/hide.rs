@@ -1,13 +1,15 @@
-//! Hides the data directory and the pools wherever a container's root would show them.
+//! Hides the data directory, the pools and single files with secrets wherever a container's root
+//! would show them.
 //!
 //! A directory can be seen by other paths than its own: through a bind mount of it or of a
 //! directory above it. So it is judged by what it is, a path inside a filesystem, and covered at
 //! every place where the root shows that part of that filesystem.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, mount, mount_bind};
 
 use crate::protected::{locate, open};
 use crate::volumes::mount_table::{self, Mount};
@@ -43,8 +45,9 @@ pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
 }
 
 pub(super) fn cover(inside: &Path) -> io::Result<()> {
-    if !inside.is_dir() {
-        return Ok(());
+    let Ok(kind) = fs::symlink_metadata(inside) else { return Ok(()) };
+    if !kind.is_dir() {
+        return Ok(mount_bind("/dev/null", inside)?);
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
     Ok(mount("hidden", inside, "tmpfs", flags, c"mode=0755,size=4k")?)

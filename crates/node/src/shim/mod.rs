@@ -9,6 +9,7 @@ pub mod protocol;
 pub mod rights;
 mod root;
 mod sandbox;
+mod seal;
 mod seccomp;
 mod spawn;
 mod syscalls;
@@ -43,6 +44,10 @@ pub fn main(args: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     close_inherited();
+    if let Err(error) = seal::seal() {
+        eprintln!("pod-shim {pod_dir}: cannot protect this program from its containers: {error}");
+        return ExitCode::FAILURE;
+    }
     match serve(Path::new(pod_dir)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -253,3 +253,22 @@ pub fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_of_an_earlier_version_gets_all_of_the_isolation() {
+        let run: ContainerRun = serde_json::from_value(serde_json::json!({
+            "name": "c", "attempt": 0, "argv": ["true"], "env": [], "working_dir": "/", "binds": [],
+            "hidden": [], "uid": 0, "gid": 0, "groups": [], "capabilities": 0, "no_new_privs": false,
+            "privileged": false, "read_only_root": false, "log": "/l",
+        }))
+        .unwrap();
+        assert_eq!((run.seccomp, run.log_limit), (Seccomp::RuntimeDefault, LogLimit::default()));
+        let identity: ShimIdentity =
+            serde_json::from_value(serde_json::json!({"pid": 1, "pid_started": 2})).unwrap();
+        assert!(identity.protocol < PROTOCOL);
+    }
+}

@@ -67,6 +67,8 @@ const DEFAULTS: [&str; 12] = [
     "AUDIT_WRITE",
 ];
 
+/// `CAP_SYS_ADMIN`, which is nearly all of them.
+pub const SYS_ADMIN: u64 = 1 << 21;
 /// Every capability.
 pub const ALL: u64 = (1 << CAPABILITIES.len()) - 1;
 

@@ -148,7 +148,7 @@ fn clone_opened(bind: &Bind, source: &OwnedFd) -> Result<OwnedFd, SetupError> {
 
 /// Adds mount attributes to a detached tree and leaves the others as the driver set them.
 #[expect(unsafe_code, reason = "mount_setattr has no safe wrapper")]
-fn add_attributes(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
+pub(super) fn add_attributes(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
     if attributes == 0 {
         return Ok(());
     }

@@ -87,7 +87,11 @@ fn in_own_mount_namespace<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<
     unshare(UnshareFlags::NEWNS)?;
     let propagation = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     let done = mount_change("/", propagation).map_err(io::Error::from).and_then(|()| act());
-    move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    if let Err(error) = move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Mount)) {
+        // What it would mount from now on would not be what the agent sees.
+        eprintln!("cannot come back from a mount namespace: {error}");
+        std::process::exit(1);
+    }
     done
 }
 

@@ -33,6 +33,7 @@ pub(super) fn spawn(run: &ContainerRun, base: &Path, shm: OwnedFd) -> io::Result
     let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let pid = fork_into_namespaces()?;
     if pid == 0 {
+        close_others([&setup_write, &stdout_write, &stderr_write, &shm]);
         let error = become_container(run, base, shm, &[stdout_write, stderr_write]);
         let mut pipe = std::fs::File::from(setup_write);
         // The parent reports the text; if even this fails there is nobody left to tell.
@@ -52,6 +53,22 @@ fn fork_into_namespaces() -> io::Result<i32> {
         Err(io::Error::last_os_error())
     } else {
         Ok(i32::try_from(pid).expect("process ids fit"))
+    }
+}
+
+/// Closes what the child has from the shim: logs of other containers, the agent's connection.
+/// They would be closed at the exec, but a working directory or a mount path can name them before.
+#[expect(unsafe_code, reason = "close_range has no safe wrapper")]
+fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
+    let mut keep = keep.map(AsRawFd::as_raw_fd);
+    keep.sort_unstable();
+    let mut first = 3;
+    for last in keep.iter().map(|fd| fd - 1).chain([libc::c_int::MAX]) {
+        if first <= last {
+            // SAFETY: the child never uses or drops the values that own these.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+        first = last.saturating_add(2);
     }
 }
 
@@ -86,7 +103,11 @@ fn prepare(
     redirect(stdout, stderr)?;
     rustix::process::setsid().step("start a session")?;
     join_cgroups(run)?;
+    leave_keyring().step("leave the host's keys")?;
     enter(run, base, shm)?;
+    // Again, from the container's own devices: this one would lead to the host's mount.
+    let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null).step("redirect input")?;
     make_dir(&run.working_dir)?;
     std::env::set_current_dir(&run.working_dir)
         .step(format!("enter {}", run.working_dir.display()))?;
@@ -104,6 +125,18 @@ fn join_cgroups(run: &ContainerRun) -> Result<(), SetupError> {
             .step(format!("join the cgroup {}", cgroup.dir.display()))?;
     }
     unshare(UnshareFlags::NEWCGROUP).step("make a cgroup namespace")
+}
+
+/// Takes a new session keyring: the one of whoever started the agent would be shared by all pods.
+#[expect(unsafe_code, reason = "keyctl has no safe wrapper")]
+fn leave_keyring() -> io::Result<()> {
+    const JOIN_SESSION: libc::c_long = 1;
+    // SAFETY: a null name asks for a keyring without one.
+    let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION, 0, 0, 0, 0) };
+    let error = io::Error::last_os_error();
+    // A kernel without keys, or an agent that may not use them: there is nothing to leave.
+    let harmless = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
+    if result < 0 && !harmless { Err(error) } else { Ok(()) }
 }
 
 fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {

@@ -221,6 +221,7 @@ impl Rig {
             stop_pods: true,
             stop_timeout: Duration::ZERO,
             run_any_image_on_host: false,
+            limits: longshore_node::PodLimits::default(),
         };
         let agent = NodeAgent::new(config, self.api.clone()).with_metrics(&self.metrics);
         let agent = (self.tweak)(agent);

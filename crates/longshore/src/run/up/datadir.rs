@@ -58,6 +58,7 @@ impl DataDir {
             return Err(DataDirError::Held { dir: path.display().to_string(), holder });
         }
         write_holder(&mut lock).map_err(io("lock"))?;
+        longshore_node::hide_from_pods(&path);
         Ok(Self { path, _lock: lock })
     }
 

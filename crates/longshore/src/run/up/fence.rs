@@ -15,6 +15,7 @@ use longshore_driver::{
         table::{MountTable, is_within},
     },
 };
+use longshore_node::pods::cgroups::remove_cgroups;
 use longshore_node::pods::shim_client::{kill_leftovers, living_shim};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -50,6 +51,7 @@ pub async fn node(config: &NodeConfig) -> Result<()> {
         end_pod(&pod).await?;
     }
     tokio::task::spawn_blocking(move || {
+        remove_cgroups(&config.root).context("the cgroups of the node's pods stay")?;
         unmount_below(&config.root)?;
         for driver in &drivers {
             let name = &driver.config().driver_name;

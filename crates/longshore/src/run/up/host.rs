@@ -114,15 +114,18 @@ fn agent_config(config: &NodeConfig) -> Result<longshore_node::NodeConfig> {
         stop_pods: true,
         stop_timeout: config.stop_timeout,
         run_any_image_on_host: config.run_any_image_on_host,
+        limits: config.limits.clone(),
     })
 }
 
-/// What a pod must not see: the data directory and every pool outside of it.
+/// What a pod must not see: the data directory, every pool outside of it, and the sockets of drivers,
+/// which do what anybody asks who can reach them.
 fn hidden(config: &NodeConfig) -> Vec<PathBuf> {
     let pools = config.pools.iter().map(|pool| pool.dir.clone());
     let mut dirs: Vec<PathBuf> = std::iter::once(config.data_dir.clone())
         .chain(pools)
         .chain([config.shared_pool.clone()])
+        .chain(config.csi_endpoints.iter().cloned())
         .collect();
     dirs.sort();
     // A directory below one that is hidden already is hidden with it.

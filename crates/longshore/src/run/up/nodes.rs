@@ -124,6 +124,7 @@ fn node_config(config: &Config, server: &Server, name: &str, alone: bool) -> Nod
         csi_endpoints: Vec::new(),
         stop_timeout: config.stop_timeout,
         run_any_image_on_host: config.run_any_image_on_host,
+        limits: config.limits.clone(),
         alone,
         first: alone,
     }
