@@ -32,6 +32,7 @@ mod metrics;
 mod ops;
 mod patch;
 mod place;
+mod pod_security;
 mod registry;
 mod selector;
 pub mod store;

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::apply::Track;
 use super::create::Origin;
+use super::security::Admission;
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, decode_with,
     judge, write_failed,
@@ -156,7 +157,7 @@ impl Core {
         let (new, next) = self.merge(resource, part, sent, &old, track)?;
         warnings.extend(resource.strategy.warnings(&new));
         let before = apart.then_some(Parted { object: old, managers });
-        Ok(Changed { new, managers: next, before, warnings })
+        Ok(Changed { part, new, managers: next, before, warnings })
     }
 
     /// Stores a changed object; `None` when somebody else was faster.
@@ -168,7 +169,16 @@ impl Core {
         options: WriteOptions<'_>,
     ) -> ApiResult<Option<Outcome>> {
         let unchanged = change.is_as_before();
-        let Changed { new, managers, warnings, before: _ } = change;
+        let Changed { part, new, managers, mut warnings, before: _ } = change;
+        if !unchanged && part == Part::Main {
+            warnings.extend(self.admit_security(&Admission {
+                resource: &target.resource,
+                namespace: &target.namespace,
+                name: &target.name,
+                new: &new,
+                old: Some(&stored),
+            })?);
+        }
         let new = target.resource.unshow(new);
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
@@ -262,6 +272,8 @@ impl Core {
 
 /// A change on its way to the store.
 pub(super) struct Changed {
+    /// What of the object the request may change.
+    pub(super) part: Part,
     /// The object.
     pub(super) new: Value,
     /// The text of its managers, if they are not in it.
