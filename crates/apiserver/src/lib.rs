@@ -24,6 +24,7 @@ pub mod clock;
 mod crd;
 pub mod error;
 mod extent;
+mod field_manager;
 mod first;
 mod housekeeping;
 pub mod http;

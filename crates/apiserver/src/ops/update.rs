@@ -14,6 +14,7 @@ use super::{
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::extent::{check_extent, leaves_room, too_deep};
+use crate::field_manager;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
@@ -238,6 +239,7 @@ impl Core {
                 let managers = managed.put_into(&mut new);
                 meta::count_generation(&mut new, old, resource);
                 let mut causes = meta::validate_update(&new, old);
+                field_manager::validate_entries(&mut causes, &asked);
                 causes.extend(strategy.validate_update(&new, old));
                 judge(resource, &new, causes)?;
                 strategy.admit_update(&new, old, &cx)?;
