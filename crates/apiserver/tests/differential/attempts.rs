@@ -81,6 +81,9 @@ pub fn rules(random: &mut Random, cluster: bool) -> Vec<Value> {
         let resources = random.some(&["users", "groups", "serviceaccounts"], 3);
         rules.push(json!({"apiGroups": [""], "resources": resources, "verbs": ["impersonate"]}));
     }
+    if random.percent(25) {
+        rules.extend(constrained(random));
+    }
     if random.percent(75) {
         let verbs =
             random.some(&["get", "create", "update", "patch", "delete", "escalate", "bind"], 5);
@@ -93,6 +96,18 @@ pub fn rules(random: &mut Random, cluster: bool) -> Vec<Value> {
         }
     }
     rules
+}
+
+/// The two rights that impersonation in one constrained way needs, or one of them.
+fn constrained(random: &mut Random) -> Vec<Value> {
+    let mode = random.word(&["user-info", "serviceaccount", "arbitrary-node", "associated-node"]);
+    let verb = random.word(&["get", "list", "*"]);
+    let resources =
+        ["users", "groups", "uids", "nodes", "serviceaccounts", "userextras/example.com/x"];
+    let who = json!({"apiGroups": ["authentication.k8s.io"], "resources": resources, "verbs": [format!("impersonate:{mode}")]});
+    let verb = if verb == "*" { verb.to_owned() } else { format!("impersonate-on:{mode}:{verb}") };
+    let what = json!({"apiGroups": [""], "resources": ["pods"], "verbs": [verb]});
+    if random.percent(80) { vec![who, what] } else { vec![who] }
 }
 
 fn attempt(method: &'static str, path: String, kind: &'static str, body: Value) -> Attempt {
