@@ -6,7 +6,6 @@ mod discovery;
 mod guarded;
 mod held;
 mod impersonate;
-mod manager;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
@@ -137,12 +136,12 @@ impl Service {
         if let Route::Health(check) = route {
             // Anybody may ask, but who shows credentials must have good ones.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
-                self.authenticate(parts)?;
+                self.authenticate(parts, || action(&parts.method, path, &route, query))?;
             }
             only_get(&parts.method)?;
             return self.health(path, check, query);
         }
-        let identity = self.authenticate(parts)?;
+        let identity = self.authenticate(parts, || action(&parts.method, path, &route, query))?;
         let place = self.admit(&parts.method, lasts, identity.is_master())?;
         if !identity.is_master() {
             let action = action(&parts.method, path, &route, query);
@@ -306,7 +305,12 @@ impl Service {
         Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
     }
 
-    fn authenticate(&self, parts: &Parts) -> ApiResult<Cow<'_, Identity>> {
+    /// Who asks: the sender, or whom the sender may impersonate for this action.
+    fn authenticate(
+        &self,
+        parts: &Parts,
+        action: impl FnOnce() -> Action,
+    ) -> ApiResult<Cow<'_, Identity>> {
         let identity = match (&self.identity, bearer(&parts.headers)) {
             (Some(identity), _) => Cow::Borrowed(identity),
             (None, Some(token)) => {
@@ -315,7 +319,7 @@ impl Service {
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        impersonate::impersonate(&self.inner.access, identity, &parts.headers)
+        impersonate::impersonate(&self.inner.access, identity, &parts.headers, action)
     }
 }
 

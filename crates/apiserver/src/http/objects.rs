@@ -17,11 +17,12 @@ use super::negotiate::{self, Shape};
 use super::query::Query;
 use super::render::{Renderer, typed};
 use super::route::Object;
-use super::{manager, reviews, token};
+use super::{reviews, token};
 use crate::Inner;
 use crate::access::Author;
 use crate::auth::Identity;
 use crate::error::{ApiResult, Cause, Status};
+use crate::field_manager;
 use crate::ops::{Outcome, Part, Source, Target, WriteOptions, Written, decode};
 use crate::patch::Patch;
 use crate::watch;
@@ -113,7 +114,7 @@ where
         }
     };
     let tree = Mutex::new(sent.tree);
-    let program = manager::of_agent(&parts.headers);
+    let program = field_manager::of_agent(&parts.headers);
     let call = Call { inner, ending, identity, target, parts, query, body, program, tree };
     if verb == "watch" {
         return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));

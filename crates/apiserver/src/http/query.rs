@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::error::{ApiResult, Cause, Status};
+use crate::field_manager;
 use crate::ops::{FieldValidation, ListOptions, VersionMatch, WriteOptions, invalid_options};
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::watch::{Start, WatchOptions};
 
-use super::manager;
 use super::negotiate::Include;
 
 /// However long a client wants to watch, it is asked to come again after this.
@@ -124,7 +124,7 @@ impl Query {
             }
         };
         if let Some(manager) = self.get("fieldManager") {
-            manager::validate(&mut causes, manager);
+            field_manager::validate(&mut causes, "fieldManager", manager);
         }
         if causes.is_empty() {
             return Ok(options);

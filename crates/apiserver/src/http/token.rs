@@ -114,15 +114,16 @@ fn read(mut request: Value) -> ApiResult<Value> {
 
 /// The body may repeat the path, but not contradict it.
 fn check_place(target: &Target, meta: &Value) -> ApiResult<()> {
-    for (field, is, what) in
-        [("name", &target.name, "name"), ("namespace", &target.namespace, "namespace")]
-    {
-        let sent = text(meta, field);
-        if !sent.is_empty() && sent != is {
-            let why = format!("must match the service account {what} if specified");
-            let cause = Cause::invalid(format!("metadata.{field}"), &sent.into(), &why);
-            return Err(Status::invalid_kind(GROUP, KIND, &target.name, vec![cause]));
-        }
+    let (name, namespace) = (text(meta, "name"), text(meta, "namespace"));
+    if !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    if !name.is_empty() && name != target.name {
+        let why = "must match the service account name if specified";
+        let cause = Cause::invalid("metadata.name", &name.into(), why);
+        return Err(Status::invalid_kind(GROUP, KIND, &target.name, vec![cause]));
     }
     Ok(())
 }

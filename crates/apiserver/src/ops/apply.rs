@@ -235,7 +235,7 @@ impl Core {
         check_version(target, &sent, &stored, true)?;
         let (new, managers) = self.merge(resource, part, sent, &old, Track::Done(managers))?;
         warnings.extend(resource.strategy.warnings(&new));
-        let change = Changed { new, managers, before: None, warnings };
+        let change = Changed { part, new, managers, before: None, warnings };
         self.finish_update(target, stored, change, options).await
     }
 

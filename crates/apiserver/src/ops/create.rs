@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::security::Admission;
 use super::update::{settle, whole};
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
@@ -71,9 +72,18 @@ impl Core {
             if let Some(author) = options.author.filter(|_| unasked) {
                 author.check_create(target)?;
             }
+            let admission = Admission {
+                resource,
+                namespace: &target.namespace,
+                name: object["metadata"]["name"].as_str().unwrap_or_default(),
+                new: &object,
+                old: None,
+            };
+            let admitted = self.admit_security(&admission)?;
             let managers = managed.clone().put_into(&mut object);
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
+            warnings.extend(admitted);
             let (object, managers) = settle(resource.unshow(object), managers)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);

@@ -7,6 +7,7 @@ mod delete;
 mod kinds;
 mod list;
 mod scale;
+mod security;
 mod update;
 
 use std::sync::Arc;

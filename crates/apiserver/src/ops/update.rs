@@ -7,12 +7,14 @@ use serde_json::value::RawValue;
 
 use super::apply::Track;
 use super::create::Origin;
+use super::security::Admission;
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, decode_with,
     judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::extent::{check_extent, leaves_room, too_deep};
+use crate::field_manager;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
@@ -156,7 +158,7 @@ impl Core {
         let (new, next) = self.merge(resource, part, sent, &old, track)?;
         warnings.extend(resource.strategy.warnings(&new));
         let before = apart.then_some(Parted { object: old, managers });
-        Ok(Changed { new, managers: next, before, warnings })
+        Ok(Changed { part, new, managers: next, before, warnings })
     }
 
     /// Stores a changed object; `None` when somebody else was faster.
@@ -168,7 +170,16 @@ impl Core {
         options: WriteOptions<'_>,
     ) -> ApiResult<Option<Outcome>> {
         let unchanged = change.is_as_before();
-        let Changed { new, managers, warnings, before: _ } = change;
+        let Changed { part, new, managers, mut warnings, before: _ } = change;
+        if !unchanged && part == Part::Main {
+            warnings.extend(self.admit_security(&Admission {
+                resource: &target.resource,
+                namespace: &target.namespace,
+                name: &target.name,
+                new: &new,
+                old: Some(&stored),
+            })?);
+        }
         let new = target.resource.unshow(new);
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
@@ -228,6 +239,7 @@ impl Core {
                 let managers = managed.put_into(&mut new);
                 meta::count_generation(&mut new, old, resource);
                 let mut causes = meta::validate_update(&new, old);
+                field_manager::validate_entries(&mut causes, &asked);
                 causes.extend(strategy.validate_update(&new, old));
                 judge(resource, &new, causes)?;
                 strategy.admit_update(&new, old, &cx)?;
@@ -262,6 +274,8 @@ impl Core {
 
 /// A change on its way to the store.
 pub(super) struct Changed {
+    /// What of the object the request may change.
+    pub(super) part: Part,
     /// The object.
     pub(super) new: Value,
     /// The text of its managers, if they are not in it.

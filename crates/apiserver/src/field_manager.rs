@@ -3,10 +3,15 @@
 use http::HeaderMap;
 use http::header::USER_AGENT;
 
+use serde_json::Value;
+
 use crate::error::Cause;
 
 /// Longer names are cut, or refused when they were given by name.
 const MAX_BYTES: usize = 128;
+const MAX_SUBRESOURCE_BYTES: usize = 256;
+/// A refusal names this many odd characters.
+const MAX_ODD: usize = 16;
 
 /// The manager of requests that name none: what stands before the first slash of the user agent, as
 /// far as it can be printed.
@@ -23,15 +28,30 @@ pub fn of_agent(headers: &HeaderMap) -> String {
     if name.is_empty() { "unknown".into() } else { name }
 }
 
-/// Judges a manager that a request names.
-pub fn validate(causes: &mut Vec<Cause>, name: &str) {
+/// Judges the name of a manager.
+pub fn validate(causes: &mut Vec<Cause>, field: &str, name: &str) {
     if name.len() > MAX_BYTES {
-        causes.push(Cause::too_long("fieldManager", MAX_BYTES));
+        causes.push(Cause::too_long(field, MAX_BYTES));
     }
     let odd = name.char_indices().filter(|(_, letter)| !is_print(*letter));
-    for (at, letter) in odd.take(MAX_BYTES) {
+    for (at, letter) in odd.take(MAX_ODD) {
         let why = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
-        causes.push(Cause::invalid("fieldManager", &name.into(), &why));
+        causes.push(Cause::invalid(field, &name.into(), &why));
+    }
+}
+
+/// Judges the managers that an object brings along.
+pub fn validate_entries(causes: &mut Vec<Cause>, entries: &Value) {
+    for (i, entry) in entries.as_array().into_iter().flatten().enumerate() {
+        let text = |field: &str| entry[field].as_str().unwrap_or_default();
+        let field = format!("metadata.managedFields[{i}]");
+        validate(causes, &format!("{field}.manager"), text("manager"));
+        if text("subresource").len() > MAX_SUBRESOURCE_BYTES {
+            causes.push(Cause::too_long(format!("{field}.subresource"), MAX_SUBRESOURCE_BYTES));
+        }
+        if causes.len() > MAX_ODD {
+            return;
+        }
     }
 }
 
@@ -76,12 +96,16 @@ mod tests {
     fn named_managers_are_short_and_printable() {
         let count = |name: &str| {
             let mut causes = Vec::new();
-            validate(&mut causes, name);
+            validate(&mut causes, "fieldManager", name);
             causes.len()
         };
         assert_eq!(count("kubectl edit"), 0);
         assert_eq!(count(&"a".repeat(129)), 1);
         assert_eq!(count("a\nb\u{200b}"), 2);
-        assert!(count(&"\n".repeat(1_000_000)) <= 129);
+        assert!(count(&"\n".repeat(1_000_000)) <= 17);
+        let entry = serde_json::json!({"manager": "a".repeat(200), "subresource": "b".repeat(300)});
+        let mut causes = Vec::new();
+        validate_entries(&mut causes, &Value::Array(vec![entry; 1000]));
+        assert!(causes.len() > 2 && causes.len() < 20, "{}", causes.len());
     }
 }
