@@ -8,6 +8,7 @@ use longshore_core::stage::paths::NodePaths;
 
 use super::admission::seccomp;
 use super::environment::{expand, hostname};
+use super::host_path;
 use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
 use crate::shim::rights;
 
@@ -153,7 +154,14 @@ impl PodRun<'_> {
         let spec_name =
             owner.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let place = self.paths.sub_path(&self.pod.metadata.uid, &spec_name, &container.name, index);
-        crate::volumes::bind_sub_path(volume, part, &place).map_err(|error| {
+        let bound = crate::volumes::bind_sub_path(volume, part, &place).and_then(|bound| {
+            let privileged = container.security_context.privileged == Some(true);
+            if self.is_host_path(volume) && !privileged {
+                host_path::refuse_own(&bound, self.hidden)?;
+            }
+            Ok(bound)
+        });
+        bound.map_err(|error| {
             format!(
                 "failed to prepare subPath {part:?} for container {:?}: {error}",
                 container.name
