@@ -4,10 +4,13 @@ pub mod body;
 mod deletion;
 mod discovery;
 mod guarded;
+pub(crate) mod heavy;
 mod held;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
+pub mod pieces;
+mod places;
 mod pods;
 mod protobuf;
 pub mod query;
@@ -42,6 +45,7 @@ use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
 use body::{Answer, Sent};
+use places::Standing;
 use query::{Query, percent_decode};
 use route::Route;
 pub(crate) use schemas::field_type;
@@ -50,6 +54,10 @@ pub(crate) use schemas::field_type;
 pub const GIT_VERSION: &str = "v1.37.0+longshore";
 const MAJOR: &str = "1";
 const MINOR: &str = "37";
+
+/// Marks requests that come over a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outside;
 
 /// Answers requests; cheap to clone.
 #[derive(Clone)]
@@ -61,6 +69,8 @@ pub struct Service {
     ending: CancellationToken,
     /// With clients on the other side of a connection; the own process may take its time.
     patience: Option<Arc<held::Patience>>,
+    /// What the connection is known for.
+    standing: Option<Arc<Standing>>,
 }
 
 impl Service {
@@ -69,12 +79,18 @@ impl Service {
         identity: Option<Identity>,
         ending: CancellationToken,
     ) -> Self {
-        Self { inner, identity: identity.map(authenticated), ending, patience: None }
+        Self {
+            inner,
+            identity: identity.map(authenticated),
+            ending,
+            patience: None,
+            standing: None,
+        }
     }
 
     /// For one connection: answers that are not taken are given up.
-    fn patient(self, patience: Arc<held::Patience>) -> Self {
-        Self { patience: Some(patience), ..self }
+    fn patient(self, patience: Arc<held::Patience>, standing: Arc<Standing>) -> Self {
+        Self { patience: Some(patience), standing: Some(standing), ..self }
     }
 
     /// Answers one request.
@@ -84,6 +100,9 @@ impl Service {
         B::Error: std::fmt::Display,
     {
         let (mut parts, text) = request.into_parts();
+        if self.patience.is_some() {
+            parts.extensions.insert(Outside);
+        }
         let tree = parts.extensions.remove::<Tree>().map(|Tree(object)| object);
         let body = Sent { text, tree };
         let path = parts.uri.path().to_owned();
@@ -313,6 +332,9 @@ impl Service {
             }
             (None, None) => return Err(Status::unauthorized()),
         };
+        if let Some(standing) = &self.standing {
+            standing.show_credentials();
+        }
         self.impersonate(identity, &parts.headers)
     }
 

@@ -232,7 +232,7 @@ impl Core {
         let (new, managers) = self.merge(resource, part, sent, &old, Track::Done(managers))?;
         warnings.extend(resource.strategy.warnings(&new));
         let change = Changed { new, managers, before: None, warnings };
-        self.finish_update(target, stored, change, options).await
+        self.finish_update(target, part, stored, change, options).await
     }
 
     /// The object with the configuration in it, and its managers.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::update::{settle, whole};
 use super::{
-    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
+    Core, MAX_ATTEMPTS, Outcome, Part, Target, WriteOptions, Written, decode, judge, write_failed,
 };
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
@@ -71,6 +71,7 @@ impl Core {
                 managers,
                 delete: false,
                 guards: guard.into_iter().collect(),
+                room: options.room(&resource.storage, Part::Main),
             };
             match self.write_kept(&mut write).await {
                 Ok(stored) => return Ok(Outcome::stored(stored, write, warnings)),

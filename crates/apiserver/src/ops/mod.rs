@@ -14,12 +14,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::clock::Environment;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::metrics::Metrics;
 use crate::registry::codec;
 use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource, is_builtin_kind};
-use crate::store::{Expect, Key, Store, Stored, Write, WriteError};
+use crate::store::{Expect, Key, Room, Store, Stored, Write, WriteError};
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
@@ -125,11 +125,26 @@ pub struct WriteOptions<'a> {
     pub validation: FieldValidation,
     /// Who manages the fields that are written.
     pub manager: &'a str,
+    /// Whether it comes from outside this process.
+    pub outside: bool,
+}
+
+impl WriteOptions<'_> {
+    /// What of the store's room a write may use.
+    fn room(self, resource: &str, part: Part) -> Room {
+        match resource {
+            "coordination.k8s.io/leases" => Room::Reserve,
+            "events" => Room::Spare,
+            _ if !self.outside || part != Part::Main => Room::Reserve,
+            _ => Room::Plain,
+        }
+    }
 }
 
 impl Default for WriteOptions<'_> {
     fn default() -> Self {
-        Self { dry_run: false, validation: FieldValidation::default(), manager: "longshore" }
+        let validation = FieldValidation::default();
+        Self { dry_run: false, validation, manager: "longshore", outside: false }
     }
 }
 
@@ -270,8 +285,13 @@ fn decode_with(
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, body, true)
-        .map_err(|fault| cannot_handle(resource, &resource.kind, &resource.explain(fault)))?;
+    let decoded =
+        codec::decode(&resource.codec, resource.quantities, body, true).map_err(|fault| {
+            if fault.too_large {
+                return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
+            }
+            cannot_handle(resource, &resource.kind, &resource.explain(fault))
+        })?;
     let found: Vec<String> = decoded
         .unknown
         .iter()
@@ -291,7 +311,7 @@ fn decode_with(
     }
 }
 
-fn judge(resource: &Resource, object: &Value, causes: Vec<Cause>) -> ApiResult<()> {
+fn judge(resource: &Resource, object: &Value, causes: Causes) -> ApiResult<()> {
     if causes.is_empty() {
         return Ok(());
     }
@@ -307,6 +327,7 @@ fn write_failed(error: &WriteError) -> Status {
         WriteError::Conflict(key) => {
             Status::too_many_requests(format!("too many writers of {key}, try again"), 1)
         }
+        WriteError::NoRoom { used, limit } => Status::store_full(*used, *limit),
         WriteError::Full(why) => Status::unavailable(why.clone()),
         WriteError::Failed(why) => Status::internal(why.clone()),
     }

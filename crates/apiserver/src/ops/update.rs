@@ -14,7 +14,7 @@ use crate::error::{ApiResult, Cause, Status};
 use crate::extent::{check_extent, leaves_room, too_deep};
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
-use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
+use crate::store::{Expect, MANAGED_FIELDS, Parted, Room, Stored, Write, WriteError};
 use crate::words;
 
 /// Which part of the object a request may change.
@@ -89,7 +89,8 @@ impl Core {
                     .or_else(|_| self.change(target, part, source, options, &stored, false))?,
                 false => self.change(target, part, source, options, &stored, false)?,
             };
-            if let Some(outcome) = self.finish_update(target, stored, change, options).await? {
+            if let Some(outcome) = self.finish_update(target, part, stored, change, options).await?
+            {
                 return Ok(outcome);
             }
         }
@@ -131,6 +132,7 @@ impl Core {
     pub(super) async fn finish_update(
         &self,
         target: &Target,
+        part: Part,
         stored: Arc<Stored>,
         change: Changed,
         options: WriteOptions<'_>,
@@ -149,8 +151,8 @@ impl Core {
         if is_finished(&new) {
             // Watchers see a removed object as it last was; the client sees what it made.
             let object = stored.value();
-            let write =
-                Write { key, expect, delete: true, object, managers: None, guards: Vec::new() };
+            let (guards, room) = (Vec::new(), Room::Reserve);
+            let write = Write { key, expect, delete: true, object, managers: None, guards, room };
             return match self.write(write).await {
                 Ok(_) => {
                     let written = Written::Dry(whole(new, managers)?);
@@ -160,8 +162,9 @@ impl Core {
                 Err(failed) => Err(write_failed(&failed)),
             };
         }
-        let mut write =
-            Write { key, expect, delete: false, object: new, managers, guards: Vec::new() };
+        let room = options.room(&target.resource.storage, part);
+        let guards = Vec::new();
+        let mut write = Write { key, expect, delete: false, object: new, managers, guards, room };
         match self.write_kept(&mut write).await {
             Ok(stored) => Ok(Some(Outcome::stored(stored, write, warnings))),
             // Look again: a stale version given by the client is found there.
