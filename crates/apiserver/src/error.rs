@@ -317,6 +317,15 @@ impl Status {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
+    /// 413 for an object of so many parts that it takes many times its length in memory.
+    pub fn too_many_parts(bytes: usize, limit: usize) -> Self {
+        let message = format!(
+            "Request entity too large: the object has so many parts that it would take about {bytes} bytes \
+             in memory, limit is {limit}"
+        );
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
     /// 413 for a patch that adds and removes at the front of long lists.
     pub fn too_many_moves(limit: usize) -> Self {
         let message = format!(

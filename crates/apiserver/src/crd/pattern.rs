@@ -112,6 +112,7 @@ impl Kept {
     }
 
     fn keep(&mut self, source: &str, pattern: Regex, weight: usize) {
+        self.clock += 1;
         while self.weight + weight > MAX_KEPT {
             let oldest = self.patterns.iter().min_by_key(|(_, (_, _, used))| *used);
             let Some(oldest) = oldest.map(|(source, _)| Arc::clone(source)) else { break };

@@ -8,7 +8,7 @@ use super::pattern;
 use super::schema::{Schema, prune};
 use super::typing::{self, Wanted};
 use super::validate::validate;
-use crate::error::{Cause, Causes};
+use crate::error::{Cause, Causes, start};
 use crate::registry::shown;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
@@ -140,11 +140,14 @@ fn node(schema: &Value, path: &str, depth: usize, causes: &mut Causes) {
     default_value(schema, path, causes);
 }
 
-/// The nodes below, with their paths.
+/// The nodes below, with their paths. Names are the client's: a long one is not copied for everything
+/// that is below it.
 fn children<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
+    const LONGEST: usize = 4 << 10;
+    let path = if path.len() > LONGEST { "…" } else { path };
     let mut found = Vec::new();
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
-        found.push((child, format!("{path}.properties[{name}]")));
+        found.push((child, format!("{path}.properties[{}]", start(name, LONGEST))));
     }
     for name in ["additionalProperties", "items"] {
         if schema[name].is_object() {

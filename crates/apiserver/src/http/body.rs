@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::heavy::Reserved;
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status, start};
-use crate::extent::check_extent;
+use crate::extent::{check_extent, check_parts};
 use crate::place::Place;
 use crate::words;
 
@@ -85,9 +85,11 @@ pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -
 pub fn warn(response: &mut Answer, warnings: &[String]) {
     const ALL_BYTES: usize = 4 * 1024;
     const ONE_BYTES: usize = 256;
+    // Clients take about a hundred headers.
+    const MOST: usize = 64;
     let crowded = warnings.iter().map(String::len).sum::<usize>() > ALL_BYTES;
     let mut room = ALL_BYTES;
-    for warning in warnings {
+    for warning in warnings.iter().take(MOST) {
         let warning = start(warning, if crowded { ONE_BYTES } else { ALL_BYTES });
         let Some(left) = room.checked_sub(warning.len()) else { return };
         room = left;
@@ -214,6 +216,7 @@ fn no_kind(kind: &str, why: &str, body: &[u8]) -> Status {
 fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
     match encoding {
         Encoding::Json => {
+            check_parts(body)?;
             let mut doubles = Vec::new();
             let mut deserializer = serde_json::Deserializer::from_slice(body);
             let seed = doubles::Tree { path: Place::Top(""), doubles: &mut doubles };
@@ -226,6 +229,8 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             Ok(Parsed { value, doubles })
         }
         Encoding::Yaml => {
+            // Most of it that is large is JSON, which is YAML as well.
+            check_parts(body)?;
             let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;

@@ -16,7 +16,7 @@ use crate::error::{ApiResult, Status};
 pub const LARGE: usize = 64 << 10;
 /// Bodies that may be in memory, in kilobytes; small ones do not count.
 const BODIES: u32 = 32 << 10;
-/// What may be worked on at a time, in megabytes of bodies.
+/// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
 const WORK: u32 = 4;
 /// How long a body waits for others to go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ impl Heavy {
         Reserved { heavy: self, taken: 0, permits: None }
     }
 
-    /// Does work that belongs to a body of this size on another thread, when its turn comes. On a
+    /// Does work on objects of this size on another thread, when its turn comes. On a
     /// runtime with one thread there are no others to hold up, and it is done at once.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Heavy {
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return work.await;
         }
-        let weight = u32::try_from(bytes >> 20).unwrap_or(WORK).saturating_add(1).min(WORK);
+        let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
         let closed = || Status::unavailable("the server is closing");
         let turn = Arc::clone(&self.work).acquire_many_owned(weight).await;
         let turn = turn.map_err(|_| closed())?;

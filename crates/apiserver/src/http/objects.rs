@@ -164,15 +164,17 @@ impl Call<'_> {
         if !self.is_outside() || !matches!(verb, "create" | "update" | "patch" | "delete") {
             return false;
         }
-        let stored = || {
-            let named = !self.target.name.is_empty();
-            let key = resource.key(&self.target.namespace, &self.target.name);
-            named && self.inner.core.store.head(&key).is_some_and(|o| o.body.len() > heavy::LARGE)
-        };
-        self.body.len() > heavy::LARGE
+        self.bytes() > heavy::LARGE
             || matches!(&*resource.group, "apiextensions.k8s.io" | "rbac.authorization.k8s.io")
             || resource.custom.as_ref().is_some_and(|custom| custom.is_heavy())
-            || stored()
+    }
+
+    /// What was sent and what is there.
+    fn bytes(&self) -> usize {
+        let Target { resource, namespace, name } = &self.target;
+        let there = (!name.is_empty()).then(|| resource.key(namespace, name));
+        let there = there.and_then(|key| self.inner.core.store.head(&key));
+        self.body.len() + there.map_or(0, |there| there.body.len())
     }
 
     fn is_outside(&self) -> bool {
@@ -181,8 +183,8 @@ impl Call<'_> {
 
     /// Answers on a thread for large requests.
     async fn elsewhere(self, verb: &'static str, subresource: &str) -> ApiResult<Answer> {
+        let bytes = self.bytes();
         let Call { inner, ending, identity, target, parts, query, body, tree } = self;
-        let bytes = body.len();
         let own =
             (Arc::clone(inner), ending.clone(), identity.clone(), parts.clone(), query.clone());
         let subresource = subresource.to_owned();

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
-use crate::extent::{MAX_BYTES, check_extent, text_len};
+use crate::extent::{MAX_BYTES, check_extent, check_parts, text_len};
 use crate::words;
 
 /// Steps of a JSON patch.
@@ -37,6 +37,7 @@ impl Patch {
                 "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
             ))
         };
+        check_parts(body)?;
         let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
             serde_json::from_slice(body).map_err(|error| {
                 let why = words::json_fault(body).unwrap_or_else(|| error.to_string());

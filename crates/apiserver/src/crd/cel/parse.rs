@@ -53,7 +53,10 @@ pub(in super::super) fn parse(source: &str) -> Result<Program, String> {
 }
 
 fn compile(source: &str) -> Result<Program, String> {
-    Program::compile(source).map_err(|errors| errors.to_string().replace("\n| ", "\n | "))
+    // The parser does not hold out against everything.
+    let compiled = std::panic::catch_unwind(|| Program::compile(source));
+    let compiled = compiled.map_err(|_| "ERROR: <input>:-1:0: the parser failed".to_owned())?;
+    compiled.map_err(|errors| errors.to_string().replace("\n| ", "\n | "))
 }
 
 fn depth(expr: &IdedExpr) -> usize {
