@@ -1,152 +1,12 @@
 //! Errors as the API reports them: Kubernetes `Status` objects.
 
+mod cause;
+
 use serde_json::{Map, Value, json};
 
+pub use cause::{Cause, Causes, brief, cut, start};
+
 use crate::registry::Resource;
-
-/// One reason why a field was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
-    /// Machine-readable reason, e.g. `FieldValueInvalid`.
-    pub reason: &'static str,
-    /// Path of the field, e.g. `spec.accessModes`.
-    pub field: String,
-    /// Text for people.
-    pub message: String,
-}
-
-impl Cause {
-    fn new(reason: &'static str, field: impl Into<String>, message: String) -> Self {
-        Self { reason, field: field.into(), message }
-    }
-
-    /// A value is missing.
-    pub fn required(field: impl Into<String>, why: &str) -> Self {
-        let message =
-            if why.is_empty() { "Required value".into() } else { format!("Required value: {why}") };
-        Self::new("FieldValueRequired", field, message)
-    }
-
-    /// A value breaks a rule.
-    pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
-        Self::new("FieldValueInvalid", field, format!("Invalid value: {}: {why}", brief(value)))
-    }
-
-    /// One cause for each thing that is wrong with a text.
-    pub fn each<'a>(
-        field: &'a str,
-        value: &'a str,
-        problems: Vec<String>,
-    ) -> impl Iterator<Item = Self> + 'a {
-        let value = Value::from(value);
-        problems.into_iter().map(move |why| Self::invalid(field, &value, &why))
-    }
-
-    /// A text breaks a rule; it is shown in full, however long it is.
-    pub fn invalid_whole(field: &str, text: &str, why: &str) -> Self {
-        Self::invalid_shown(field, &Value::from(text).to_string(), why)
-    }
-
-    /// A value breaks a rule; it is shown as given.
-    pub fn invalid_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
-        Self::new("FieldValueInvalid", field, format!("Invalid value: {shown}: {why}"))
-    }
-
-    /// A value is not one of the known ones.
-    pub fn not_supported(field: impl Into<String>, value: &str, known: &[&str]) -> Self {
-        let known = known.iter().map(|k| format!("{k:?}")).collect::<Vec<_>>().join(", ");
-        let message = format!("Unsupported value: {value:?}: supported values: {known}");
-        Self::new("FieldValueNotSupported", field, message)
-    }
-
-    /// A value has the wrong JSON type.
-    pub fn wrong_type(field: &str, is: &str, wanted: &str) -> Self {
-        let message =
-            format!("Invalid value: {is:?}: {field} in body must be of type {wanted}: {is:?}");
-        Self::new("FieldValueTypeInvalid", field, message)
-    }
-
-    /// A text does not have the form it should have.
-    pub fn wrong_format(field: &str, value: &Value, format: &str) -> Self {
-        let value = brief(value);
-        let message =
-            format!("Invalid value: {value}: {field} in body must be of type {format}: {value}");
-        Self::new("FieldValueTypeInvalid", field, message)
-    }
-
-    /// A value of any type is not one of the known ones.
-    pub fn not_one_of(field: &str, value: &Value, known: &[Value]) -> Self {
-        let known = known.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
-        let message = format!("Unsupported value: {}: supported values: {known}", brief(value));
-        Self::new("FieldValueNotSupported", field, message)
-    }
-
-    /// A rule of a definition does not hold.
-    pub fn of_rule(reason: &str, field: &str, value: Option<&Value>, why: &str) -> Self {
-        match reason {
-            "FieldValueForbidden" => Self::forbidden(field, why),
-            "FieldValueRequired" => Self::required(field, why),
-            "FieldValueDuplicate" => Self::duplicate(field, value.unwrap_or(&Value::Null)),
-            _ => match value {
-                Some(value) if !value.is_object() && !value.is_array() => {
-                    Self::invalid(field, value, why)
-                }
-                _ => Self::new("FieldValueInvalid", field, format!("Invalid value: {why}")),
-            },
-        }
-    }
-
-    /// A field may not be set or changed here.
-    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
-        Self::new("FieldValueForbidden", field, format!("Forbidden: {why}"))
-    }
-
-    /// A value that must be unique occurs twice.
-    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {}", brief(value)))
-    }
-
-    /// A reference inside the object leads nowhere.
-    pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
-        Self::new("FieldValueNotFound", field, format!("Not found: {}", brief(value)))
-    }
-
-    /// A value is longer than allowed.
-    pub fn too_long(field: impl Into<String>, max_bytes: usize) -> Self {
-        let message = format!("Too long: may not be more than {max_bytes} bytes");
-        Self::new("FieldValueTooLong", field, message)
-    }
-
-    /// A text has more characters than allowed.
-    pub fn too_long_chars(field: impl Into<String>, max: usize) -> Self {
-        let message = format!("Too long: may not be more than {max} characters");
-        Self::new("FieldValueTooLong", field, message)
-    }
-
-    /// A value that must be unique occurs twice; it is shown as given, with a reason.
-    pub fn duplicate_shown(field: impl Into<String>, shown: &str, why: &str) -> Self {
-        Self::new("FieldValueDuplicate", field, format!("Duplicate value: {shown}: {why}"))
-    }
-
-    /// A list or map has more entries than allowed.
-    pub fn too_many(field: impl Into<String>, count: usize, max: usize) -> Self {
-        let message = format!("Too many: {count}: must have at most {max} items");
-        Self::new("FieldValueTooMany", field, message)
-    }
-}
-
-/// Longer values are cut in error texts: an answer stays small whatever was sent.
-const MAX_SHOWN: usize = 16 * 1024;
-
-/// A value as it stands in an error text, strings quoted.
-fn brief(value: &Value) -> String {
-    let text = value.to_string();
-    if text.len() <= MAX_SHOWN {
-        return text;
-    }
-    let cut = (0..=MAX_SHOWN).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
-    format!("{}…", &text[..cut])
-}
 
 /// A failed request, in the form that clients parse.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -166,19 +26,21 @@ pub struct Status {
     pub plain: bool,
 }
 
+/// Longest text of an error.
+const MAX_MESSAGE: usize = 32 * 1024;
+
 /// Result of an API operation.
 pub type ApiResult<T> = Result<T, Status>;
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: None,
-            continue_token: None,
-            plain: false,
+        let mut message = message.into();
+        // What is quoted in it is the client's, and can be as long as its request.
+        if message.len() > MAX_MESSAGE {
+            message.truncate(cause::start(&message, MAX_MESSAGE).len());
+            message.push('…');
         }
+        Self { code, reason, message, details: None, continue_token: None, plain: false }
     }
 
     fn with_details(mut self, details: Value) -> Self {
@@ -365,7 +227,14 @@ impl Status {
 
     /// 409: fields of an apply belong to others.
     pub fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
-        Self::new(409, "Conflict", message).with_details(json!({"causes": causes}))
+        const MAX_TEXT: usize = 20 * 1024;
+        let mut text = 0;
+        let shown = causes.into_iter().take_while(|cause| {
+            text += cause["field"].as_str().map_or(0, str::len) + 64;
+            text <= MAX_TEXT
+        });
+        let shown: Vec<Value> = shown.collect();
+        Self::new(409, "Conflict", message).with_details(json!({"causes": shown}))
     }
 
     /// 410: the asked version is no longer kept.
@@ -380,15 +249,19 @@ impl Status {
     }
 
     /// 422 for an object.
-    pub fn invalid(resource: &Resource, name: &str, causes: Vec<Cause>) -> Self {
+    pub fn invalid(resource: &Resource, name: &str, causes: impl Into<Causes>) -> Self {
         Self::invalid_kind(&resource.group, &resource.kind, name, causes)
     }
 
     /// 422 for an object of a kind given by name, e.g. `ListOptions`.
-    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: impl Into<Causes>) -> Self {
+        let causes: Causes = causes.into();
         let subject = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-        let texts: Vec<String> =
+        let mut texts: Vec<String> =
             causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        if causes.more() > 0 {
+            texts.push(format!("and {} more errors", causes.more()));
+        }
         let text = match texts.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
@@ -398,7 +271,7 @@ impl Status {
             .into_iter()
             .map(|c| json!({"reason": c.reason, "message": c.message, "field": c.field}))
             .collect();
-        Self::new(422, "Invalid", format!("{subject} {name:?} is invalid: {text}"))
+        Self::new(422, "Invalid", format!("{subject} {:?} is invalid: {text}", cut(name)))
             .with_details(details)
     }
 
@@ -425,6 +298,16 @@ impl Status {
         Self::new(503, "ServiceUnavailable", message)
     }
 
+    /// 507: the objects take as much as they may.
+    pub fn store_full(used: usize, limit: usize) -> Self {
+        let message = format!(
+            "the store is full: its objects take {used} bytes, and {limit} are allowed (--store-limit); delete \
+             objects that are not needed (the metric longshore_apiserver_store_resource_bytes says which \
+             kinds take most), or start the server with a higher limit"
+        );
+        Self::new(507, "StoreFull", message).with_details(json!({}))
+    }
+
     /// 504: the client took too long to send its request.
     pub fn request_timeout() -> Self {
         Self::new(504, "Timeout", "Timeout: request did not complete within the allotted timeout")
@@ -435,6 +318,23 @@ impl Status {
     pub fn too_many_steps(limit: usize, found: usize) -> Self {
         let message =
             format!("The allowed maximum operations in a JSON patch is {limit}, got {found}");
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 413 for an object of so many parts that it takes many times its length in memory.
+    pub fn too_many_parts(bytes: usize, limit: usize) -> Self {
+        let message = format!(
+            "Request entity too large: the object has so many parts that it would take about {bytes} bytes \
+             in memory, limit is {limit}"
+        );
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 413 for a patch that adds and removes at the front of long lists.
+    pub fn too_many_moves(limit: usize) -> Self {
+        let message = format!(
+            "The steps of the JSON patch move more than {limit} list elements; replace the whole list instead"
+        );
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
@@ -476,7 +376,7 @@ pub(crate) fn object_details(group: &str, kind: &str, name: &str) -> Value {
         details["kind"] = json!(kind);
     }
     if !name.is_empty() {
-        details["name"] = json!(name);
+        details["name"] = json!(cut(name));
     }
     if !group.is_empty() {
         details["group"] = json!(group);

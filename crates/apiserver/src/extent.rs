@@ -40,6 +40,59 @@ pub fn leaves_room(object: &Value, managers: &str) -> bool {
     depth(object, MAX_DEPTH - LEVELS, &mut bytes).is_some() && bytes <= MAX_BYTES
 }
 
+/// What a value of so many parts takes in memory, about: an object has room for eleven fields from its
+/// first on, a list for four elements.
+const OBJECT_BYTES: usize = 640;
+const LIST_BYTES: usize = 160;
+const VALUE_BYTES: usize = 32;
+/// What the value of a request may take. There are several copies of it at a time.
+const MAX_IN_MEMORY: usize = 24 << 20;
+/// A request of this length can be no bomb of this kind.
+const SHORT: usize = 64 << 10;
+
+/// Refuses a JSON text that would take many times its length in memory.
+///
+/// # Errors
+/// 413 that says so.
+pub fn check_parts(text: &[u8]) -> ApiResult<()> {
+    if text.len() <= SHORT {
+        return Ok(());
+    }
+    match in_memory(text) {
+        bytes if bytes > MAX_IN_MEMORY => Err(Status::too_many_parts(bytes, MAX_IN_MEMORY)),
+        _ => Ok(()),
+    }
+}
+
+/// What the value of a JSON text takes in memory, beside its texts.
+fn in_memory(text: &[u8]) -> usize {
+    let (mut bytes, mut quoted, mut escaped) = (0_usize, false, false);
+    let mut opened = None;
+    for c in text {
+        if quoted {
+            (quoted, escaped) = (escaped || *c != b'"', !escaped && *c == b'\\');
+            continue;
+        }
+        if c.is_ascii_whitespace() {
+            continue;
+        }
+        // What is empty takes nothing.
+        if let Some(size) = opened.take()
+            && !matches!(c, b'}' | b']')
+        {
+            bytes = bytes.saturating_add(size);
+        }
+        match c {
+            b'{' => opened = Some(OBJECT_BYTES),
+            b'[' => opened = Some(LIST_BYTES),
+            b',' => bytes = bytes.saturating_add(VALUE_BYTES),
+            b'"' => quoted = true,
+            _ => {}
+        }
+    }
+    bytes
+}
+
 /// About how long the text of a value is.
 pub fn text_len(value: &Value) -> usize {
     let mut bytes = 0;
@@ -89,6 +142,20 @@ mod tests {
         assert_eq!(check_extent(&json!({"a": "x".repeat(MAX_BYTES)})).unwrap_err().code, 413);
         let deepest = nested(MAX_DEPTH).to_string();
         assert!(serde_json::from_str::<Value>(&deepest).is_ok(), "it can be read again");
+    }
+
+    #[test]
+    fn texts_of_many_parts_are_refused() {
+        assert_eq!(in_memory(br#"{"a": [1, 2], "b": {}, "c": "{[,\"{"}"#), 640 + 160 + 3 * 32);
+        let many = |part: &str, times: usize| format!("[{}1]", part.repeat(times));
+        for bomb in [many("{\"a\":1},", 300_000), many("[1],", 700_000), many("1,", 1_500_000)] {
+            assert_eq!(check_parts(bomb.as_bytes()).unwrap_err().code, 413);
+        }
+        for usual in
+            [many("{\"name\":\"some name\"},", 30_000), many("1,", 500_000), many("{},", 400_000)]
+        {
+            assert!(check_parts(usual.as_bytes()).is_ok());
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use http::header::USER_AGENT;
 
 use serde_json::Value;
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 
 /// Longer names are cut, or refused when they were given by name.
 const MAX_BYTES: usize = 128;
@@ -29,7 +29,7 @@ pub fn of_agent(headers: &HeaderMap) -> String {
 }
 
 /// Judges the name of a manager.
-pub fn validate(causes: &mut Vec<Cause>, field: &str, name: &str) {
+pub fn validate(causes: &mut Causes, field: &str, name: &str) {
     if name.len() > MAX_BYTES {
         causes.push(Cause::too_long(field, MAX_BYTES));
     }
@@ -41,7 +41,7 @@ pub fn validate(causes: &mut Vec<Cause>, field: &str, name: &str) {
 }
 
 /// Judges the managers that an object brings along.
-pub fn validate_entries(causes: &mut Vec<Cause>, entries: &Value) {
+pub fn validate_entries(causes: &mut Causes, entries: &Value) {
     for (i, entry) in entries.as_array().into_iter().flatten().enumerate() {
         let text = |field: &str| entry[field].as_str().unwrap_or_default();
         let field = format!("metadata.managedFields[{i}]");
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn named_managers_are_short_and_printable() {
         let count = |name: &str| {
-            let mut causes = Vec::new();
+            let mut causes = Causes::new();
             validate(&mut causes, "fieldManager", name);
             causes.len()
         };
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(count("a\nb\u{200b}"), 2);
         assert!(count(&"\n".repeat(1_000_000)) <= 17);
         let entry = serde_json::json!({"manager": "a".repeat(200), "subresource": "b".repeat(300)});
-        let mut causes = Vec::new();
+        let mut causes = Causes::new();
         validate_entries(&mut causes, &Value::Array(vec![entry; 1000]));
         assert!(causes.len() > 2 && causes.len() < 20, "{}", causes.len());
     }

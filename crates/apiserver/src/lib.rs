@@ -85,6 +85,10 @@ pub struct Limits {
     pub history_events: usize,
     /// Memory for the events of all resources.
     pub history_bytes: usize,
+    /// What all stored objects may take together; zero means no bound. When it is reached, creates and
+    /// growing updates get 507; deletes always pass, and leases, status and what this process writes
+    /// have a tenth more.
+    pub store_bytes: usize,
 }
 
 impl Default for Limits {
@@ -102,6 +106,7 @@ impl Default for Limits {
             event_ttl: Duration::from_secs(3600),
             history_events: 10_000,
             history_bytes: 32 << 20,
+            store_bytes: 128 << 20,
         }
     }
 }
@@ -228,6 +233,7 @@ pub(crate) struct Inner {
     pub(crate) access: access::Access,
     pub(crate) limits: Limits,
     pub(crate) gates: Gates,
+    pub(crate) heavy: http::heavy::Heavy,
     pub(crate) metrics: Arc<metrics::Metrics>,
     pub(crate) closing: CancellationToken,
     pki: Pki,
@@ -324,6 +330,7 @@ impl ApiServer {
                 writes: Gate::new(config.limits.writes),
                 long: Gate::new(config.limits.watches),
             },
+            heavy: http::heavy::Heavy::default(),
             metrics,
             closing: CancellationToken::new(),
             pki,
@@ -338,6 +345,8 @@ impl ApiServer {
             // How the first objects came about is nobody's business: history begins now.
             server.inner.core.store.forget_history();
         }
+        // A store that is too full already can still be opened.
+        server.inner.core.store.set_limit(config.limits.store_bytes);
         let (core, closing) = (Arc::clone(&server.inner.core), server.inner.closing.clone());
         let event_ttl = server.inner.limits.event_ttl;
         tokio::spawn(housekeeping::run(core, event_ttl, closing));

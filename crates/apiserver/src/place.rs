@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::start;
+
 /// A place, as steps from the one above.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
@@ -11,6 +13,41 @@ pub(crate) enum Place<'a> {
     Field(&'a Place<'a>, &'a str),
     /// An element of a list.
     Element(&'a Place<'a>, usize),
+}
+
+/// Fields that are told of one object; who sent more of them learns of these.
+const MAX_TOLD: usize = 100;
+/// Longest place that is written out. Names are the client's.
+const MAX_BYTES: usize = 4 * 1024;
+
+impl Place<'_> {
+    /// The place as a text that is not too long.
+    pub(crate) fn text(&self) -> String {
+        let mut text = Short(String::new());
+        // The only error is that there is no more room.
+        if fmt::Write::write_fmt(&mut text, format_args!("{self}")).is_err() {
+            text.0.push('…');
+        }
+        text.0
+    }
+
+    /// Adds the place to those that are told, unless there are enough.
+    pub(crate) fn tell(&self, told: &mut Vec<String>) {
+        if told.len() < MAX_TOLD {
+            told.push(self.text());
+        }
+    }
+}
+
+/// A text that takes so much and no more.
+struct Short(String);
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = MAX_BYTES - self.0.len();
+        self.0.push_str(start(text, room));
+        if text.len() > room { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 impl fmt::Display for Place<'_> {

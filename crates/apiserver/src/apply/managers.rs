@@ -1,12 +1,14 @@
 //! `metadata.managedFields`: who set which fields.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::merge::Changes;
 use super::set::FieldSet;
-use crate::error::Status;
+use crate::error::{Status, cut};
 
 /// Fields that belong to the server, or name the object; nobody manages them.
 const UNMANAGED: &[&[&str]] = &[
@@ -100,16 +102,23 @@ impl Fields {
     /// Whether it may share a member with another set. Text is not read for that: a member of it is
     /// there by its name and those above.
     fn may_share(&self, other: &FieldSet) -> bool {
-        fn below(text: &str, set: &FieldSet) -> bool {
+        /// Names that are looked for. Each takes a walk through the text; reading it is cheaper then.
+        const LOOKED_FOR: usize = 32;
+        fn below(text: &str, set: &FieldSet, looked: &mut usize) -> bool {
             set.children.iter().any(|(name, child)| {
+                *looked += 1;
+                if *looked > LOOKED_FOR {
+                    return true;
+                }
                 // What would be written with escapes is not looked for.
                 let plain =
                     !name.contains(|c: char| c == '"' || c == '\\' || !(' '..='~').contains(&c));
-                (!plain || text.contains(name.as_str())) && (child.own || below(text, child))
+                (!plain || text.contains(name.as_str()))
+                    && (child.own || below(text, child, looked))
             })
         }
         match self {
-            Self::Text(text) => below(text.get(), other),
+            Self::Text(text) => below(text.get(), other, &mut 0),
             Self::Set(_) => true,
         }
     }
@@ -371,24 +380,36 @@ impl Managers {
         self.sum_up();
     }
 
-    /// Keeps the list short.
+    /// Keeps the list short: the oldest updaters become one.
     fn sum_up(&mut self) {
-        while self.0.iter().filter(|e| !e.apply).count() > MAX_UPDATERS {
-            let mut updaters: Vec<usize> =
-                (0..self.0.len()).filter(|i| !self.0[*i].apply).collect();
-            updaters.sort_by_key(|i| {
-                let entry = &self.0[*i];
-                (entry.manager != ANCIENT, entry.time.clone(), entry.manager.clone())
-            });
-            let (oldest, next) = (updaters[0], updaters[1]);
-            let gone = self.0[next].clone();
-            let kept = &mut self.0[oldest];
-            kept.manager = ANCIENT.into();
-            kept.subresource = String::new();
-            kept.time = gone.time.clone().max(kept.time.clone());
-            kept.fields.set().union(&gone.fields.read());
-            self.0.remove(next);
+        let mut updaters: Vec<usize> = (0..self.0.len()).filter(|i| !self.0[*i].apply).collect();
+        let Some(spare) = updaters.len().checked_sub(MAX_UPDATERS).filter(|spare| *spare > 0)
+        else {
+            return;
+        };
+        updaters.sort_by(|a, b| {
+            fn key(e: &Entry) -> (bool, &str, &str) {
+                (e.manager != ANCIENT, &e.time, &e.manager)
+            }
+            key(&self.0[*a]).cmp(&key(&self.0[*b]))
+        });
+        let (oldest, next) = (updaters[0], &updaters[1..=spare]);
+        let (mut fields, mut time) = (self.0[oldest].fields.read(), self.0[oldest].time.clone());
+        for gone in next.iter().map(|at| &self.0[*at]) {
+            fields.union(&gone.fields.read());
+            time = time.max(gone.time.clone());
         }
+        let kept = &mut self.0[oldest];
+        kept.manager = ANCIENT.into();
+        kept.subresource = String::new();
+        kept.time = time;
+        kept.fields = Fields::Set(fields);
+        let gone: HashSet<usize> = next.iter().copied().collect();
+        let mut at = 0;
+        self.0.retain(|_| {
+            at += 1;
+            !gone.contains(&(at - 1))
+        });
     }
 
     /// In the order in which objects carry them.
@@ -416,26 +437,40 @@ impl Managers {
     }
 }
 
-/// 409: others hold fields that an apply would change.
+/// 409: others hold fields that an apply would change. The first ones are named.
 pub fn conflict(held: &[(String, FieldSet)]) -> Status {
-    let paths: Vec<(&str, String)> = held
-        .iter()
-        .flat_map(|(who, set)| set.paths().into_iter().map(move |path| (who.as_str(), path)))
-        .collect();
-    let causes: Vec<Value> = paths
-        .iter()
+    const NAMED: usize = 100;
+    let count: usize = held.iter().map(|(_, set)| set.count()).sum();
+    let mut left = NAMED;
+    let mut paths: Vec<(&str, Vec<String>)> = Vec::new();
+    for (who, set) in held {
+        let named = set.paths(left);
+        left -= named.len();
+        if !named.is_empty() {
+            paths.push((who, named));
+        }
+    }
+    let each = paths.iter().flat_map(|(who, paths)| paths.iter().map(move |path| (who, path)));
+    let causes: Vec<Value> = each
         .map(|(who, path)| {
-            json!({"reason": "FieldManagerConflict", "message": format!("conflict with {who}"), "field": path})
+            json!({"reason": "FieldManagerConflict", "message": format!("conflict with {}", cut(who)), "field": path})
         })
         .collect();
-    let message = match paths.as_slice() {
-        [(who, path)] => format!("Apply failed with 1 conflict: conflict with {who}: {path}"),
+    let message = match (paths.as_slice(), count) {
+        ([(who, path)], 1) => {
+            format!("Apply failed with 1 conflict: conflict with {}: {}", cut(who), path[0])
+        }
         _ => {
-            let texts: Vec<String> = held
+            let mut texts: Vec<String> = paths
                 .iter()
-                .map(|(who, set)| format!("conflicts with {who}:\n- {}", set.paths().join("\n- ")))
+                .map(|(who, paths)| {
+                    format!("conflicts with {}:\n- {}", cut(who), paths.join("\n- "))
+                })
                 .collect();
-            format!("Apply failed with {} conflicts: {}", paths.len(), texts.join("\n"))
+            if count > NAMED {
+                texts.push(format!("and {} more", count - NAMED));
+            }
+            format!("Apply failed with {count} conflicts: {}", texts.join("\n"))
         }
     };
     Status::apply_conflict(message, causes)

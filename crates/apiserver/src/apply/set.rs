@@ -10,6 +10,8 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Vi
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
+use crate::error::cut;
+
 /// A set of fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
@@ -51,6 +53,16 @@ impl FieldSet {
     /// Takes out all members of another set.
     pub fn subtract(&mut self, other: &Self) {
         self.own &= !other.own;
+        // The smaller side leads: small sets are taken many times from large ones, and the other way.
+        if self.children.len() < other.children.len() {
+            self.children.retain(|name, mine| {
+                if let Some(child) = other.children.get(name) {
+                    mine.subtract(child);
+                }
+                !mine.is_empty()
+            });
+            return;
+        }
         for (name, child) in &other.children {
             if let Some(mine) = self.children.get_mut(name) {
                 mine.subtract(child);
@@ -64,6 +76,9 @@ impl FieldSet {
     /// The members of both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let mut both = Self { own: self.own && other.own, children: BTreeMap::new() };
+        if self.children.len() > other.children.len() {
+            return other.intersection(self);
+        }
         for (name, child) in &self.children {
             if let Some(theirs) = other.children.get(name) {
                 both.insert(name.clone(), child.intersection(theirs));
@@ -86,19 +101,29 @@ impl FieldSet {
     }
 
     /// The paths of all members, as errors show them: `.spec.containers[name="a"].image`.
-    pub fn paths(&self) -> Vec<String> {
+    /// At most so many.
+    pub fn paths(&self, most: usize) -> Vec<String> {
         let mut found = Vec::new();
-        self.collect("", &mut found);
+        self.collect("", most, &mut found);
         found
     }
 
-    fn collect(&self, path: &str, found: &mut Vec<String>) {
-        if self.own && !path.is_empty() {
+    fn collect(&self, path: &str, most: usize, found: &mut Vec<String>) {
+        if self.own && !path.is_empty() && found.len() < most {
             found.push(path.to_owned());
         }
         for (name, child) in &self.children {
-            child.collect(&format!("{path}{}", shown(name)), found);
+            if found.len() >= most {
+                return;
+            }
+            let name = shown(name);
+            child.collect(&cut(&format!("{path}{name}")), most, found);
         }
+    }
+
+    /// How many members there are.
+    pub fn count(&self) -> usize {
+        usize::from(self.own) + self.children.values().map(Self::count).sum::<usize>()
     }
 
     /// The set as `fieldsV1`.
@@ -243,6 +268,6 @@ mod tests {
         let fields = set(
             json!({"f:spec": {"f:c": {"k:{\"name\":\"a\"}": {"f:image": {}}}, "f:s": {"v:\"x\"": {}}}}),
         );
-        assert_eq!(fields.paths(), [".spec.c[name=\"a\"].image", ".spec.s[=\"x\"]"]);
+        assert_eq!(fields.paths(9), [".spec.c[name=\"a\"].image", ".spec.s[=\"x\"]"]);
     }
 }

@@ -4,9 +4,13 @@
 //! one. So a rule that is refused here is refused by upstream too, and what passes takes a time
 //! that grows with the object, not with a power of it.
 
-use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, operators};
-use kube_cel::cel::{IdedExpr, Program};
+use kube_cel::cel::IdedExpr;
+use kube_cel::cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators,
+};
 use serde_json::Value;
+
+use super::cel::parse;
 
 /// No object is larger, so no list has more elements than fit.
 const LARGEST_OBJECT: u64 = 3 << 20;
@@ -43,7 +47,7 @@ impl Occurs {
 
 /// What a rule at a place can cost in one object.
 pub fn of_rule(source: &str, schema: &Value, occurs: Occurs) -> u64 {
-    let Ok(program) = Program::compile(source) else { return 0 };
+    let Ok(program) = parse(source) else { return 0 };
     let mut names = Names(vec![("self".into(), Some(schema)), ("oldSelf".into(), Some(schema))]);
     names.cost(program.expression()).cost.saturating_mul(occurs.of(schema))
 }
@@ -207,6 +211,14 @@ impl<'a> Names<'a> {
                     ["items", "additionalProperties"].into_iter().find_map(|name| schema.get(name))
                 });
                 Known::of(sum.saturating_add(1), inner)
+            }
+            ("range", [_, _]) => {
+                let literal = match call.args.first().map(|arg| &arg.expr) {
+                    Some(Expr::Literal(LiteralValue::Int(most))) => Some(*most.inner()),
+                    _ => None,
+                };
+                let most = literal.map_or(u64::MAX, |most| u64::try_from(most).unwrap_or(0));
+                Known { elements: most, ..Known::plain(sum.saturating_add(most)) }
             }
             // A list that grows in a loop has at most the elements of the loop's range; the loop
             // itself says so.

@@ -10,9 +10,9 @@ use super::columns::{Column, Path};
 use super::rules::Rules;
 use super::schema::{self, Schema};
 use super::validate::validate;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::place::Place;
-use crate::registry::codec::{Codec, Decoded, dropped, typed};
+use crate::registry::codec::{Codec, Decoded, Undecodable, dropped, typed};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 use crate::registry::{Resource, Subresource};
 
@@ -48,31 +48,41 @@ pub struct Custom {
     pub scale: Option<ScalePaths>,
     /// Ends with the definition.
     pub end: CancellationToken,
-    rules: Option<Rules>,
+    /// Compiled when an object is first judged: a stored definition can never keep the server from starting.
+    rules: OnceLock<Result<Option<Rules>, String>>,
     status: bool,
     terminating: bool,
     fills_in: bool,
+    heavy: bool,
 }
 
 impl Custom {
     /// Cleans an object: metadata by its type, the rest by the schema.
     ///
     /// # Errors
-    /// A text for people when metadata has fields of the wrong type.
-    pub fn decode(&self, mut input: Value, defaults: bool) -> Result<Decoded, String> {
+    /// When metadata has fields of the wrong type, or defaults would make the object too large.
+    pub fn decode(&self, mut input: Value, defaults: bool) -> Result<Decoded, Undecodable> {
+        let plain = |why| Undecodable { why, input: None, too_large: false };
         let mut unknown = Vec::new();
         let meta = input.as_object_mut().and_then(|map| map.remove("metadata"));
-        schema::prune(&self.schema, &mut input, "", &mut unknown);
-        if defaults {
-            schema::default(&self.schema, &mut input);
+        schema::prune(&self.schema, &mut input, Place::Top(""), &mut unknown);
+        if defaults && schema::default(&self.schema, &mut input).is_err() {
+            let name = format!("{}.{}", self.plural, self.group);
+            let why = format!("the defaults of {name} would make the object too large");
+            return Err(Undecodable { why, input: None, too_large: true });
         }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
-            let clean = typed::<ObjectMeta>(&meta)?;
+            let clean = typed::<ObjectMeta>(&meta).map_err(plain)?;
             dropped(&meta, &clean, Place::Top("metadata"), &mut unknown);
             input["metadata"] = clean;
         }
         unknown.sort();
         Ok(Decoded { object: input, unknown })
+    }
+
+    /// Whether judging an object can be much work for its size.
+    pub fn is_heavy(&self) -> bool {
+        self.heavy
     }
 
     /// Whether the schema has defaults.
@@ -83,13 +93,14 @@ impl Custom {
     /// Fills in defaults that the definition has got since an object was written.
     pub fn fill_in(&self, object: &mut Value) {
         let meta = object.as_object_mut().and_then(|map| map.remove("metadata"));
-        schema::default(&self.schema, object);
+        // An object of an older definition is shown with what there is room for.
+        let _ = schema::default(&self.schema, object);
         if let Some(meta) = meta {
             object["metadata"] = meta;
         }
     }
 
-    fn judge(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+    fn judge(&self, new: &Value, old: Option<&Value>) -> Causes {
         const BLOCKING: &[&str] = &[
             "FieldValueRequired",
             "FieldValueTooLong",
@@ -98,7 +109,18 @@ impl Custom {
             "FieldValueNotSupported",
         ];
         let mut causes = validate(&self.schema, new, old, "");
-        let Some(rules) = &self.rules else { return causes };
+        let rules = match self.rules.get_or_init(|| Rules::parse(&self.source)) {
+            Ok(None) => return causes,
+            Ok(Some(rules)) => rules,
+            Err(why) => {
+                let name = format!("{}.{}", self.plural, self.group);
+                let why = format!(
+                    "the rules of the definition {name} cannot be used: {why}; change the definition"
+                );
+                causes.push(Cause::forbidden("<nil>", &why));
+                return causes;
+            }
+        };
         if causes.iter().any(|cause| BLOCKING.contains(&cause.reason)) {
             let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             causes.push(Cause::invalid("<nil>", &Value::Null, why));
@@ -141,15 +163,15 @@ impl Strategy for CustomRules {
         Ok(())
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         self.0.judge(object, None)
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         self.0.judge(new, Some(old))
     }
 
-    fn validate_status(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_status(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.0.judge(new, Some(old));
         // What is written through `/status` is called by its name inside of it.
         for cause in &mut causes {
@@ -271,8 +293,9 @@ fn custom(
     Custom {
         group: spec["group"].as_str().unwrap_or_default().into(),
         plural: spec["names"]["plural"].as_str().unwrap_or_default().into(),
-        rules: Rules::parse(&source),
+        rules: OnceLock::new(),
         fills_in: schema.has_defaults(),
+        heavy: is_heavy(&source),
         source,
         schema,
         columns,
@@ -281,6 +304,19 @@ fn custom(
         end: end.clone(),
         status: version["subresources"]["status"].is_object(),
         terminating: !definition["metadata"]["deletionTimestamp"].is_null(),
+    }
+}
+
+/// Whether a schema has rules, patterns, combinations or defaults.
+fn is_heavy(schema: &Value) -> bool {
+    const KEYS: &[&str] =
+        &["x-kubernetes-validations", "pattern", "allOf", "anyOf", "oneOf", "not", "default"];
+    match schema {
+        Value::Object(map) => {
+            map.iter().any(|(key, below)| KEYS.contains(&key.as_str()) || is_heavy(below))
+        }
+        Value::Array(list) => list.iter().any(is_heavy),
+        _ => false,
     }
 }
 

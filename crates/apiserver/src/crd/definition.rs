@@ -1,12 +1,14 @@
 //! `CustomResourceDefinition`.
 
+use std::collections::{HashMap, HashSet};
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
 use super::columns::{Column, Path};
 use super::naming::{self, is_established, is_protected};
 use super::structural;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::registry::codec::typed;
 use crate::registry::names;
 use crate::registry::rules::{immutable, items, one_of, same, text};
@@ -93,7 +95,7 @@ impl Strategy for Definition {
         Err(Status::invalid_kind(group, kind, text(object, "/metadata/name"), vec![cause]))
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = check_spec(object);
         let stored = &object["status"]["storedVersions"];
         if items(object, "/status/storedVersions").is_empty() {
@@ -120,17 +122,18 @@ impl Strategy for Definition {
         }
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes =
-            if same(&new["spec"], &old["spec"]) { Vec::new() } else { check_spec(new) };
+            if same(&new["spec"], &old["spec"]) { Causes::new() } else { check_spec(new) };
         if is_established(old) {
             let fixed = ["spec.scope", "spec.names.plural", "spec.names.kind"];
             immutable(&mut causes, new, old, &fixed);
         }
         immutable(&mut causes, new, old, &["spec.group"]);
-        let known: Vec<&Value> = items(new, "/spec/versions").iter().map(|v| &v["name"]).collect();
+        let known: HashSet<&Value> =
+            items(new, "/spec/versions").iter().map(|v| &v["name"]).collect();
         for (i, version) in items(new, "/status/storedVersions").iter().enumerate() {
-            if !known.contains(&version) {
+            if !known.contains(version) {
                 let why = "missing from spec.versions; it was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in it and removes it from status.storedVersions";
                 let field = format!("status.storedVersions[{i}]");
                 causes.push(Cause::invalid(field, version, why));
@@ -158,7 +161,7 @@ fn storage_versions(object: &Value) -> Vec<Value> {
     versions.map(|v| v["name"].clone()).collect()
 }
 
-fn label(causes: &mut Vec<Cause>, field: &str, value: &str) {
+fn label(causes: &mut Causes, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
     } else {
@@ -166,8 +169,8 @@ fn label(causes: &mut Vec<Cause>, field: &str, value: &str) {
     }
 }
 
-fn check_spec(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
+fn check_spec(object: &Value) -> Causes {
+    let mut causes = Causes::new();
     let spec = &object["spec"];
     let (group, plural) = (text(spec, "/group"), text(spec, "/names/plural"));
     let name = text(object, "/metadata/name");
@@ -190,7 +193,7 @@ fn check_spec(object: &Value) -> Vec<Cause> {
     causes
 }
 
-fn check_group(causes: &mut Vec<Cause>, object: &Value, group: &str) {
+fn check_group(causes: &mut Causes, object: &Value, group: &str) {
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
     } else if !names::is_dns_subdomain(group) {
@@ -207,7 +210,7 @@ fn check_group(causes: &mut Vec<Cause>, object: &Value, group: &str) {
     }
 }
 
-fn check_names(causes: &mut Vec<Cause>, given: &Value) {
+fn check_names(causes: &mut Causes, given: &Value) {
     for field in ["plural", "singular", "kind", "listKind"] {
         let value = text(given, &format!("/{field}"));
         let place = format!("spec.names.{field}");
@@ -233,7 +236,7 @@ fn check_names(causes: &mut Vec<Cause>, given: &Value) {
 }
 
 /// Webhooks would need a call to somebody else for every object; only `None` is served.
-fn check_conversion(causes: &mut Vec<Cause>, conversion: &Value) {
+fn check_conversion(causes: &mut Causes, conversion: &Value) {
     match text(conversion, "/strategy") {
         "None" => {
             if !items(conversion, "/webhook/conversionReviewVersions").is_empty() {
@@ -255,9 +258,9 @@ fn check_conversion(causes: &mut Vec<Cause>, conversion: &Value) {
     }
 }
 
-fn check_versions(causes: &mut Vec<Cause>, spec: &Value) {
+fn check_versions(causes: &mut Causes, spec: &Value) {
     let versions = items(spec, "/versions");
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     for (i, version) in versions.iter().enumerate() {
         let name = text(version, "/name");
         label(causes, &format!("spec.versions[{i}].name"), name);
@@ -266,18 +269,22 @@ fn check_versions(causes: &mut Vec<Cause>, spec: &Value) {
             let why = "can only be set for deprecated versions";
             causes.push(Cause::invalid(field, &version["deprecationWarning"], why));
         }
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             let why = "must contain unique version names";
             causes.push(Cause::invalid("spec.versions", &json!(name), why));
         }
-        seen.push(name);
     }
     if versions.iter().filter(|v| v["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
         causes.push(Cause::invalid("spec.versions", &spec["versions"], why));
     }
     // What all versions share is reported once, at the place where older versions of the API had it.
-    let shared = |field: &str| versions.windows(2).all(|pair| pair[0][field] == pair[1][field]);
+    let of_all = |field: &str| versions.windows(2).all(|pair| pair[0][field] == pair[1][field]);
+    let shared: HashMap<&str, bool> =
+        ["schema", "additionalPrinterColumns", "selectableFields", "subresources"]
+            .map(|field| (field, of_all(field)))
+            .into();
+    let shared = |field: &str| shared[field];
     for (i, version) in versions.iter().enumerate() {
         let place = |field: &str| match shared(field) {
             true => "spec".to_owned(),
@@ -306,7 +313,7 @@ fn check_versions(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn check_columns(causes: &mut Vec<Cause>, version: &Value, place: &str) {
+fn check_columns(causes: &mut Causes, version: &Value, place: &str) {
     const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
     const FORMATS: &[&str] =
         &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
@@ -342,7 +349,7 @@ fn check_columns(causes: &mut Vec<Cause>, version: &Value, place: &str) {
     }
 }
 
-fn check_selectable(causes: &mut Vec<Cause>, version: &Value, place: &str) {
+fn check_selectable(causes: &mut Causes, version: &Value, place: &str) {
     let schema = &version["schema"]["openAPIV3Schema"];
     for (i, selectable) in items(version, "/selectableFields").iter().enumerate() {
         let field = format!("{place}.selectableFields[{i}].jsonPath");
@@ -363,7 +370,7 @@ fn check_selectable(causes: &mut Vec<Cause>, version: &Value, place: &str) {
     }
 }
 
-fn check_scale(causes: &mut Vec<Cause>, version: &Value, place: &str) {
+fn check_scale(causes: &mut Causes, version: &Value, place: &str) {
     let scale = &version["subresources"]["scale"];
     if !scale.is_object() {
         return;

@@ -5,8 +5,9 @@ use kube_cel::cel::common::ast::CallExpr;
 use super::typing::{Fault, Ty, Typed, no_overload};
 
 /// What a function gives.
-pub(super) fn function(name: &str, call: &CallExpr, types: &[Ty]) -> Typed {
-    let scalar = |ty: &Ty| ty.is_number() || matches!(ty, Ty::Bool | Ty::Timestamp | Ty::Duration);
+pub(super) fn function<'a>(name: &str, call: &CallExpr, types: &[Ty<'a>]) -> Typed<'a> {
+    let scalar =
+        |ty: &Ty<'a>| ty.is_number() || matches!(ty, Ty::Bool | Ty::Timestamp | Ty::Duration);
     match name {
         "size" => match types.first() {
             Some(ty) if scalar(ty) => Err(no_overload(call, types)),

@@ -9,12 +9,14 @@
 //! A definition is read once per change: schema, patterns, rules and columns are compiled then.
 //! Every served version becomes one entry of the registry; all of them share the stored objects.
 
+mod cel;
 mod columns;
 mod cost;
 mod custom;
 pub mod definition;
 mod functions;
 mod naming;
+mod pattern;
 mod rules;
 mod schema;
 mod structural;

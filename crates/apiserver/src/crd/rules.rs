@@ -1,78 +1,301 @@
 //! CEL rules (`x-kubernetes-validations`).
 
-use kube_cel::{CompiledSchema, ErrorKind, Validator, compile_schema};
-use serde_json::{Value, json};
+use kube_cel::cel::{ExecutionError, Program, Value as CelValue};
+use serde_json::Value;
 
-use crate::error::Cause;
+use super::cel::{Eval, Kind, MAX_TOGETHER, Meter, Stop, parse};
+use crate::error::{Cause, Causes, cut};
+use crate::place::Place;
 
 /// The rules of one version, compiled once.
 pub struct Rules {
-    compiled: CompiledSchema,
-    validator: Validator,
+    kind: Kind,
+    top: Node,
+}
+
+/// The rules of one place of a schema, and of those below it.
+#[derive(Default)]
+struct Node {
+    rules: Vec<Rule>,
+    fields: Vec<(String, Node)>,
+    items: Option<Box<Node>>,
+    others: Option<Box<Node>>,
+    /// Parts of combinations: they are about the same value.
+    parts: Vec<Node>,
+}
+
+struct Rule {
+    source: String,
+    program: Program,
+    /// Whether it looks at the old object.
+    transition: bool,
+    message: Option<String>,
+    message_program: Option<Program>,
+    reason: String,
+    field: Option<String>,
+    optional_old: bool,
+}
+
+impl Rule {
+    fn parse(rule: &Value) -> Result<Self, (&'static str, String)> {
+        let text = |name: &str| rule[name].as_str().filter(|text| !text.is_empty());
+        let source = text("rule").unwrap_or_default();
+        let program = parse(source).map_err(|why| ("rule", why))?;
+        let message_program = text("messageExpression").map(parse).transpose();
+        Ok(Self {
+            transition: program.references().has_variable("oldSelf"),
+            program,
+            source: source.to_owned(),
+            message: text("message").map(str::to_owned),
+            message_program: message_program.map_err(|why| ("messageExpression", why))?,
+            reason: text("reason").unwrap_or_default().to_owned(),
+            field: text("fieldPath").map(str::to_owned),
+            optional_old: rule["optionalOldSelf"] == true,
+        })
+    }
+}
+
+impl Node {
+    fn parse(schema: &Value) -> Result<Self, String> {
+        let mut node = Self::default();
+        for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+            node.rules.push(Rule::parse(rule).map_err(|(_, why)| why)?);
+        }
+        let below = |name: &str| -> Result<Option<Box<Self>>, String> {
+            let node = schema.get(name).filter(|below| below.is_object()).map(Self::parse);
+            Ok(node.transpose()?.filter(|node| !node.is_empty()).map(Box::new))
+        };
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            let field = Self::parse(schema)?;
+            if !field.is_empty() {
+                node.fields.push((name.clone(), field));
+            }
+        }
+        node.items = below("items")?;
+        if schema["x-kubernetes-preserve-unknown-fields"] != true {
+            node.others = below("additionalProperties")?;
+        }
+        for part in ["allOf", "oneOf", "anyOf"].into_iter().flat_map(|name| schema[name].as_array())
+        {
+            for part in part {
+                let part = Self::parse(part)?;
+                if !part.is_empty() {
+                    node.parts.push(part);
+                }
+            }
+        }
+        Ok(node)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+            && self.fields.is_empty()
+            && self.items.is_none()
+            && self.others.is_none()
+            && self.parts.is_empty()
+    }
 }
 
 impl Rules {
     /// Compiles the rules of a schema; `None` when it has none.
-    pub fn parse(schema: &Value) -> Option<Self> {
-        if !has_rules(schema) {
-            return None;
+    ///
+    /// # Errors
+    /// Why they cannot be used; definitions are judged before they are stored, so this is about those that
+    /// an older version stored.
+    pub fn parse(schema: &Value) -> Result<Option<Self>, String> {
+        if source_bytes(schema) > MAX_TOGETHER {
+            return Err(too_long());
         }
-        // Defaults have been filled in before rules run; doing it again would only cost time.
-        let mut schema = schema.clone();
-        strip_defaults(&mut schema);
-        Some(Self { compiled: compile_schema(&schema), validator: Validator::new() })
+        let top = Node::parse(schema)?;
+        Ok((!top.is_empty()).then(|| Self { kind: Kind::of(schema), top }))
     }
 
     /// Runs the rules. Those that look at the old object run only when there is one.
-    pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let Err(errors) = self.validator.validate_compiled(&self.compiled, object, old) else {
-            return Vec::new();
-        };
-        let at = |path: &str| find(object, path);
-        errors
-            .into_vec()
-            .into_iter()
-            .map(|error| {
-                let reason = match error.kind {
-                    ErrorKind::ValidationFailure => error.reason.as_deref().unwrap_or_default(),
-                    _ => "",
-                };
-                Cause::of_rule(reason, &error.field_path, at(&error.field_path), &error.message)
-            })
-            .collect()
+    pub fn check(&self, object: &Value, old: Option<&Value>) -> Causes {
+        let mut run = Run { meter: Meter::default(), causes: Causes::new(), over: false };
+        let value = self.kind.read(object);
+        let before = old.map(|old| self.kind.read(old));
+        let at = At { json: object, value: &value, old: before.as_ref() };
+        run.walk(&self.top, &self.kind, at, Place::Top(""));
+        run.causes
     }
+}
+
+/// A value, and what was there before.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    json: &'a Value,
+    value: &'a CelValue,
+    old: Option<&'a CelValue>,
+}
+
+/// The rules at work on one object.
+struct Run {
+    meter: Meter,
+    causes: Causes,
+    /// Whether no further rules run.
+    over: bool,
+}
+
+impl Run {
+    fn walk(&mut self, node: &Node, kind: &Kind, at: At<'_>, place: Place<'_>) {
+        for rule in &node.rules {
+            if self.over || self.causes.is_full() {
+                return;
+            }
+            self.rule(rule, at, place);
+        }
+        match (at.json, at.value) {
+            (Value::Object(map), CelValue::Map(values)) => {
+                let get = |of: &CelValue, name: &str| match of {
+                    CelValue::Map(map) => map.get(&key(name)).cloned(),
+                    _ => None,
+                };
+                for (name, below) in &node.fields {
+                    let Some((called, kind)) = kind.fields.get(name) else { continue };
+                    let Some(json) = map.get(name) else { continue };
+                    let Some(value) = values.get(&key(called)) else { continue };
+                    let old = at.old.and_then(|old| get(old, called));
+                    let at = At { json, value, old: old.as_ref() };
+                    self.walk(below, kind, at, Place::Field(&place, name));
+                }
+                let others = node.others.as_deref().zip(kind.others.as_deref());
+                for (name, json) in map.iter().filter(|_| others.is_some()) {
+                    let Some((below, inner)) = others else { break };
+                    if self.over || kind.fields.contains_key(name) {
+                        continue;
+                    }
+                    let Some(value) = values.get(&key(name)) else { continue };
+                    let old = at.old.and_then(|old| get(old, name));
+                    let at = At { json, value, old: old.as_ref() };
+                    self.walk(below, inner, at, Place::Field(&place, name));
+                }
+            }
+            (Value::Array(list), CelValue::List(values)) => {
+                let Some((below, kind)) = node.items.as_deref().zip(kind.items.as_deref()) else {
+                    return;
+                };
+                let before = match at.old {
+                    Some(CelValue::List(before)) => before.as_slice(),
+                    _ => &[],
+                };
+                for (index, (json, value)) in list.iter().zip(values.iter()).enumerate() {
+                    if self.over {
+                        return;
+                    }
+                    let at = At { json, value, old: before.get(index) };
+                    self.walk(below, kind, at, Place::Element(&place, index));
+                }
+            }
+            _ => {}
+        }
+        for part in &node.parts {
+            self.walk(part, kind, at, place);
+        }
+    }
+
+    fn rule(&mut self, rule: &Rule, at: At<'_>, place: Place<'_>) {
+        if rule.transition && at.old.is_none() && !rule.optional_old {
+            return;
+        }
+        self.meter.begin();
+        if self.meter.is_exhausted() {
+            return self.exhausted(place);
+        }
+        let path = || match rule.field.as_deref() {
+            Some(field) if field.starts_with('.') => format!("{}{field}", place.text()),
+            Some(field) => format!("{}.{field}", place.text()).trim_start_matches('.').to_owned(),
+            None => place.text(),
+        };
+        let shown = |path: &str| match rule.field {
+            Some(_) => find(at.json, path.strip_prefix(&place.text()).unwrap_or(path)),
+            None => Some(at.json),
+        };
+        let cause = |reason: &str, why: &str| {
+            let path = path();
+            let value = shown(&path);
+            Cause::of_rule(reason, &path, value, why)
+        };
+        match self.eval(&rule.program, at) {
+            Ok(CelValue::Bool(true)) => {}
+            Ok(CelValue::Bool(false)) => {
+                let why = self.message(rule, at);
+                self.causes.push(cause(&rule.reason, &why));
+            }
+            Ok(_) => {
+                let why = format!("rule \"{}\" did not evaluate to bool", cut(&rule.source));
+                self.causes.push(cause("", &why));
+            }
+            Err(Stop::Exhausted) if self.meter.is_exhausted() => self.exhausted(place),
+            Err(Stop::Exhausted) => {
+                self.over = true;
+                let why = format!(
+                    "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: {}",
+                    cut(&rule.source)
+                );
+                self.causes.push(cause("", &why));
+            }
+            Err(Stop::Failed(ExecutionError::UndeclaredReference(name))) => {
+                let why = format!("rule references '{name}', which is not supported here");
+                self.causes.push(cause("", &why));
+            }
+            Err(Stop::Failed(error)) => {
+                self.causes.push(cause("", &format!("rule evaluation error: {error}")));
+            }
+        }
+    }
+
+    fn exhausted(&mut self, place: Place<'_>) {
+        self.over = true;
+        let why = "validation failed due to running out of cost budget, no further validation rules will be run";
+        self.causes.push(Cause::of_rule("", &place.text(), None, why));
+    }
+
+    fn eval(&mut self, program: &Program, at: At<'_>) -> Result<CelValue, Stop> {
+        let old = at.old.cloned().unwrap_or(CelValue::Null);
+        let names = vec![("self", at.value.clone()), ("oldSelf", old)];
+        Eval::new(&mut self.meter, names).value(program.expression())
+    }
+
+    /// What is said when a rule does not hold.
+    fn message(&mut self, rule: &Rule, at: At<'_>) -> String {
+        if let Some(program) = &rule.message_program
+            && let Ok(CelValue::String(text)) = self.eval(program, at)
+        {
+            return cut(&text).into_owned();
+        }
+        rule.message.clone().unwrap_or_else(|| format!("failed rule: {}", rule.source))
+    }
+}
+
+fn key(name: &str) -> kube_cel::cel::objects::KeyRef<'_> {
+    kube_cel::cel::objects::KeyRef::String(name)
 }
 
 /// Why a rule cannot be used although it is well typed: the part at fault, and what is wrong with it.
 pub fn refusal(rule: &Value) -> Option<(&'static str, String)> {
-    let schema = json!({"type": "object", "x-kubernetes-validations": [rule]});
-    let error = compile_schema(&schema).compilation_errors().first()?.to_string();
-    let field = if error.contains("messageExpression") { "messageExpression" } else { "rule" };
-    Some((field, error))
+    Rule::parse(rule).err()
+}
+
+/// The text of all rules of a schema.
+pub fn source_bytes(schema: &Value) -> usize {
+    let own = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+    let own = own.flat_map(|rule| [&rule["rule"], &rule["messageExpression"]]);
+    let own: usize = own.filter_map(Value::as_str).map(str::len).sum();
+    own + children(schema).map(source_bytes).sum::<usize>()
+}
+
+/// Why rules of so much text are refused.
+pub fn too_long() -> String {
+    format!("the rules of a version may have {MAX_TOGETHER} bytes together")
 }
 
 fn children(schema: &Value) -> impl Iterator<Item = &Value> {
     let named = schema["properties"].as_object().into_iter().flat_map(|map| map.values());
     let rest = ["items", "additionalProperties"].into_iter().map(|name| &schema[name]);
-    named.chain(rest.filter(|child| child.is_object()))
-}
-
-fn has_rules(schema: &Value) -> bool {
-    schema["x-kubernetes-validations"].as_array().is_some_and(|list| !list.is_empty())
-        || children(schema).any(has_rules)
-}
-
-fn strip_defaults(schema: &mut Value) {
-    let Some(map) = schema.as_object_mut() else { return };
-    map.remove("default");
-    for name in ["items", "additionalProperties"] {
-        if let Some(child) = map.get_mut(name) {
-            strip_defaults(child);
-        }
-    }
-    if let Some(Value::Object(properties)) = map.get_mut("properties") {
-        properties.values_mut().for_each(strip_defaults);
-    }
+    let parts = ["allOf", "oneOf", "anyOf"].into_iter();
+    let parts = parts.flat_map(|name| schema[name].as_array().into_iter().flatten());
+    named.chain(rest.filter(|child| child.is_object())).chain(parts)
 }
 
 /// The value at a path such as `spec.list[0].name`.
@@ -88,6 +311,7 @@ fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn rules() -> Rules {
         Rules::parse(&json!({"type": "object", "properties": {"spec": {
@@ -104,6 +328,7 @@ mod tests {
                     {"rule": "self >= oldSelf", "reason": "FieldValueForbidden", "message": "may only grow"}]},
             },
         }}}))
+        .unwrap()
         .unwrap()
     }
 
@@ -143,5 +368,60 @@ mod tests {
         assert_eq!(refusal(&json!({"rule": "self =="})).unwrap().0, "rule");
         let message = json!({"rule": "true", "messageExpression": "'a' +"});
         assert_eq!(refusal(&message).unwrap().0, "messageExpression");
+    }
+
+    /// What each of these asks for would take hours, or more memory than there is.
+    #[test]
+    fn rules_that_ask_for_too_much_end_soon() {
+        let doubled =
+            |part: &str, times: usize| format!("{}{}", part, ".map(s, s + s)".repeat(times));
+        let bombs = [
+            "lists.range(300000000).size() == 1".to_owned(),
+            "lists.range(9223372036854775807).size() == 1".to_owned(),
+            "lists.range(30000).all(x, lists.range(30000).all(y, x >= 0))".to_owned(),
+            "lists.range(900).all(x, lists.range(900).all(y, lists.range(900).all(z, true)))".to_owned(),
+            format!("{} == []", doubled("['x']", 33)),
+            format!("{} == []", doubled("[[1]]", 33)),
+            "self.big.map(s, s.split('')).size() == 1".to_owned(),
+            "self.big.all(s, s.replace('x', s).size() == 1)".to_owned(),
+            "self.big.all(s, s.matches('(x+x+)+y'))".to_owned(),
+            "self.many.all(x, x in self.many)".to_owned(),
+            "self.many.all(x, self.many.exists(y, y == x + 1))".to_owned(),
+            "sets.contains(self.many, self.many.map(x, x + 1))".to_owned(),
+            "self.many.distinct().size() == 1".to_owned(),
+            "'%.999999999f'.format([1.0]).size() == 1".to_owned(),
+            "lists.range(20000).map(x, self.big[0]).join('').size() == 1".to_owned(),
+            "lists.range(20000).all(x, self.big[0].contains('yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy') || true)".to_owned(),
+            {
+                let twice = |inner: String, i: usize| format!("[{inner}].map(v{i}, [v{i}, v{i}])");
+                let deep = (0..40).fold("self.big".to_owned(), twice);
+                format!("{deep} == {deep} && '%s'.format([{deep}]).size() == 1")
+            },
+            "lists.range(60000).all(x, '%s'.format([self.many]).size() > 0)".to_owned(),
+            "lists.range(60000).all(x, self.many.isSorted())".to_owned(),
+        ];
+        let many: Vec<i32> = (0..200_000).collect();
+        let object = json!({"big": ["x".repeat(1_000_000)], "many": many});
+        for bomb in bombs {
+            let schema = json!({"type": "object", "properties": {
+                "big": {"type": "array", "items": {"type": "string"}},
+                "many": {"type": "array", "items": {"type": "integer"}},
+            }, "x-kubernetes-validations": [{"rule": bomb}]});
+            let began = std::time::Instant::now();
+            let found = Rules::parse(&schema).unwrap().unwrap().check(&object, None);
+            assert!(!found.is_empty(), "{bomb}");
+            assert!(began.elapsed().as_secs() < 60, "{bomb}: {:?}", began.elapsed());
+        }
+    }
+
+    #[test]
+    fn when_one_rule_costs_too_much_no_others_run() {
+        let schema = json!({"type": "object", "x-kubernetes-validations": [
+            {"rule": "lists.range(30000).all(x, lists.range(30000).all(y, true))"},
+            {"rule": "false"}]});
+        let found = Rules::parse(&schema).unwrap().unwrap().check(&json!({}), None);
+        assert_eq!(found.len(), 1);
+        let text = &found.iter().next().unwrap().message;
+        assert!(text.contains("no further validation rules will be run"), "{text}");
     }
 }

@@ -3,10 +3,14 @@
 //! Only structural schemas get here (see `structural`), so every field that can be specified has a
 //! node in the tree and `allOf`, `anyOf`, `oneOf` and `not` hold nothing but further checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use regex::Regex;
 use serde_json::Value;
+
+use super::pattern::Pattern;
+use crate::extent::{MAX_BYTES, text_len};
+
+use crate::place::Place;
 
 /// The JSON type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,11 +69,11 @@ pub enum Additional {
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
     /// Allowed values.
-    pub allowed: Option<Vec<Value>>,
+    pub allowed: Option<Allowed>,
     /// `format`.
     pub format: Option<String>,
-    /// `pattern`, with its text.
-    pub pattern: Option<(String, Regex)>,
+    /// `pattern`.
+    pub pattern: Option<Pattern>,
     /// `minLength`, `maxLength`.
     pub length: (Option<u64>, Option<u64>),
     /// `minItems`, `maxItems`.
@@ -92,6 +96,15 @@ pub struct Checks {
     pub one_of: Vec<Schema>,
     /// This must not hold.
     pub not: Option<Box<Schema>>,
+}
+
+/// Allowed values, in order and to look them up.
+#[derive(Debug, Clone)]
+pub struct Allowed {
+    /// As the schema has them.
+    pub listed: Vec<Value>,
+    /// The same.
+    pub known: HashSet<Value>,
 }
 
 /// How the elements of a list are told apart.
@@ -130,13 +143,14 @@ pub struct Schema {
     pub items: Option<Box<Schema>>,
     /// What an absent value becomes.
     pub default: Option<Value>,
+    /// Fields that become something when they are absent.
+    pub defaulted: Vec<String>,
     /// Limits.
     pub checks: Box<Checks>,
 }
 
 impl Schema {
-    /// Reads a schema. Patterns that do not compile are left out: the definition's own validation
-    /// refuses them, so they can only come from a store that was written to by somebody else.
+    /// Reads a schema.
     pub fn parse(schema: &Value) -> Self {
         let flag = |name: &str| schema[name] == true;
         let one = |name: &str| schema.get(name).filter(|v| v.is_object()).map(Self::parse);
@@ -151,7 +165,11 @@ impl Schema {
             Some("map") => ListKind::Map(strings(&schema["x-kubernetes-list-map-keys"])),
             _ => ListKind::Atomic,
         };
+        let properties: BTreeMap<String, Self> =
+            properties.map(|(k, v)| (k.clone(), Self::parse(v))).collect();
+        let defaulted = properties.iter().filter(|(_, field)| field.default.is_some());
         Self {
+            defaulted: defaulted.map(|(name, _)| name.clone()).collect(),
             kind: schema["type"].as_str().and_then(Type::parse),
             int_or_string: flag("x-kubernetes-int-or-string"),
             nullable: flag("nullable"),
@@ -159,7 +177,7 @@ impl Schema {
             embedded: flag("x-kubernetes-embedded-resource"),
             atomic_map: schema["x-kubernetes-map-type"] == "atomic",
             list,
-            properties: properties.map(|(k, v)| (k.clone(), Self::parse(v))).collect(),
+            properties,
             additional,
             items: one("items").map(Box::new),
             default: schema.get("default").cloned(),
@@ -196,11 +214,12 @@ impl Checks {
             schema[name].as_f64().map(|value| (value, schema[exclusive] == true))
         };
         Self {
-            allowed: schema["enum"].as_array().cloned(),
+            allowed: schema["enum"].as_array().map(|listed| Allowed {
+                listed: listed.clone(),
+                known: listed.iter().cloned().collect(),
+            }),
             format: schema["format"].as_str().map(str::to_owned),
-            pattern: schema["pattern"]
-                .as_str()
-                .and_then(|text| Some((text.to_owned(), Regex::new(text).ok()?))),
+            pattern: schema["pattern"].as_str().map(Pattern::new),
             length: (number("minLength"), number("maxLength")),
             items: (number("minItems"), number("maxItems")),
             properties: (number("minProperties"), number("maxProperties")),
@@ -221,7 +240,12 @@ fn strings(list: &Value) -> Vec<String> {
 }
 
 /// Drops fields the schema does not have; their paths are added to `dropped`.
-pub fn prune(schema: &Schema, value: &mut Value, path: &str, dropped: &mut Vec<String>) {
+pub(crate) fn prune(
+    schema: &Schema,
+    value: &mut Value,
+    path: Place<'_>,
+    dropped: &mut Vec<String>,
+) {
     match value {
         Value::Object(map) => {
             let known = |name: &str| {
@@ -233,38 +257,56 @@ pub fn prune(schema: &Schema, value: &mut Value, path: &str, dropped: &mut Vec<S
                 map.retain(|name, _| {
                     let keep = known(name);
                     if !keep {
-                        dropped.push(join(path, name));
+                        Place::Field(&path, name).tell(dropped);
                     }
                     keep
                 });
             }
             for (name, value) in map.iter_mut() {
                 if let Some(field) = schema.field(name) {
-                    prune(field, value, &join(path, name), dropped);
+                    prune(field, value, Place::Field(&path, name), dropped);
                 }
             }
         }
         Value::Array(items) => {
             let Some(schema) = &schema.items else { return };
             for (index, item) in items.iter_mut().enumerate() {
-                prune(schema, item, &format!("{path}[{index}]"), dropped);
+                prune(schema, item, Place::Element(&path, index), dropped);
             }
         }
         _ => {}
     }
 }
 
+/// What defaults may add to one object. A default of a few kilobytes in a list of many empty elements
+/// would make gigabytes of it.
+const MAX_ADDED: usize = MAX_BYTES;
+
+/// The defaults of a schema would make an object too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLarge;
+
 /// Fills in defaults, then drops nulls that are no value of their field.
-pub fn default(schema: &Schema, value: &mut Value) {
+///
+/// # Errors
+/// When more would be added than an object can hold; some defaults are filled in then.
+pub fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
+    fill(schema, value, &mut MAX_ADDED.clone())
+}
+
+fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> Result<(), TooLarge> {
     match value {
         Value::Object(map) => {
-            for (name, field) in &schema.properties {
+            for name in &schema.defaulted {
+                let Some(field) = schema.properties.get(name) else { continue };
                 let Some(default) = &field.default else { continue };
                 match map.get(name) {
                     Some(Value::Null) if !field.nullable => {}
                     None => {}
                     Some(_) => continue,
                 }
+                let bytes = text_len(default) + name.len() + 4;
+                *room = room.checked_sub(bytes).ok_or(TooLarge)?;
                 map.insert(name.clone(), default.clone());
             }
             map.retain(|name, value| {
@@ -272,21 +314,19 @@ pub fn default(schema: &Schema, value: &mut Value) {
             });
             for (name, value) in map.iter_mut() {
                 if let Some(field) = schema.field(name) {
-                    self::default(field, value);
+                    fill(field, value, room)?;
                 }
             }
         }
         Value::Array(items) => {
-            let Some(schema) = &schema.items else { return };
-            items.iter_mut().for_each(|item| default(schema, item));
+            let Some(schema) = &schema.items else { return Ok(()) };
+            for item in items {
+                fill(schema, item, room)?;
+            }
         }
         _ => {}
     }
-}
-
-/// The path of a field below another.
-pub fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -316,7 +356,7 @@ mod tests {
             "raw": {"kind": "A", "x": 1}, "items": [{"junk": 1}],
         }});
         let mut dropped = Vec::new();
-        prune(&widget(), &mut value, "", &mut dropped);
+        prune(&widget(), &mut value, Place::Top(""), &mut dropped);
         dropped.sort();
         let wanted =
             ["other", "spec.free.strict.x", "spec.items[0].junk", "spec.junk", "spec.raw.x"];
@@ -343,8 +383,17 @@ mod tests {
             ),
         ];
         for (mut value, wanted) in rows {
-            default(&widget(), &mut value);
+            default(&widget(), &mut value).unwrap();
             assert_eq!(value, wanted);
         }
+    }
+
+    #[test]
+    fn defaults_that_would_fill_the_memory_are_refused() {
+        let schema = Schema::parse(&json!({"type": "array", "items": {"type": "object",
+            "properties": {"p": {"type": "string", "default": "x".repeat(20_000)}}}}));
+        let mut many = json!(vec![json!({}); 400_000]);
+        assert_eq!(default(&schema, &mut many), Err(TooLarge));
+        assert_eq!(default(&schema, &mut json!(vec![json!({}); 100])), Ok(()));
     }
 }

@@ -1,14 +1,14 @@
 //! Whether a schema is structural: every field has a type, and combinations only add checks.
 
-use regex::Regex;
 use serde_json::{Value, json};
 
 use super::columns::Path;
 use super::cost::{self, Occurs};
+use super::pattern;
 use super::schema::{Schema, prune};
 use super::typing::{self, Wanted};
 use super::validate::validate;
-use crate::error::Cause;
+use crate::error::{Cause, Causes, start};
 use crate::registry::shown;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
@@ -32,10 +32,22 @@ const NOT_IN_COMBINATIONS: &[&str] = &[
 const MAX_DEPTH: usize = 100;
 
 /// Judges the schema of a version.
-pub fn check(schema: &Value, path: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
+pub fn check(schema: &Value, path: &str) -> Causes {
+    let mut causes = Causes::new();
     root(schema, path, &mut causes);
+    if pattern::weigh_all(schema) > pattern::MAX_TOGETHER {
+        let why = format!(
+            "the patterns are too large together: compiled they may have {} bytes; use shorter \
+             repetitions, or maxLength beside a simpler pattern",
+            pattern::MAX_TOGETHER
+        );
+        causes.push(Cause::forbidden(path, &why));
+        return causes;
+    }
     node(schema, path, 0, &mut causes);
+    if causes.is_empty() && super::rules::source_bytes(schema) > super::cel::MAX_TOGETHER {
+        causes.push(Cause::forbidden(path, &super::rules::too_long()));
+    }
     if causes.is_empty() {
         let mut costs = Vec::new();
         rules(
@@ -50,7 +62,7 @@ pub fn check(schema: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-fn root(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn root(schema: &Value, path: &str, causes: &mut Causes) {
     match schema["type"].as_str().unwrap_or_default() {
         "object" => {}
         "" => causes.push(Cause::required(format!("{path}.type"), "must not be empty at the root")),
@@ -83,7 +95,7 @@ fn root(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Judges one node that says what a value is.
-fn node(schema: &Value, path: &str, depth: usize, causes: &mut Vec<Cause>) {
+fn node(schema: &Value, path: &str, depth: usize, causes: &mut Causes) {
     if depth > MAX_DEPTH {
         causes.push(Cause::forbidden(path, "the schema is nested too deeply"));
         return;
@@ -128,11 +140,14 @@ fn node(schema: &Value, path: &str, depth: usize, causes: &mut Vec<Cause>) {
     default_value(schema, path, causes);
 }
 
-/// The nodes below, with their paths.
+/// The nodes below, with their paths. Names are the client's: a long one is not copied for everything
+/// that is below it.
 fn children<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
+    const LONGEST: usize = 4 << 10;
+    let path = if path.len() > LONGEST { "…" } else { path };
     let mut found = Vec::new();
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
-        found.push((child, format!("{path}.properties[{name}]")));
+        found.push((child, format!("{path}.properties[{}]", start(name, LONGEST))));
     }
     for name in ["additionalProperties", "items"] {
         if schema[name].is_object() {
@@ -142,7 +157,7 @@ fn children<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
     found
 }
 
-fn unsupported(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn unsupported(schema: &Value, path: &str, causes: &mut Causes) {
     if schema["$ref"].is_string() {
         causes.push(Cause::forbidden(format!("{path}.$ref"), "$ref is not supported"));
     }
@@ -160,14 +175,14 @@ fn unsupported(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
         }
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(error) = Regex::new(pattern)
+        && let Err(error) = pattern::weigh(pattern)
     {
         let why = format!("must be a valid regular expression, but isn't: {error}");
         causes.push(Cause::invalid(format!("{path}.pattern"), &json!(pattern), &why));
     }
 }
 
-fn lists(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn lists(schema: &Value, path: &str, causes: &mut Causes) {
     let Some(kind) = schema["x-kubernetes-list-type"].as_str() else { return };
     let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
         .as_array()
@@ -218,7 +233,7 @@ fn lists(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
 }
 
 /// Judges a node inside a combination: it may only check, and only what is specified outside.
-fn combination(part: &Value, outer: &Value, path: &str, depth: usize, causes: &mut Vec<Cause>) {
+fn combination(part: &Value, outer: &Value, path: &str, depth: usize, causes: &mut Causes) {
     if depth > MAX_DEPTH {
         causes.push(Cause::forbidden(path, "the schema is nested too deeply"));
         return;
@@ -250,17 +265,20 @@ fn combination(part: &Value, outer: &Value, path: &str, depth: usize, causes: &m
 }
 
 /// A default must be a value of its own field.
-fn default_value(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn default_value(schema: &Value, path: &str, causes: &mut Causes) {
     let Some(default) = schema.get("default") else { return };
     let field = format!("{path}.default");
     let parsed = Schema::parse(schema);
     let (mut pruned, mut dropped) = (default.clone(), Vec::new());
-    prune(&parsed, &mut pruned, "", &mut dropped);
+    prune(&parsed, &mut pruned, crate::place::Place::Top(""), &mut dropped);
     if !dropped.is_empty() {
         causes.push(Cause::invalid(field, default, "must not have unknown fields"));
         return;
     }
-    super::schema::default(&parsed, &mut pruned);
+    if super::schema::default(&parsed, &mut pruned).is_err() {
+        causes.push(Cause::forbidden(field, "with the defaults inside it is too large"));
+        return;
+    }
     for mut cause in validate(&parsed, &pruned, None, "") {
         cause.field = match cause.field.as_str() {
             "" | "<nil>" => field.clone(),
@@ -274,7 +292,7 @@ fn default_value(schema: &Value, path: &str, causes: &mut Vec<Cause>) {
 type Costs = Vec<(u64, String)>;
 
 /// Names the rules that cost most when all together cost too much.
-fn too_much_together(mut costs: Costs, path: &str, causes: &mut Vec<Cause>) {
+fn too_much_together(mut costs: Costs, path: &str, causes: &mut Causes) {
     const NAMED: usize = 4;
     let total = costs.iter().fold(0_u64, |sum, (cost, _)| sum.saturating_add(*cost));
     let Some(why) = cost::refusal_of_all(total) else { return };
@@ -293,7 +311,7 @@ struct Place {
 }
 
 /// Judges the rules: each must compile, fit the types of its place, and come to an end.
-fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &mut Vec<Cause>) {
+fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &mut Causes) {
     for (i, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate()
     {
         let path = format!("{path}.x-kubernetes-validations[{i}]");
@@ -321,7 +339,7 @@ fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &m
     }
 }
 
-fn one_rule(rule: &Value, schema: &Value, path: &str, root: bool, causes: &mut Vec<Cause>) {
+fn one_rule(rule: &Value, schema: &Value, path: &str, root: bool, causes: &mut Causes) {
     const REASONS: &[&str] =
         &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
     let text = |name: &str| rule[name].as_str().unwrap_or_default();
@@ -487,7 +505,7 @@ mod tests {
 
     #[test]
     fn the_root_is_an_object_without_say_over_metadata() {
-        let field = |schema: Value| check(&schema, "s").first().map(|c| c.field.clone());
+        let field = |schema: Value| check(&schema, "s").iter().next().map(|c| c.field.clone());
         assert_eq!(field(json!({})).as_deref(), Some("s.type"));
         let labels = json!({"type": "object", "properties": {"metadata": {"type": "object",
             "properties": {"labels": {"type": "object"}}}}});

@@ -3,15 +3,18 @@
 //! Types come from the schema. Where nothing certain is known the answer is [`Ty::Dyn`], which fits
 //! everything: a rule is refused only for what is surely wrong.
 
+use std::sync::LazyLock;
+
+use kube_cel::cel::IdedExpr;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators};
-use kube_cel::cel::{IdedExpr, Program};
 use serde_json::{Value, json};
 
+use super::cel::parse;
 use super::functions::function;
 
 /// The type of an expression.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Ty {
+pub(super) enum Ty<'a> {
     Bool,
     Int,
     Uint,
@@ -21,15 +24,30 @@ pub(super) enum Ty {
     Null,
     Timestamp,
     Duration,
-    List(Box<Ty>),
-    Map(Box<Ty>),
+    List(Box<Ty<'a>>),
+    Map(Box<Ty<'a>>),
     /// An object with the fields of a schema.
-    Object(Value),
+    Object(Fields<'a>),
     Dyn,
 }
 
-impl Ty {
-    fn of_schema(schema: &Value, root: bool) -> Self {
+/// The fields of an object. Schemas are large and are looked at often: they are not copied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields<'a> {
+    schema: &'a Value,
+    /// The root and embedded objects have a kind and a name whatever the schema says.
+    meta: bool,
+}
+
+impl PartialEq for Fields<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.meta == other.meta
+            && (std::ptr::eq(self.schema, other.schema) || self.schema == other.schema)
+    }
+}
+
+impl<'a> Ty<'a> {
+    fn of_schema(schema: &'a Value, root: bool) -> Self {
         if schema["x-kubernetes-int-or-string"] == true {
             return Self::Dyn;
         }
@@ -45,7 +63,10 @@ impl Ty {
             (Some("object"), _) if schema["additionalProperties"].is_object() => {
                 Self::Map(Box::new(Self::of_schema(&schema["additionalProperties"], false)))
             }
-            (Some("object"), _) => Self::Object(with_meta(schema, root)),
+            (Some("object"), _) => {
+                let meta = root || schema["x-kubernetes-embedded-resource"] == true;
+                Self::Object(Fields { schema, meta })
+            }
             _ => Self::Dyn,
         }
     }
@@ -87,19 +108,6 @@ impl Ty {
     }
 }
 
-/// The root and embedded objects have a kind and a name whatever the schema says.
-fn with_meta(schema: &Value, root: bool) -> Value {
-    let mut schema = schema.clone();
-    if root || schema["x-kubernetes-embedded-resource"] == true {
-        let text = json!({"type": "string"});
-        let meta = json!({"type": "object", "properties": {"name": text, "generateName": text}});
-        for (name, schema_of) in [("apiVersion", &text), ("kind", &text), ("metadata", &meta)] {
-            schema["properties"][name] = schema_of.clone();
-        }
-    }
-    schema
-}
-
 /// What is wrong, and the text it is wrong with.
 pub(super) struct Fault {
     pub(super) why: String,
@@ -107,13 +115,13 @@ pub(super) struct Fault {
     pub(super) at: (String, usize),
 }
 
-pub(super) type Typed = Result<Ty, Fault>;
+pub(super) type Typed<'a> = Result<Ty<'a>, Fault>;
 
 /// Why a rule cannot hold or fail, in the form compilers use; `wanted` says what it must be.
 pub fn fault(source: &str, schema: &Value, root: bool, wanted: Wanted) -> Option<String> {
-    let program = match Program::compile(source) {
+    let program = match parse(source) {
         Ok(program) => program,
-        Err(errors) => return Some(wanted.failed(&errors.to_string().replace("\n| ", "\n | "))),
+        Err(why) => return Some(wanted.failed(&why)),
     };
     let own = Ty::of_schema(schema, root);
     let mut known = Scope(vec![("self".into(), own.clone()), ("oldSelf".into(), own)]);
@@ -137,7 +145,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    fn ty(self) -> Ty {
+    fn ty(self) -> Ty<'static> {
         match self {
             Self::Rule => Ty::Bool,
             Self::Message => Ty::Str,
@@ -170,15 +178,15 @@ fn shown(source: &str, offset: usize, why: &str) -> String {
 }
 
 /// Names and their types; the last one of a name counts.
-struct Scope(Vec<(String, Ty)>);
+struct Scope<'a>(Vec<(String, Ty<'a>)>);
 
-impl Scope {
-    fn ty(&mut self, expr: &IdedExpr) -> Typed {
+impl<'a> Scope<'a> {
+    fn ty(&mut self, expr: &IdedExpr) -> Typed<'a> {
         match &expr.expr {
             Expr::Ident(name) => self.ident(name),
             Expr::Literal(literal) => Ok(of_literal(literal)),
             Expr::List(list) => {
-                let mut inner: Option<Ty> = None;
+                let mut inner: Option<Ty<'a>> = None;
                 for element in &list.elements {
                     let ty = self.ty(element)?;
                     inner = Some(match inner {
@@ -200,7 +208,7 @@ impl Scope {
         }
     }
 
-    fn ident(&self, name: &str) -> Typed {
+    fn ident(&self, name: &str) -> Typed<'a> {
         /// Types, and what stands before the names of functions.
         const OTHERS: &str = "int uint double string bytes bool list map type null_type dyn optional duration \
          timestamp google math strings sets lists base64 format ip cidr quantity url semver \
@@ -215,7 +223,7 @@ impl Scope {
         Err(Fault { why, at: (name.to_owned(), 0) })
     }
 
-    fn comprehension(&mut self, loops: &ComprehensionExpr) -> Typed {
+    fn comprehension(&mut self, loops: &ComprehensionExpr) -> Typed<'a> {
         let range = self.ty(&loops.iter_range)?;
         let (first, second) = match range {
             Ty::List(inner) if loops.iter_var2.is_some() => (Ty::Int, *inner),
@@ -237,7 +245,7 @@ impl Scope {
         result
     }
 
-    fn call(&mut self, call: &CallExpr) -> Typed {
+    fn call(&mut self, call: &CallExpr) -> Typed<'a> {
         let mut types = Vec::new();
         for argument in call.target.iter().map(AsRef::as_ref).chain(&call.args) {
             types.push(self.ty(argument)?);
@@ -295,8 +303,8 @@ impl Scope {
     }
 }
 
-fn arithmetic(call: &CallExpr, a: &Ty, b: &Ty, types: &[Ty]) -> Typed {
-    let timed = |ty: &Ty| matches!(ty, Ty::Timestamp | Ty::Duration | Ty::Dyn);
+fn arithmetic<'a>(call: &CallExpr, a: &Ty<'a>, b: &Ty<'a>, types: &[Ty<'a>]) -> Typed<'a> {
+    let timed = |ty: &Ty<'a>| matches!(ty, Ty::Timestamp | Ty::Duration | Ty::Dyn);
     match (a, b) {
         (Ty::List(_), Ty::List(_)) => {
             Ok(if a == b { a.clone() } else { Ty::List(Box::new(Ty::Dyn)) })
@@ -308,7 +316,7 @@ fn arithmetic(call: &CallExpr, a: &Ty, b: &Ty, types: &[Ty]) -> Typed {
     }
 }
 
-fn of_literal(literal: &LiteralValue) -> Ty {
+fn of_literal(literal: &LiteralValue) -> Ty<'static> {
     match literal {
         LiteralValue::Boolean(_) => Ty::Bool,
         LiteralValue::Bytes(_) => Ty::Bytes,
@@ -321,16 +329,28 @@ fn of_literal(literal: &LiteralValue) -> Ty {
 }
 
 /// The field of a value; `test` when it stands in `has()`.
-fn member(of: &Ty, field: &str, test: bool) -> Typed {
+fn member<'a>(of: &Ty<'a>, field: &str, test: bool) -> Typed<'a> {
+    static META: LazyLock<Value> = LazyLock::new(|| {
+        let text = json!({"type": "string"});
+        json!({"type": "object", "properties": {"name": text, "generateName": text}})
+    });
     let at = if test { ("has(".to_owned(), 3) } else { (format!(".{field}"), 0) };
     match of {
-        Ty::Object(schema) => {
-            let known = schema["properties"].as_object().into_iter().flatten();
-            let found = known
-                .filter(|(name, _)| *name == field || escaped(name) == field)
-                .map(|(_, schema)| schema)
-                .next();
-            match found {
+        Ty::Object(Fields { meta: true, .. }) if matches!(field, "apiVersion" | "kind") => {
+            Ok(Ty::Str)
+        }
+        Ty::Object(Fields { meta: true, .. }) if field == "metadata" => {
+            Ok(Ty::Object(Fields { schema: &META, meta: false }))
+        }
+        Ty::Object(Fields { schema, .. }) => {
+            let known = &schema["properties"];
+            let by_other_name = || {
+                let mut known = known.as_object().into_iter().flatten();
+                known.find(|(name, _)| escaped(name) == field).map(|(_, schema)| schema)
+            };
+            // Only names with this in them stand for others.
+            let other = || field.contains("__").then(by_other_name).flatten();
+            match known.get(field).or_else(other) {
                 Some(schema) => Ok(Ty::of_schema(schema, false)),
                 None => Err(Fault { why: format!("undefined field '{field}'"), at }),
             }
@@ -345,7 +365,7 @@ fn member(of: &Ty, field: &str, test: bool) -> Typed {
 }
 
 /// A property's name as rules write it.
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     const RESERVED: &str = "true false null in as break const continue else for function if import let loop \
          package namespace return var void while";
     if RESERVED.split(' ').any(|word| word == name) {
@@ -358,7 +378,7 @@ fn escaped(name: &str) -> String {
 }
 
 /// Types that an operator or function does not take.
-pub(super) fn no_overload(call: &CallExpr, types: &[Ty]) -> Fault {
+pub(super) fn no_overload(call: &CallExpr, types: &[Ty<'_>]) -> Fault {
     let name = &call.func_name;
     let shown = types.iter().map(Ty::name).collect::<Vec<_>>().join(", ");
     let why = format!("found no matching overload for '{name}' applied to '({shown})'");

@@ -1,87 +1,259 @@
 //! Judges a value by a schema.
+//!
+//! The work is counted: a schema and an object of a few megabytes each could otherwise ask for the product
+//! of the two. Parts of combinations are judged once, and only the first tells what is wrong.
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use super::schema::{Checks, ListKind, Schema, Type, join};
-use crate::error::Cause;
+use super::schema::{Checks, ListKind, Schema, Type};
+use crate::error::{Cause, Causes};
+use crate::place::Place;
+
+/// Steps that the judgement of one object may take: about a second.
+const MAX_STEPS: usize = 10_000_000;
+/// A step in a text is about so many bytes.
+const STEP_BYTES: usize = 64;
 
 /// Judges a value. Where an earlier value is given, what has not changed since is not judged again:
 /// a schema that became stricter must not lock the objects that are there.
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    walk(schema, value, old, path, &mut causes);
-    causes
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Causes {
+    let mut judge = Judge { causes: Causes::new(), steps: MAX_STEPS, quick: false };
+    judge.walk(schema, value, old, Place::Top(path));
+    if judge.steps == 0 {
+        let why = "the schema and the object are too large together: judging one by the other takes too many steps";
+        judge.causes.push(Cause::forbidden(path, why));
+    }
+    judge.causes
 }
 
-fn walk(schema: &Schema, value: &Value, old: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
-    if old == Some(value) || (value.is_null() && schema.nullable) {
-        return;
+struct Judge {
+    causes: Causes,
+    /// Steps that are left; at zero nothing more is judged, and the object is refused.
+    steps: usize,
+    /// Whether the first cause is enough.
+    quick: bool,
+}
+
+impl Judge {
+    /// Counts work; false when there was enough of it, or when enough is known.
+    fn goes_on(&mut self, steps: usize) -> bool {
+        self.steps = self.steps.saturating_sub(steps);
+        self.steps > 0 && !self.causes.is_full() && (!self.quick || self.causes.is_empty())
     }
-    if !fits(schema, value) {
-        causes.push(Cause::wrong_type(path, type_of(value), &wanted(schema)));
+
+    fn walk(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, place: Place<'_>) {
+        if !self.goes_on(1) || old == Some(value) || (value.is_null() && schema.nullable) {
+            return;
+        }
+        if !fits(schema, value) {
+            self.causes.push(Cause::wrong_type(&place.text(), type_of(value), &wanted(schema)));
+        }
+        if schema.kind == Some(Type::Integer)
+            && let Value::Number(number) = value
+        {
+            range(&schema.checks, number, place, &mut self.causes);
+        }
+        if !fits(schema, value) {
+            return;
+        }
+        self.limits(&schema.checks, value, place);
+        self.combinations(&schema.checks, value, place);
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    if let Some(field) = schema.field(name) {
+                        let old = old.and_then(|o| o.get(name));
+                        self.walk(field, value, old, Place::Field(&place, name));
+                    }
+                }
+            }
+            Value::Array(list) => self.elements(schema, list, old, place),
+            _ => {}
+        }
     }
-    if schema.kind == Some(Type::Integer)
-        && let Value::Number(number) = value
-    {
-        range(&schema.checks, number, path, causes);
+
+    fn elements(&mut self, schema: &Schema, list: &[Value], old: Option<&Value>, place: Place<'_>) {
+        if let Some(items) = &schema.items {
+            let before = earlier(&schema.list, old);
+            for (index, item) in list.iter().enumerate() {
+                let old = key(&schema.list, item).and_then(|key| before.get(&key).copied());
+                self.walk(items, item, old, Place::Element(&place, index));
+            }
+        }
+        let mut seen = HashSet::with_capacity(list.len());
+        for (index, item) in list.iter().enumerate() {
+            let key = match &schema.list {
+                ListKind::Atomic => return,
+                ListKind::Set => vec![item],
+                ListKind::Map(keys) => keys.iter().map(|key| &item[key]).collect(),
+            };
+            if !seen.insert(key) {
+                let path = Place::Element(&place, index).text();
+                self.causes.push(Cause::duplicate(path, item));
+            }
+        }
     }
-    if !fits(schema, value) {
-        return;
+
+    fn limits(&mut self, checks: &Checks, value: &Value, place: Place<'_>) {
+        let bad = |causes: &mut Causes, why: String| {
+            let path = place.text();
+            causes.push(Cause::invalid(&path, value, &format!("{path} in body {why}")));
+        };
+        if let Some(allowed) = &checks.allowed
+            && !allowed.known.contains(value)
+        {
+            self.causes.push(Cause::not_one_of(&place.text(), value, &allowed.listed));
+        }
+        match value {
+            Value::String(text) => self.text(checks, value, text, place),
+            Value::Number(number) => {
+                numbers(checks, number.as_f64().unwrap_or_default(), &mut |why| {
+                    bad(&mut self.causes, why);
+                });
+            }
+            Value::Array(list) => {
+                if let Some(min) = checks.items.0.filter(|min| (list.len() as u64) < *min) {
+                    bad(&mut self.causes, format!("should have at least {min} items"));
+                }
+                if let Some(max) = checks.items.1.filter(|max| list.len() as u64 > *max) {
+                    let max = usize::try_from(max).unwrap_or(usize::MAX);
+                    self.causes.push(Cause::too_many(place.text(), list.len(), max));
+                }
+            }
+            Value::Object(map) => {
+                for name in &checks.required {
+                    if !self.goes_on(1) {
+                        return;
+                    }
+                    if !map.contains_key(name) {
+                        let path = Place::Field(&place, name).text();
+                        self.causes.push(Cause::required(path, ""));
+                    }
+                }
+                if let Some(min) = checks.properties.0.filter(|min| (map.len() as u64) < *min) {
+                    bad(&mut self.causes, format!("should have at least {min} properties"));
+                }
+                if let Some(max) = checks.properties.1.filter(|max| map.len() as u64 > *max) {
+                    let max = usize::try_from(max).unwrap_or(usize::MAX);
+                    self.causes.push(Cause::too_many(place.text(), map.len(), max));
+                }
+            }
+            Value::Null | Value::Bool(_) => {}
+        }
     }
-    limits(&schema.checks, value, path, causes);
-    combinations(&schema.checks, value, path, causes);
-    match value {
-        Value::Object(map) => {
-            for (name, value) in map {
-                if let Some(field) = schema.field(name) {
-                    let old = old.and_then(|o| o.get(name));
-                    let path = match schema.properties.contains_key(name) {
-                        true => join(path, name),
-                        false => format!("{path}.{name}"),
-                    };
-                    walk(field, value, old, &path, causes);
+
+    /// One fault of a text is told at a time.
+    fn text(&mut self, checks: &Checks, value: &Value, text: &str, place: Place<'_>) {
+        if !self.goes_on(text.len() / STEP_BYTES) {
+            return;
+        }
+        let bad = |why: String| {
+            let path = place.text();
+            Cause::invalid(&path, value, &format!("{path} in body {why}"))
+        };
+        let length = text.chars().count() as u64;
+        if let Some(max) = checks.length.1.filter(|max| length > *max) {
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            self.causes.push(Cause::too_long(place.text(), max));
+        } else if let Some(min) = checks.length.0.filter(|min| length < *min) {
+            self.causes.push(bad(format!("should be at least {min} chars long")));
+        } else if let Some(pattern) = &checks.pattern
+            && !pattern.is_match(text)
+        {
+            self.causes.push(bad(format!("should match '{}'", pattern.source())));
+        }
+        if let Some(format) = &checks.format
+            && !format_holds(format, text)
+        {
+            self.causes.push(Cause::wrong_format(&place.text(), value, format));
+        }
+    }
+
+    /// What is wrong by one part of a combination; such parts name only what they look at.
+    fn by(&mut self, schema: &Schema, value: &Value, place: Place<'_>, quick: bool) -> Causes {
+        let mut part = Self { causes: Causes::new(), steps: self.steps, quick };
+        part.walk(schema, value, None, place);
+        self.steps = part.steps;
+        part.causes
+    }
+
+    /// Judges by the first part in full and by the others as far as it takes to know whether they hold:
+    /// how many do, and what the first says.
+    fn parts(&mut self, parts: &[Schema], value: &Value, place: Place<'_>) -> (usize, Causes) {
+        let (mut holding, mut first) = (0, Causes::new());
+        for (index, part) in parts.iter().enumerate() {
+            let causes = self.by(part, value, place, self.quick || index > 0);
+            holding += usize::from(causes.is_empty());
+            if index == 0 {
+                first = causes;
+            }
+            if self.steps == 0 {
+                break;
+            }
+        }
+        (holding, first)
+    }
+
+    fn combinations(&mut self, checks: &Checks, value: &Value, place: Place<'_>) {
+        let nowhere = |causes: &mut Causes, why: &str| {
+            let why = format!("{:?} {why}", place.text());
+            causes.push(Cause::invalid("<nil>", &"".into(), &why));
+        };
+        for schema in &checks.all_of {
+            if !self.goes_on(1) {
+                return;
+            }
+            let causes = self.by(schema, value, place, self.quick);
+            self.causes.extend(causes);
+        }
+        if !checks.any_of.is_empty() {
+            let (holding, first) = self.parts(&checks.any_of, value, place);
+            if holding == 0 {
+                nowhere(&mut self.causes, "must validate at least one schema (anyOf)");
+                self.causes.extend(first);
+            }
+        }
+        if !checks.one_of.is_empty() {
+            const ONE: &str = "must validate one and only one schema (oneOf). Found";
+            match self.parts(&checks.one_of, value, place) {
+                (1, _) => {}
+                (0, first) => {
+                    nowhere(&mut self.causes, &format!("{ONE} none valid"));
+                    self.causes.extend(first);
+                }
+                (many, _) => {
+                    nowhere(&mut self.causes, &format!("{ONE} {many} valid alternatives"));
                 }
             }
         }
-        Value::Array(list) => elements(schema, list, old, path, causes),
-        _ => {}
+        if let Some(schema) = &checks.not
+            && self.by(schema, value, place, true).is_empty()
+        {
+            nowhere(&mut self.causes, "must not validate the schema (not)");
+        }
     }
 }
 
-fn elements(
-    schema: &Schema,
-    list: &[Value],
-    old: Option<&Value>,
-    path: &str,
-    causes: &mut Vec<Cause>,
-) {
-    if let Some(items) = &schema.items {
-        for (index, item) in list.iter().enumerate() {
-            let old = earlier(&schema.list, item, old);
-            walk(items, item, old, &format!("{path}[{index}]"), causes);
-        }
-    }
-    let key = |item: &Value| -> Option<Value> {
-        match &schema.list {
-            ListKind::Atomic => None,
-            ListKind::Set => Some(item.clone()),
-            ListKind::Map(keys) => Some(keys.iter().map(|k| item[k].clone()).collect()),
-        }
-    };
-    let mut seen: Vec<Value> = Vec::new();
-    for (index, item) in list.iter().enumerate() {
-        let Some(key) = key(item) else { return };
-        if seen.contains(&key) {
-            causes.push(Cause::duplicate(format!("{path}[{index}]"), item));
-        }
-        seen.push(key);
-    }
-}
-
-/// The element that was there before under the same keys.
-fn earlier<'a>(list: &ListKind, item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
+/// What tells an element of a keyed list from the others; absent fields count as such.
+fn key<'a>(list: &ListKind, item: &'a Value) -> Option<Vec<Option<&'a Value>>> {
     let ListKind::Map(keys) = list else { return None };
-    old?.as_array()?.iter().find(|other| keys.iter().all(|k| item.get(k) == other.get(k)))
+    Some(keys.iter().map(|key| item.get(key)).collect())
+}
+
+/// The elements that were there before, by their keys; the first of each.
+fn earlier<'a>(
+    list: &ListKind,
+    old: Option<&'a Value>,
+) -> HashMap<Vec<Option<&'a Value>>, &'a Value> {
+    let mut before = HashMap::new();
+    for item in old.and_then(Value::as_array).into_iter().flatten() {
+        if let Some(key) = key(list, item) {
+            before.entry(key).or_insert(item);
+        }
+    }
+    before
 }
 
 fn type_of(value: &Value) -> &'static str {
@@ -120,7 +292,7 @@ fn wanted(schema: &Schema) -> String {
 }
 
 /// A number has to be whole, and of the size its format says.
-fn range(checks: &Checks, number: &serde_json::Number, path: &str, causes: &mut Vec<Cause>) {
+fn range(checks: &Checks, number: &serde_json::Number, place: Place<'_>, causes: &mut Causes) {
     let whole = number.as_i64().or_else(|| {
         number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e18).map(|f| f as i64)
     });
@@ -134,64 +306,9 @@ fn range(checks: &Checks, number: &serde_json::Number, path: &str, causes: &mut 
             "" => "(default format)".to_owned(),
             name => format!("with format {name}"),
         };
+        let path = place.text();
         let why = format!("Checked value must be of type integer {format} in {path}");
         causes.push(Cause::invalid("<nil>", &"".into(), &why));
-    }
-}
-
-fn limits(checks: &Checks, value: &Value, path: &str, causes: &mut Vec<Cause>) {
-    let bad = |causes: &mut Vec<Cause>, why: String| {
-        causes.push(Cause::invalid(path, value, &format!("{path} in body {why}")));
-    };
-    if let Some(allowed) = &checks.allowed
-        && !allowed.contains(value)
-    {
-        causes.push(Cause::not_one_of(path, value, allowed));
-    }
-    match value {
-        Value::String(text) => {
-            // One fault of a text is told at a time.
-            let length = text.chars().count() as u64;
-            if let Some(max) = checks.length.1.filter(|max| length > *max) {
-                causes.push(Cause::too_long(path, usize::try_from(max).unwrap_or(usize::MAX)));
-            } else if let Some(min) = checks.length.0.filter(|min| length < *min) {
-                bad(causes, format!("should be at least {min} chars long"));
-            } else if let Some((source, pattern)) = &checks.pattern
-                && !pattern.is_match(text)
-            {
-                bad(causes, format!("should match '{source}'"));
-            }
-            if let Some(format) = &checks.format
-                && !format_holds(format, text)
-            {
-                causes.push(Cause::wrong_format(path, value, format));
-            }
-        }
-        Value::Number(number) => numbers(checks, number.as_f64().unwrap_or_default(), &mut |why| {
-            bad(causes, why);
-        }),
-        Value::Array(list) => {
-            if let Some(min) = checks.items.0.filter(|min| (list.len() as u64) < *min) {
-                bad(causes, format!("should have at least {min} items"));
-            }
-            if let Some(max) = checks.items.1.filter(|max| list.len() as u64 > *max) {
-                let max = usize::try_from(max).unwrap_or(usize::MAX);
-                causes.push(Cause::too_many(path, list.len(), max));
-            }
-        }
-        Value::Object(map) => {
-            for name in checks.required.iter().filter(|name| !map.contains_key(*name)) {
-                causes.push(Cause::required(join(path, name), ""));
-            }
-            if let Some(min) = checks.properties.0.filter(|min| (map.len() as u64) < *min) {
-                bad(causes, format!("should have at least {min} properties"));
-            }
-            if let Some(max) = checks.properties.1.filter(|max| map.len() as u64 > *max) {
-                let max = usize::try_from(max).unwrap_or(usize::MAX);
-                causes.push(Cause::too_many(path, map.len(), max));
-            }
-        }
-        Value::Null | Value::Bool(_) => {}
     }
 }
 
@@ -259,42 +376,6 @@ fn is_duration(text: &str) -> bool {
         rest = &rest[unit.len()..];
     }
     true
-}
-
-fn combinations(checks: &Checks, value: &Value, path: &str, causes: &mut Vec<Cause>) {
-    let nowhere = |causes: &mut Vec<Cause>, why: String| {
-        causes.push(Cause::invalid("<nil>", &"".into(), &why));
-    };
-    let holds = |schema: &Schema| check_only(schema, value, path).is_empty();
-    for schema in &checks.all_of {
-        causes.extend(check_only(schema, value, path));
-    }
-    if !checks.any_of.is_empty() && !checks.any_of.iter().any(holds) {
-        nowhere(causes, format!("{path:?} must validate at least one schema (anyOf)"));
-        causes.extend(check_only(&checks.any_of[0], value, path));
-    }
-    if !checks.one_of.is_empty() {
-        match checks.one_of.iter().filter(|schema| holds(schema)).count() {
-            1 => {}
-            0 => {
-                let why = "must validate one and only one schema (oneOf). Found none valid";
-                nowhere(causes, format!("{path:?} {why}"));
-                causes.extend(check_only(&checks.one_of[0], value, path));
-            }
-            many => {
-                let why = "must validate one and only one schema (oneOf). Found";
-                nowhere(causes, format!("{path:?} {why} {many} valid alternatives"));
-            }
-        }
-    }
-    if checks.not.as_ref().is_some_and(|schema| holds(schema)) {
-        nowhere(causes, format!("{path:?} must not validate the schema (not)"));
-    }
-}
-
-/// Judges by one part of a combination; such parts name only what they look at.
-fn check_only(schema: &Schema, value: &Value, path: &str) -> Vec<Cause> {
-    validate(schema, value, None, path)
 }
 
 #[cfg(test)]
@@ -389,5 +470,39 @@ mod tests {
         let old = json!({"a": "long", "b": 1});
         assert!(validate(&schema, &json!({"a": "long", "b": 2}), Some(&old), "").is_empty());
         assert_eq!(validate(&schema, &json!({"a": "longer", "b": 1}), Some(&old), "").len(), 1);
+    }
+
+    /// A minute is far more than these take, and far less than they took.
+    #[test]
+    fn schemas_and_objects_that_multiply_are_judged_in_time() {
+        let began = std::time::Instant::now();
+        let nested = |name: &str| {
+            let leaf = json!({"required": ["never"]});
+            (0..45).fold(leaf, |inner, _| json!({name: [inner, {"required": ["nor"]}]}))
+        };
+        for name in ["anyOf", "oneOf", "allOf"] {
+            let mut schema = nested(name);
+            schema["type"] = json!("object");
+            assert!(!reasons(schema, json!({})).is_empty(), "{name}");
+        }
+        let not = (0..45).fold(json!({"required": ["x"]}), |inner, _| json!({"not": inner}));
+        reasons(not, json!({}));
+        let many: Vec<i32> = (0..300_000).collect();
+        let set =
+            json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}});
+        assert_eq!(reasons(set, json!(many)), []);
+        let keyed = json!({"type": "array", "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object",
+            "properties": {"k": {"type": "integer"}, "v": {"type": "integer"}}}});
+        let objects = |v: i32| -> Value { many.iter().map(|k| json!({"k": k, "v": v})).collect() };
+        let changed = validate(&Schema::parse(&keyed), &objects(1), Some(&objects(2)), "");
+        assert!(changed.is_empty());
+        // So many alternatives for so many elements are too many.
+        let choices: Vec<Value> =
+            (0..20_000).map(|i| json!({"required": [i.to_string()]})).collect();
+        let items = json!({"type": "array", "items": {"type": "object", "anyOf": choices}});
+        let found = reasons(items, json!(vec![json!({"19999": 1}); 20_000]));
+        assert_eq!(found.last().map(|(reason, _)| *reason), Some("FieldValueForbidden"));
+        assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
     }
 }

@@ -11,9 +11,10 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Map, Value};
 
+use super::heavy::Reserved;
 use super::negotiate::Encoding;
-use crate::error::{ApiResult, Status};
-use crate::extent::check_extent;
+use crate::error::{ApiResult, Status, start};
+use crate::extent::{check_extent, check_parts};
 use crate::place::Place;
 use crate::words;
 
@@ -68,9 +69,30 @@ pub fn stream(
     response
 }
 
-/// Adds `Warning` headers.
+/// A JSON answer in pieces; what comes in one is an answer with a whole body.
+pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Answer {
+    let mut pieces = pieces;
+    let first = pieces.next().unwrap_or_default();
+    let Some(second) = pieces.next() else { return answer(code, "application/json", first) };
+    let all = [first, second].into_iter().chain(pieces);
+    let mut response = stream("application/json", futures::stream::iter(all));
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+/// Adds `Warning` headers: as many as upstream does, and where there are many each cut as it does.
 pub fn warn(response: &mut Answer, warnings: &[String]) {
-    for warning in warnings {
+    const ALL_BYTES: usize = 4 * 1024;
+    const ONE_BYTES: usize = 256;
+    // Clients take about a hundred headers.
+    const MOST: usize = 64;
+    let crowded = warnings.iter().map(String::len).sum::<usize>() > ALL_BYTES;
+    let mut room = ALL_BYTES;
+    for warning in warnings.iter().take(MOST) {
+        let warning = start(warning, if crowded { ONE_BYTES } else { ALL_BYTES });
+        let Some(left) = room.checked_sub(warning.len()) else { return };
+        room = left;
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             response.headers_mut().append(header::WARNING, value);
@@ -78,11 +100,26 @@ pub fn warn(response: &mut Answer, warnings: &[String]) {
     }
 }
 
+/// The next piece of a body.
+async fn next_data<B>(body: &mut B) -> ApiResult<Option<Bytes>>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| Status::bad_request(format!("reading the body: {e}")))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a body up to a limit.
 ///
 /// # Errors
 /// 413 when it is larger, 400 when it breaks off.
-pub async fn read<B>(mut body: B, limit: usize) -> ApiResult<Bytes>
+pub async fn read<B>(mut body: B, limit: usize, room: &mut Reserved<'_>) -> ApiResult<Bytes>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -92,21 +129,19 @@ where
     // A bit more of a body that is too large is taken in: a client that is still sending when the
     // connection closes never sees the answer.
     let mut seen = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| Status::bad_request(format!("reading the body: {e}")))?;
-        if let Ok(data) = frame.into_data() {
-            seen += data.len();
-            if seen > limit.saturating_mul(2) {
-                break;
+    while let Some(data) = next_data(&mut body).await? {
+        seen += data.len();
+        if seen > limit.saturating_mul(2) {
+            break;
+        }
+        room.grow(seen.min(limit)).await?;
+        if seen == data.len() && seen <= limit {
+            first = data;
+        } else if seen <= limit {
+            if out.is_empty() {
+                out.extend_from_slice(&first);
             }
-            if seen == data.len() && seen <= limit {
-                first = data;
-            } else if seen <= limit {
-                if out.is_empty() {
-                    out.extend_from_slice(&first);
-                }
-                out.extend_from_slice(&data);
-            }
+            out.extend_from_slice(&data);
         }
     }
     match seen {
@@ -181,6 +216,7 @@ fn no_kind(kind: &str, why: &str, body: &[u8]) -> Status {
 fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
     match encoding {
         Encoding::Json => {
+            check_parts(body)?;
             let mut doubles = Vec::new();
             let mut deserializer = serde_json::Deserializer::from_slice(body);
             let seed = doubles::Tree { path: Place::Top(""), doubles: &mut doubles };
@@ -193,6 +229,8 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             Ok(Parsed { value, doubles })
         }
         Encoding::Yaml => {
+            // Most of it that is large is JSON, which is YAML as well.
+            check_parts(body)?;
             let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
@@ -290,7 +328,7 @@ mod doubles {
                         place.insert(value);
                     }
                     Entry::Occupied(mut place) => {
-                        self.doubles.push(Place::Field(&self.path, place.key()).to_string());
+                        Place::Field(&self.path, place.key()).tell(self.doubles);
                         place.insert(value);
                     }
                 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::body::{self, Answer};
 use super::negotiate::Shape;
-use super::objects::{Call, success};
-use crate::error::{ApiResult, Cause, Status, object_details};
+use super::objects::{Call, success, whole};
+use crate::error::{ApiResult, Cause, Causes, Status, object_details};
 use crate::ops::{DeleteOptions, Deleted, Propagation, Target};
 
 impl Call<'_> {
@@ -15,16 +15,16 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.delete_options()?;
         let resource = &self.target.resource;
-        let whole = resource.traits().returns_deleted;
+        let returned = resource.traits().returns_deleted;
         match self.inner.core.delete(&self.target, &options).await? {
-            Deleted::Removed(object) if !whole => {
+            Deleted::Removed(object) if !returned => {
                 let mut details =
                     object_details(&resource.group, &resource.plural, &self.target.name);
                 details["uid"] = object.value()["metadata"]["uid"].clone();
                 Ok(body::json(200, &success(details, None)))
             }
             Deleted::Removed(object) | Deleted::Marked(object) => {
-                Ok(body::answer(200, "application/json", renderer.object(&object)))
+                Ok(whole(200, renderer.object(&object)))
             }
         }
     }
@@ -47,7 +47,7 @@ impl Call<'_> {
                 Err(status) => return Err(status),
             }
         }
-        Ok(body::answer(200, "application/json", renderer.list(&listed)))
+        Ok(body::pieces(200, renderer.list(listed)))
     }
 
     /// Options may stand in the body or in the query; the body wins.
@@ -68,7 +68,7 @@ impl Call<'_> {
     }
 
     pub(super) fn read_delete_options(&self, sent: &Value) -> ApiResult<DeleteOptions> {
-        let mut causes = Vec::new();
+        let mut causes = Causes::new();
         let text = |name: &str| {
             sent[name]
                 .as_str()

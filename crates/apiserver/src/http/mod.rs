@@ -4,11 +4,14 @@ pub mod body;
 mod deletion;
 mod discovery;
 mod guarded;
+pub(crate) mod heavy;
 mod held;
 mod impersonate;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
+pub mod pieces;
+mod places;
 mod pods;
 mod protobuf;
 pub mod query;
@@ -43,6 +46,7 @@ use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
 use body::{Answer, Sent};
+use places::Standing;
 use query::Query;
 use route::Route;
 pub(crate) use schemas::field_type;
@@ -51,6 +55,10 @@ pub(crate) use schemas::field_type;
 pub const GIT_VERSION: &str = "v1.37.0+longshore";
 const MAJOR: &str = "1";
 const MINOR: &str = "37";
+
+/// Marks requests that come over a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outside;
 
 /// Answers requests; cheap to clone.
 #[derive(Clone)]
@@ -62,6 +70,8 @@ pub struct Service {
     ending: CancellationToken,
     /// With clients on the other side of a connection; the own process may take its time.
     patience: Option<Arc<held::Patience>>,
+    /// What the connection is known for.
+    standing: Option<Arc<Standing>>,
 }
 
 impl Service {
@@ -70,12 +80,18 @@ impl Service {
         identity: Option<Identity>,
         ending: CancellationToken,
     ) -> Self {
-        Self { inner, identity: identity.map(authenticated), ending, patience: None }
+        Self {
+            inner,
+            identity: identity.map(authenticated),
+            ending,
+            patience: None,
+            standing: None,
+        }
     }
 
     /// For one connection: answers that are not taken are given up.
-    fn patient(self, patience: Arc<held::Patience>) -> Self {
-        Self { patience: Some(patience), ..self }
+    fn patient(self, patience: Arc<held::Patience>, standing: Arc<Standing>) -> Self {
+        Self { patience: Some(patience), standing: Some(standing), ..self }
     }
 
     /// Answers one request.
@@ -85,6 +101,9 @@ impl Service {
         B::Error: std::fmt::Display,
     {
         let (mut parts, text) = request.into_parts();
+        if self.patience.is_some() {
+            parts.extensions.insert(Outside);
+        }
         let tree = parts.extensions.remove::<Tree>().map(|Tree(object)| object);
         let body = Sent { text, tree };
         let path = parts.uri.path().to_owned();
@@ -319,6 +338,9 @@ impl Service {
             }
             (None, None) => return Err(Status::unauthorized()),
         };
+        if let Some(standing) = &self.standing {
+            standing.show_credentials();
+        }
         impersonate::impersonate(&self.inner.access, identity, &parts.headers, action)
     }
 }

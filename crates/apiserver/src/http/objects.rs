@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::{self, Answer, Sent};
 use super::negotiate::{self, Shape};
+use super::pieces::Pieces;
 use super::query::Query;
 use super::render::{Renderer, typed};
 use super::route::Object;
-use super::{reviews, token};
+use super::{Outside, heavy, held, reviews, token};
 use crate::Inner;
 use crate::access::Author;
 use crate::auth::Identity;
@@ -104,10 +105,11 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
+    let mut room = inner.heavy.reserve();
     let body = match &sent.tree {
         Some(_) => Bytes::new(),
         None => {
-            let reading = body::read(sent.text, inner.limits.body_bytes);
+            let reading = body::read(sent.text, inner.limits.body_bytes, &mut room);
             tokio::time::timeout(inner.limits.request_timeout, reading)
                 .await
                 .map_err(|_| Status::request_timeout())??
@@ -119,8 +121,17 @@ where
     if verb == "watch" {
         return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
     }
-    let answer = call.answer(verb, object.subresource).await?;
-    Ok(call.warn_of_deprecation(answer))
+    let answer = if call.is_heavy(verb) {
+        call.elsewhere(verb, object.subresource).await?
+    } else {
+        let answer = call.answer(verb, object.subresource).await?;
+        call.warn_of_deprecation(answer)
+    };
+    // What a large request left behind stays until its answer is taken.
+    Ok(match room.into_held() {
+        Some(room) => held::hold(answer, room, None),
+        None => answer,
+    })
 }
 
 /// In groups of our own a Status says what is missing; elsewhere nobody is there to say it.
@@ -144,6 +155,46 @@ fn find_target(inner: &Arc<Inner>, object: &Object<'_>) -> ApiResult<Target> {
 }
 
 impl Call<'_> {
+    /// Whether the work could hold others up: much is sent or stored, or a definition says how much is to
+    /// be done. What this process asks for is done at once.
+    fn is_heavy(&self, verb: &str) -> bool {
+        let resource = &self.target.resource;
+        if !self.is_outside() || !matches!(verb, "create" | "update" | "patch" | "delete") {
+            return false;
+        }
+        self.bytes() > heavy::LARGE
+            || matches!(&*resource.group, "apiextensions.k8s.io" | "rbac.authorization.k8s.io")
+            || resource.custom.as_ref().is_some_and(|custom| custom.is_heavy())
+    }
+
+    /// What was sent and what is there.
+    fn bytes(&self) -> usize {
+        let Target { resource, namespace, name } = &self.target;
+        let there = (!name.is_empty()).then(|| resource.key(namespace, name));
+        let there = there.and_then(|key| self.inner.core.store.head(&key));
+        self.body.len() + there.map_or(0, |there| there.body.len())
+    }
+
+    fn is_outside(&self) -> bool {
+        self.parts.extensions.get::<Outside>().is_some()
+    }
+
+    /// Answers on a thread for large requests.
+    async fn elsewhere(self, verb: &'static str, subresource: &str) -> ApiResult<Answer> {
+        let bytes = self.bytes();
+        let Call { inner, ending, identity, target, parts, query, body, program, tree } = self;
+        let own =
+            (Arc::clone(inner), ending.clone(), identity.clone(), parts.clone(), query.clone());
+        let subresource = subresource.to_owned();
+        let work = async move {
+            let (inner, ending, identity, parts, query) = &own;
+            let call = Call { inner, ending, identity, target, parts, query, body, program, tree };
+            let answer = call.answer(verb, &subresource).await?;
+            Ok(call.warn_of_deprecation(answer))
+        };
+        inner.heavy.run(bytes, work).await
+    }
+
     async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {
         let part = match subresource {
             "status" => Part::Status,
@@ -206,7 +257,8 @@ impl Call<'_> {
     pub(super) fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'_>> {
         let manager = self.query.get("fieldManager").unwrap_or(&self.program);
         let author = Some(Author { access: &self.inner.access, who: self.identity });
-        Ok(WriteOptions { manager, author, ..self.query.write_options(kind)? })
+        let outside = self.is_outside();
+        Ok(WriteOptions { manager, author, outside, ..self.query.write_options(kind)? })
     }
 
     fn parse_patch(&self) -> ApiResult<Patch> {
@@ -227,14 +279,14 @@ impl Call<'_> {
     async fn get(&self) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::Single)?;
         let stored = self.inner.core.get(&self.target, self.query.version()?).await?;
-        Ok(body::answer(200, "application/json", renderer.object(&Written::Stored(stored))))
+        Ok(whole(200, renderer.object(&Written::Stored(stored))))
     }
 
     async fn list(&self) -> ApiResult<Answer> {
         let renderer = self.renderer(Shape::List)?;
         let options = self.query.list_options(&self.target.resource)?;
         let listed = self.inner.core.list(&self.target, &options).await?;
-        Ok(body::answer(200, "application/json", renderer.list(&listed)))
+        Ok(body::pieces(200, renderer.list(listed)))
     }
 
     fn watch(&self, named: bool) -> ApiResult<Answer> {
@@ -378,11 +430,16 @@ impl Call<'_> {
                 answer.extensions_mut().insert(Tree(typed(resource, tree)));
                 answer
             }
-            None => body::answer(code, "application/json", renderer.object(&written)),
+            None => whole(code, renderer.object(&written)),
         };
         body::warn(&mut answer, &warnings);
         answer
     }
+}
+
+/// An answer of one object.
+pub(super) fn whole(code: u16, mut pieces: Pieces) -> Answer {
+    body::pieces(code, std::iter::from_fn(move || pieces.take()))
 }
 
 /// A Status that says so.

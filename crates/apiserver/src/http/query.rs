@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::field_manager;
 use crate::ops::{FieldValidation, ListOptions, VersionMatch, WriteOptions, invalid_options};
 use crate::registry::Resource;
@@ -15,7 +15,7 @@ use super::negotiate::Include;
 const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 
 /// Decoded parameters in the order they came.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -106,7 +106,7 @@ impl Query {
     /// # Errors
     /// 422 for unknown values.
     pub fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'static>> {
-        let mut causes = Vec::new();
+        let mut causes = Causes::new();
         let mut options = WriteOptions::default();
         let dry: Vec<&str> = self.all("dryRun").filter(|v| !v.is_empty()).collect();
         options.dry_run = !dry.is_empty();
@@ -140,7 +140,7 @@ impl Query {
         self.number("timeoutSeconds")?;
         let options = self.selection(resource)?;
         let field = "resourceVersionMatch";
-        let mut causes = Vec::new();
+        let mut causes = Causes::new();
         if options.version_match.is_some() && self.get("resourceVersion").is_none() {
             let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
             causes.push(Cause::forbidden(field, why));

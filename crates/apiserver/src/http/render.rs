@@ -1,6 +1,5 @@
 //! From stored objects to bytes, in the form the client asked for.
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::negotiate::{Form, Include};
+use super::pieces::{LARGE, Pieces};
 use super::table;
 use crate::clock::Environment;
 use crate::error::Status;
@@ -51,38 +51,35 @@ impl Renderer {
     }
 
     /// One object as an answer.
-    pub fn object(&self, written: &Written) -> Bytes {
+    pub fn object(&self, written: &Written) -> Pieces {
+        let mut out = Pieces::default();
         match written {
-            Written::Stored(stored) => self.stored(stored),
-            Written::Dry(value) => self.tree(self.resource.show(value.clone())),
+            Written::Stored(stored) => match self.form {
+                Form::Object => self.whole(stored, &mut out),
+                _ => self.tree(self.resource.show(stored.value()), &mut out),
+            },
+            Written::Dry(value) => self.tree(self.resource.show(value.clone()), &mut out),
         }
-    }
-
-    fn stored(&self, stored: &Stored) -> Bytes {
-        match self.form {
-            Form::Object => self.whole(stored).into(),
-            _ => self.tree(self.resource.show(stored.value())),
-        }
-    }
-
-    /// The object with its kind in front.
-    fn whole(&self, stored: &Stored) -> Vec<u8> {
-        let body = self.body(stored);
-        let mut out = Vec::with_capacity(self.prefix().len() + body.len());
-        out.extend_from_slice(self.prefix().as_bytes());
-        out.extend_from_slice(&body[1..]);
         out
     }
 
+    /// The object with its kind in front.
+    fn whole(&self, stored: &Stored, out: &mut Pieces) {
+        let body = self.body(stored);
+        out.reserve(self.prefix().len() + body.len());
+        out.write(self.prefix().as_bytes());
+        out.share(body.slice(1..));
+    }
+
     /// The object without its kind: as it is stored, when it is shown so.
-    fn body<'a>(&self, stored: &'a Stored) -> Cow<'a, [u8]> {
+    fn body(&self, stored: &Stored) -> Bytes {
         if self.resource.shows_otherwise() {
             return self.resource.show(stored.value()).to_string().into_bytes().into();
         }
-        Cow::Borrowed(&stored.body)
+        stored.body.clone()
     }
 
-    fn tree(&self, object: Value) -> Bytes {
+    fn tree(&self, object: Value, out: &mut Pieces) {
         let answer = match self.form {
             Form::Object => typed(&self.resource, object),
             Form::Partial => partial(&object),
@@ -92,7 +89,7 @@ impl Renderer {
                 table::table(table::columns(&self.resource), vec![row], meta)
             }
         };
-        answer.to_string().into()
+        out.write(answer.to_string().as_bytes());
     }
 
     fn row(&self, object: Value, include: Include) -> Value {
@@ -106,8 +103,8 @@ impl Renderer {
         row
     }
 
-    /// A list as an answer.
-    pub fn list(&self, listed: &Listed) -> Bytes {
+    /// A list as an answer: what stands before and behind its elements.
+    fn frame(&self, listed: &Listed) -> (String, String) {
         let mut meta = json!({"resourceVersion": listed.revision.to_string()});
         if let Some(token) = &listed.continue_token {
             meta["continue"] = json!(token);
@@ -118,68 +115,84 @@ impl Renderer {
         if let Some(remaining) = listed.remaining {
             meta["remainingItemCount"] = json!(remaining);
         }
-        let show = |o: &Arc<Stored>| self.resource.show(o.value());
+        // Fields are in the order of their names, but for plain lists.
         match self.form {
-            Form::Object => self.plain_list(listed, &meta),
-            Form::Partial => {
-                let items: Vec<Value> = listed.objects.iter().map(|o| partial(&show(o))).collect();
-                let list = json!({
-                    "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                    "metadata": meta, "items": items,
-                });
-                list.to_string().into()
+            Form::Object => {
+                let (kind, version) = (&self.resource.list_kind, self.resource.api_version());
+                let (kind, version) = (json!(kind), json!(version));
+                let head = format!(
+                    "{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{meta},\"items\":["
+                );
+                (head, "]}".to_owned())
             }
-            Form::Table(include) => {
-                let rows = listed.objects.iter().map(|o| self.row(show(o), include)).collect();
-                table::table(table::columns(&self.resource), rows, meta).to_string().into()
+            Form::Partial => (
+                "{\"apiVersion\":\"meta.k8s.io/v1\",\"items\":[".to_owned(),
+                format!("],\"kind\":\"PartialObjectMetadataList\",\"metadata\":{meta}}}"),
+            ),
+            Form::Table(_) => {
+                let columns = table::columns(&self.resource);
+                let head = format!(
+                    "{{\"apiVersion\":\"meta.k8s.io/v1\",\"columnDefinitions\":{columns},\
+                     \"kind\":\"Table\",\"metadata\":{meta},\"rows\":["
+                );
+                (head, "]}".to_owned())
             }
         }
     }
 
-    fn plain_list(&self, listed: &Listed, meta: &Value) -> Bytes {
-        let size: usize = listed.objects.iter().map(|o| o.body.len() + 1).sum();
-        let mut out = Vec::with_capacity(size + 256);
-        let head = format!(
-            "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{meta},\"items\":[",
-            json!(self.resource.list_kind),
-            json!(self.resource.api_version()),
-        );
-        out.extend_from_slice(head.as_bytes());
-        for (i, object) in listed.objects.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            let body = self.body(object);
-            if self.resource.custom.is_some() {
-                // Their items say what they are, unlike those of built-in kinds.
-                out.extend_from_slice(self.prefix().as_bytes());
-                out.extend_from_slice(&body[1..]);
-            } else {
-                out.extend_from_slice(&body);
-            }
+    fn element(&self, stored: &Stored, out: &mut Pieces) {
+        let show = || self.resource.show(stored.value());
+        match self.form {
+            // Their items say what they are, unlike those of built-in kinds.
+            Form::Object if self.resource.custom.is_some() => self.whole(stored, out),
+            Form::Object => out.share(self.body(stored)),
+            Form::Partial => out.write(partial(&show()).to_string().as_bytes()),
+            Form::Table(include) => out.write(self.row(show(), include).to_string().as_bytes()),
         }
-        out.extend_from_slice(b"]}");
-        out.into()
+    }
+
+    /// A list as an answer, written as it is read: a client that does not read keeps no more of it
+    /// in memory than one piece.
+    pub fn list(self, listed: Listed) -> impl Iterator<Item = Bytes> + Send + 'static {
+        let (head, tail) = self.frame(&listed);
+        let mut out = Pieces::default();
+        out.write(head.as_bytes());
+        let mut tail = Some(tail);
+        let mut objects = listed.objects.into_iter();
+        let mut separator: &[u8] = b"";
+        std::iter::from_fn(move || {
+            while out.len() < LARGE
+                && let Some(object) = objects.next()
+            {
+                out.write(separator);
+                separator = b",";
+                self.element(&object, &mut out);
+            }
+            if out.len() < LARGE
+                && let Some(tail) = tail.take()
+            {
+                out.write(tail.as_bytes());
+            }
+            out.take()
+        })
     }
 
     /// Appends one event of a watch, with its line end.
-    pub fn event(&mut self, out: &mut Vec<u8>, kind: &str, stored: &Stored) {
+    pub fn event(&mut self, out: &mut Pieces, kind: &str, stored: &Stored) {
         match self.form {
             Form::Object => {
-                let body = self.body(stored);
-                out.reserve(self.prefix().len() + body.len() + 40);
+                out.reserve(self.prefix().len() + stored.body.len() + 40);
                 begin_line(out, kind);
-                out.extend_from_slice(self.prefix().as_bytes());
-                out.extend_from_slice(&body[1..]);
-                out.extend_from_slice(b"}\n");
+                self.whole(stored, out);
+                out.write(b"}\n");
             }
             Form::Partial => {
                 let object = partial(&self.resource.show(stored.value())).to_string();
-                out.extend(line(kind, object.as_bytes()));
+                line(out, kind, object.as_bytes());
             }
             Form::Table(include) => {
                 let object = self.table_event(stored, include);
-                out.extend(line(kind, &object));
+                line(out, kind, &object);
             }
         }
     }
@@ -194,7 +207,7 @@ impl Renderer {
     }
 
     /// A bookmark; the one after the initial objects is annotated.
-    pub fn bookmark(&self, revision: u64, initial_end: bool) -> Bytes {
+    pub fn bookmark(&self, out: &mut Pieces, revision: u64, initial_end: bool) {
         let mut object = bookmark_object(&self.resource, revision, initial_end);
         match self.form {
             Form::Object => {}
@@ -208,27 +221,25 @@ impl Renderer {
                 object = table::table(Value::Null, vec![row], meta);
             }
         }
-        line("BOOKMARK", object.to_string().as_bytes()).into()
+        line(out, "BOOKMARK", object.to_string().as_bytes());
     }
 
     /// An error inside a watch.
-    pub fn error_event(&self, status: &Status) -> Bytes {
-        line("ERROR", status.to_value().to_string().as_bytes()).into()
+    pub fn error_event(&self, out: &mut Pieces, status: &Status) {
+        line(out, "ERROR", status.to_value().to_string().as_bytes());
     }
 }
 
-fn begin_line(out: &mut Vec<u8>, kind: &str) {
-    out.extend_from_slice(b"{\"type\":\"");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\",\"object\":");
+fn begin_line(out: &mut Pieces, kind: &str) {
+    out.write(b"{\"type\":\"");
+    out.write(kind.as_bytes());
+    out.write(b"\",\"object\":");
 }
 
-fn line(kind: &str, object: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(object.len() + 40);
-    begin_line(&mut out, kind);
-    out.extend_from_slice(object);
-    out.extend_from_slice(b"}\n");
-    out
+fn line(out: &mut Pieces, kind: &str, object: &[u8]) {
+    begin_line(out, kind);
+    out.write(object);
+    out.write(b"}\n");
 }
 
 /// The object with kind and apiVersion.

@@ -9,7 +9,6 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::Service;
 use super::guarded::{Guarded, Patience};
 use super::held;
+use super::places::{Places, Standing};
 use crate::auth::identify_certificate;
 use crate::{Inner, Limits};
 
@@ -30,8 +30,11 @@ const MAX_HEADERS: usize = 128;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// client-go runs all its watches over one connection.
-const MAX_STREAMS: u32 = 2048;
+/// client-go runs all its watches over one connection; as many as upstream allows. Each takes memory
+/// although nobody reads from it.
+const MAX_STREAMS: u32 = 256;
+/// The same for clients that have shown no certificate.
+const MAX_STREAMS_OF_STRANGERS: u32 = 128;
 
 /// Accepts connections until shutdown, then lets requests finish.
 pub(crate) async fn run(
@@ -42,7 +45,7 @@ pub(crate) async fn run(
 ) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(tls);
     let max_connections = inner.limits.connections;
-    let connections = Arc::new(Semaphore::new(max_connections));
+    let places = Places::new(max_connections);
     let tasks = TaskTracker::new();
     // Either the listener or the whole server ends; then its watches do, then its connections.
     let ending = inner.closing.child_token();
@@ -61,7 +64,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+        let Some(standing) = places.enter() else {
             tracing::warn!(max_connections, "too many connections; one is refused");
             continue;
         };
@@ -69,10 +72,10 @@ pub(crate) async fn run(
         let (ending, cut) = (ending.clone(), cut.clone());
         tasks.spawn(async move {
             tokio::select! {
-                () = connection(inner, acceptor, stream, ending) => {}
+                () = connection(inner, acceptor, stream, ending, &standing) => {}
+                () = standing.sent_away() => {}
                 () = cut.cancelled() => {}
             }
-            drop(permit);
         });
     }
     ending.cancel();
@@ -85,7 +88,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn builder(second: bool, limits: &Limits) -> Builder<TokioExecutor> {
+fn builder(second: bool, known: bool, limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -96,7 +99,7 @@ fn builder(second: bool, limits: &Limits) -> Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(if known { MAX_STREAMS } else { MAX_STREAMS_OF_STRANGERS })
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
@@ -108,6 +111,7 @@ async fn connection(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     ending: CancellationToken,
+    standing: &Arc<Standing>,
 ) {
     // Small answers and watch events must not wait for more data.
     let _ = stream.set_nodelay(true);
@@ -129,18 +133,23 @@ async fn connection(
         .peer_certificates()
         .and_then(|chain| chain.first())
         .and_then(|certificate| identify_certificate(certificate));
+    let known = identity.is_some();
+    if known {
+        standing.show_credentials();
+    }
     // The protocol is settled by now. Guessing it from the first bytes would mean to wait for
     // them, however long they take.
     let second = session.alpn_protocol() == Some(b"h2");
     let unread = Arc::new(held::Patience::new(limits.stall_timeout));
-    let service = Service::new(inner, identity, ending.clone()).patient(Arc::clone(&unread));
+    let service = Service::new(inner, identity, ending.clone())
+        .patient(Arc::clone(&unread), Arc::clone(standing));
     let service = TowerToHyperService::new(service);
     let patience = Patience {
         read: second.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
         write: limits.stall_timeout,
     };
     let stream = TokioIo::new(Guarded::new(stream, patience));
-    let builder = builder(second, &limits);
+    let builder = builder(second, known, &limits);
     let connection = builder.serve_connection(stream, service);
     tokio::pin!(connection);
     let mut draining = false;

@@ -237,6 +237,19 @@ impl Metrics {
             let (group, plural) = split(resource);
             let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{plural}\"}} {count}");
         }
+        let (used, limit) = store.used();
+        let name = "longshore_apiserver_store_bytes";
+        head(out, name, "gauge", "What the stored objects take of the limit, in bytes.");
+        let _ = writeln!(out, "{name} {used}");
+        let name = "longshore_apiserver_store_limit_bytes";
+        head(out, name, "gauge", "What the stored objects may take (--store-limit); 0: no limit.");
+        let _ = writeln!(out, "{name} {limit}");
+        let name = "longshore_apiserver_store_resource_bytes";
+        head(out, name, "gauge", "What the stored objects take, by group and resource.");
+        for (resource, bytes) in store.bytes() {
+            let (group, plural) = split(&resource);
+            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{plural}\"}} {bytes}");
+        }
         let name = "longshore_store_revision";
         head(out, name, "gauge", "Newest revision of the store.");
         let _ = writeln!(out, "{name} {}", store.revision());

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Core, DeleteOptions, MAX_ATTEMPTS, Part, Source, Target, WriteOptions, write_failed};
 use crate::error::{ApiResult, Cause, Status};
 use crate::patch::Patch;
-use crate::store::{Expect, Write, WriteError};
+use crate::store::{Expect, Room, Write, WriteError};
 
 impl Core {
     /// Binds a pod to a node.
@@ -36,6 +36,7 @@ impl Core {
                 managers: None,
                 delete: false,
                 guards: Vec::new(),
+                room: Room::Reserve,
             };
             match self.write(write).await {
                 Ok(_) => return Ok(()),

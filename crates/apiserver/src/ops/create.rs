@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::security::Admission;
 use super::update::{settle, whole};
 use super::{
-    Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
+    Core, MAX_ATTEMPTS, Outcome, Part, Target, WriteOptions, Written, decode, judge, write_failed,
 };
 use crate::access::Author;
 use crate::apply::FieldSet;
@@ -100,6 +100,7 @@ impl Core {
                 managers,
                 delete: false,
                 guards: guard.into_iter().collect(),
+                room: options.room(&resource.storage, Part::Main),
             };
             match self.write_kept(&mut write).await {
                 Ok(stored) => return Ok(Outcome::stored(stored, write, warnings)),

@@ -11,7 +11,7 @@ use super::update::is_finished;
 use super::{Core, MAX_ATTEMPTS, Target, Written, write_failed};
 use crate::clock::time_text;
 use crate::error::{ApiResult, Status};
-use crate::store::{Expect, Stored, Write, WriteError};
+use crate::store::{Expect, Room, Stored, Write, WriteError};
 
 /// Namespaces that the server itself needs.
 const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
@@ -97,7 +97,8 @@ impl Core {
     ) -> Result<Arc<Stored>, WriteError> {
         let expect = Expect::Revision(stored.revision);
         let key = target.key();
-        let write = Write { key, expect, object, managers: None, delete, guards: Vec::new() };
+        let (guards, room) = (Vec::new(), Room::Reserve);
+        let write = Write { key, expect, object, managers: None, delete, guards, room };
         self.write(write).await
     }
 

@@ -65,7 +65,7 @@ impl Kinds {
                         uid: uid.clone(),
                         spec: definition["spec"].clone(),
                         deleting,
-                        resources: crd::resources(definition, &end),
+                        resources: compile(definition, &end),
                         end,
                     }
                 }
@@ -84,4 +84,14 @@ impl Kinds {
         // Who watches a kind that is gone is told so by the end of the stream.
         before.values().for_each(|gone| gone.end.cancel());
     }
+}
+
+/// The kinds of a definition. Whatever is stored, the server starts, and its other kinds are served.
+fn compile(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resource>> {
+    let compiled = std::panic::AssertUnwindSafe(|| crd::resources(definition, end));
+    std::panic::catch_unwind(compiled).unwrap_or_else(|_| {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        tracing::error!(name, "the definition cannot be served; change or delete it");
+        Vec::new()
+    })
 }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::{Core, Target};
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Causes, Status};
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::store::{Page, Stored, Trimmed};
@@ -230,6 +230,6 @@ fn cut(
 }
 
 /// Judges list options that exclude each other.
-pub(crate) fn invalid_options(causes: Vec<Cause>) -> Status {
+pub(crate) fn invalid_options(causes: impl Into<Causes>) -> Status {
     Status::invalid_kind("meta.k8s.io", "ListOptions", "", causes)
 }

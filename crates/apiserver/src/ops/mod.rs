@@ -16,12 +16,12 @@ use serde_json::Value;
 
 use crate::access::Author;
 use crate::clock::Environment;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::metrics::Metrics;
 use crate::registry::codec;
 use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource, is_builtin_kind};
-use crate::store::{Expect, Key, Store, Stored, Write, WriteError};
+use crate::store::{Expect, Key, Room, Store, Stored, Write, WriteError};
 
 pub use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
@@ -130,12 +130,26 @@ pub struct WriteOptions<'a> {
     pub manager: &'a str,
     /// Whose rights the object itself is judged by; `None` for the server's own writes.
     pub author: Option<Author<'a>>,
+    /// Whether it comes from outside this process.
+    pub outside: bool,
+}
+
+impl WriteOptions<'_> {
+    /// What of the store's room a write may use.
+    fn room(self, resource: &str, part: Part) -> Room {
+        match resource {
+            "coordination.k8s.io/leases" => Room::Reserve,
+            "events" => Room::Spare,
+            _ if !self.outside || part != Part::Main => Room::Reserve,
+            _ => Room::Plain,
+        }
+    }
 }
 
 impl Default for WriteOptions<'_> {
     fn default() -> Self {
         let validation = FieldValidation::default();
-        Self { dry_run: false, validation, manager: "longshore", author: None }
+        Self { dry_run: false, validation, manager: "longshore", author: None, outside: false }
     }
 }
 
@@ -278,8 +292,13 @@ fn decode_with(
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, body, true)
-        .map_err(|fault| cannot_handle(resource, &resource.kind, &resource.explain(fault)))?;
+    let decoded =
+        codec::decode(&resource.codec, resource.quantities, body, true).map_err(|fault| {
+            if fault.too_large {
+                return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
+            }
+            cannot_handle(resource, &resource.kind, &resource.explain(fault))
+        })?;
     let found: Vec<String> = decoded
         .unknown
         .iter()
@@ -299,7 +318,7 @@ fn decode_with(
     }
 }
 
-fn judge(resource: &Resource, object: &Value, causes: Vec<Cause>) -> ApiResult<()> {
+fn judge(resource: &Resource, object: &Value, causes: Causes) -> ApiResult<()> {
     if causes.is_empty() {
         return Ok(());
     }
@@ -315,6 +334,7 @@ fn write_failed(error: &WriteError) -> Status {
         WriteError::Conflict(key) => {
             Status::too_many_requests(format!("too many writers of {key}, try again"), 1)
         }
+        WriteError::NoRoom { used, limit } => Status::store_full(*used, *limit),
         WriteError::Full(why) => Status::unavailable(why.clone()),
         WriteError::Failed(why) => Status::internal(why.clone()),
     }

@@ -17,7 +17,7 @@ use crate::extent::{check_extent, leaves_room, too_deep};
 use crate::field_manager;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
-use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
+use crate::store::{Expect, MANAGED_FIELDS, Parted, Room, Stored, Write, WriteError};
 use crate::words;
 
 /// Which part of the object a request may change.
@@ -192,8 +192,8 @@ impl Core {
         if is_finished(&new) {
             // Watchers see a removed object as it last was; the client sees what it made.
             let object = stored.value();
-            let write =
-                Write { key, expect, delete: true, object, managers: None, guards: Vec::new() };
+            let (guards, room) = (Vec::new(), Room::Reserve);
+            let write = Write { key, expect, delete: true, object, managers: None, guards, room };
             return match self.write(write).await {
                 Ok(_) => {
                     let written = Written::Dry(whole(new, managers)?);
@@ -203,8 +203,9 @@ impl Core {
                 Err(failed) => Err(write_failed(&failed)),
             };
         }
-        let mut write =
-            Write { key, expect, delete: false, object: new, managers, guards: Vec::new() };
+        let room = options.room(&target.resource.storage, part);
+        let guards = Vec::new();
+        let mut write = Write { key, expect, delete: false, object: new, managers, guards, room };
         match self.write_kept(&mut write).await {
             Ok(stored) => Ok(Some(Outcome::stored(stored, write, warnings))),
             // Look again: a stale version given by the client is found there.

@@ -7,11 +7,13 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
-use crate::extent::{MAX_BYTES, check_extent, text_len};
+use crate::extent::{MAX_BYTES, check_extent, check_parts, text_len};
 use crate::words;
 
 /// Steps of a JSON patch.
 const MAX_STEPS: usize = 10_000;
+/// List elements that the steps of a patch may move by adding and removing in front of them.
+const MAX_MOVED: usize = 100_000_000;
 
 /// A parsed patch.
 pub enum Patch {
@@ -35,6 +37,7 @@ impl Patch {
                 "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
             ))
         };
+        check_parts(body)?;
         let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
             serde_json::from_slice(body).map_err(|error| {
                 let why = words::json_fault(body).unwrap_or_else(|| error.to_string());
@@ -89,7 +92,7 @@ impl Patch {
     pub fn apply(&self, mut object: Value) -> ApiResult<Value> {
         match self {
             Self::Json(patch) => {
-                let mut copied = 0;
+                let (mut copied, mut moved) = (0, 0);
                 for step in patch.iter() {
                     if finds_nothing(step, &object) {
                         continue;
@@ -99,6 +102,10 @@ impl Patch {
                         if copied > MAX_BYTES {
                             return Err(Status::too_large(MAX_BYTES));
                         }
+                    }
+                    moved += moves(step, &object);
+                    if moved > MAX_MOVED {
+                        return Err(Status::too_many_moves(MAX_MOVED));
                     }
                     let step = as_the_go_server_reads(step, &object);
                     json_patch::patch(&mut object, std::slice::from_ref(step.as_ref()))
@@ -113,6 +120,23 @@ impl Patch {
             }
             Self::Strategic(patch) => strategic::apply(object, patch),
         }
+    }
+}
+
+/// How many list elements change their place.
+fn moves(step: &json_patch::PatchOperation, object: &Value) -> usize {
+    use json_patch::PatchOperation::{Add, Copy, Move, Remove, Replace, Test};
+    let behind = |path: &str| {
+        let Some((parent, index)) = path.rsplit_once('/') else { return 0 };
+        let list = object.pointer(parent).and_then(Value::as_array);
+        list.map_or(0, |list| list.len().saturating_sub(index.parse().unwrap_or(list.len())))
+    };
+    match step {
+        Add(step) => behind(step.path.as_str()),
+        Remove(step) => behind(step.path.as_str()),
+        Copy(step) => behind(step.path.as_str()),
+        Move(step) => behind(step.from.as_str()) + behind(step.path.as_str()),
+        Replace(_) | Test(_) => 0,
     }
 }
 
@@ -210,5 +234,23 @@ mod tests {
         assert_eq!(replace("/a/b", json!({"a": {"b": 2}})), Ok(json!({"a": {"b": 1}})));
         assert_eq!(replace("/a/b", json!({})), Err(422));
         assert_eq!(replace("/a/0", json!({"a": []})), Err(422));
+    }
+
+    #[test]
+    fn a_patch_that_moves_a_long_list_again_and_again_is_refused() {
+        let list = json!({"a": vec![0; 300_000]});
+        let short = json!({"op": "add", "path": "/a/0", "value": 1});
+        let short = Value::Array(vec![short; 5000]).to_string();
+        let short = Patch::parse("application/json-patch+json", short.as_bytes()).unwrap();
+        assert!(short.apply(json!({"a": []})).is_ok());
+        for step in [
+            json!({"op": "add", "path": "/a/0", "value": 1}),
+            json!({"op": "remove", "path": "/a/0"}),
+            json!({"op": "move", "from": "/a/0", "path": "/a/299998"}),
+        ] {
+            let body = Value::Array(vec![step; MAX_STEPS]).to_string();
+            let patch = Patch::parse("application/json-patch+json", body.as_bytes()).unwrap();
+            assert_eq!(patch.apply(list.clone()).unwrap_err().code, 413);
+        }
     }
 }

@@ -75,6 +75,8 @@ pub struct Undecodable {
     pub why: String,
     /// The object, when it is one of its types that does not fit.
     pub input: Option<Value>,
+    /// Whether it would be too large.
+    pub too_large: bool,
 }
 
 /// Runs the codec over an object; `defaults` fills in those that the codec itself knows.
@@ -87,14 +89,14 @@ pub fn decode(
     mut input: Value,
     defaults: bool,
 ) -> Result<Decoded, Undecodable> {
-    let plain = |why| Undecodable { why, input: None };
+    let plain = |why| Undecodable { why, input: None, too_large: false };
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
     }
     let codec = match codec {
         Codec::Typed(codec) => codec,
-        Codec::Custom(custom) => return custom.decode(input, defaults).map_err(plain),
+        Codec::Custom(custom) => return custom.decode(input, defaults),
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
@@ -102,7 +104,7 @@ pub fn decode(
     }
     let mut object = match codec(&input) {
         Ok(object) => object,
-        Err(why) => return Err(Undecodable { why, input: Some(input) }),
+        Err(why) => return Err(Undecodable { why, input: Some(input), too_large: false }),
     };
     if let Some(map) = object.as_object_mut() {
         map.remove("kind");
@@ -154,7 +156,7 @@ pub(crate) fn dropped(input: &Value, output: &Value, path: Place<'_>, unknown: &
                 match output.get(key) {
                     Some(kept) => dropped(value, kept, path, unknown),
                     None if value.is_null() => {}
-                    None => unknown.push(path.to_string()),
+                    None => path.tell(unknown),
                 }
             }
         }

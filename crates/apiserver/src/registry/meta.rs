@@ -1,14 +1,18 @@
 //! `metadata`: what the server sets, what clients may change, and what is valid.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::rules::text;
 use super::{Resource, names, shown, strategy::Generation};
 use crate::clock::Environment;
 use crate::crd::definition::CLEANUP;
-use crate::error::Cause;
+use crate::error::{Cause, Causes, brief};
 
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+/// Elements of a list that a refusal names.
+const MAX_NAMED: usize = 100;
 
 /// Fields that belong to the server; whatever a client sends in them is dropped.
 const SERVER_FIELDS: &[&str] = &[
@@ -74,9 +78,9 @@ pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
 }
 
 /// Judges the metadata of a new object.
-pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
+pub fn validate_create(object: &Value, resource: &Resource) -> Causes {
     let meta = &object["metadata"];
-    let mut causes = Vec::new();
+    let mut causes = Causes::new();
     let name = text(meta, "/name");
     let check = |name: &str| {
         if resource.traits().path_names {
@@ -107,18 +111,19 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Vec<Cause> {
 }
 
 /// Judges the metadata of a changed object.
-pub fn validate_update(new: &Value, old: &Value) -> Vec<Cause> {
+pub fn validate_update(new: &Value, old: &Value) -> Causes {
     let (new, old) = (&new["metadata"], &old["metadata"]);
-    let mut causes = Vec::new();
+    let mut causes = Causes::new();
     if !old["deletionTimestamp"].is_null() {
         let had = old["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
         let has = new["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
-        let added: Vec<String> =
-            has.iter().filter(|f| !had.contains(f)).map(Value::to_string).collect();
-        if !added.is_empty() {
+        let had: HashSet<&Value> = had.iter().collect();
+        let mut added = has.iter().filter(|f| !had.contains(f)).peekable();
+        if added.peek().is_some() {
+            let shown: Vec<String> = added.take(MAX_NAMED).map(brief).collect();
             let why = format!(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                added.join(", ")
+                shown.join(", ")
             );
             causes.push(Cause::forbidden("metadata.finalizers", &why));
         }
@@ -127,19 +132,23 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_common(meta: &Value, causes: &mut Vec<Cause>) {
+/// How much the annotations hold.
+fn annotation_bytes(meta: &Value) -> usize {
+    let all = meta["annotations"].as_object().into_iter().flatten();
+    all.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
+}
+
+fn validate_common(meta: &Value, causes: &mut Causes) {
     for (key, value) in meta["labels"].as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         causes.extend(Cause::each("metadata.labels", key, names::qualified(key)));
         causes.extend(Cause::each("metadata.labels", value, names::label_value(value)));
     }
-    let mut size = 0;
-    for (key, value) in meta["annotations"].as_object().into_iter().flatten() {
+    for key in meta["annotations"].as_object().into_iter().flatten().map(|(key, _)| key) {
         let problems = names::qualified(&key.to_lowercase());
         causes.extend(Cause::each("metadata.annotations", key, problems));
-        size += key.len() + value.as_str().map_or(0, str::len);
     }
-    if size > MAX_ANNOTATION_BYTES {
+    if annotation_bytes(meta) > MAX_ANNOTATION_BYTES {
         causes.push(Cause::too_long("metadata.annotations", MAX_ANNOTATION_BYTES));
     }
     for (i, finalizer) in meta["finalizers"].as_array().into_iter().flatten().enumerate() {
@@ -148,7 +157,7 @@ fn validate_common(meta: &Value, causes: &mut Vec<Cause>) {
     validate_owners(meta, causes);
 }
 
-fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) {
+fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Causes) {
     const SHORT: &[&str] = &["orphan", "foregroundDeletion", "kubernetes", CLEANUP];
     let name = finalizer.as_str().unwrap_or_default();
     let field = format!("metadata.finalizers[{index}]");
@@ -161,7 +170,7 @@ fn validate_finalizer(index: usize, finalizer: &Value, causes: &mut Vec<Cause>) 
     }
 }
 
-fn validate_owners(meta: &Value, causes: &mut Vec<Cause>) {
+fn validate_owners(meta: &Value, causes: &mut Causes) {
     let owners = meta["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
     for (i, owner) in owners.iter().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
@@ -193,7 +202,7 @@ fn validate_owners(meta: &Value, causes: &mut Vec<Cause>) {
             name(first),
             name(second)
         );
-        let all: Vec<String> = owners.iter().map(shown::owner).collect();
+        let all: Vec<String> = owners.iter().take(MAX_NAMED).map(shown::owner).collect();
         let shown = format!("[{}]", all.join(","));
         causes.push(Cause::invalid_shown("metadata.ownerReferences", &shown, &why));
     }

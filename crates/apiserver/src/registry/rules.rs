@@ -5,7 +5,7 @@ use serde_json::Value;
 use longshore_core::model::Quantity;
 
 use super::names;
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 
 /// A string field, empty when absent.
 pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
@@ -61,6 +61,20 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
+/// The value without what [`same`] takes for absent: of two that are the same this is equal.
+pub fn without_empty(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().map(|(key, value)| (key.clone(), without_empty(value)));
+            let kept: serde_json::Map<_, _> = kept.filter(|(_, value)| !value.is_null()).collect();
+            if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+        }
+        Value::Array(items) if items.is_empty() => Value::Null,
+        Value::Array(items) => items.iter().map(without_empty).collect(),
+        other => other.clone(),
+    }
+}
+
 /// The value of a field, null when absent.
 pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     static NULL: Value = Value::Null;
@@ -73,19 +87,19 @@ pub fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
 }
 
 /// A value must be one of a few; empty counts as missing unless allowed.
-pub fn one_of(causes: &mut Vec<Cause>, field: &str, value: &str, known: &[&str]) {
+pub fn one_of(causes: &mut Causes, field: &str, value: &str, known: &[&str]) {
     if !known.contains(&value) {
         causes.push(Cause::not_supported(field, value, known));
     }
 }
 
 /// An optional name must be a DNS subdomain.
-pub fn subdomain(causes: &mut Vec<Cause>, field: &str, value: &str) {
+pub fn subdomain(causes: &mut Causes, field: &str, value: &str) {
     causes.extend(Cause::each(field, value, names::subdomain(value)));
 }
 
 /// A CSI driver's name.
-pub fn driver_name(causes: &mut Vec<Cause>, field: &str, value: &str) {
+pub fn driver_name(causes: &mut Causes, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
         return;
@@ -97,7 +111,7 @@ pub fn driver_name(causes: &mut Vec<Cause>, field: &str, value: &str) {
 }
 
 /// A provisioner's name: qualified, and compared without case.
-pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
+pub fn provisioner(causes: &mut Causes, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
     } else {
@@ -109,7 +123,7 @@ pub fn provisioner(causes: &mut Vec<Cause>, field: &str, value: &str) {
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Access modes of volumes and claims; `missing` is said when there are none.
-pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value, field: &str, missing: &str) {
+pub fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &str) {
     let modes = items(spec, "/accessModes");
     if modes.is_empty() {
         causes.push(Cause::required(field, missing));
@@ -126,7 +140,7 @@ pub fn access_modes(causes: &mut Vec<Cause>, spec: &Value, field: &str, missing:
 }
 
 /// A label selector object.
-pub fn label_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
+pub fn label_selector(causes: &mut Causes, field: &str, selector: &Value) {
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         let field = format!("{field}.matchLabels");
         let value = value.as_str().unwrap_or_default();
@@ -164,7 +178,7 @@ pub fn label_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
 }
 
 /// A node selector: terms with expressions over node labels.
-pub fn node_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
+pub fn node_selector(causes: &mut Causes, field: &str, selector: &Value) {
     let terms = items(selector, "/nodeSelectorTerms");
     if terms.is_empty() {
         causes.push(Cause::required(
@@ -185,7 +199,7 @@ pub fn node_selector(causes: &mut Vec<Cause>, field: &str, selector: &Value) {
 }
 
 /// A requirement on a node's fields: only its name can be asked for.
-fn node_field(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
+fn node_field(causes: &mut Causes, field: &str, expression: &Value) {
     match text(expression, "/operator") {
         "In" | "NotIn" => {
             if items(expression, "/values").len() != 1 {
@@ -204,7 +218,7 @@ fn node_field(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
     }
 }
 
-fn node_expression(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
+fn node_expression(causes: &mut Causes, field: &str, expression: &Value) {
     let count = items(expression, "/values").len();
     let values = format!("{field}.values");
     match text(expression, "/operator") {
@@ -240,7 +254,7 @@ fn node_expression(causes: &mut Vec<Cause>, field: &str, expression: &Value) {
 }
 
 /// Parameters of classes: few, small, and with names.
-pub fn parameters(causes: &mut Vec<Cause>, parameters: &Value) {
+pub fn parameters(causes: &mut Causes, parameters: &Value) {
     const MAX_ENTRIES: usize = 512;
     const MAX_BYTES: usize = 256 * 1024;
     let Some(map) = parameters.as_object() else { return };
@@ -258,7 +272,7 @@ pub fn parameters(causes: &mut Vec<Cause>, parameters: &Value) {
 }
 
 /// One cause per field that changed although it may not.
-pub fn immutable(causes: &mut Vec<Cause>, new: &Value, old: &Value, fields: &[&str]) {
+pub fn immutable(causes: &mut Causes, new: &Value, old: &Value, fields: &[&str]) {
     for field in fields {
         let pointer = format!("/{}", field.replace('.', "/"));
         if !same(at(new, &pointer), at(old, &pointer)) {

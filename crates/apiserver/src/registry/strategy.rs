@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Registry;
 use super::rules::same;
 use crate::clock::Environment;
-use crate::error::{ApiResult, Cause};
+use crate::error::{ApiResult, Causes};
 use crate::store::Store;
 
 /// How `metadata.generation` is kept.
@@ -110,8 +110,8 @@ pub trait Strategy: Send + Sync + 'static {
     }
 
     /// Judges a new object.
-    fn validate_create(&self, _object: &Value) -> Vec<Cause> {
-        Vec::new()
+    fn validate_create(&self, _object: &Value) -> Causes {
+        Causes::new()
     }
 
     /// Readies a changed object; the status has been restored already.
@@ -126,7 +126,7 @@ pub trait Strategy: Send + Sync + 'static {
     }
 
     /// Judges a changed object.
-    fn validate_update(&self, new: &Value, _old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, _old: &Value) -> Causes {
         self.validate_create(new)
     }
 
@@ -134,8 +134,8 @@ pub trait Strategy: Send + Sync + 'static {
     fn prepare_status(&self, _new: &mut Value, _old: &Value, _cx: &Context<'_>) {}
 
     /// Judges a status change.
-    fn validate_status(&self, _new: &Value, _old: &Value) -> Vec<Cause> {
-        Vec::new()
+    fn validate_status(&self, _new: &Value, _old: &Value) -> Causes {
+        Causes::new()
     }
 
     /// Texts for the `Warning` header.

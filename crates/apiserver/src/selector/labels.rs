@@ -1,5 +1,7 @@
 //! Label selectors as they stand in query strings: `app=web,tier in (a,b),!old`.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::error::{ApiResult, Status};
 use crate::registry::names;
 
@@ -14,9 +16,61 @@ enum Requirement {
     Less(String, i64),
 }
 
-/// A parsed `labelSelector`.
+/// What is asked of one label, all requirements on it taken together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Labels(Vec<Requirement>);
+struct Asked {
+    must_be: bool,
+    must_not_be: bool,
+    one_of: Option<HashSet<String>>,
+    none_of: HashSet<String>,
+    greater: Option<i64>,
+    less: Option<i64>,
+}
+
+impl Asked {
+    fn add(&mut self, requirement: Requirement) {
+        match requirement {
+            Requirement::In(_, values) => {
+                self.must_be = true;
+                let values: HashSet<String> = values.into_iter().collect();
+                self.one_of = Some(match self.one_of.take() {
+                    Some(before) => before.into_iter().filter(|v| values.contains(v)).collect(),
+                    None => values,
+                });
+            }
+            Requirement::NotIn(_, values) => self.none_of.extend(values),
+            Requirement::Exists(_) => self.must_be = true,
+            Requirement::Absent(_) => self.must_not_be = true,
+            Requirement::Greater(_, than) => {
+                self.must_be = true;
+                self.greater = Some(self.greater.map_or(than, |before| before.max(than)));
+            }
+            Requirement::Less(_, than) => {
+                self.must_be = true;
+                self.less = Some(self.less.map_or(than, |before| before.min(than)));
+            }
+        }
+    }
+
+    /// Whether a value that is there will do.
+    fn takes(&self, value: &str) -> bool {
+        let number = number(Some(value));
+        !self.must_not_be
+            && self.one_of.as_ref().is_none_or(|values| values.contains(value))
+            && !self.none_of.contains(value)
+            && self.greater.is_none_or(|than| number.is_some_and(|n| n > than))
+            && self.less.is_none_or(|than| number.is_some_and(|n| n < than))
+    }
+}
+
+/// A parsed `labelSelector`. It is held against every object, and can be as long as a request line: what
+/// is asked is looked up by the labels that an object has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Labels {
+    asked: HashMap<String, Asked>,
+    /// How many labels must be there.
+    needed: usize,
+}
 
 impl Labels {
     /// Parses the selector.
@@ -24,27 +78,45 @@ impl Labels {
     /// # Errors
     /// 400 naming what could not be understood.
     pub fn parse(text: &str) -> ApiResult<Self> {
-        Parser { tokens: scan(text), at: 0 }.selector().map(Self).map_err(Status::bad_request)
+        let all = Parser { tokens: scan(text), at: 0 }.selector().map_err(Status::bad_request)?;
+        let mut asked: HashMap<String, Asked> = HashMap::new();
+        for requirement in all {
+            asked.entry(requirement.key().to_owned()).or_default().add(requirement);
+        }
+        let needed = asked.values().filter(|asked| asked.must_be).count();
+        Ok(Self { asked, needed })
     }
 
     /// Whether everything is selected.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.asked.is_empty()
     }
 
     /// Whether these labels are selected.
     pub fn matches(&self, labels: &[(String, String)]) -> bool {
-        let get = |key: &str| labels.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-        self.0.iter().all(|requirement| match requirement {
-            Requirement::In(key, values) => get(key).is_some_and(|v| values.iter().any(|x| x == v)),
-            Requirement::NotIn(key, values) => {
-                get(key).is_none_or(|v| values.iter().all(|x| x != v))
+        let mut found = 0;
+        for (key, value) in labels {
+            if let Some(asked) = self.asked.get(key) {
+                if !asked.takes(value) {
+                    return false;
+                }
+                found += usize::from(asked.must_be);
             }
-            Requirement::Exists(key) => get(key).is_some(),
-            Requirement::Absent(key) => get(key).is_none(),
-            Requirement::Greater(key, than) => number(get(key)).is_some_and(|n| n > *than),
-            Requirement::Less(key, than) => number(get(key)).is_some_and(|n| n < *than),
-        })
+        }
+        found == self.needed
+    }
+}
+
+impl Requirement {
+    fn key(&self) -> &str {
+        match self {
+            Self::In(key, _)
+            | Self::NotIn(key, _)
+            | Self::Exists(key)
+            | Self::Absent(key)
+            | Self::Greater(key, _)
+            | Self::Less(key, _) => key,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod journal;
 mod log;
 mod outline;
 mod parted;
+mod room;
 mod state;
 
 use std::collections::{BTreeSet, HashMap};
@@ -22,6 +23,8 @@ use tokio::sync::{oneshot, watch};
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
 pub use parted::{MANAGED_FIELDS, Parted};
+pub use room::Room;
+use room::Used;
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
 use state::{Draft, State};
 
@@ -69,6 +72,8 @@ pub struct Write {
     pub delete: bool,
     /// Other objects that must still be at these revisions, e.g. the namespace.
     pub guards: Vec<(Key, u64)>,
+    /// What of the room it may use.
+    pub room: Room,
 }
 
 /// Why a write did not happen.
@@ -77,6 +82,14 @@ pub enum WriteError {
     /// Something else was found than expected.
     #[error("{0} has changed")]
     Conflict(Key),
+    /// The objects take as much as they may. The write did not happen; one after it may.
+    #[error("the store holds {used} bytes, and {limit} are allowed")]
+    NoRoom {
+        /// What they take.
+        used: usize,
+        /// What they may take.
+        limit: usize,
+    },
     /// There was no room on disk. The write did not happen; one after it may.
     #[error("{0}")]
     Full(String),
@@ -100,6 +113,7 @@ struct Head {
     /// Set once the journal has failed; memory and disk may differ from then on.
     failed: Option<String>,
     lane: Lane,
+    used: Used,
 }
 
 /// Where writes go.
@@ -159,7 +173,8 @@ impl Store {
         } else {
             (Lane::Thread(Some(sender)), Some(journal))
         };
-        let head = Head { revision, overlay: HashMap::new(), failed: None, lane };
+        let used = Used::new(total(&state));
+        let head = Head { revision, overlay: HashMap::new(), failed: None, lane, used };
         let shared = Arc::new(Shared { head: Mutex::new(head), state: RwLock::new(state) });
         let writer = match thread_journal {
             None => None,
@@ -259,6 +274,22 @@ impl Store {
         self.shared.state.read().counts()
     }
 
+    /// Bounds what all objects may take; zero means no bound.
+    pub fn set_limit(&self, bytes: usize) {
+        self.shared.head.lock().used.set_limit(bytes);
+    }
+
+    /// What all objects take, and what they may take.
+    pub fn used(&self) -> (usize, usize) {
+        let head = self.shared.head.lock();
+        (head.used.bytes(), head.used.limit())
+    }
+
+    /// What the objects of each resource take.
+    pub fn bytes(&self) -> Vec<(Arc<str>, usize)> {
+        self.shared.state.read().bytes()
+    }
+
     /// Writes one object and waits until it is durable.
     ///
     /// # Errors
@@ -296,6 +327,14 @@ impl Store {
         let previous = self.check(head, write)?;
         let revision = head.revision + 1;
         let object = Arc::new(draft.store(&write.key, revision));
+        let before = previous.as_ref().map_or(0, |previous| previous.weight());
+        let after = if write.delete { 0 } else { object.weight() };
+        // What is going to be deleted has to be marked so first.
+        let marks = object.deleting && previous.as_ref().is_some_and(|previous| !previous.deleting);
+        if !marks && !head.used.fits(before, after, write.room) {
+            let (used, limit) = (head.used.bytes(), head.used.limit());
+            return Err(WriteError::NoRoom { used, limit });
+        }
         let change = if write.delete { Change::Delete } else { Change::Put };
         let event = Event { revision, key: write.key.clone(), change, object, previous };
         let (answer, receiver) = oneshot::channel();
@@ -328,6 +367,7 @@ impl Store {
             }
         }
         head.revision = revision;
+        head.used.replace(before, after);
         Ok(receiver)
     }
 
@@ -370,6 +410,11 @@ impl Store {
             tracing::error!("the store's writer thread panicked");
         }
     }
+}
+
+/// What all objects take.
+fn total(state: &State) -> usize {
+    state.bytes().into_iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// The writer thread: takes what has gathered, makes it durable, shows it, answers.
@@ -438,7 +483,9 @@ fn turn_away(
         // Writers queue under this lock, so nothing comes in between.
         batch.extend(queue.try_iter());
         head.overlay.clear();
-        head.revision = shared.state.read().revision();
+        let state = shared.state.read();
+        head.revision = state.revision();
+        head.used.reset(total(&state));
     }
     for pending in batch {
         let _ = pending.answer.send(Err(WriteError::Full(why.to_string())));

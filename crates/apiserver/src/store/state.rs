@@ -214,6 +214,12 @@ impl Stored {
         })
     }
 
+    /// What the object counts for: its text, and what else is kept of it.
+    pub fn weight(&self) -> usize {
+        const OVERHEAD: usize = 256;
+        OVERHEAD + self.body.len()
+    }
+
     /// The object as a tree.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.body).expect("stored text was written from a tree")
@@ -277,43 +283,51 @@ pub struct Page {
 
 /// Objects by namespace, then name.
 #[derive(Default)]
-struct Objects(BTreeMap<String, BTreeMap<String, Arc<Stored>>>);
+struct Objects {
+    spaces: BTreeMap<String, BTreeMap<String, Arc<Stored>>>,
+    /// What all of them take.
+    bytes: usize,
+}
 
 impl Objects {
     fn get(&self, namespace: &str, name: &str) -> Option<&Arc<Stored>> {
-        self.0.get(namespace)?.get(name)
+        self.spaces.get(namespace)?.get(name)
     }
 
     fn insert(&mut self, namespace: &str, name: &str, object: Arc<Stored>) {
-        if let Some(there) = self.0.get_mut(namespace).and_then(|names| names.get_mut(name)) {
+        self.bytes += object.weight();
+        if let Some(there) = self.spaces.get_mut(namespace).and_then(|names| names.get_mut(name)) {
+            self.bytes -= there.weight();
             *there = object;
             return;
         }
-        self.0.entry(namespace.to_owned()).or_default().insert(name.to_owned(), object);
+        self.spaces.entry(namespace.to_owned()).or_default().insert(name.to_owned(), object);
     }
 
     fn remove(&mut self, namespace: &str, name: &str) {
-        let Some(names) = self.0.get_mut(namespace) else { return };
-        names.remove(name);
+        let Some(names) = self.spaces.get_mut(namespace) else { return };
+        if let Some(gone) = names.remove(name) {
+            self.bytes -= gone.weight();
+        }
         if names.is_empty() {
-            self.0.remove(namespace);
+            self.spaces.remove(namespace);
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.spaces.is_empty()
     }
 
     fn len(&self) -> usize {
-        self.0.values().map(BTreeMap::len).sum()
+        self.spaces.values().map(BTreeMap::len).sum()
     }
 
     fn values(&self) -> impl Iterator<Item = &Arc<Stored>> {
-        self.0.values().flat_map(BTreeMap::values)
+        self.spaces.values().flat_map(BTreeMap::values)
     }
 
     fn of(&self, namespace: &str) -> impl Iterator<Item = &Arc<Stored>> {
-        self.0.get(namespace).into_iter().flat_map(BTreeMap::values)
+        self.spaces.get(namespace).into_iter().flat_map(BTreeMap::values)
     }
 }
 
@@ -559,6 +573,11 @@ impl State {
 
     pub(super) fn subscribe_all(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// What all objects take, by resource.
+    pub(super) fn bytes(&self) -> Vec<(Arc<str>, usize)> {
+        self.tables.iter().map(|(name, table)| (Arc::clone(name), table.objects.bytes)).collect()
     }
 
     pub(super) fn counts(&self) -> Vec<(Arc<str>, usize)> {

@@ -16,7 +16,15 @@ fn key(name: &str) -> Key {
 
 fn put(name: &str, expect: Expect, data: &str) -> Write {
     let object = json!({"metadata": {"name": name, "namespace": "ns"}, "data": {"k": data}});
-    Write { key: key(name), expect, object, managers: None, delete: false, guards: vec![] }
+    Write {
+        key: key(name),
+        expect,
+        object,
+        managers: None,
+        delete: false,
+        guards: vec![],
+        room: Room::Plain,
+    }
 }
 
 fn delete(name: &str, revision: u64) -> Write {
@@ -152,6 +160,7 @@ async fn history_is_bounded_by_its_size_too() {
         managers: None,
         delete: false,
         guards: vec![],
+        room: Room::Plain,
     };
     store.write(write).await.unwrap();
     for _ in 0..20 {
@@ -224,4 +233,24 @@ async fn concurrent_writers_lose_nothing_on_disk() {
     assert_eq!(store.events_after("configmaps", 159, 9).unwrap().0.len(), 1, "the log is history");
     assert!(store.events_after("configmaps", 1, 1).is_err(), "a snapshot has replaced the rest");
     store.close();
+}
+
+#[tokio::test]
+async fn a_full_store_refuses_what_grows_and_nothing_else() {
+    let store = store();
+    let body = "x".repeat(1000);
+    let first = store.write(put("a", Expect::Absent, &body)).await.unwrap();
+    let (used, _) = store.used();
+    assert_eq!(used, first.weight());
+    store.set_limit(used + used / 2);
+    let refused = store.write(put("b", Expect::Absent, &body)).await.unwrap_err();
+    assert!(matches!(refused, WriteError::NoRoom { .. }), "{refused}");
+    let grown = Write { room: Room::Reserve, ..put("b", Expect::Absent, &body) };
+    assert!(store.write(grown).await.is_err(), "the reserve is bounded too");
+    let smaller = store.write(put("a", Expect::Revision(first.revision), "x")).await.unwrap();
+    assert_eq!(store.used().0, smaller.weight());
+    store.write(put("b", Expect::Absent, &body)).await.unwrap();
+    store.write(delete("a", smaller.revision)).await.unwrap();
+    let by_resource: usize = store.bytes().into_iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(store.used().0, by_resource);
 }

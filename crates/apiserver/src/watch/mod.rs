@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::Status;
+use crate::http::pieces::{LARGE, Pieces};
 use crate::http::render::Renderer;
 use crate::metrics::EventCount;
 use crate::ops::ListOptions;
@@ -27,8 +28,6 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// Events rendered in one go.
 const MAX_CHUNK: usize = 256;
-/// No more are rendered in one go when they are this long.
-const CHUNK_BYTES: usize = 256 << 10;
 
 /// Where a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +70,8 @@ struct Watcher {
     next_bookmark: Instant,
     last_bookmark_sent: bool,
     finished: bool,
+    /// Rendered, not yet asked for.
+    pieces: Pieces,
 }
 
 /// Opens a watch; the stream ends by itself after the timeout.
@@ -107,6 +108,7 @@ pub fn open(
         initial,
         last_bookmark_sent: false,
         finished: false,
+        pieces: Pieces::default(),
     };
     futures::stream::unfold(watcher, |mut watcher| async move {
         let chunk = watcher.next().await?;
@@ -115,44 +117,43 @@ pub fn open(
 }
 
 impl Watcher {
-    /// The next piece of the stream, one or more whole events.
+    /// The next piece of the stream: whole events, or a part of a large one.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            if let Some(piece) = self.pieces.take() {
+                return Some(piece);
+            }
             if self.finished {
                 return None;
             }
-            if let Some(chunk) = self.initial_chunk() {
-                return Some(chunk);
+            if self.initial_chunk() {
+                continue;
             }
             match self.store.events_after(&self.resource.storage, self.position, MAX_CHUNK) {
                 Err(trimmed) => {
                     self.finished = true;
                     let why =
                         format!("too old resource version: {} ({})", self.position, trimmed.oldest);
-                    return Some(self.renderer.error_event(&Status::expired(why)));
+                    self.renderer.error_event(&mut self.pieces, &Status::expired(why));
+                    continue;
                 }
                 Ok((events, reached)) => {
-                    let chunk = self.render(&events, reached);
-                    if !chunk.is_empty() {
-                        return Some(chunk.into());
-                    }
+                    self.render(&events, reached);
                     if !events.is_empty() {
                         continue;
                     }
                 }
             }
-            if let Some(chunk) = self.wait().await {
-                return Some(chunk);
-            }
+            self.wait().await;
         }
     }
 
-    /// Sleeps until something happens; returns a bookmark when it is time for one.
-    async fn wait(&mut self) -> Option<Bytes> {
+    /// Sleeps until something happens; renders a bookmark when it is time for one.
+    async fn wait(&mut self) {
         let now = Instant::now();
         if now >= self.ends {
             self.finished = true;
-            return None;
+            return;
         }
         let last = self.ends - LAST_BOOKMARK.min(self.options.timeout);
         let mut wake = self.ends;
@@ -167,37 +168,36 @@ impl Watcher {
             result = self.changed.changed() => {
                 // The sender lives as long as the store, which we hold.
                 self.finished |= result.is_err();
-                None
             }
             () = tokio::time::sleep_until(wake) => self.bookmark_due(last),
         }
     }
 
-    fn bookmark_due(&mut self, last: Instant) -> Option<Bytes> {
+    fn bookmark_due(&mut self, last: Instant) {
         let now = Instant::now();
         if !self.options.bookmarks || now >= self.ends {
-            return None;
+            return;
         }
         let last_due = !self.last_bookmark_sent && now >= last;
         if !last_due && now < self.next_bookmark {
-            return None;
+            return;
         }
         self.last_bookmark_sent |= last_due;
         self.next_bookmark = now + BOOKMARK_EVERY;
-        Some(self.renderer.bookmark(self.position, false))
+        self.renderer.bookmark(&mut self.pieces, self.position, false);
     }
 
-    /// Current objects, then their end mark.
-    fn initial_chunk(&mut self) -> Option<Bytes> {
-        let objects = self.initial.as_mut()?;
-        let mut chunk = Vec::new();
+    /// Current objects, then their end mark; false when all of that was rendered before.
+    fn initial_chunk(&mut self) -> bool {
+        let Some(objects) = self.initial.as_mut() else { return false };
+        let chunk = &mut self.pieces;
         let mut count = 0;
         while count < MAX_CHUNK
-            && chunk.len() < CHUNK_BYTES
+            && chunk.len() < LARGE
             && let Some(object) = objects.pop_front()
         {
             if self.options.select.selects(&object, &self.resource) {
-                self.renderer.event(&mut chunk, "ADDED", &object);
+                self.renderer.event(chunk, "ADDED", &object);
                 count += 1;
             }
         }
@@ -207,18 +207,18 @@ impl Watcher {
             if self.options.bookmarks
                 && matches!(self.options.start, Start::Initial { mark_end: true })
             {
-                chunk.extend(self.renderer.bookmark(self.position, true));
+                self.renderer.bookmark(chunk, self.position, true);
             }
         }
-        (!chunk.is_empty()).then(|| chunk.into())
+        true
     }
 
     /// Renders events and moves on behind them; what would be too long waits for the next time.
-    fn render(&mut self, events: &[Arc<Event>], reached: u64) -> Vec<u8> {
-        let mut chunk = Vec::new();
+    fn render(&mut self, events: &[Arc<Event>], reached: u64) {
+        let chunk = &mut self.pieces;
         for event in events {
-            if chunk.len() >= CHUNK_BYTES {
-                return chunk;
+            if chunk.len() >= LARGE {
+                return;
             }
             self.position = event.revision;
             let elsewhere = self.namespace.as_ref().is_some_and(|ns| *ns != event.key.namespace);
@@ -230,20 +230,19 @@ impl Watcher {
             let now =
                 (event.change == Change::Put && selects(&event.object)).then_some(&event.object);
             match (before, now) {
-                (None, Some(object)) => self.renderer.event(&mut chunk, "ADDED", object),
-                (Some(_), Some(object)) => self.renderer.event(&mut chunk, "MODIFIED", object),
+                (None, Some(object)) => self.renderer.event(chunk, "ADDED", object),
+                (Some(_), Some(object)) => self.renderer.event(chunk, "MODIFIED", object),
                 (Some(_), None) if event.change == Change::Delete => {
-                    self.renderer.event(&mut chunk, "DELETED", &event.object);
+                    self.renderer.event(chunk, "DELETED", &event.object);
                 }
                 (Some(before), None) => {
-                    self.renderer.event(&mut chunk, "DELETED", &left(event, before));
+                    self.renderer.event(chunk, "DELETED", &left(event, before));
                 }
                 (None, None) => continue,
             }
             self.counted.add(1);
         }
         self.position = reached;
-        chunk
     }
 }
 

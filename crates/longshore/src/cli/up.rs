@@ -70,6 +70,11 @@ pub struct ServerFlags {
     /// How long events are kept after they were last written.
     #[arg(long, default_value = "1h", value_parser = values::positive_duration)]
     event_ttl: Duration,
+    /// What all stored objects may take together. When it is reached, creates and growing updates are
+    /// refused with 507 StoreFull; deletes pass, and leases, status and the loops of this process have a
+    /// tenth more. Events are refused a twentieth earlier. Zero means no limit.
+    #[arg(long, value_name = "BYTES", default_value = "128Mi", value_parser = values::bytes)]
+    store_limit: u64,
 }
 
 /// The embedded API server's place on disk and on the network.
@@ -130,12 +135,14 @@ impl TryFrom<ServerFlags> for Server {
             max_mutating_requests_inflight,
             request_timeout,
             event_ttl,
+            store_limit,
         } = flags;
         let limits = Limits {
             reads: max_requests_inflight,
             writes: max_mutating_requests_inflight,
             request_timeout,
             event_ttl,
+            store_bytes: usize::try_from(store_limit).unwrap_or(usize::MAX),
             ..Limits::default()
         };
         Ok(Self { data_dir: absolute("--data-dir", data_dir)?, listen, limits })

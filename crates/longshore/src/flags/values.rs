@@ -39,6 +39,16 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A number of bytes, as quantities are written: `128Mi`, `1G`, `500000`.
+///
+/// # Errors
+/// When the text is no quantity, or a negative one.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let expected = || "it is a number of bytes, for example 128Mi, 1G or 0".to_owned();
+    let quantity: longshore_core::model::Quantity = text.parse().map_err(|_| expected())?;
+    u64::try_from(quantity.bytes()).map_err(|_| expected())
+}
+
 /// An integer in Go's notation: decimal, `0x`, `0o` (or a leading `0`), `0b`, with `_` between digits.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 
 mod wire;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -69,6 +70,14 @@ fn parse_schema(text: &'static str) -> HashMap<&'static str, Vec<Column>> {
         .collect()
 }
 
+/// Messages of one body. A few bytes are a message, and each takes hundreds of them in memory.
+const MAX_MESSAGES: usize = 40_000;
+
+thread_local! {
+    /// Messages of the body that is being decoded.
+    static MESSAGES: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Decodes a body.
 ///
 /// # Errors
@@ -84,7 +93,13 @@ pub fn decode(body: &[u8]) -> Result<Value, String> {
     let (api_version, kind, raw) = open_envelope(envelope).map_err(cut)?;
     let message = message_of(&api_version, &kind)
         .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
-    let mut object = decode_message(message, raw, 0).map_err(cut)?;
+    MESSAGES.set(0);
+    let mut object = decode_message(message, raw, 0).map_err(|truncated| {
+        match MESSAGES.get() > MAX_MESSAGES {
+            true => format!("the object has more than {MAX_MESSAGES} parts"),
+            false => cut(truncated),
+        }
+    })?;
     object.insert("apiVersion".into(), json!(api_version));
     object.insert("kind".into(), json!(kind));
     Ok(Value::Object(object))
@@ -136,6 +151,10 @@ fn decode_message(
     bytes: &[u8],
     depth: usize,
 ) -> Result<Map<String, Value>, Truncated> {
+    MESSAGES.set(MESSAGES.get() + 1);
+    if MESSAGES.get() > MAX_MESSAGES {
+        return Err(Truncated);
+    }
     let mut out = Map::new();
     let Some(columns) = SCHEMA.get(message).filter(|_| depth < MAX_DEPTH) else {
         return Err(Truncated);

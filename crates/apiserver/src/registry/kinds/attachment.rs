@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::volume::{SOURCES, validate_csi};
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{access_modes, same, subdomain, text, unset};
 use crate::registry::strategy::{Context, Strategy, Traits};
@@ -24,8 +24,8 @@ impl Strategy for Attachment {
         object["status"] = json!({"attached": false});
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let spec = &object["spec"];
         let source = &spec["source"];
         validate_source(&mut causes, source);
@@ -39,7 +39,7 @@ impl Strategy for Attachment {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         if !same(&new["spec"], &old["spec"]) {
             causes.push(Cause::invalid("spec", &Value::Null, "field is immutable"));
@@ -47,8 +47,8 @@ impl Strategy for Attachment {
         causes
     }
 
-    fn validate_status(&self, new: &Value, _old: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_status(&self, new: &Value, _old: &Value) -> Causes {
+        let mut causes = Causes::new();
         let status = &new["status"];
         let size: usize = status["attachmentMetadata"]
             .as_object()
@@ -74,7 +74,7 @@ impl Strategy for Attachment {
     }
 }
 
-fn validate_attacher(causes: &mut Vec<Cause>, name: &str) {
+fn validate_attacher(causes: &mut Causes, name: &str) {
     const FIELD: &str = "spec.attacher";
     if name.is_empty() {
         causes.push(Cause::required(FIELD, ""));
@@ -85,7 +85,7 @@ fn validate_attacher(causes: &mut Vec<Cause>, name: &str) {
     }
 }
 
-fn validate_source(causes: &mut Vec<Cause>, source: &Value) {
+fn validate_source(causes: &mut Causes, source: &Value) {
     const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
     let (name, inline) = (&source["persistentVolumeName"], &source["inlineVolumeSpec"]);
     match (name.as_str(), inline.is_null()) {
@@ -100,7 +100,7 @@ fn validate_source(causes: &mut Vec<Cause>, source: &Value) {
     }
 }
 
-fn validate_inline(causes: &mut Vec<Cause>, inline: &Value) {
+fn validate_inline(causes: &mut Causes, inline: &Value) {
     const BASE: &str = "spec.source.inlineVolumeSpec";
     const WHY: &str = "may not be specified in the context of inline volumes";
     let field = |name: &str| format!("{BASE}.{name}");
@@ -108,7 +108,7 @@ fn validate_inline(causes: &mut Vec<Cause>, inline: &Value) {
         let value = &inline[name];
         !value.is_null() && *value != "" && (name != "capacity" || *value != json!({}))
     };
-    let forbid = |causes: &mut Vec<Cause>, name: &str, why: &str| {
+    let forbid = |causes: &mut Causes, name: &str, why: &str| {
         causes.push(Cause::forbidden(field(name), why));
     };
     for name in ["claimRef", "capacity"] {

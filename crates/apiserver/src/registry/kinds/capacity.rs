@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::rules::{immutable, label_selector, quantity, subdomain, text};
 use crate::registry::strategy::{Strategy, Traits};
 
@@ -14,8 +14,8 @@ impl Strategy for StorageCapacity {
         Traits { unconditional_update: false, ..Traits::PLAIN }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let class = text(object, "/storageClassName");
         subdomain(&mut causes, "storageClassName", class);
         if quantity(object, "/capacity").is_some_and(|q| q.is_negative()) {
@@ -28,7 +28,7 @@ impl Strategy for StorageCapacity {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         immutable(&mut causes, new, old, &["nodeTopology", "storageClassName"]);
         causes

@@ -9,7 +9,7 @@ use longshore_core::model::keys::annotations::{
 use longshore_core::model::keys::finalizers::PVC_PROTECTION;
 
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::registry::names;
 use crate::registry::rules::{
     access_modes, at, label_selector, one_of, quantity, same, set_default, subdomain, text, unset,
@@ -52,7 +52,7 @@ impl Strategy for Claim {
         Ok(())
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         validate(&object["spec"])
     }
 
@@ -64,13 +64,13 @@ impl Strategy for Claim {
         admit_resize(new, old, cx)
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = validate(&new["spec"]);
         causes.extend(validate_change(new, old));
         causes
     }
 
-    fn validate_status(&self, new: &Value, _old: &Value) -> Vec<Cause> {
+    fn validate_status(&self, new: &Value, _old: &Value) -> Causes {
         validate_resize_status(&new["status"])
     }
 
@@ -179,8 +179,8 @@ fn admit_resize(new: &Value, old: &Value, cx: &Context<'_>) -> ApiResult<()> {
     Ok(())
 }
 
-fn validate(spec: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
+fn validate(spec: &Value) -> Causes {
+    let mut causes = Causes::new();
     access_modes(&mut causes, spec, "spec.accessModes", "at least 1 access mode is required");
     match quantity(spec, "/resources/requests/storage") {
         None => causes.push(Cause::required("spec.resources[storage]", "")),
@@ -213,7 +213,7 @@ fn validate(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_source(causes: &mut Vec<Cause>, field: &str, source: &Value) {
+fn validate_source(causes: &mut Causes, field: &str, source: &Value) {
     if text(source, "/name").is_empty() {
         causes.push(Cause::required(format!("{field}.name"), ""));
     }
@@ -232,8 +232,8 @@ fn validate_source(causes: &mut Vec<Cause>, field: &str, source: &Value) {
 
 /// What may change: the binder's choice once, the class once, and for bound claims size and
 /// attributes class.
-fn validate_change(new: &Value, old: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
+fn validate_change(new: &Value, old: &Value) -> Causes {
+    let mut causes = Causes::new();
     let bound = text(old, "/status/phase") == "Bound";
     let (new_spec, old_spec) = (&new["spec"], &old["spec"]);
     // What may change is made equal, each time on the side that a person would expect to see.
@@ -272,7 +272,7 @@ fn validate_change(new: &Value, old: &Value) -> Vec<Cause> {
 }
 
 /// A request may shrink only while it stays above what the volume already has.
-fn validate_shrink(causes: &mut Vec<Cause>, new: &Value, old: &Value) {
+fn validate_shrink(causes: &mut Causes, new: &Value, old: &Value) {
     let (Some(wanted), Some(had)) = (quantity(new, REQUEST), quantity(old, REQUEST)) else {
         return;
     };
@@ -284,7 +284,7 @@ fn validate_shrink(causes: &mut Vec<Cause>, new: &Value, old: &Value) {
 }
 
 /// Once a class was applied to the volume, the claim always names one.
-fn validate_attributes_change(causes: &mut Vec<Cause>, new: &Value, old: &Value) {
+fn validate_attributes_change(causes: &mut Causes, new: &Value, old: &Value) {
     let applied = !text(old, "/status/currentVolumeAttributesClassName").is_empty();
     let changed = text(old, "/spec/volumeAttributesClassName")
         != text(new, "/spec/volumeAttributesClassName");
@@ -295,7 +295,7 @@ fn validate_attributes_change(causes: &mut Vec<Cause>, new: &Value, old: &Value)
 }
 
 /// The old class annotation may only move its value into the field.
-fn validate_beta_class(causes: &mut Vec<Cause>, new: &Value, old: &Value) {
+fn validate_beta_class(causes: &mut Causes, new: &Value, old: &Value) {
     let get = |claim: &Value| claim["metadata"]["annotations"][BETA_STORAGE_CLASS].clone();
     let (is, was) = (get(new), get(old));
     let moved = is.is_null() && was == new["spec"]["storageClassName"];
@@ -305,7 +305,7 @@ fn validate_beta_class(causes: &mut Vec<Cause>, new: &Value, old: &Value) {
     }
 }
 
-fn validate_resize_status(status: &Value) -> Vec<Cause> {
+fn validate_resize_status(status: &Value) -> Causes {
     const KNOWN: &[&str] = &[
         "ControllerResizeInProgress",
         "ControllerResizeInfeasible",
@@ -313,7 +313,7 @@ fn validate_resize_status(status: &Value) -> Vec<Cause> {
         "NodeResizeInProgress",
         "NodeResizeInfeasible",
     ];
-    let mut causes = Vec::new();
+    let mut causes = Causes::new();
     for (key, value) in status["allocatedResourceStatuses"].as_object().into_iter().flatten() {
         let field = format!("status.allocatedResourceStatuses[{key}]");
         if key != "storage" && !(key.contains('/') && names::is_qualified_name(key)) {

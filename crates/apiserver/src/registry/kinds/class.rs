@@ -1,14 +1,16 @@
 //! `StorageClass` and `VolumeAttributesClass`.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use longshore_core::model::keys::finalizers::VAC_PROTECTION;
 
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause};
+use crate::error::{ApiResult, Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{
-    immutable, items, one_of, parameters, provisioner, same, set_default, text,
+    immutable, items, one_of, parameters, provisioner, same, set_default, text, without_empty,
 };
 use crate::registry::strategy::{Context, Strategy, Traits};
 
@@ -25,8 +27,8 @@ impl Strategy for StorageClass {
         set_default(object, "volumeBindingMode", "Immediate");
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         provisioner(&mut causes, "provisioner", text(object, "/provisioner"));
         parameters(&mut causes, &object["parameters"]);
         one_of(&mut causes, "reclaimPolicy", text(object, "/reclaimPolicy"), &["Delete", "Retain"]);
@@ -36,7 +38,7 @@ impl Strategy for StorageClass {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         let fields = ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"];
         immutable(&mut causes, new, old, &fields);
@@ -44,10 +46,11 @@ impl Strategy for StorageClass {
     }
 }
 
-fn validate_topologies(causes: &mut Vec<Cause>, object: &Value) {
-    let terms = items(object, "/allowedTopologies");
-    for (t, term) in terms.iter().enumerate() {
+fn validate_topologies(causes: &mut Causes, object: &Value) {
+    let mut terms = HashSet::new();
+    for (t, term) in items(object, "/allowedTopologies").iter().enumerate() {
         let expressions = items(term, "/matchLabelExpressions");
+        let mut keys = HashSet::new();
         for (e, expression) in expressions.iter().enumerate() {
             let field = format!("allowedTopologies[{t}].matchLabelExpressions[{e}]");
             let key = text(expression, "/key");
@@ -56,17 +59,18 @@ fn validate_topologies(causes: &mut Vec<Cause>, object: &Value) {
             if values.is_empty() {
                 causes.push(Cause::required(format!("{field}.values"), ""));
             }
+            let mut seen = HashSet::new();
             for (v, value) in values.iter().enumerate() {
-                if values[..v].contains(value) {
+                if !seen.insert(value) {
                     causes.push(Cause::duplicate(format!("{field}.values[{v}]"), value));
                 }
             }
-            if expressions[..e].iter().any(|other| other["key"] == expression["key"]) {
+            if !keys.insert(&expression["key"]) {
                 causes.push(Cause::duplicate(format!("{field}.key"), &expression["key"]));
             }
         }
         // A term without expressions is like every other that is not there.
-        if expressions.is_empty() || terms[..t].iter().any(|other| same(other, term)) {
+        if !terms.insert(without_empty(term)) || expressions.is_empty() {
             let field = format!("allowedTopologies[{t}].matchLabelExpressions");
             causes.push(Cause::duplicate(field, &json!("")));
         }
@@ -86,8 +90,8 @@ impl Strategy for AttributesClass {
         Ok(())
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         provisioner(&mut causes, "driverName", text(object, "/driverName"));
         if object["parameters"].as_object().is_none_or(serde_json::Map::is_empty) {
             causes.push(Cause::required("parameters", "must contain at least one key/value pair"));
@@ -96,7 +100,7 @@ impl Strategy for AttributesClass {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         for field in ["driverName", "parameters"] {
             if !same(&new[field], &old[field]) {

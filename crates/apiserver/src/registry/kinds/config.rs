@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{same, set_default, text};
 use crate::registry::strategy::Strategy;
@@ -14,7 +14,7 @@ use crate::words::json_fault;
 const MAX_BYTES: usize = 1024 * 1024;
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-fn validate_keys(causes: &mut Vec<Cause>, object: &Value, field: &str) -> usize {
+fn validate_keys(causes: &mut Causes, object: &Value, field: &str) -> usize {
     let mut size = 0;
     for (key, value) in object[field].as_object().into_iter().flatten() {
         causes.extend(Cause::each(&format!("{field}[{key}]"), key, names::config_key(key)));
@@ -23,7 +23,7 @@ fn validate_keys(causes: &mut Vec<Cause>, object: &Value, field: &str) -> usize 
     size
 }
 
-fn validate_frozen(causes: &mut Vec<Cause>, new: &Value, old: &Value, fields: &[&str]) {
+fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fields: &[&str]) {
     const WHY: &str = "field is immutable when `immutable` is set";
     if old["immutable"] != true {
         return;
@@ -42,8 +42,8 @@ fn validate_frozen(causes: &mut Vec<Cause>, new: &Value, old: &Value, fields: &[
 pub struct ConfigMap;
 
 impl Strategy for ConfigMap {
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let size = validate_keys(&mut causes, object, "data")
             + validate_keys(&mut causes, object, "binaryData");
         for key in object["data"].as_object().into_iter().flatten().map(|(k, _)| k) {
@@ -58,8 +58,8 @@ impl Strategy for ConfigMap {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
+        let mut causes = Causes::new();
         validate_frozen(&mut causes, new, old, &["data", "binaryData"]);
         causes.extend(self.validate_create(new));
         causes
@@ -81,8 +81,8 @@ impl Strategy for Secret {
         }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         if validate_keys(&mut causes, object, "data") > MAX_BYTES / 3 * 4 {
             causes.push(Cause::too_long("data", MAX_BYTES));
         }
@@ -119,8 +119,8 @@ impl Strategy for Secret {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
+        let mut causes = Causes::new();
         if new["type"] != old["type"] {
             causes.push(Cause::invalid("type", &new["type"], "field is immutable"));
         }

@@ -1,8 +1,10 @@
 //! `CSIDriver`.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::rules::{items, one_of, same, set_default, text};
 use crate::registry::strategy::{Generation, Strategy, Traits};
 
@@ -41,8 +43,8 @@ impl Strategy for CsiDriver {
         }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let spec = &object["spec"];
         let policies = ["File", "None", "ReadWriteOnceWithFSType"];
         one_of(&mut causes, "spec.fsGroupPolicy", text(spec, "/fsGroupPolicy"), &policies);
@@ -65,7 +67,7 @@ impl Strategy for CsiDriver {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         let (new, old) = (&new["spec"], &old["spec"]);
         // `attachedRequired` is upstream's spelling of the field in this one error.
@@ -89,10 +91,10 @@ impl Strategy for CsiDriver {
     }
 }
 
-fn validate_tokens(causes: &mut Vec<Cause>, spec: &Value) {
-    let requests = items(spec, "/tokenRequests");
-    for (i, request) in requests.iter().enumerate() {
-        if requests[..i].iter().any(|other| other["audience"] == request["audience"]) {
+fn validate_tokens(causes: &mut Causes, spec: &Value) {
+    let mut audiences = HashSet::new();
+    for (i, request) in items(spec, "/tokenRequests").iter().enumerate() {
+        if !audiences.insert(&request["audience"]) {
             let field = format!("spec.tokenRequests[{i}].audience");
             causes.push(Cause::duplicate(field, &request["audience"]));
         }

@@ -1,8 +1,10 @@
 //! `CSINode`.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{driver_name, items, same, text};
 use crate::registry::shown;
@@ -18,22 +20,26 @@ impl Strategy for CsiNode {
         Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
-        let drivers = items(object, "/spec/drivers");
-        for (i, driver) in drivers.iter().enumerate() {
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
+        let mut seen = HashSet::new();
+        for (i, driver) in items(object, "/spec/drivers").iter().enumerate() {
             validate_driver(&mut causes, &format!("spec.drivers[{i}]"), driver);
-            if drivers[..i].iter().any(|other| other["name"] == driver["name"]) {
+            if !seen.insert(&driver["name"]) {
                 causes.push(Cause::duplicate(format!("spec.drivers[{i}].name"), &driver["name"]));
             }
         }
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
+        let mut named: HashMap<&Value, &Value> = HashMap::new();
+        for driver in items(new, "/spec/drivers") {
+            named.entry(&driver["name"]).or_insert(driver);
+        }
         for was in items(old, "/spec/drivers") {
-            let is = items(new, "/spec/drivers").iter().find(|d| d["name"] == was["name"]);
+            let is = named.get(&was["name"]).copied();
             let changed = is.is_some_and(|is| {
                 ["nodeID", "topologyKeys"].iter().any(|field| !same(&is[*field], &was[*field]))
             });
@@ -49,7 +55,7 @@ impl Strategy for CsiNode {
     }
 }
 
-fn validate_driver(causes: &mut Vec<Cause>, field: &str, driver: &Value) {
+fn validate_driver(causes: &mut Causes, field: &str, driver: &Value) {
     driver_name(causes, &format!("{field}.name"), text(driver, "/name"));
     match text(driver, "/nodeID") {
         "" => causes.push(Cause::required(format!("{field}.nodeID"), "")),
@@ -64,14 +70,14 @@ fn validate_driver(causes: &mut Vec<Cause>, field: &str, driver: &Value) {
         let field = format!("{field}.allocatable.count");
         causes.push(Cause::invalid(field, count, "must be greater than or equal to 0"));
     }
-    let keys = items(driver, "/topologyKeys");
-    for (i, key) in keys.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for key in items(driver, "/topologyKeys") {
         let name = key.as_str().unwrap_or_default();
         if name.is_empty() {
             causes.push(Cause::required(field, ""));
         }
         causes.extend(Cause::each(field, name, names::qualified(name)));
-        if keys[..i].contains(key) {
+        if !seen.insert(key) {
             causes.push(Cause::duplicate(field, key));
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{same, text};
 use crate::registry::strategy::{Strategy, Traits};
@@ -52,7 +52,7 @@ pub fn store(object: Value) -> Value {
 }
 
 /// Objects of the cluster report in `default`, others in their own namespace.
-fn validate_namespace(causes: &mut Vec<Cause>, event: &Value, field: &str) {
+fn validate_namespace(causes: &mut Causes, event: &Value, field: &str) {
     let namespace = text(event, "/metadata/namespace");
     let about = text(&event[field], "/namespace");
     let fits = if about.is_empty() { namespace == "default" } else { about == namespace };
@@ -82,15 +82,15 @@ impl Strategy for CoreEvent {
         }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         validate_namespace(&mut causes, object, "involvedObject");
         causes
     }
 }
 
 /// Who reports what; errors name the fields as they are stored.
-fn validate_report(causes: &mut Vec<Cause>, event: &Value) {
+fn validate_report(causes: &mut Causes, event: &Value) {
     let controller = text(event, "/reportingController");
     if controller.is_empty() {
         causes.push(Cause::required("reportingController", ""));
@@ -121,8 +121,8 @@ impl Strategy for Event {
         Traits { create_on_update: true, ..Traits::PLAIN }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         if object["eventTime"].is_null() {
             causes.push(Cause::required("eventTime", ""));
         } else {
@@ -145,8 +145,8 @@ impl Strategy for Event {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
+        let mut causes = Causes::new();
         let fields: Vec<&String> =
             [new, old].into_iter().filter_map(Value::as_object).flat_map(Map::keys).collect();
         for field in fields {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::codec::typed;
 use crate::registry::strategy::{Strategy, Traits};
 use crate::words::time_fault;
@@ -26,8 +26,8 @@ impl Strategy for Lease {
         Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let (seconds, count) =
             (&object["spec"]["leaseDurationSeconds"], &object["spec"]["leaseTransitions"]);
         if seconds.as_i64().is_some_and(|seconds| seconds <= 0) {

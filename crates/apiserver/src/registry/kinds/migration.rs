@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{same, text};
 use crate::registry::strategy::{Context, Strategy, Traits};
@@ -19,10 +19,10 @@ impl Strategy for Migration {
         object["status"] = json!({});
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         let resource = &object["spec"]["resource"];
         let (name, group) = (text(resource, "/resource"), text(resource, "/group"));
-        let mut causes = Vec::new();
+        let mut causes = Causes::new();
         if name.is_empty() {
             causes
                 .push(Cause::required("spec.resource.resource", "resource is required to be set"));
@@ -35,7 +35,7 @@ impl Strategy for Migration {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         if !same(&new["spec"], &old["spec"]) {
             let shown = format!("{{\"Resource\":{}}}", new["spec"]["resource"]);

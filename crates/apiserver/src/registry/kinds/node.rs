@@ -1,8 +1,10 @@
 //! `Node`.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{items, one_of, set_default, text};
 use crate::registry::shown;
@@ -40,8 +42,9 @@ impl Strategy for Node {
         set_default(status, "nodeInfo", info);
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
+        let mut seen = HashSet::new();
         for (i, taint) in items(object, "/spec/taints").iter().enumerate() {
             let field = format!("metadata.taints[{i}]");
             let (key, value) = (text(taint, "/key"), text(taint, "/value"));
@@ -54,8 +57,7 @@ impl Strategy for Node {
                     one_of(&mut causes, &format!("{field}.effect"), effect, &effects);
                 }
             }
-            let before = &items(object, "/spec/taints")[..i];
-            if before.iter().any(|o| o["key"] == taint["key"] && o["effect"] == taint["effect"]) {
+            if !seen.insert((&taint["key"], &taint["effect"])) {
                 let why = "taints must be unique by key and effect pair";
                 let shown = shown::compact(shown::TAINT, taint);
                 causes.push(Cause::duplicate_shown(field, &shown, why));
@@ -64,7 +66,7 @@ impl Strategy for Node {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         let was = text(old, "/spec/providerID");
         if !was.is_empty() && was != text(new, "/spec/providerID") {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{one_of, text, unset};
 
@@ -44,7 +44,7 @@ pub fn warnings(spec: &Value) -> impl Iterator<Item = String> {
 }
 
 /// Judges a source by its name.
-pub fn validate(causes: &mut Vec<Cause>, source: &str, spec: &Value) {
+pub fn validate(causes: &mut Causes, source: &str, spec: &Value) {
     let field = match source {
         // Upstream has another name for it here.
         "gcePersistentDisk" => "spec.persistentDisk".to_owned(),
@@ -78,13 +78,13 @@ pub fn validate(causes: &mut Vec<Cause>, source: &str, spec: &Value) {
     }
 }
 
-fn within(causes: &mut Vec<Cause>, field: &str, value: &Value, why: &str) {
+fn within(causes: &mut Causes, field: &str, value: &Value, why: &str) {
     if value.as_i64().is_some_and(|number| !(0..=255).contains(&number)) {
         causes.push(Cause::invalid(field, value, why));
     }
 }
 
-fn secret(causes: &mut Vec<Cause>, field: &str, reference: &Value, parts: &[&str]) {
+fn secret(causes: &mut Causes, field: &str, reference: &Value, parts: &[&str]) {
     if !reference.is_object() {
         return;
     }
@@ -93,7 +93,7 @@ fn secret(causes: &mut Vec<Cause>, field: &str, reference: &Value, parts: &[&str
     }
 }
 
-fn glusterfs(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
+fn glusterfs(causes: &mut Causes, field: &str, spec: &Value) {
     let namespace = &spec["endpointsNamespace"];
     if namespace.as_str().is_some_and(|name| !names::label(name).is_empty()) {
         let why = "if the endpointnamespace is set, it must be a valid namespace name";
@@ -102,7 +102,7 @@ fn glusterfs(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
 }
 
 /// A device behind fibre channel: found by target and number, or by name.
-fn fc(causes: &mut Vec<Cause>, field: &str, fc: &Value) {
+fn fc(causes: &mut Causes, field: &str, fc: &Value) {
     let some = |name: &str| fc[name].as_array().is_some_and(|list| !list.is_empty());
     let targets = format!("{field}.targetWWNs");
     match (some("targetWWNs"), some("wwids")) {
@@ -124,7 +124,7 @@ fn fc(causes: &mut Vec<Cause>, field: &str, fc: &Value) {
     }
 }
 
-fn flocker(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
+fn flocker(causes: &mut Causes, field: &str, spec: &Value) {
     let (name, uuid) = (text(spec, "/datasetName"), text(spec, "/datasetUUID"));
     if name.is_empty() && uuid.is_empty() {
         causes.push(Cause::required(field, "one of datasetName and datasetUUID is required"));
@@ -139,7 +139,7 @@ fn flocker(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
     }
 }
 
-fn iscsi(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
+fn iscsi(causes: &mut Causes, field: &str, spec: &Value) {
     let why = "must be valid format";
     for (part, shown) in [("iqn", "iqn"), ("initiatorName", "initiatorname")] {
         let name = text(spec, &format!("/{part}"));
@@ -176,7 +176,7 @@ fn is_qualified(name: &str) -> bool {
     dated && owner.starts_with('.') && owner.len() > 1
 }
 
-fn quobyte(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
+fn quobyte(causes: &mut Causes, field: &str, spec: &Value) {
     let why = "must be a host:port pair or multiple pairs separated by commas";
     let registry = text(spec, "/registry");
     if registry.is_empty() {
@@ -190,7 +190,7 @@ fn quobyte(causes: &mut Vec<Cause>, field: &str, spec: &Value) {
 }
 
 /// The parts of an Azure disk that have few values.
-fn azure_disk(causes: &mut Vec<Cause>, field: &str, disk: &Value) {
+fn azure_disk(causes: &mut Causes, field: &str, disk: &Value) {
     const CACHING: &[&str] = &["None", "ReadOnly", "ReadWrite"];
     const KINDS: &[&str] = &["Dedicated", "Managed", "Shared"];
     const MANAGED: &str = "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}";
@@ -262,7 +262,7 @@ mod tests {
             ("vsphereVolume", json!({"volumePath": "v"}), vec![]),
         ];
         for (source, spec, wanted) in rows {
-            let mut causes = Vec::new();
+            let mut causes = Causes::new();
             validate(&mut causes, source, &spec);
             let found: Vec<String> =
                 causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();

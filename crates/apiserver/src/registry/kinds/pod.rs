@@ -1,9 +1,11 @@
 //! `Pod`.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::pod_spec;
-use crate::error::{ApiResult, Cause, Status};
+use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::registry::names;
 use crate::registry::rules::{items, one_of, same, set_default, text, unset};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
@@ -112,7 +114,7 @@ impl Strategy for Pod {
         Ok(())
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = validate(object);
         if !items(object, "/spec/ephemeralContainers").is_empty() {
             causes.push(Cause::forbidden("spec.ephemeralContainers", "cannot be set on create"));
@@ -120,7 +122,7 @@ impl Strategy for Pod {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = validate(new);
         let mut allowed = new["spec"].clone();
         let old_spec = &old["spec"];
@@ -132,8 +134,8 @@ impl Strategy for Pod {
             }
         }
         allowed["activeDeadlineSeconds"] = old_spec["activeDeadlineSeconds"].clone();
-        let kept = items(old_spec, "/tolerations").iter();
-        if kept.clone().all(|t| items(&allowed, "/tolerations").contains(t)) {
+        let tolerated: HashSet<&Value> = items(&allowed, "/tolerations").iter().collect();
+        if items(old_spec, "/tolerations").iter().all(|t| tolerated.contains(t)) {
             allowed["tolerations"] = old_spec["tolerations"].clone();
         }
         let was_negative =
@@ -153,22 +155,22 @@ impl Strategy for Pod {
 }
 
 /// Judges what holds for new and for changed pods.
-fn validate(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
+fn validate(object: &Value) -> Causes {
+    let mut causes = Causes::new();
     let spec = &object["spec"];
     validate_volumes(&mut causes, spec);
     if items(spec, "/containers").is_empty() {
         causes.push(Cause::required("spec.containers", ""));
     }
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
+    let volumes = items(spec, "/volumes").iter().map(|volume| &volume["name"]).collect();
     for list in ["containers", "initContainers"] {
         for (i, container) in items(spec, &format!("/{list}")).iter().enumerate() {
             let field = format!("spec.{list}[{i}]");
-            validate_container(&mut causes, &field, container, spec);
-            if seen.contains(&&container["name"]) {
+            validate_container(&mut causes, &field, container, &volumes);
+            if !seen.insert(&container["name"]) {
                 causes.push(Cause::duplicate(format!("{field}.name"), &container["name"]));
             }
-            seen.push(&container["name"]);
         }
     }
     let policies = ["Always", "OnFailure", "Never"];
@@ -291,16 +293,17 @@ fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
-    let volumes = items(spec, "/volumes");
-    for (i, volume) in volumes.iter().enumerate() {
+fn validate_volumes(causes: &mut Causes, spec: &Value) {
+    let mut seen = HashSet::new();
+    for (i, volume) in items(spec, "/volumes").iter().enumerate() {
+        let repeated = !seen.insert(&volume["name"]);
         let field = format!("spec.volumes[{i}]");
         match text(volume, "/name") {
             "" => causes.push(Cause::required(format!("{field}.name"), "")),
             name if !names::label(name).is_empty() => {
                 causes.extend(Cause::each(&format!("{field}.name"), name, names::label(name)));
             }
-            _ if volumes[..i].iter().any(|other| other["name"] == volume["name"]) => {
+            _ if repeated => {
                 causes.push(Cause::duplicate(format!("{field}.name"), &volume["name"]));
             }
             _ => {}
@@ -317,27 +320,32 @@ fn validate_volumes(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Value, spec: &Value) {
+fn validate_container(
+    causes: &mut Causes,
+    field: &str,
+    container: &Value,
+    volumes: &HashSet<&Value>,
+) {
     match text(container, "/name") {
         "" => causes.push(Cause::required(format!("{field}.name"), "")),
         name => causes.extend(Cause::each(&format!("{field}.name"), name, names::label(name))),
     }
     pod_spec::validate_container(causes, field, container);
-    let known = |name: &Value| items(spec, "/volumes").iter().any(|v| v["name"] == *name);
     for (list, path) in [("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")] {
-        let mounts = items(container, &format!("/{list}"));
-        for (i, mount) in mounts.iter().enumerate() {
+        let mut paths = HashSet::new();
+        for (i, mount) in items(container, &format!("/{list}")).iter().enumerate() {
+            let repeated = !paths.insert(&mount[path]);
             pod_spec::validate_mount(causes, &format!("{field}.{list}"), mount);
             let field = format!("{field}.{list}[{i}]");
             if text(mount, "/name").is_empty() {
                 causes.push(Cause::required(format!("{field}.name"), ""));
             }
-            if !known(&mount["name"]) {
+            if !volumes.contains(&mount["name"]) {
                 causes.push(Cause::not_found(format!("{field}.name"), &mount["name"]));
             }
             if text(mount, &format!("/{path}")).is_empty() {
                 causes.push(Cause::required(format!("{field}.{path}"), ""));
-            } else if mounts[..i].iter().any(|other| other[path] == mount[path]) {
+            } else if repeated {
                 let field = format!("{field}.{path}");
                 causes.push(Cause::invalid(field, &mount[path], "must be unique"));
             }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use longshore_core::model::Quantity;
 
 use super::volume::{HOST_PATH_TYPES, validate_nfs, validate_path};
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{
     driver_name, items, node_selector, one_of, quantity, subdomain, text,
@@ -14,7 +14,7 @@ use crate::registry::rules::{
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// Judges the parts of a spec that are not containers or volumes.
-pub fn validate_spec(causes: &mut Vec<Cause>, spec: &Value) {
+pub fn validate_spec(causes: &mut Causes, spec: &Value) {
     let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     one_of(causes, "spec.dnsPolicy", text(spec, "/dnsPolicy"), &dns);
     for (key, value) in spec["nodeSelector"].as_object().into_iter().flatten() {
@@ -67,14 +67,14 @@ pub fn validate_spec(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn bounded(causes: &mut Vec<Cause>, field: &str, value: &Value, least: i64, most: i64) {
+fn bounded(causes: &mut Causes, field: &str, value: &Value, least: i64, most: i64) {
     if value.as_i64().is_some_and(|number| number < least || number > most) {
         let why = format!("must be between {least} and {most}, inclusive");
         causes.push(Cause::invalid(field, value, &why));
     }
 }
 
-fn validate_toleration(causes: &mut Vec<Cause>, field: &str, toleration: &Value) {
+fn validate_toleration(causes: &mut Causes, field: &str, toleration: &Value) {
     let get = |name: &str| text(toleration, &format!("/{name}"));
     let (key, value, effect) = (get("key"), get("value"), get("effect"));
     let place = format!("{field}.operator");
@@ -104,7 +104,7 @@ fn validate_toleration(causes: &mut Vec<Cause>, field: &str, toleration: &Value)
 }
 
 /// Judges what backs a volume of a pod.
-pub fn validate_source(causes: &mut Vec<Cause>, field: &str, source: &str, value: &Value) {
+pub fn validate_source(causes: &mut Causes, field: &str, source: &str, value: &Value) {
     let field = format!("{field}.{source}");
     let mut needed = |name: &str| {
         if text(value, &format!("/{name}")).is_empty() {
@@ -138,7 +138,7 @@ pub fn validate_source(causes: &mut Vec<Cause>, field: &str, source: &str, value
 }
 
 /// Judges a container beside its name and its mounts.
-pub fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Value) {
+pub fn validate_container(causes: &mut Causes, field: &str, container: &Value) {
     let image = text(container, "/image");
     if image.is_empty() {
         causes.push(Cause::required(format!("{field}.image"), ""));
@@ -173,7 +173,7 @@ pub fn validate_container(causes: &mut Vec<Cause>, field: &str, container: &Valu
     validate_resources(causes, field, &container["resources"]);
 }
 
-fn validate_resources(causes: &mut Vec<Cause>, field: &str, resources: &Value) {
+fn validate_resources(causes: &mut Causes, field: &str, resources: &Value) {
     for (name, request) in resources["requests"].as_object().into_iter().flatten() {
         let parse = |value: &Value| value.as_str().and_then(|text| text.parse::<Quantity>().ok());
         let limit = &resources["limits"][name];
@@ -190,7 +190,7 @@ fn validate_resources(causes: &mut Vec<Cause>, field: &str, resources: &Value) {
 }
 
 /// Judges where in a volume, and how, a container sees it.
-pub fn validate_mount(causes: &mut Vec<Cause>, field: &str, mount: &Value) {
+pub fn validate_mount(causes: &mut Causes, field: &str, mount: &Value) {
     for part in ["subPath", "subPathExpr"] {
         let path = text(mount, &format!("/{part}"));
         let why = match path {

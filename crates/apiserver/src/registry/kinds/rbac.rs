@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::error::Cause;
+use crate::error::{Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{items, label_selector, same, text};
 use crate::registry::shown;
@@ -22,8 +22,8 @@ impl Strategy for Role {
         TRAITS
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         for (i, rule) in items(object, "/rules").iter().enumerate() {
             self.check(&mut causes, &format!("rules[{i}]"), rule);
         }
@@ -43,7 +43,7 @@ impl Strategy for Role {
 }
 
 impl Role {
-    fn check(&self, causes: &mut Vec<Cause>, field: &str, rule: &Value) {
+    fn check(&self, causes: &mut Causes, field: &str, rule: &Value) {
         let empty = |name: &str| items(rule, &format!("/{name}")).is_empty();
         let verbs = empty("verbs").then(|| Cause::required(format!("{field}.verbs"), ""));
         if !empty("nonResourceURLs") {
@@ -94,8 +94,8 @@ impl Strategy for Binding {
         }
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
+    fn validate_create(&self, object: &Value) -> Causes {
+        let mut causes = Causes::new();
         let reference = &object["roleRef"];
         let known: &[&str] = if self.cluster { &["ClusterRole"] } else { &["Role", "ClusterRole"] };
         if text(reference, "/apiGroup") != GROUP {
@@ -115,7 +115,7 @@ impl Strategy for Binding {
         causes
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         if !same(&new["roleRef"], &old["roleRef"]) {
             let role = shown::compact(shown::ROLE_REF, &new["roleRef"]);
@@ -126,14 +126,14 @@ impl Strategy for Binding {
 }
 
 impl Binding {
-    fn check_subject(&self, causes: &mut Vec<Cause>, field: &str, subject: &Value) {
+    fn check_subject(&self, causes: &mut Causes, field: &str, subject: &Value) {
         let (name, group) = (text(subject, "/name"), text(subject, "/apiGroup"));
-        let of_group = |causes: &mut Vec<Cause>, known: &str| {
+        let of_group = |causes: &mut Causes, known: &str| {
             if group != known {
                 causes.push(Cause::not_supported(format!("{field}.apiGroup"), group, &[known]));
             }
         };
-        let named = |causes: &mut Vec<Cause>| {
+        let named = |causes: &mut Causes| {
             if name.is_empty() {
                 causes.push(Cause::required(format!("{field}.name"), ""));
             }
@@ -171,7 +171,7 @@ impl Binding {
 mod tests {
     use super::*;
 
-    fn fields(causes: Vec<Cause>) -> Vec<String> {
+    fn fields(causes: Causes) -> Vec<String> {
         causes.into_iter().map(|c| c.field).collect()
     }
 

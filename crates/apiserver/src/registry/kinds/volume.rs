@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
 use super::older;
-use crate::error::{ApiResult, Cause};
+use crate::error::{ApiResult, Cause, Causes};
 use crate::registry::names;
 use crate::registry::rules::{
     access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
@@ -108,11 +108,11 @@ impl Strategy for Volume {
         warnings
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<Cause> {
+    fn validate_create(&self, object: &Value) -> Causes {
         validate(object)
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
+    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = validate(new);
         let (new, old) = (&new["spec"], &old["spec"]);
         if !same_source(new, old) {
@@ -187,9 +187,9 @@ fn same_source(new: &Value, old: &Value) -> bool {
     })
 }
 
-fn validate(object: &Value) -> Vec<Cause> {
+fn validate(object: &Value) -> Causes {
     let spec = &object["spec"];
-    let mut causes = Vec::new();
+    let mut causes = Causes::new();
     access_modes(&mut causes, spec, "spec.accessModes", "");
     validate_capacity(&mut causes, spec);
     validate_sources(&mut causes, spec);
@@ -209,7 +209,7 @@ fn validate(object: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_capacity(causes: &mut Vec<Cause>, spec: &Value) {
+fn validate_capacity(causes: &mut Causes, spec: &Value) {
     let capacity = spec["capacity"].as_object();
     if capacity.is_none_or(serde_json::Map::is_empty) {
         causes.push(Cause::required("spec.capacity", ""));
@@ -230,7 +230,7 @@ fn validate_capacity(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn validate_sources(causes: &mut Vec<Cause>, spec: &Value) {
+fn validate_sources(causes: &mut Causes, spec: &Value) {
     let mut found = 0;
     for source in SOURCES.iter().filter(|s| !unset(spec, &format!("/{s}"))) {
         found += 1;
@@ -305,7 +305,7 @@ pub const HOST_PATH_TYPES: &[&str] = &[
 ];
 
 /// A directory of an NFS server.
-pub fn validate_nfs(causes: &mut Vec<Cause>, field: &str, nfs: &Value) {
+pub fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
     for part in ["server", "path"] {
         if text(nfs, &format!("/{part}")).is_empty() {
             causes.push(Cause::required(format!("{field}.{part}"), ""));
@@ -319,7 +319,7 @@ pub fn validate_nfs(causes: &mut Vec<Cause>, field: &str, nfs: &Value) {
 }
 
 /// A path on a node.
-pub fn validate_path(causes: &mut Vec<Cause>, field: &str, path: &str) {
+pub fn validate_path(causes: &mut Causes, field: &str, path: &str) {
     if path.is_empty() {
         causes.push(Cause::required(field, ""));
     } else if path.split('/').any(|part| part == "..") {
@@ -328,7 +328,7 @@ pub fn validate_path(causes: &mut Vec<Cause>, field: &str, path: &str) {
 }
 
 /// The CSI source of a volume, here or inline in an attachment.
-pub fn validate_csi(causes: &mut Vec<Cause>, field: &str, csi: &Value) {
+pub fn validate_csi(causes: &mut Causes, field: &str, csi: &Value) {
     driver_name(causes, &format!("{field}.driver"), text(csi, "/driver"));
     if text(csi, "/volumeHandle").is_empty() {
         causes.push(Cause::required(format!("{field}.volumeHandle"), ""));
@@ -359,7 +359,7 @@ pub fn validate_csi(causes: &mut Vec<Cause>, field: &str, csi: &Value) {
     }
 }
 
-fn validate_affinity(causes: &mut Vec<Cause>, spec: &Value) {
+fn validate_affinity(causes: &mut Causes, spec: &Value) {
     let affinity = &spec["nodeAffinity"];
     if affinity.is_null() {
         if !unset(spec, "/local") {
@@ -374,7 +374,7 @@ fn validate_affinity(causes: &mut Vec<Cause>, spec: &Value) {
     }
 }
 
-fn validate_attributes_class(causes: &mut Vec<Cause>, spec: &Value) {
+fn validate_attributes_class(causes: &mut Causes, spec: &Value) {
     let Some(class) = spec["volumeAttributesClassName"].as_str() else { return };
     let field = "spec.volumeAttributesClassName";
     if class.is_empty() {

@@ -1,0 +1,143 @@
+//! Large requests: how many are in memory at a time, and where they are worked on.
+//!
+//! A body of a few megabytes becomes many times as much while it is worked on, and takes the processor for
+//! as long as it takes. So such requests are worked on by a few at a time, on threads of their own: those
+//! that answer everybody else are never held up, and a deadline fires.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::{ApiResult, Status};
+
+/// Requests with larger bodies are worked on elsewhere.
+pub const LARGE: usize = 64 << 10;
+/// Bodies that may be in memory, in kilobytes; small ones do not count.
+const BODIES: u32 = 32 << 10;
+/// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
+const WORK: u32 = 4;
+/// How long a body waits for others to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The room for large requests.
+#[derive(Debug)]
+pub struct Heavy {
+    bodies: Arc<Semaphore>,
+    work: Arc<Semaphore>,
+}
+
+impl Default for Heavy {
+    fn default() -> Self {
+        let places = |count: u32| Arc::new(Semaphore::new(count as usize));
+        Self { bodies: places(BODIES), work: places(WORK) }
+    }
+}
+
+/// Room for a body, as far as it has come.
+#[derive(Debug)]
+pub struct Reserved<'a> {
+    heavy: &'a Heavy,
+    taken: u32,
+    permits: Option<OwnedSemaphorePermit>,
+}
+
+impl Heavy {
+    /// Room for a body of which nothing has come yet.
+    pub fn reserve(&self) -> Reserved<'_> {
+        Reserved { heavy: self, taken: 0, permits: None }
+    }
+
+    /// Does work on objects of this size on another thread, when its turn comes. On a
+    /// runtime with one thread there are no others to hold up, and it is done at once.
+    ///
+    /// # Errors
+    /// That of the work.
+    pub async fn run<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = ApiResult<T>> + Send + 'static,
+    {
+        let runtime = Handle::current();
+        if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            return work.await;
+        }
+        let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
+        let closed = || Status::unavailable("the server is closing");
+        let turn = Arc::clone(&self.work).acquire_many_owned(weight).await;
+        let turn = turn.map_err(|_| closed())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            runtime.block_on(work)
+        });
+        done.await.map_err(|error| {
+            tracing::error!(%error, "a large request could not be worked on");
+            Status::internal("the request could not be worked on")
+        })?
+    }
+}
+
+impl Reserved<'_> {
+    /// More of the body has come: so much altogether.
+    ///
+    /// # Errors
+    /// 429 when other bodies take all the room for too long.
+    pub async fn grow(&mut self, bytes: usize) -> ApiResult<()> {
+        if bytes <= LARGE {
+            return Ok(());
+        }
+        let wanted = u32::try_from(bytes >> 10).unwrap_or(BODIES).min(BODIES);
+        let Some(more) = wanted.checked_sub(self.taken).filter(|more| *more > 0) else {
+            return Ok(());
+        };
+        let permits = Arc::clone(&self.heavy.bodies).acquire_many_owned(more);
+        let Ok(Ok(permits)) = tokio::time::timeout(PATIENCE, permits).await else {
+            return Err(Status::too_many_requests(
+                "Too many large requests, please try again later.",
+                1,
+            ));
+        };
+        self.taken = wanted;
+        match &mut self.permits {
+            Some(taken) => taken.merge(permits),
+            none => *none = Some(permits),
+        }
+        Ok(())
+    }
+
+    /// The room, to be held as long as the body.
+    pub fn into_held(self) -> Option<OwnedSemaphorePermit> {
+        self.permits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_wait_for_room_and_small_ones_do_not() {
+        let heavy = Heavy::default();
+        let mut first = heavy.reserve();
+        first.grow(3 << 20).await.unwrap();
+        first.grow(BODIES as usize * 1024).await.unwrap();
+        let mut second = heavy.reserve();
+        second.grow(LARGE).await.unwrap();
+        assert_eq!(second.grow(1 << 20).await.unwrap_err().code, 429);
+        drop(first.into_held());
+        second.grow(1 << 20).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn work_holds_up_nobody_and_a_deadline_fires() {
+        let heavy = Heavy::default();
+        let work = heavy.run(3 << 20, async {
+            std::thread::sleep(Duration::from_secs(2));
+            Ok(())
+        });
+        let late = tokio::time::timeout(Duration::from_millis(50), work).await;
+        assert!(late.is_err(), "the only worker was free to look at the clock");
+        assert_eq!(heavy.run(1, async { Ok(7) }).await, Ok(7), "the next has its turn");
+    }
+}
