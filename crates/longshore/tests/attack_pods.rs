@@ -255,6 +255,16 @@ fn host_name_output_and_processes_are_the_pods_own_also_after_a_crash_of_the_age
     let script = "hostname; i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo line $i of many; done; echo over; sleep 600";
     up.apply(&plain_pod("talker", script, &serde_json::json!({"hostname": "talks"})));
     up.apply(&plain_pod("on-node", "hostname", &serde_json::json!({"hostNetwork": true})));
+    let aliases = serde_json::json!({"hostname": "h",
+        "hostAliases": [{"ip": "192.0.2.1", "hostnames": ["alias"]}]});
+    up.apply(&plain_pod(
+        "names",
+        "cat /etc/hostname /proc/sys/kernel/hostname /etc/hosts",
+        &aliases,
+    ));
+    up.wait("pod", "names", "ended", |pod| pod["status"]["phase"] == "Succeeded");
+    let names = text(&up.cli(&["logs", "names"]));
+    assert!(names.starts_with("h\nh\n") && names.ends_with("127.0.0.1\th\n192.0.2.1\talias\n"));
     eventually("all is said", || text(&up.cli(&["logs", "talker"])).contains("over"));
     up.wait("pod", "on-node", "ended", |pod| pod["status"]["phase"] == "Succeeded");
     let node = up.json("pod", "on-node")["spec"]["nodeName"].as_str().unwrap().to_owned();
