@@ -1,5 +1,6 @@
 //! Who may do what, and who a token stands for: the rules in the store, ready to be asked.
 
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -7,10 +8,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::auth::Identity;
-use crate::auth::rbac::{Action, Policy, Rule, missing};
+use crate::auth::covers::missing;
+use crate::auth::rbac::{Action, Policy, Rule};
 use crate::auth::tokens::{Claims, ISSUER, Signer};
 use crate::error::{ApiResult, Status};
-use crate::ops::Core;
+use crate::ops::{Core, Target, copy_field};
+use crate::registry::rules::same;
 use crate::store::Store;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -61,60 +64,165 @@ impl Access {
         }
         Err(refusal(who, action))
     }
+}
 
-    /// Nobody makes roles or bindings that reach further than their own rights.
+/// The author of a write, and the rules by which rights beyond the verb of the request are judged.
+#[derive(Clone, Copy)]
+pub struct Author<'a> {
+    pub(crate) access: &'a Access,
+    pub(crate) who: &'a Identity,
+}
+
+impl fmt::Debug for Author<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.who.fmt(f)
+    }
+}
+
+impl Author<'_> {
+    /// An update or apply that turns out to create needs the right to create, too.
     ///
     /// # Errors
-    /// 403 naming what is missing.
-    pub(crate) fn check_grant(
-        &self,
-        who: &Identity,
-        plural: &str,
-        object: &Value,
-    ) -> ApiResult<()> {
-        if who.is_master() {
+    /// 403.
+    pub fn check_create(&self, target: &Target) -> ApiResult<()> {
+        let resource = &target.resource;
+        let action = Action::Object {
+            verb: "create".into(),
+            group: resource.group.clone(),
+            resource: resource.plural.clone(),
+            namespace: target.namespace.clone(),
+            name: target.name.clone(),
+        };
+        self.access.check(self.who, &action)
+    }
+
+    /// Roles and bindings may not grant rights that their author does not hold. `old` is what was
+    /// there before.
+    ///
+    /// # Errors
+    /// 403 naming what is missing; 404 when a binding names a role that is not there.
+    pub fn check_grant(&self, target: &Target, new: &Value, old: Option<&Value>) -> ApiResult<()> {
+        if target.resource.group != GROUP
+            || self.who.is_master()
+            || old.is_some_and(|old| is_left_to_the_collector(new, old))
+        {
             return Ok(());
         }
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let namespace = text(&object["metadata"]["namespace"]);
-        let name = text(&object["metadata"]["name"]);
-        let policy = self.policy();
-        let may = |verb: &str, resource: &str, name: &str| {
-            let action = Action::Object {
-                verb: verb.into(),
-                group: GROUP.into(),
-                resource: resource.into(),
-                namespace: namespace.clone(),
-                name: name.into(),
-            };
-            policy.allows(who, &action).is_some()
+        let policy = self.access.policy();
+        match target.resource.plural.as_str() {
+            "roles" | "clusterroles" => self.check_role(&policy, target, new, old),
+            "rolebindings" | "clusterrolebindings" => self.check_binding(&policy, target, new),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_role(
+        &self,
+        policy: &Policy,
+        target: &Target,
+        new: &Value,
+        old: Option<&Value>,
+    ) -> ApiResult<()> {
+        let plural = &target.resource.plural;
+        // The name is that of the path, which a new object does not have.
+        if self.may(policy, "escalate", plural, &target.namespace, &target.name) {
+            return Ok(());
+        }
+        self.check_rules(policy, target, new, &Rule::all(new))?;
+        // An aggregated role gathers whatever others are labelled with, now and later.
+        if (is_aggregated(new) || old.is_some_and(is_aggregated))
+            && !missing(&policy.rules_for(self.who, ""), &Rule::everything()).is_empty()
+        {
+            let why = "must have cluster-admin privileges to use the aggregationRule";
+            return Err(Status::forbidden_named(GROUP, plural, name_of(new), why));
+        }
+        Ok(())
+    }
+
+    fn check_binding(&self, policy: &Policy, target: &Target, new: &Value) -> ApiResult<()> {
+        let reference = |field: &str| new["roleRef"][field].as_str().unwrap_or_default();
+        let (kind, role) = (reference("kind"), reference("name"));
+        let resource = match kind {
+            "ClusterRole" => "clusterroles",
+            "Role" => "roles",
+            // The binding is invalid, and is refused for that.
+            _ => return Ok(()),
         };
-        let wanted = match plural {
-            "roles" | "clusterroles" if may("escalate", plural, &name) => return Ok(()),
-            "roles" | "clusterroles" => Rule::all(object),
-            _ => {
-                let (kind, role) =
-                    (text(&object["roleRef"]["kind"]), text(&object["roleRef"]["name"]));
-                let resource = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
-                if may("bind", resource, &role) {
-                    return Ok(());
-                }
-                policy.rules_of(&namespace, &kind, &role)
-            }
-        };
-        let lacking = missing(&policy.rules_for(who, &namespace), &wanted);
+        let group = reference("apiGroup");
+        if self.may_in(policy, "bind", (group, resource), &target.namespace, role) {
+            return Ok(());
+        }
+        let rules = policy.rules_of(&target.namespace, kind, role);
+        let rules = rules.ok_or_else(|| Status::not_found_named(GROUP, resource, role))?;
+        self.check_rules(policy, target, new, rules)
+    }
+
+    fn check_rules(
+        &self,
+        policy: &Policy,
+        target: &Target,
+        new: &Value,
+        wanted: &[Rule],
+    ) -> ApiResult<()> {
+        let lacking = missing(&policy.rules_for(self.who, &target.namespace), wanted);
         if lacking.is_empty() {
             return Ok(());
         }
-        let list: Vec<String> = lacking.iter().map(Value::to_string).collect();
+        let groups: Vec<String> = self.who.groups.iter().map(|g| format!("{g:?}")).collect();
         let why = format!(
-            "user {:?} (groups={:?}) is attempting to grant RBAC permissions not currently held:\n{}",
-            who.user,
-            who.groups,
-            list.join("\n")
+            "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+            self.who.user,
+            groups.join(" "),
+            lacking.join("\n")
         );
-        Err(Status::forbidden_named(GROUP, plural, &name, &why))
+        Err(Status::forbidden_named(GROUP, &target.resource.plural, name_of(new), &why))
     }
+
+    fn may(&self, policy: &Policy, verb: &str, plural: &str, namespace: &str, name: &str) -> bool {
+        self.may_in(policy, verb, (GROUP, plural), namespace, name)
+    }
+
+    fn may_in(
+        &self,
+        policy: &Policy,
+        verb: &str,
+        (group, plural): (&str, &str),
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        let action = Action::Object {
+            verb: verb.into(),
+            group: group.into(),
+            resource: plural.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        policy.allows(self.who, &action).is_some()
+    }
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+fn is_aggregated(role: &Value) -> bool {
+    let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array();
+    selectors.is_some_and(|selectors| !selectors.is_empty())
+}
+
+/// Whether nothing changes but what the garbage collector needs to let the object go.
+fn is_left_to_the_collector(new: &Value, old: &Value) -> bool {
+    let stripped = |object: &Value| {
+        let mut object = object.clone();
+        for field in ["kind", "apiVersion"] {
+            copy_field(&mut object, &Value::Null, field);
+        }
+        for field in ["ownerReferences", "finalizers", "selfLink", "managedFields"] {
+            copy_field(&mut object["metadata"], &Value::Null, field);
+        }
+        object
+    };
+    same(&stripped(new), &stripped(old))
 }
 
 /// 403 in the words that scripts know.

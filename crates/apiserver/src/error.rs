@@ -347,8 +347,12 @@ impl Status {
 
     /// 409 that names the kind instead of the resource, as deletions do.
     pub fn conflict_kind(resource: &Resource, name: &str, why: &str) -> Self {
-        let (group, kind) = (&resource.group, &resource.kind);
-        let subject = if group.is_empty() { kind.clone() } else { format!("{kind}.{group}") };
+        Self::conflict_named(&resource.group, &resource.kind, name, why)
+    }
+
+    /// The same for a kind given by name.
+    pub fn conflict_named(group: &str, kind: &str, name: &str, why: &str) -> Self {
+        let subject = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
         Self::new(409, "Conflict", message).with_details(object_details(group, kind, name))
     }

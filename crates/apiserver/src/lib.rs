@@ -24,6 +24,7 @@ pub mod clock;
 mod crd;
 pub mod error;
 mod extent;
+mod field_manager;
 mod first;
 mod housekeeping;
 pub mod http;
@@ -32,6 +33,7 @@ mod metrics;
 mod ops;
 mod patch;
 mod place;
+mod pod_security;
 mod registry;
 mod selector;
 pub mod store;
@@ -286,10 +288,11 @@ impl ApiServer {
         let journal: Box<dyn Journal> = match &config.data_dir {
             None => Box::new(MemoryJournal),
             Some(dir) => {
-                std::fs::create_dir_all(dir)
+                longshore_files::make_private_dir(dir)
                     .map_err(|source| OpenError::DataDir { path: dir.clone(), source })?;
                 refuse_old_store(dir)?;
-                Box::new(DiskJournal::open(&dir.join("store"))?)
+                let journal = DiskJournal::open(&dir.join("store"))?;
+                Box::new(journal.with_marker(dir.join("store.newest"))?)
             }
         };
         Self::open_on(config, journal).await

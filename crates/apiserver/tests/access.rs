@@ -113,8 +113,7 @@ async fn a_token_lives_as_long_as_its_account_and_its_pod() {
     let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
     accounts.create(&params, &from(json!({"metadata": {"name": "bot"}}))).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(admin.clone(), "default");
-    let pod =
-        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "bot", "containers": [{"name": "c", "image": "i"}]}});
     pods.create(&params, &from(pod)).await.unwrap();
 
     let plain = token(&admin, json!({"metadata": {}, "spec": {"audiences": []}})).await;

@@ -14,6 +14,7 @@ pub mod expand;
 pub mod model;
 pub mod protect;
 pub mod provision;
+pub mod redact;
 pub mod schedule;
 pub mod stage;
 pub mod testing;

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use longshore_core::redact::{scrub, scrub_tokens};
+use longshore_core::stage::tokens;
 use prost::{Message, Name};
 use prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey,
@@ -13,8 +15,7 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value};
 
-/// What stands in a log where a secret was.
-pub const STRIPPED: &str = "***stripped***";
+pub use longshore_core::redact::STRIPPED;
 
 static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
@@ -96,7 +97,7 @@ fn value_json(kind: &Kind, value: &Field) -> Value {
         Field::U64(v) => (*v).into(),
         Field::F32(v) => (*v).into(),
         Field::F64(v) => (*v).into(),
-        Field::String(v) => v.clone().into(),
+        Field::String(v) => scrub_tokens(v).into(),
         Field::Bytes(v) => format!("<{} bytes>", v.len()).into(),
         Field::EnumNumber(number) => enum_json(kind, *number),
         Field::Message(inner) => message_json(inner),
@@ -104,10 +105,67 @@ fn value_json(kind: &Kind, value: &Field) -> Value {
         Field::Map(entries) => {
             let entry = kind.as_message().map(|entry| entry.map_entry_value_field().kind());
             let entry = entry.unwrap_or(Kind::String);
-            let sorted: BTreeMap<_, _> =
-                entries.iter().map(|(key, v)| (key_text(key), value_json(&entry, v))).collect();
+            let shown = |key: &MapKey, value: &Field| match is_token(key) {
+                true => STRIPPED.into(),
+                false => value_json(&entry, value),
+            };
+            let sorted: BTreeMap<_, _> = entries
+                .iter()
+                .map(|(key, value)| (scrub_tokens(&key_text(key)).into_owned(), shown(key, value)))
+                .collect();
             Value::Object(Map::from_iter(sorted))
         }
+    }
+}
+
+/// Tokens of service accounts travel in a map that the protocol does not mark as secret.
+fn is_token(key: &MapKey) -> bool {
+    matches!(key, MapKey::String(key) if key == tokens::KEY)
+}
+
+/// A request in a form from which its secrets can be had after it was sent.
+pub(crate) struct Sent {
+    name: String,
+    bytes: Vec<u8>,
+}
+
+impl Sent {
+    pub(crate) fn new<M: Message + Name>(request: &M) -> Self {
+        Self { name: M::full_name(), bytes: request.encode_to_vec() }
+    }
+
+    /// Takes the request's secrets out of a driver's text: drivers like to repeat what they were
+    /// given, and their words end up in events and in the status of objects.
+    pub(crate) fn scrub(&self, text: &str) -> Option<String> {
+        let kind = POOL.get_message_by_name(&self.name)?;
+        let message = DynamicMessage::decode(kind, self.bytes.as_slice()).ok()?;
+        let mut secrets = Vec::new();
+        collect(&message, false, &mut secrets);
+        match scrub(text, &secrets) {
+            std::borrow::Cow::Borrowed(_) => None,
+            std::borrow::Cow::Owned(clean) => Some(clean),
+        }
+    }
+}
+
+/// Collects the values of secret fields, and tokens.
+fn collect(message: &DynamicMessage, secret: bool, into: &mut Vec<String>) {
+    for (field, value) in message.fields() {
+        collect_value(value, secret || is_secret(&field), into);
+    }
+}
+
+fn collect_value(value: &Field, secret: bool, into: &mut Vec<String>) {
+    match value {
+        Field::String(text) if secret => into.push(text.clone()),
+        Field::Message(inner) => collect(inner, secret, into),
+        Field::List(items) => items.iter().for_each(|item| collect_value(item, secret, into)),
+        Field::Map(entries) => {
+            for (key, value) in entries {
+                collect_value(value, secret || is_token(key), into);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -227,6 +285,77 @@ mod tests {
         let request = v1::DeleteVolumeRequest { volume_id: "v".into(), secrets: BTreeMap::new() };
         assert_eq!(text(&request), r#"{"volume_id":"v"}"#);
         assert_eq!(text(&v1::ProbeRequest {}), "{}");
+    }
+
+    const CANARY: &str = "eyJjYW5hcnki.eyJzdWIiOiJ4.c2lnbmF0dXJl";
+
+    /// A message with the canary in every string that it can hold, nested ones included.
+    fn canaries(kind: &prost_reflect::MessageDescriptor, depth: u32) -> DynamicMessage {
+        let mut message = DynamicMessage::new(kind.clone());
+        for field in kind.fields() {
+            let one = |kind: &Kind| match kind {
+                Kind::String => Some(Field::String(format!("see {CANARY}!"))),
+                Kind::Message(inner) if depth > 0 => {
+                    Some(Field::Message(canaries(inner, depth - 1)))
+                }
+                _ => None,
+            };
+            let value = if field.is_map() {
+                let entry = field.kind();
+                let value = entry.as_message().map(|entry| entry.map_entry_value_field().kind());
+                value.as_ref().and_then(one).map(|value| {
+                    let keys = [tokens::KEY.to_owned(), format!("k-{CANARY}")];
+                    Field::Map(keys.map(|key| (MapKey::String(key), value.clone())).into())
+                })
+            } else if field.is_list() {
+                one(&field.kind()).map(|value| Field::List(vec![value]))
+            } else {
+                one(&field.kind())
+            };
+            if let Some(value) = value.filter(|value| value.is_valid_for_field(&field)) {
+                message.set_field(&field, value);
+            }
+        }
+        message
+    }
+
+    #[test]
+    fn a_token_in_any_string_of_any_message_is_stripped() {
+        let mut held = 0;
+        for kind in POOL.all_messages().filter(|kind| kind.full_name().starts_with("csi.v1.")) {
+            let message = canaries(&kind, 4);
+            let shown = message_json(&message).to_string();
+            assert!(!shown.contains("eyJ"), "{}: {shown}", kind.full_name());
+            held += usize::from(shown.contains(STRIPPED));
+        }
+        assert!(held > 60, "only {held} messages have strings");
+    }
+
+    #[test]
+    fn tokens_in_the_volume_context_are_stripped_whatever_they_look_like() {
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: "v".into(),
+            volume_context: BTreeMap::from([
+                (tokens::KEY.to_owned(), r#"{"":{"token":"opaque"}}"#.to_owned()),
+                ("pool".to_owned(), "default".to_owned()),
+            ]),
+            ..Default::default()
+        };
+        let shown = text(&request);
+        assert!(!shown.contains("opaque") && shown.contains(r#""pool":"default""#), "{shown}");
+    }
+
+    #[test]
+    fn what_a_driver_repeats_of_its_secrets_is_taken_out_of_its_error() {
+        let request = v1::NodePublishVolumeRequest {
+            secrets: secrets(),
+            volume_context: BTreeMap::from([(tokens::KEY.to_owned(), "opaque-token".to_owned())]),
+            ..Default::default()
+        };
+        let sent = Sent::new(&request);
+        let clean = sent.scrub("bad password \"hunter2\" or token opaque-token").unwrap();
+        assert_eq!(clean, "bad password \"***stripped***\" or token ***stripped***");
+        assert_eq!(sent.scrub("no such pool"), None);
     }
 
     #[test]

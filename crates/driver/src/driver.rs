@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, DriverConfig, DriverKind};
 use crate::id::VolumeId;
+use crate::node::left::LeftDevice;
 use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError, Role};
 use crate::refusal::Refusal;
@@ -119,6 +120,14 @@ impl Driver {
         self.inner.cleanup_orphans()
     }
 
+    /// Devices of this node's volumes that are still bound. Blocks.
+    ///
+    /// # Errors
+    /// The loop devices or a pool cannot be read.
+    pub fn left_devices(&self) -> Result<Vec<LeftDevice>, Refusal> {
+        self.inner.left_devices()
+    }
+
     /// Lets go of every volume of this node, raw ones too, and returns how many there were. For a
     /// node whose pods are gone and whose mounts are undone. Blocks.
     ///
@@ -147,7 +156,7 @@ pub async fn serve(
     socket: &Path,
     shutdown: CancellationToken,
 ) -> Result<(), DriverError> {
-    let listener = Listener::bind(socket)?;
+    let listener = Listener::bind(socket)?.kept();
     let config = driver.config();
     tracing::info!(driver = %config.driver_name, kind = %config.kind, mode = %config.mode,
         node = %config.node_id, socket = %socket.display(), "driver is ready");

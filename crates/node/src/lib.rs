@@ -17,6 +17,7 @@ pub mod liveness;
 mod metrics;
 pub mod node_object;
 pub mod pods;
+mod protected;
 pub mod registrar;
 pub mod registration;
 pub mod shim;

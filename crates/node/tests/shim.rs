@@ -206,13 +206,13 @@ async fn volumes_are_bound_and_read_only_is_kept() {
         source: data.path().to_owned(),
         target: PathBuf::from(target),
         read_only,
-        device: false,
+        ..Bind::default()
     };
     let file = Bind {
         source: data.path().join("in"),
         target: "/etc/one-file".into(),
         read_only: true,
-        device: false,
+        ..Bind::default()
     };
     run.binds = vec![bind("/data/rw", false), bind("/data/ro", true), file];
     let state = run_to_end(&pod, run).await;
@@ -294,6 +294,13 @@ async fn another_agent_adopts_the_shim_and_its_runs() {
     assert_eq!(living_shim(pod.path()), Some(first));
     assert_eq!(ended(&again).await.outcome.unwrap().exit_code, 4);
     again.quit().await;
+}
+
+/// The process of the container, once the client has heard of it: its output may come first.
+async fn started(client: &ShimClient) -> i32 {
+    let mut view = client.view();
+    let view = view.wait_for(|view| view.newest("main").is_some()).await.unwrap();
+    view.newest("main").unwrap().pid
 }
 
 #[tokio::test]
@@ -412,7 +419,7 @@ async fn a_killed_shim_takes_its_containers_along() {
     while !pod.log().contains("up") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let pid = client.view().borrow().newest("main").unwrap().pid;
+    let pid = started(&client).await;
     let shim = rustix::process::Pid::from_raw(living_shim(pod.path()).unwrap().pid).unwrap();
     rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
     client.view().wait_for(|view| view.gone).await.unwrap();
@@ -435,13 +442,13 @@ async fn a_container_holds_no_mounts_but_its_own() {
         source: own.path().to_owned(),
         target: "/volume".into(),
         read_only: false,
-        device: false,
+        ..Bind::default()
     }];
     client.tell(&Request::Start(Box::new(run))).await.unwrap();
     while !pod.log().contains("up") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let pid = client.view().borrow().newest("main").unwrap().pid;
+    let pid = started(&client).await;
     let inside = device_numbers(&format!("/proc/{pid}/mountinfo"));
     assert!(inside.contains(&own.device()), "the container has its volume");
     assert!(!inside.contains(&foreign.device()), "another pod's volume is not held");

@@ -1,14 +1,18 @@
 //! Who is asking, and may they.
 
+pub(crate) mod covers;
 mod kubeconfig;
 mod pki;
 pub(crate) mod rbac;
+mod sums;
 pub(crate) mod tokens;
 
 use std::collections::BTreeMap;
 
 pub use kubeconfig::kubeconfig;
-pub use pki::{Pair, Pki, PkiError, identify_certificate, write_private};
+pub use pki::{Pair, Pki, PkiError, identify_certificate};
+
+pub use longshore_files::write_private;
 
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";

@@ -6,10 +6,8 @@
 //! complete, keys before the certificates that name them, so a kill at any moment leaves a
 //! directory that the next start can finish.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,8 +23,11 @@ use rustls::server::WebPkiClientVerifier;
 use sha2::{Digest, Sha256};
 
 use super::tokens::Signer;
-use super::{Identity, MASTERS};
+use super::{Identity, MASTERS, sums};
 
+/// All files of the directory.
+const KEY_FILES: [&str; 6] =
+    ["ca.key", "ca.crt", "admin.key", "admin.crt", "admin.token", "accounts.key"];
 const CA_NAME: &str = "longshore-ca";
 const ADMIN_NAME: &str = "admin";
 /// The attribute of a certificate's subject that holds the user's uid in Kubernetes.
@@ -58,6 +59,20 @@ pub enum PkiError {
         what: &'static str,
         /// What is wrong.
         why: String,
+    },
+    /// A file is not the one that was made.
+    #[error(
+        "{} cannot be used: {why}; restore it from a backup, or move {} away to have all keys made \
+         anew (every kubeconfig and token is then made anew, too)",
+        path.display(), dir.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+        /// The directory of all keys.
+        dir: PathBuf,
     },
     /// A certificate cannot be made.
     #[error("making {what}: {why}")]
@@ -101,6 +116,7 @@ impl Pki {
     pub fn open(dir: Option<&Path>) -> Result<Self, PkiError> {
         let files = Files { dir };
         files.make_dir()?;
+        files.check()?;
         let ca = match files.pair("ca")? {
             Some(pair) => pair,
             None => files.save_pair("ca", make_ca()?)?,
@@ -118,6 +134,7 @@ impl Pki {
             }
         };
         let signer = files.signer()?;
+        files.record()?;
         Ok(Self { ca, admin, token_hash: Sha256::digest(token.as_bytes()).into(), signer })
     }
 
@@ -271,8 +288,26 @@ impl Files<'_> {
     fn make_dir(&self) -> Result<(), PkiError> {
         let Some(dir) = self.dir else { return Ok(()) };
         let fail = |source| PkiError::File { operation: "making", path: dir.into(), source };
-        fs::create_dir_all(dir).map_err(fail)?;
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(fail)
+        longshore_files::make_private_dir(dir).map_err(fail)
+    }
+
+    /// Refuses keys that are not those that were made.
+    fn check(&self) -> Result<(), PkiError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        sums::check(dir).map_err(|(path, why)| PkiError::Changed { path, why, dir: dir.into() })
+    }
+
+    fn record(&self) -> Result<(), PkiError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        match sums::record(dir, &KEY_FILES) {
+            // They are recorded at a start that finds room.
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(()),
+            other => other.map_err(|source| PkiError::File {
+                operation: "recording checksums in",
+                path: dir.into(),
+                source,
+            }),
+        }
     }
 
     fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
@@ -288,7 +323,7 @@ impl Files<'_> {
     fn save(&self, name: &str, text: &str) -> Result<(), PkiError> {
         let Some(dir) = self.dir else { return Ok(()) };
         let path = dir.join(name);
-        write_private(&path, text).map_err(|source| PkiError::File {
+        longshore_files::write_private(&path, text).map_err(|source| PkiError::File {
             operation: "writing",
             path,
             source,
@@ -336,28 +371,10 @@ impl Files<'_> {
     }
 }
 
-/// Writes a file that only its owner may read; it appears complete or not at all.
-///
-/// # Errors
-/// What the system says.
-pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn keys_are_private_and_stay_the_same() {
@@ -383,6 +400,29 @@ mod tests {
         fs::write(dir.path().join("ca.key"), "damaged").unwrap();
         let error = Pki::open(Some(dir.path())).err().unwrap();
         assert!(error.to_string().contains("ca.key"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_missing_cut_or_changed_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::open(Some(dir.path())).unwrap();
+        for name in KEY_FILES {
+            let path = dir.path().join(name);
+            let whole = fs::read(&path).unwrap();
+            let mut flipped = whole.clone();
+            flipped[whole.len() / 2] ^= 1;
+            for damaged in [None, Some(&b""[..]), Some(&whole[..whole.len() / 2]), Some(&flipped)] {
+                match damaged {
+                    None => fs::remove_file(&path).unwrap(),
+                    Some(content) => fs::write(&path, content).unwrap(),
+                }
+                let error = Pki::open(Some(dir.path())).err().unwrap().to_string();
+                assert!(error.contains(name) && error.contains("backup"), "{name}: {error}");
+                fs::write(&path, &whole).unwrap();
+            }
+        }
+        fs::write(dir.path().join("sums"), "damaged").unwrap();
+        Pki::open(Some(dir.path())).unwrap();
     }
 
     #[test]

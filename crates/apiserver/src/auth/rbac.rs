@@ -12,11 +12,11 @@ use super::Identity;
 /// A rule of a role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    verbs: Vec<String>,
-    groups: Vec<String>,
-    resources: Vec<String>,
-    names: Vec<String>,
-    paths: Vec<String>,
+    pub(super) verbs: Vec<String>,
+    pub(super) groups: Vec<String>,
+    pub(super) resources: Vec<String>,
+    pub(super) names: Vec<String>,
+    pub(super) paths: Vec<String>,
 }
 
 /// What somebody wants to do.
@@ -48,7 +48,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
-fn has(list: &[String], wanted: &str) -> bool {
+pub(super) fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
@@ -67,6 +67,13 @@ impl Rule {
     /// The rules of a role.
     pub fn all(role: &Value) -> Vec<Self> {
         role["rules"].as_array().into_iter().flatten().map(Self::parse).collect()
+    }
+
+    /// Every verb on every resource and every path.
+    pub fn everything() -> Vec<Self> {
+        let all = || vec!["*".to_owned()];
+        let objects = Self { verbs: all(), groups: all(), resources: all(), ..Self::default() };
+        vec![objects, Self { verbs: all(), paths: all(), ..Self::default() }]
     }
 
     fn to_value(&self) -> Value {
@@ -100,67 +107,17 @@ impl Rule {
     }
 
     /// `*` covers everything, `*/sub` that subresource of everything.
-    fn covers_resource(&self, resource: &str) -> bool {
+    pub(super) fn covers_resource(&self, resource: &str) -> bool {
         let below = resource.split_once('/').map(|(_, sub)| format!("*/{sub}"));
         self.resources.iter().any(|known| {
             known == "*" || known == resource || below.as_deref() == Some(known.as_str())
         })
     }
-
-    /// The single permissions of a rule, each as a rule.
-    fn parts(&self) -> Vec<Self> {
-        let one = |text: &str| vec![text.to_owned()];
-        let mut parts = Vec::new();
-        for verb in &self.verbs {
-            for path in &self.paths {
-                parts.push(Self { verbs: one(verb), paths: one(path), ..Self::default() });
-            }
-            for group in &self.groups {
-                for resource in &self.resources {
-                    let rule = Self {
-                        verbs: one(verb),
-                        groups: one(group),
-                        resources: one(resource),
-                        ..Self::default()
-                    };
-                    if self.names.is_empty() {
-                        parts.push(rule.clone());
-                    }
-                    let named = self.names.iter().map(|n| Self { names: one(n), ..rule.clone() });
-                    parts.extend(named);
-                }
-            }
-        }
-        parts
-    }
-
-    /// Whether this rule holds all of a single permission.
-    fn holds(&self, part: &Self) -> bool {
-        let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|item| has(mine, item));
-        if !part.paths.is_empty() {
-            return all(&self.verbs, &part.verbs)
-                && part.paths.iter().all(|p| self.paths.iter().any(|k| path_matches(k, p)));
-        }
-        all(&self.verbs, &part.verbs)
-            && all(&self.groups, &part.groups)
-            && part.resources.iter().all(|r| self.covers_resource(r))
-            && (self.names.is_empty()
-                || (!part.names.is_empty() && part.names.iter().all(|n| self.names.contains(n))))
-    }
 }
 
-fn path_matches(known: &str, path: &str) -> bool {
-    match known.strip_suffix('*') {
-        Some(prefix) => path.starts_with(prefix),
-        None => known == path,
-    }
-}
-
-/// The permissions in `wanted` that `held` does not have.
-pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Value> {
-    let parts = wanted.iter().flat_map(Rule::parts);
-    let lacking = parts.filter(|part| !held.iter().any(|rule| rule.holds(part)));
-    lacking.map(|part| part.to_value()).collect()
+/// A pattern ends with `*` or is the path itself.
+pub(super) fn path_matches(pattern: &str, path: &str) -> bool {
+    pattern == path || (pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*')))
 }
 
 /// A binding of a role to some subjects.
@@ -198,7 +155,8 @@ impl Binding {
                     let namespace = named.unwrap_or(own);
                     let user = format!("system:serviceaccount:{namespace}:{name}");
                     let shown = format!("{name}/{namespace}");
-                    (who.user == user).then(|| format!("ServiceAccount {shown:?}"))
+                    let fits = !namespace.is_empty() && who.user == user;
+                    fits.then(|| format!("ServiceAccount {shown:?}"))
                 }
                 _ => None,
             }
@@ -248,20 +206,17 @@ impl Policy {
     }
 
     fn rules(&self, binding: &Binding) -> &[Rule] {
-        let found = match binding.role_kind.as_str() {
-            "ClusterRole" => self.cluster_roles.get(&binding.role),
-            _ => self.roles.get(&(binding.namespace.clone(), binding.role.clone())),
-        };
-        found.map_or(&[], Vec::as_slice)
+        self.rules_of(&binding.namespace, &binding.role_kind, &binding.role).unwrap_or_default()
     }
 
-    /// The rules of a role that a binding names.
-    pub fn rules_of(&self, namespace: &str, kind: &str, name: &str) -> Vec<Rule> {
+    /// The rules of a role that a binding in this namespace names; `None` when there is no such role.
+    pub fn rules_of(&self, namespace: &str, kind: &str, name: &str) -> Option<&[Rule]> {
         let found = match kind {
             "ClusterRole" => self.cluster_roles.get(name),
-            _ => self.roles.get(&(namespace.to_owned(), name.to_owned())),
+            "Role" => self.roles.get(&(namespace.to_owned(), name.to_owned())),
+            _ => None,
         };
-        found.cloned().unwrap_or_default()
+        found.map(Vec::as_slice)
     }
 
     /// The bindings that reach a namespace; only those of the cluster reach beyond.
@@ -289,9 +244,7 @@ impl Policy {
     /// All rules that hold for somebody in a namespace.
     pub fn rules_for(&self, who: &Identity, namespace: &str) -> Vec<Rule> {
         if who.is_master() {
-            let all = || vec!["*".to_owned()];
-            let objects = Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() };
-            return vec![objects, Rule { verbs: all(), paths: all(), ..Rule::default() }];
+            return Rule::everything();
         }
         let mine = self.reaching(namespace).filter(|binding| binding.subject(who).is_some());
         mine.flat_map(|binding| self.rules(binding).iter().cloned()).collect()
@@ -373,27 +326,5 @@ mod tests {
             assert!(policy().allows(&who, &path("/logs")).is_none());
         }
         assert!(policy().allows(&Identity::new("z", ["system:masters"]), &path("/x")).is_some());
-    }
-
-    #[test]
-    fn nobody_gives_away_more_than_they_hold() {
-        let rule = |value: Value| vec![Rule::parse(&value)];
-        let held =
-            rule(json!({"apiGroups": [""], "resources": ["a", "b"], "verbs": ["get", "list"]}));
-        let less = rule(
-            json!({"apiGroups": [""], "resources": ["a"], "verbs": ["get"], "resourceNames": ["x"]}),
-        );
-        let more = rule(json!({"apiGroups": [""], "resources": ["a", "c"], "verbs": ["get"]}));
-        assert!(missing(&held, &less).is_empty());
-        assert_eq!(missing(&held, &more).len(), 1);
-        assert_eq!(
-            missing(&less, &rule(json!({"apiGroups": [""], "resources": ["a"], "verbs": ["get"]})))
-                .len(),
-            1
-        );
-        assert_eq!(
-            missing(&held, &rule(json!({"nonResourceURLs": ["/x"], "verbs": ["get"]}))).len(),
-            1
-        );
     }
 }

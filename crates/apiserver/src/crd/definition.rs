@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::columns::{Column, Path};
 use super::naming::{self, is_established, is_protected};
 use super::structural;
-use crate::error::Cause;
+use crate::error::{ApiResult, Cause, Status};
 use crate::registry::codec::typed;
 use crate::registry::names;
 use crate::registry::rules::{immutable, items, one_of, same, text};
@@ -79,6 +79,18 @@ impl Strategy for Definition {
             "conditions": null, "acceptedNames": {"plural": "", "kind": ""},
             "storedVersions": stored.first().into_iter().collect::<Vec<_>>(),
         });
+    }
+
+    /// Objects of a definition are stored by group and plural, as those of built-in kinds are.
+    fn admit_create(&self, object: &mut Value, cx: &Context<'_>) -> ApiResult<()> {
+        let (group, plural) = (text(object, "/spec/group"), text(object, "/spec/names/plural"));
+        if !cx.registry.is_builtin(group, plural) {
+            return Ok(());
+        }
+        let why = format!("{plural}.{group} is built in and cannot be defined again");
+        let cause = Cause::invalid("spec.names.plural", &plural.into(), &why);
+        let (group, kind) = ("apiextensions.k8s.io", "CustomResourceDefinition");
+        Err(Status::invalid_kind(group, kind, text(object, "/metadata/name"), vec![cause]))
     }
 
     fn validate_create(&self, object: &Value) -> Vec<Cause> {

@@ -1,5 +1,6 @@
 //! Roles that are always there, and roles that are put together from others.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -113,13 +114,14 @@ pub(super) async fn aggregate(core: &Core) -> ApiResult<()> {
 fn gather(role: &Value, roles: &[Value]) -> Vec<Value> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array();
     let mut rules: Vec<Value> = Vec::new();
+    let mut known = HashSet::new();
     for selector in selectors.into_iter().flatten() {
         let chosen = roles.iter().filter(|other| {
             other["metadata"]["name"] != role["metadata"]["name"]
                 && selects(selector, &other["metadata"]["labels"])
         });
         for rule in chosen.flat_map(|other| other["rules"].as_array().into_iter().flatten()) {
-            if !rules.contains(rule) {
+            if known.insert(rule.to_string()) {
                 rules.push(rule.clone());
             }
         }

@@ -5,6 +5,7 @@ mod deletion;
 mod discovery;
 mod guarded;
 mod held;
+mod impersonate;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
@@ -42,7 +43,7 @@ use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
 use body::{Answer, Sent};
-use query::{Query, percent_decode};
+use query::Query;
 use route::Route;
 pub(crate) use schemas::field_type;
 
@@ -135,12 +136,12 @@ impl Service {
         if let Route::Health(check) = route {
             // Anybody may ask, but who shows credentials must have good ones.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
-                self.authenticate(parts)?;
+                self.authenticate(parts, || action(&parts.method, path, &route, query))?;
             }
             only_get(&parts.method)?;
             return self.health(path, check, query);
         }
-        let identity = self.authenticate(parts)?;
+        let identity = self.authenticate(parts, || action(&parts.method, path, &route, query))?;
         let place = self.admit(&parts.method, lasts, identity.is_master())?;
         if !identity.is_master() {
             let action = action(&parts.method, path, &route, query);
@@ -304,7 +305,12 @@ impl Service {
         Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
     }
 
-    fn authenticate(&self, parts: &Parts) -> ApiResult<Cow<'_, Identity>> {
+    /// Who asks: the sender, or whom the sender may impersonate for this action.
+    fn authenticate(
+        &self,
+        parts: &Parts,
+        action: impl FnOnce() -> Action,
+    ) -> ApiResult<Cow<'_, Identity>> {
         let identity = match (&self.identity, bearer(&parts.headers)) {
             (Some(identity), _) => Cow::Borrowed(identity),
             (None, Some(token)) => {
@@ -313,69 +319,7 @@ impl Service {
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        self.impersonate(identity, &parts.headers)
-    }
-
-    /// Those who may can ask as somebody else (`kubectl --as`).
-    fn impersonate<'a>(
-        &self,
-        asker: Cow<'a, Identity>,
-        headers: &http::HeaderMap,
-    ) -> ApiResult<Cow<'a, Identity>> {
-        let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-        let Some(user) = headers.get("impersonate-user").and_then(text) else {
-            if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-                let why = "impersonation is asked for without impersonating a user name";
-                return Err(Status::bad_request(why));
-            }
-            return Ok(asker);
-        };
-        let groups: Vec<String> =
-            headers.get_all("impersonate-group").iter().filter_map(text).collect();
-        let may = |resource: &str, namespace: &str, name: &str| {
-            let action = Action::Object {
-                verb: "impersonate".into(),
-                // Uids and extras belong to another group than users and groups.
-                group: match resource.starts_with('u') && resource != "users" {
-                    true => "authentication.k8s.io".into(),
-                    false => String::new(),
-                },
-                resource: resource.into(),
-                namespace: namespace.into(),
-                name: name.into(),
-            };
-            self.inner.access.check(&asker, &action)
-        };
-        let account = user.strip_prefix("system:serviceaccount:").and_then(|u| u.split_once(':'));
-        let mut identity = match account {
-            Some((namespace, name)) => {
-                may("serviceaccounts", namespace, name)?;
-                Identity::account(namespace, name)
-            }
-            None => {
-                may("users", "", &user)?;
-                Identity::new(user.as_str(), [AUTHENTICATED])
-            }
-        };
-        for group in &groups {
-            may("groups", "", group)?;
-        }
-        if let Some(uid) = headers.get("impersonate-uid").and_then(text) {
-            may("uids", "", &uid)?;
-            identity.uid = uid;
-        }
-        for (name, value) in headers {
-            if let Some(key) = name.as_str().strip_prefix("impersonate-extra-") {
-                let value = text(value).unwrap_or_default();
-                may(&format!("userextras/{key}"), "", &value)?;
-                identity.extra.entry(percent_decode(key)).or_default().push(value);
-            }
-        }
-        if !groups.is_empty() {
-            identity.groups = groups;
-            identity.groups.push(AUTHENTICATED.into());
-        }
-        Ok(Cow::Owned(identity))
+        impersonate::impersonate(&self.inner.access, identity, &parts.headers, action)
     }
 }
 
@@ -421,10 +365,8 @@ fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Acti
     };
     let verb = verb(method, object, query);
     // A list of one name is allowed to who may read that name.
-    let selected = query.get("fieldSelector").and_then(|s| s.strip_prefix("metadata.name="));
-    let selected = selected.map(|name| name.strip_prefix('=').unwrap_or(name));
-    let name = match (object.name.as_str(), selected) {
-        ("", Some(name)) if matches!(verb, "list" | "watch") && !name.contains(',') => name,
+    let name = match (object.name.as_str(), selected_name(query)) {
+        ("", Some(name)) if matches!(verb, "list" | "watch") => name,
         (name, _) => name,
     };
     // A namespace is inside itself: who has a role there may be allowed to read it.
@@ -443,6 +385,14 @@ fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Acti
         namespace: namespace.into(),
         name: name.into(),
     }
+}
+
+/// The only name that a field selector can select; names that no path can hold do not count.
+fn selected_name(query: &Query) -> Option<&str> {
+    let selector = query.get("fieldSelector").filter(|selector| !selector.contains('\\'))?;
+    let named = selector.split(',').find_map(|term| term.trim().strip_prefix("metadata.name="))?;
+    let name = named.strip_prefix('=').unwrap_or(named);
+    (!matches!(name, "." | "..") && !name.contains(['/', '%'])).then_some(name)
 }
 
 /// The token that a request shows. The scheme may be spelled in any case.

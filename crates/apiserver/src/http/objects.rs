@@ -19,8 +19,10 @@ use super::render::{Renderer, typed};
 use super::route::Object;
 use super::{reviews, token};
 use crate::Inner;
+use crate::access::Author;
 use crate::auth::Identity;
 use crate::error::{ApiResult, Cause, Status};
+use crate::field_manager;
 use crate::ops::{Outcome, Part, Source, Target, WriteOptions, Written, decode};
 use crate::patch::Patch;
 use crate::watch;
@@ -54,13 +56,6 @@ pub struct Asked<'a> {
     pub query: &'a Query,
 }
 
-/// Where the object of a write comes from.
-enum Grant<'a> {
-    New(&'a Value),
-    Change(&'a Source),
-    Apply(&'a Value),
-}
-
 /// One request for objects.
 pub(super) struct Call<'a> {
     pub(super) inner: &'a Arc<Inner>,
@@ -70,6 +65,8 @@ pub(super) struct Call<'a> {
     pub(super) parts: &'a Parts,
     pub(super) query: &'a Query,
     pub(super) body: Bytes,
+    /// The name of the program that asks.
+    program: String,
     /// The object instead of a body; taken by who reads it.
     tree: Mutex<Option<Value>>,
 }
@@ -117,7 +114,8 @@ where
         }
     };
     let tree = Mutex::new(sent.tree);
-    let call = Call { inner, ending, identity, target, parts, query, body, tree };
+    let program = field_manager::of_agent(&parts.headers);
+    let call = Call { inner, ending, identity, target, parts, query, body, program, tree };
     if verb == "watch" {
         return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
     }
@@ -182,27 +180,8 @@ impl Call<'_> {
     async fn token(&self) -> ApiResult<Answer> {
         self.write_options("CreateOptions")?;
         let request = self.parse_other("TokenRequest")?.value;
-        let answered = token::answer(self.inner, &self.target, &request).await?;
+        let answered = token::answer(self.inner, &self.target, request).await?;
         Ok(body::json(201, &answered))
-    }
-
-    /// Roles and bindings may not give away more than the asker has. What would be written is
-    /// looked at first.
-    async fn check_grant(&self, source: Grant<'_>) -> ApiResult<()> {
-        let (resource, core) = (&self.target.resource, &self.inner.core);
-        if resource.group != "rbac.authorization.k8s.io" || self.identity.is_master() {
-            return Ok(());
-        }
-        let options = WriteOptions { dry_run: true, ..WriteOptions::default() };
-        let outcome = match source {
-            Grant::New(body) => core.create(&self.target, body.clone(), &[], options).await?,
-            Grant::Change(source) => core.update(&self.target, Part::Main, source, options).await?,
-            Grant::Apply(config) => {
-                core.apply(&self.target, Part::Main, config, true, options).await?.0
-            }
-        };
-        let object = outcome.written.value();
-        self.inner.access.check_grant(self.identity, &resource.plural, &object)
     }
 
     async fn scale(&self, verb: &str) -> ApiResult<Answer> {
@@ -225,11 +204,9 @@ impl Call<'_> {
 
     /// Options of a write; without a named manager the program that asks is one.
     pub(super) fn write_options(&self, kind: &str) -> ApiResult<WriteOptions<'_>> {
-        let agent = self.parts.headers.get(http::header::USER_AGENT);
-        let agent = agent.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let agent = agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown");
-        let manager = self.query.get("fieldManager").unwrap_or(agent);
-        Ok(WriteOptions { manager, ..self.query.write_options(kind)? })
+        let manager = self.query.get("fieldManager").unwrap_or(&self.program);
+        let author = Some(Author { access: &self.inner.access, who: self.identity });
+        Ok(WriteOptions { manager, author, ..self.query.write_options(kind)? })
     }
 
     fn parse_patch(&self) -> ApiResult<Patch> {
@@ -328,7 +305,6 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
-        self.check_grant(Grant::New(&parsed.value)).await?;
         let outcome =
             self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
         Ok(self.written(201, &renderer, outcome))
@@ -350,9 +326,9 @@ impl Call<'_> {
         let options = self.write_options("UpdateOptions")?;
         let parsed = self.parse_body()?;
         let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
-        self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
-        Ok(self.written(200, &renderer, outcome))
+        let code = if outcome.created { 201 } else { 200 };
+        Ok(self.written(code, &renderer, outcome))
     }
 
     async fn patch(&self, part: Part) -> ApiResult<Answer> {
@@ -367,7 +343,6 @@ impl Call<'_> {
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
         }
         let source = Source::Patch(patch);
-        self.check_grant(Grant::Change(&source)).await?;
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         Ok(self.written(200, &renderer, outcome))
     }
@@ -384,7 +359,6 @@ impl Call<'_> {
         }
         let config =
             body::parse(negotiate::Encoding::Yaml, &self.body, &self.target.resource.kind)?.value;
-        self.check_grant(Grant::Apply(&config)).await?;
         let force = self.query.flag("force");
         let applied = self.inner.core.apply(&self.target, part, &config, force, options);
         let (outcome, new) = applied.await?;
@@ -393,7 +367,7 @@ impl Call<'_> {
 
     /// The answer to a write: text, or the object itself for a client in this process.
     fn written(&self, code: u16, renderer: &Renderer, outcome: Outcome) -> Answer {
-        let Outcome { written, tree, warnings } = outcome;
+        let Outcome { written, tree, warnings, created: _ } = outcome;
         let resource = &self.target.resource;
         let welcome = self.parts.extensions.get::<TreeWelcome>().is_some();
         // Trees are in the stored form.

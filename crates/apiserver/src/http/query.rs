@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{ApiResult, Cause, Status};
+use crate::field_manager;
 use crate::ops::{FieldValidation, ListOptions, VersionMatch, WriteOptions, invalid_options};
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
@@ -122,8 +123,8 @@ impl Query {
                 FieldValidation::Warn
             }
         };
-        if self.get("fieldManager").is_some_and(|m| m.len() > 128) {
-            causes.push(Cause::too_long("fieldManager", 128));
+        if let Some(manager) = self.get("fieldManager") {
+            field_manager::validate(&mut causes, "fieldManager", manager);
         }
         if causes.is_empty() {
             return Ok(options);

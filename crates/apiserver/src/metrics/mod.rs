@@ -62,6 +62,22 @@ pub struct Metrics {
     /// Writes to the store, by operation and stored resource.
     store: Family<(&'static str, String), Histogram>,
     dropped: [AtomicU64; 2],
+    evaluations: Family<Evaluation, AtomicU64>,
+}
+
+/// One judgement of Pod Security admission.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Evaluation {
+    /// `allow` or `deny`.
+    pub decision: &'static str,
+    /// Level of the policy.
+    pub level: &'static str,
+    /// Version of the policy; those beyond the own one share a label.
+    pub version: String,
+    /// `enforce`, `audit` or `warn`.
+    pub mode: &'static str,
+    /// `create` or `update`.
+    pub operation: &'static str,
 }
 
 /// Counts one request that lasts, while this lives.
@@ -100,6 +116,12 @@ impl Metrics {
         self.dropped[usize::from(mutating)].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a judgement of a pod.
+    pub fn evaluated(&self, evaluation: Evaluation) {
+        let count = self.evaluations.get(&evaluation, AtomicU64::default);
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A request that lasts begins.
     pub fn begin(&self, request: &Request) -> Lasting {
         let count = self.long_running.get(request, AtomicI64::default);
@@ -125,6 +147,7 @@ impl Metrics {
         self.write_requests(&mut out);
         self.write_current(&mut out, gates);
         self.write_store(&mut out, store);
+        self.write_evaluations(&mut out);
         process::write(&mut out);
         out
     }
@@ -171,6 +194,21 @@ impl Metrics {
             let labels = [("group", group), ("version", version), ("resource", resource)];
             let labels = labels.map(|(name, value)| format!("{name}=\"{value}\"")).join(",");
             let _ = writeln!(out, "{name}{{{labels}}} {count}");
+        });
+    }
+
+    fn write_evaluations(&self, out: &mut String) {
+        let name = "pod_security_evaluations_total";
+        let help =
+            "Number of policy evaluations that occurred, not counting ignored or exempt requests.";
+        head(out, name, "counter", help);
+        self.evaluations.each(|evaluation, count| {
+            let Evaluation { decision, level, version, mode, operation } = evaluation;
+            let count = count.load(Ordering::Relaxed);
+            let _ = writeln!(
+                out,
+                "{name}{{decision=\"{decision}\",mode=\"{mode}\",policy_level=\"{level}\",policy_version=\"{version}\",request_operation=\"{operation}\",resource=\"pod\",subresource=\"\"}} {count}"
+            );
         });
     }
 

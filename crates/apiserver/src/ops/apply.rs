@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::create::Origin;
 use super::update::{Changed, Part, Source, check_identity, check_name, check_version, copy_field};
 use super::{Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, check_kind, decode, write_failed};
 use crate::apply::{
@@ -201,8 +202,8 @@ impl Core {
         }
         let mut body = config.sent.clone();
         copy_field(&mut body["metadata"], &Value::Null, "resourceVersion");
-        let applied = Some(config.fields.clone());
-        self.create_as(target, body, &[], options, applied).await
+        let origin = Origin::Apply(config.fields.clone());
+        self.create_as(target, body, &[], options, origin).await
     }
 
     async fn apply_to(
@@ -228,10 +229,13 @@ impl Core {
         merged["apiVersion"] = json!(resource.api_version());
         let (sent, mut warnings) = decode(resource, merged, &[], options)?;
         check_identity(target, &sent, &old, &Source::Patch(Patch::Merge(Value::Null)))?;
+        if let Some(author) = options.author {
+            author.check_grant(target, &sent, Some(&old))?;
+        }
         check_version(target, &sent, &stored, true)?;
         let (new, managers) = self.merge(resource, part, sent, &old, Track::Done(managers))?;
         warnings.extend(resource.strategy.warnings(&new));
-        let change = Changed { new, managers, before: None, warnings };
+        let change = Changed { part, new, managers, before: None, warnings };
         self.finish_update(target, stored, change, options).await
     }
 

@@ -2,14 +2,26 @@
 
 use serde_json::Value;
 
+use super::security::Admission;
 use super::update::{settle, whole};
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, decode, judge, write_failed,
 };
+use crate::access::Author;
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
 use crate::registry::{Resource, is_terminating, meta};
 use crate::store::{Expect, Key, Write, WriteError};
+
+/// What kind of request creates the object.
+pub(super) enum Origin {
+    /// One that asks for it.
+    Create,
+    /// An update of an object that is not there.
+    Update,
+    /// An apply, of these fields.
+    Apply(FieldSet),
+}
 
 /// How many generated names are tried.
 const MAX_NAMES: usize = 8;
@@ -26,7 +38,7 @@ impl Core {
         doubles: &[String],
         options: WriteOptions<'_>,
     ) -> ApiResult<Outcome> {
-        self.create_as(target, body, doubles, options, None).await
+        self.create_as(target, body, doubles, options, Origin::Create).await
     }
 
     /// Creates an object; an applied one belongs to its applier as far as it was sent.
@@ -36,9 +48,14 @@ impl Core {
         body: Value,
         doubles: &[String],
         options: WriteOptions<'_>,
-        applied: Option<FieldSet>,
+        origin: Origin,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
+        let unasked = !matches!(origin, Origin::Create);
+        let applied = match origin {
+            Origin::Apply(fields) => Some(fields),
+            Origin::Create | Origin::Update => None,
+        };
         let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
         let managed = self.first_managers(resource, &decoded, options, applied);
         check_place(target, &decoded)?;
@@ -51,10 +68,22 @@ impl Core {
             let Some(object) = (if again { decoded.clone() } else { decoded.take() }) else {
                 break;
             };
-            let (mut object, guard) = self.prepare(target, object)?;
+            let (mut object, guard) = self.prepare(target, object, options.author)?;
+            if let Some(author) = options.author.filter(|_| unasked) {
+                author.check_create(target)?;
+            }
+            let admission = Admission {
+                resource,
+                namespace: &target.namespace,
+                name: object["metadata"]["name"].as_str().unwrap_or_default(),
+                new: &object,
+                old: None,
+            };
+            let admitted = self.admit_security(&admission)?;
             let managers = managed.clone().put_into(&mut object);
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
+            warnings.extend(admitted);
             let (object, managers) = settle(resource.unshow(object), managers)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);
@@ -93,6 +122,7 @@ impl Core {
         &self,
         target: &Target,
         mut object: Value,
+        author: Option<Author<'_>>,
     ) -> ApiResult<(Value, Option<(Key, u64)>)> {
         let resource = &target.resource;
         let cx = self.context();
@@ -105,6 +135,9 @@ impl Core {
         }
         resource.strategy.prepare_create(&mut object, &cx);
         let guard = self.admit_namespace(resource, &target.namespace, &object)?;
+        if let Some(author) = author {
+            author.check_grant(target, &object, None)?;
+        }
         resource.strategy.admit_create(&mut object, &cx)?;
         let mut causes = meta::validate_create(&object, resource);
         causes.extend(resource.strategy.validate_create(&object));

@@ -7,12 +7,14 @@ mod delete;
 mod kinds;
 mod list;
 mod scale;
+mod security;
 mod update;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::access::Author;
 use crate::clock::Environment;
 use crate::error::{ApiResult, Cause, Status};
 use crate::metrics::Metrics;
@@ -25,6 +27,7 @@ pub use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
 pub(crate) use list::invalid_options;
 pub use list::{ListOptions, Listed, VersionMatch};
+pub(crate) use update::copy_field;
 pub use update::{Part, Source};
 
 /// How often a write is tried again when others write the same object.
@@ -125,11 +128,14 @@ pub struct WriteOptions<'a> {
     pub validation: FieldValidation,
     /// Who manages the fields that are written.
     pub manager: &'a str,
+    /// Whose rights the object itself is judged by; `None` for the server's own writes.
+    pub author: Option<Author<'a>>,
 }
 
 impl Default for WriteOptions<'_> {
     fn default() -> Self {
-        Self { dry_run: false, validation: FieldValidation::default(), manager: "longshore" }
+        let validation = FieldValidation::default();
+        Self { dry_run: false, validation, manager: "longshore", author: None }
     }
 }
 
@@ -159,18 +165,20 @@ pub struct Outcome {
     pub tree: Option<Value>,
     /// Texts for the `Warning` header.
     pub warnings: Vec<String>,
+    /// Whether an update or apply made the object.
+    pub created: bool,
 }
 
 impl Outcome {
     fn of(written: Written, warnings: Vec<String>) -> Self {
-        Self { written, tree: None, warnings }
+        Self { written, tree: None, warnings, created: false }
     }
 
     /// What was written just now.
     fn stored(stored: Arc<Stored>, write: Write, warnings: Vec<String>) -> Self {
         // Without a text of their own the managers are in the tree.
         let tree = write.managers.is_some().then_some(write.object);
-        Self { written: Written::Stored(stored), tree, warnings }
+        Self { written: Written::Stored(stored), tree, warnings, created: false }
     }
 }
 

@@ -6,12 +6,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::apply::Track;
+use super::create::Origin;
+use super::security::Admission;
 use super::{
     Core, MAX_ATTEMPTS, Outcome, Target, WriteOptions, Written, check_kind, decode, decode_with,
     judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
 use crate::extent::{check_extent, leaves_room, too_deep};
+use crate::field_manager;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, MANAGED_FIELDS, Parted, Stored, Write, WriteError};
@@ -81,7 +84,12 @@ impl Core {
             check_name(target, &body["metadata"])?;
         }
         for _ in 0..MAX_ATTEMPTS {
-            let stored = self.store.head(&target.key()).ok_or_else(|| target.not_found())?;
+            let Some(stored) = self.store.head(&target.key()) else {
+                match self.update_new(target, part, source, options).await {
+                    Err(status) if status.reason == "AlreadyExists" => continue,
+                    other => return other,
+                }
+            };
             let change = match source.spares_managers() && resource.keeps_managers_apart() {
                 // A refusal may show the object, and then it has to be whole.
                 true => self
@@ -94,6 +102,29 @@ impl Core {
             }
         }
         Err(write_failed(&WriteError::Conflict(target.key())))
+    }
+
+    /// Some kinds are created by an update when they are not there.
+    async fn update_new(
+        &self,
+        target: &Target,
+        part: Part,
+        source: &Source,
+        options: WriteOptions<'_>,
+    ) -> ApiResult<Outcome> {
+        let resource = &target.resource;
+        let Source::Whole { body, doubles } = source else { return Err(target.not_found()) };
+        if part != Part::Main || !resource.traits().create_on_update {
+            return Err(target.not_found());
+        }
+        if let Some(uid) = body["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let (namespace, name) = (&target.namespace, &target.name);
+            return Err(Status::other_uid(resource, namespace, name, uid, ""));
+        }
+        let mut body = body.clone();
+        copy_field(&mut body["metadata"], &Value::Null, "resourceVersion");
+        let made = self.create_as(target, body, doubles, options, Origin::Update).await?;
+        Ok(Outcome { created: true, ..made })
     }
 
     /// The object as it is to be; with its managers as text if they are kept apart.
@@ -116,6 +147,9 @@ impl Core {
         let spare = apart.then_some(part);
         let (sent, mut warnings) = make(resource, &old, source, options, spare)?;
         check_identity(target, &sent, &old, source)?;
+        if let Some(author) = options.author {
+            author.check_grant(target, &sent, Some(&old))?;
+        }
         check_version(target, &sent, stored, resource.traits().unconditional_update)?;
         let track = match apart {
             true => Track::Apart(options.manager, managers.as_deref()),
@@ -124,7 +158,7 @@ impl Core {
         let (new, next) = self.merge(resource, part, sent, &old, track)?;
         warnings.extend(resource.strategy.warnings(&new));
         let before = apart.then_some(Parted { object: old, managers });
-        Ok(Changed { new, managers: next, before, warnings })
+        Ok(Changed { part, new, managers: next, before, warnings })
     }
 
     /// Stores a changed object; `None` when somebody else was faster.
@@ -136,7 +170,16 @@ impl Core {
         options: WriteOptions<'_>,
     ) -> ApiResult<Option<Outcome>> {
         let unchanged = change.is_as_before();
-        let Changed { new, managers, warnings, before: _ } = change;
+        let Changed { part, new, managers, mut warnings, before: _ } = change;
+        if !unchanged && part == Part::Main {
+            warnings.extend(self.admit_security(&Admission {
+                resource: &target.resource,
+                namespace: &target.namespace,
+                name: &target.name,
+                new: &new,
+                old: Some(&stored),
+            })?);
+        }
         let new = target.resource.unshow(new);
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
@@ -196,6 +239,7 @@ impl Core {
                 let managers = managed.put_into(&mut new);
                 meta::count_generation(&mut new, old, resource);
                 let mut causes = meta::validate_update(&new, old);
+                field_manager::validate_entries(&mut causes, &asked);
                 causes.extend(strategy.validate_update(&new, old));
                 judge(resource, &new, causes)?;
                 strategy.admit_update(&new, old, &cx)?;
@@ -230,6 +274,8 @@ impl Core {
 
 /// A change on its way to the store.
 pub(super) struct Changed {
+    /// What of the object the request may change.
+    pub(super) part: Part,
     /// The object.
     pub(super) new: Value,
     /// The text of its managers, if they are not in it.
@@ -270,7 +316,7 @@ pub(super) fn whole(mut object: Value, managers: Option<String>) -> ApiResult<Va
     Ok(object)
 }
 
-pub(super) fn copy_field(to: &mut Value, from: &Value, field: &str) {
+pub(crate) fn copy_field(to: &mut Value, from: &Value, field: &str) {
     match from.get(field).filter(|value| !value.is_null()) {
         Some(value) => to[field] = value.clone(),
         None => {

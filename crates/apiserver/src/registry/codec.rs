@@ -132,7 +132,7 @@ fn canonical(value: &mut Value, parts: &[&str]) -> Result<(), String> {
 
 fn canonical_quantity(value: &mut Value) -> Result<(), String> {
     let text = match value {
-        Value::String(text) => text.trim().to_owned(),
+        Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         Value::Null => return Ok(()),
         _ => String::new(),

@@ -189,6 +189,19 @@ fn builtin_shape(typed: &Typed) -> Arc<Shape> {
     Arc::clone(shape)
 }
 
+/// Decodes a body of a kind that is not served by itself.
+///
+/// # Errors
+/// What is wrong when a field has the wrong type, as Go would say it.
+pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, String> {
+    let decoded = codec::decode(&Codec::Typed(typed.codec), &[], body, true);
+    decoded.map(|decoded| decoded.object).map_err(|fault| {
+        let schemas = builtin_schemas(typed);
+        let found = fault.input.and_then(|input| words::type_fault(&schemas, &typed.name, &input));
+        found.unwrap_or(fault.why)
+    })
+}
+
 /// The schemas of a built-in type and of all it refers to.
 fn builtin_schemas(typed: &Typed) -> Arc<Map<String, Value>> {
     type Known = LazyLock<Mutex<HashMap<String, Arc<Map<String, Value>>>>>;
@@ -235,6 +248,8 @@ impl Registry {
     /// The built-in kinds of this registry and these custom ones.
     pub fn with_custom(&self, custom: Vec<Arc<Resource>>) -> Self {
         let builtin = self.resources.iter().filter(|r| r.custom.is_none()).cloned();
+        // A definition stored before such names were refused must not take a built-in kind over.
+        let custom = custom.into_iter().filter(|r| !self.is_builtin(&r.group, &r.plural));
         let mut registry = Self::of(builtin.chain(custom).collect());
         registry.documents.0 = self.documents.0.clone();
         registry
@@ -263,6 +278,12 @@ impl Registry {
     /// Whether the group is part of the program.
     pub fn is_builtin_group(&self, group: &str) -> bool {
         self.resources.iter().any(|r| r.group == group && r.custom.is_none())
+    }
+
+    /// Whether the resource is part of the program, in whatever version.
+    pub fn is_builtin(&self, group: &str, plural: &str) -> bool {
+        let mut builtin = self.resources.iter().filter(|r| r.custom.is_none());
+        builtin.any(|r| r.group == group && r.plural == plural)
     }
 
     /// A core kind; all of them are always there.

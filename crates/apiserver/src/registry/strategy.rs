@@ -37,6 +37,8 @@ pub struct Traits {
     pub status_metadata: bool,
     /// Whether an update may come without a resourceVersion.
     pub unconditional_update: bool,
+    /// Whether an update creates the object when it is not there.
+    pub create_on_update: bool,
     /// Whether deletion answers the object instead of a Status.
     pub returns_deleted: bool,
     /// How generations are counted.
@@ -52,6 +54,7 @@ impl Traits {
         status_at_creation: false,
         status_metadata: false,
         unconditional_update: true,
+        create_on_update: false,
         returns_deleted: false,
         generation: Generation::Absent,
     };

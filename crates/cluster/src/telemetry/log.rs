@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
+use longshore_core::redact::scrub_tokens;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -263,6 +264,11 @@ impl Fields {
     }
 
     fn add(&mut self, field: &Field, value: Value) {
+        // The last line of defence: whatever is logged by whom, a bearer token is not.
+        let value = match value {
+            Value::String(text) => Value::String(scrub_tokens(&text).into_owned()),
+            other => other,
+        };
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             (name, value) => self.rest.push((name, value)),
@@ -350,6 +356,21 @@ mod tests {
             span.in_scope(|| tracing::info!(n = 1, "m"));
         });
         assert!(line.ends_with("] m n=1 claim=\"default/data\"\n"), "{line}");
+    }
+
+    #[test]
+    fn bearer_tokens_are_stripped_from_messages_fields_and_spans() {
+        let token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl";
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let options = LogOptions { format, verbosity: 10, ..LogOptions::default() };
+            let line = logged(&options, || {
+                let span = tracing::info_span!("publish", context = token);
+                span.in_scope(
+                    || tracing::trace!(token, error = %token, all = ?[token], "got {token}"),
+                );
+            });
+            assert!(!line.is_empty() && !line.contains("eyJ"), "{line}");
+        }
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Inside for HostPath {
         }
         // A link is removed itself; what it leads to is not ours.
         let gone = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+            Ok(found) if found.is_dir() => longshore_files::remove_tree(path),
             Ok(_) => fs::remove_file(path),
             Err(error) => Err(error),
         };

@@ -21,6 +21,7 @@ use tonic_prost::ProstCodec;
 use tower::util::{Either, MapErr};
 
 use crate::metrics::Metrics;
+use crate::redact::Sent;
 use crate::{Call, CsiError, redact};
 
 pub use connect::{
@@ -144,6 +145,7 @@ impl Client {
     {
         let start = Instant::now();
         log_request(call, &request);
+        let sent = Sent::new(&request);
         let answer = self.within(self.deadline_from(start), request, |request| async {
             let mut grpc = tonic::client::Grpc::new(self.way.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -151,7 +153,7 @@ impl Client {
             grpc.unary(request, path, ProstCodec::<Q, R>::default()).await
         });
         let result = answer.await.map(tonic::Response::into_inner);
-        let result = result.map_err(|status| CsiError::new(call, status));
+        let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
         self.record(call, result.as_ref().err(), start);
         self.log_response(call, &result);
         result
@@ -165,6 +167,7 @@ impl Client {
     {
         let start = Instant::now();
         log_request(call, &request);
+        let sent = Sent::new(&request);
         let answer = self.within(self.deadline_from(start), request, |request| async {
             let mut grpc = tonic::client::Grpc::new(self.way.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
@@ -172,7 +175,7 @@ impl Client {
             grpc.server_streaming(request, path, ProstCodec::<Q, R>::default()).await
         });
         let result = answer.await.map(tonic::Response::into_inner);
-        let result = result.map_err(|status| CsiError::new(call, status));
+        let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
         self.record(call, result.as_ref().err(), start);
         result
     }
@@ -241,6 +244,14 @@ impl Client {
 /// Services answer every call; an error is an answer.
 fn never(impossible: Infallible) -> tonic::transport::Error {
     match impossible {}
+}
+
+/// The driver's answer without what it was told in confidence.
+fn without_secrets(status: Status, sent: &Sent) -> Status {
+    match sent.scrub(status.message()) {
+        Some(clean) => Status::new(status.code(), clean),
+        None => status,
+    }
 }
 
 fn log_request<Q: Message + Name>(call: Call, request: &Q) {

@@ -6,11 +6,18 @@ use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
+use inotify::{EventStream, Inotify, WatchMask};
+use parking_lot::Mutex;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
+
+/// Pause after a failed accept.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Pause before a socket that could not be made anew is tried again.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a socket could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +49,9 @@ fn system<E: Into<io::Error>>(step: &'static str, path: &Path) -> impl FnOnce(E)
 pub struct Listener {
     inner: UnixListener,
     path: PathBuf,
-    identity: (u64, u64),
+    mode: u32,
+    identity: Mutex<(u64, u64)>,
+    kept: bool,
 }
 
 impl Listener {
@@ -77,8 +86,17 @@ impl Listener {
 
     fn take(path: &Path, mode: u32) -> Result<Self, BindError> {
         let inner = open(path, mode)?;
-        let found = std::fs::symlink_metadata(path).map_err(system("inspect", path))?;
-        Ok(Self { inner, path: path.to_owned(), identity: (found.dev(), found.ino()) })
+        let identity = identity(path).map_err(system("inspect", path))?;
+        let identity = Mutex::new(identity);
+        Ok(Self { inner, path: path.to_owned(), mode, identity, kept: false })
+    }
+
+    /// Makes the socket anew when somebody removes its file. Without it a driver whose socket was
+    /// swept away would be served to nobody until a restart.
+    #[must_use]
+    pub fn kept(mut self) -> Self {
+        self.kept = true;
+        self
     }
 
     /// Where the socket is.
@@ -88,27 +106,112 @@ impl Listener {
 
     /// Accepted connections, without end. A failed accept is logged and tried again.
     pub fn incoming(&self) -> impl Stream<Item = io::Result<UnixStream>> + '_ {
-        futures::stream::unfold(self, |listener| async move {
+        let state = (None::<UnixListener>, self.kept.then(|| Box::pin(self.renewed())));
+        futures::stream::unfold(state, move |(mut current, mut renewal)| async move {
             loop {
-                match listener.inner.accept().await {
-                    Ok((stream, _)) => return Some((Ok(stream), listener)),
+                let accepted = tokio::select! {
+                    accepted = current.as_ref().unwrap_or(&self.inner).accept() => accepted,
+                    fresh = async {
+                        match &mut renewal {
+                            Some(renewal) => renewal.await,
+                            None => std::future::pending().await,
+                        }
+                    } => {
+                        current = Some(fresh);
+                        renewal = Some(Box::pin(self.renewed()));
+                        continue;
+                    }
+                };
+                match accepted {
+                    Ok((stream, _)) => return Some((Ok(stream), (current, renewal))),
                     Err(error) => {
-                        tracing::warn!(path = %listener.path.display(), %error, "accept failed");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        tracing::warn!(path = %self.path.display(), %error, "accept failed");
+                        tokio::time::sleep(PAUSE).await;
                     }
                 }
             }
         })
     }
 
+    /// Waits until the socket's file is gone, and takes the path again.
+    async fn renewed(&self) -> UnixListener {
+        loop {
+            self.vanished().await;
+            let path = self.path.display();
+            match self.take_again() {
+                Ok(fresh) => {
+                    tracing::warn!(%path, "somebody removed the socket; it was made anew");
+                    return fresh;
+                }
+                Err(error) => {
+                    tracing::warn!(%path, %error, "the socket is gone and cannot be made anew")
+                }
+            }
+            tokio::time::sleep(RENEWAL_PAUSE).await;
+        }
+    }
+
+    fn take_again(&self) -> Result<UnixListener, BindError> {
+        if let Some(parent) = self.path.parent() {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o750).create(parent).map_err(system("create", parent))?;
+        }
+        let fresh = open(&self.path, self.mode)?;
+        *self.identity.lock() = identity(&self.path).map_err(system("inspect", &self.path))?;
+        Ok(fresh)
+    }
+
+    /// Waits until nothing is at the path. Another socket in its place is a successor's.
+    async fn vanished(&self) {
+        loop {
+            let Ok(mut changes) = self.watch_directory() else {
+                // The machine has no watch left, or the directory went as well.
+                if self.is_missing() {
+                    return;
+                }
+                tokio::time::sleep(RENEWAL_PAUSE).await;
+                continue;
+            };
+            loop {
+                if self.is_missing() {
+                    return;
+                }
+                if changes.next().await.is_none_or(|change| change.is_err()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        let found = std::fs::symlink_metadata(&self.path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn watch_directory(&self) -> io::Result<EventStream<[u8; 1024]>> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let events = Inotify::init()?.into_event_stream([0; 1024])?;
+        let mask = WatchMask::DELETE
+            | WatchMask::MOVED_FROM
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF;
+        events.watches().add(parent.unwrap_or(Path::new(".")), mask | WatchMask::ONLYDIR)?;
+        Ok(events)
+    }
+
     /// Closes the socket and removes its file, unless the file has been replaced by somebody else's.
     pub fn remove(self) {
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        let ours = identity(&self.path).is_ok_and(|found| found == *self.identity.lock());
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
+}
+
+/// Which file is at a path.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
 }
 
 /// Whether a socket is there. Anything else in its place is an error.

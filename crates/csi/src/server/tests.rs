@@ -287,3 +287,31 @@ async fn any_set_of_services_can_be_served() {
     stop.cancel();
     server.await.expect("joined").expect("clean end");
 }
+
+#[tokio::test]
+async fn a_socket_that_somebody_removes_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sub/csi.sock");
+    let listener = Listener::bind(&path).unwrap().kept();
+    let stop = CancellationToken::new();
+    let driver = Driver::new("socket.test");
+    let server = tokio::spawn(serve(driver.routes(), listener, stop.clone()));
+    for round in 0..4 {
+        if round % 2 == 0 {
+            std::fs::remove_file(&path).unwrap();
+        } else {
+            std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        }
+        let began = std::time::Instant::now();
+        while std::os::unix::net::UnixStream::connect(&path).is_err() {
+            assert!(began.elapsed() < std::time::Duration::from_secs(30), "round {round}");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    let client = client(&path).await;
+    client.get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap();
+    drop(client);
+    stop.cancel();
+    server.await.unwrap().unwrap();
+    assert!(!path.exists(), "its own file goes at the end");
+}

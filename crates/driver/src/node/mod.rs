@@ -5,6 +5,7 @@
 
 pub mod ephemeral;
 pub mod expand;
+pub mod left;
 pub mod publish;
 pub mod settle;
 pub mod stage;

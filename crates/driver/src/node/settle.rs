@@ -52,17 +52,39 @@ impl Inner {
         let mut freed = 0;
         for pool in &self.pools {
             for id in pool.list()? {
-                // A volume that a call is busy with is no orphan.
-                let Ok(_guard) = self.lock(&id) else { continue };
-                if bound.contains(&id) {
-                    freed += usize::from(self.free_if_unused(pool, &id, raw)?);
-                } else if pool.is_staged(&id, &self.config.node_id)? {
-                    // No device, so not staged, whatever the note says.
-                    pool.forget_staging(&id, &self.config.node_id)?;
+                match self.free_volume(pool, &id, bound.contains(&id), raw) {
+                    Ok(done) => freed += usize::from(done),
+                    // One volume that cannot be understood is no reason to keep the others waiting;
+                    // its own calls are refused, and say why.
+                    Err(Refusal::Pool(error @ PoolError::BadRecord { .. })) if !raw => {
+                        tracing::error!(pool = %pool.name(), volume = %id, %error,
+                            "volume is out of service: restore its record from a backup");
+                    }
+                    Err(error) => return Err(error),
                 }
-                self.drop_if_ephemeral(pool, &id)?;
             }
         }
+        Ok(freed)
+    }
+
+    /// Frees one volume; whether a device went.
+    fn free_volume(
+        &self,
+        pool: &Pool,
+        id: &VolumeId,
+        bound: bool,
+        raw: bool,
+    ) -> Result<bool, Refusal> {
+        // A volume that a call is busy with is no orphan.
+        let Ok(_guard) = self.lock(id) else { return Ok(false) };
+        let mut freed = false;
+        if bound {
+            freed = self.free_if_unused(pool, id, raw)?;
+        } else if pool.is_staged(id, &self.config.node_id)? {
+            // No device, so not staged, whatever the note says.
+            pool.forget_staging(id, &self.config.node_id)?;
+        }
+        self.drop_if_ephemeral(pool, id)?;
         Ok(freed)
     }
 

@@ -17,6 +17,7 @@ pub mod names;
 mod notes;
 pub mod record;
 mod scan;
+mod sealed;
 pub mod snapshots;
 mod templates;
 mod thick;
@@ -208,14 +209,12 @@ const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 fn render(record: &Record) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(record).expect("a record holds only plain data");
-    bytes.push(b'\n');
-    bytes
+    sealed::seal(record)
 }
 
 fn parse_record(id: &VolumeId, bytes: &[u8]) -> Result<Record, PoolError> {
     let bad = |why: String| PoolError::BadRecord { id: id.clone(), why };
-    let record: Record = serde_json::from_slice(bytes).map_err(|e| bad(e.to_string()))?;
+    let record: Record = sealed::unseal(bytes).map_err(bad)?;
     if record.version > record::VERSION {
         return Err(bad(format!("it has version {}, written by a newer program", record.version)));
     }

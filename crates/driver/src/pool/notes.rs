@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::record::Staged;
-use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names};
+use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names, sealed};
 use crate::id::VolumeId;
 
 impl Pool {
@@ -11,11 +11,11 @@ impl Pool {
     pub fn staged(&self, id: &VolumeId, node_id: &str) -> Result<Option<Staged>, PoolError> {
         let name = names::staged(id, node_id);
         let bytes = self.io("read a note", self.dir.read(&name, RECORD_LIMIT_BYTES))?;
-        let bad = |error: serde_json::Error| PoolError::BadRecord {
+        let bad = |error: String| PoolError::BadRecord {
             id: id.clone(),
             why: format!("its note of staging: {error}"),
         };
-        bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(bad)).transpose()
+        bytes.map(|bytes| sealed::unseal(&bytes).map_err(bad)).transpose()
     }
 
     /// Whether there is a note that a node has a volume staged.
@@ -26,7 +26,7 @@ impl Pool {
     /// Writes a node's note. On a pool that other machines see it is flushed, so that they see
     /// it before anything happens; on a local one a power failure makes it untrue anyway.
     pub fn note_staging(&self, id: &VolumeId, staged: &Staged) -> Result<(), PoolError> {
-        let bytes = serde_json::to_vec(staged).expect("a note holds only plain data");
+        let bytes = sealed::seal(staged);
         let name = names::staged(id, &staged.node);
         let written =
             self.write_small("write a note", || self.dir.write_unflushed(&name, &bytes))?;

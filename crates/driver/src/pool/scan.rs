@@ -1,13 +1,16 @@
 //! What a pool does first: finish or undo whatever a crash cut short.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{OFlags, RenameFlags, SeekFrom, seek};
+use rustix::io::Errno;
 
 use super::accounts::Promise;
 use super::names::{self, Entry};
 use super::{Pool, PoolError, Role};
-use crate::format::probe::{Found, probe};
 use crate::id::VolumeId;
 
 impl Pool {
@@ -63,16 +66,19 @@ impl Pool {
     }
 
     /// An empty record was named but not flushed when the power failed: nobody was told of the
-    /// volume. Its image goes too, if it is as blank as it must be.
+    /// volume, and its image is blank. An image with data in it shows that the record was damaged
+    /// instead: then both stay, and the volume is out of service until the record is restored.
     fn settle_empty(&self, id: &VolumeId) -> Result<(), PoolError> {
         let stat = self.io("look at a record", self.dir.stat(&names::record(id)))?;
         if stat.is_none_or(|stat| stat.st_size != 0) {
             return Ok(());
         }
-        if let Ok(image) = self.image(id, OFlags::RDONLY)
-            && probe(&image).is_ok_and(|found| found == Found::Nothing)
-        {
-            self.io("tidy", self.dir.remove(&names::image(id)))?;
+        match self.image(id, OFlags::RDONLY) {
+            Ok(image) if self.io("look at an image", is_blank(&image))? => {
+                self.io("tidy", self.dir.remove(&names::image(id)))?;
+            }
+            Err(PoolError::ImageMissing(_)) => {}
+            Ok(_) | Err(_) => return Ok(()),
         }
         self.io("tidy", self.dir.remove(&names::record(id)))
     }
@@ -114,5 +120,26 @@ impl Pool {
         }
         self.snapshot_promises(&mut promises)?;
         Ok(promises)
+    }
+}
+
+/// Whether nothing but zeros was ever written to an image.
+fn is_blank(image: &File) -> io::Result<bool> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut at = 0;
+    loop {
+        at = match seek(image, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        let read = image.read_at(&mut buffer, at)?;
+        if read == 0 {
+            return Ok(true);
+        }
+        if buffer[..read].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += read as u64;
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::accounts::Promise;
 use super::record::{Content, VERSION};
-use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names};
+use super::{Pool, PoolError, RECORD_LIMIT_BYTES, names, sealed};
 use crate::config::FsType;
 use crate::copy::{self, Method};
 use crate::fault::Leak;
@@ -164,7 +164,7 @@ impl Pool {
         self.io("flush an image", draft.sync_all())?;
         record.data_bytes = self.allocated_bytes(&new_image(&id))?;
         record.shares = method == Method::Shared;
-        self.io("write a record", self.dir.write_new(&new_record(&id), &render(record)))?;
+        self.io("write a record", self.dir.write_new(&new_record(&id), &sealed::seal(record)))?;
         self.faults.at("snapshot.recorded");
         let name = |from: &str, to: &str| self.dir.rename(from, to, RenameFlags::NOREPLACE);
         self.io("name an image", name(&new_image(&id), &image(&id)))?;
@@ -204,9 +204,7 @@ impl Pool {
     fn read_as<T: DeserializeOwned>(&self, id: &str) -> Result<Option<T>, PoolError> {
         let read = self.dir.read(&record(id), RECORD_LIMIT_BYTES);
         let bytes = self.io("read a record", read)?;
-        let parse = |bytes: Vec<u8>| {
-            serde_json::from_slice(&bytes).map_err(|error| unusable(id, &error.to_string()))
-        };
+        let parse = |bytes: Vec<u8>| sealed::unseal(&bytes).map_err(|why| unusable(id, &why));
         bytes.map(parse).transpose()
     }
 
@@ -260,7 +258,7 @@ impl Pool {
     /// Makes a group of snapshots exist, all of which are committed.
     pub fn commit_group(&self, group: &GroupRecord) -> Result<(), PoolError> {
         let (temporary, name) = (temporary(group.id.as_str()), record(group.id.as_str()));
-        self.io("write a record", self.dir.write_new(&temporary, &render(group)))?;
+        self.io("write a record", self.dir.write_new(&temporary, &sealed::seal(group)))?;
         self.faults.at("group.recorded");
         let named = self.dir.rename(&temporary, &name, RenameFlags::empty());
         self.io("name a record", named)?;
@@ -369,12 +367,6 @@ impl Pool {
 
 fn promise(record: &SnapshotRecord) -> Promise {
     Promise { bytes: record.data_bytes, grows: false, shares: record.shares }
-}
-
-fn render(record: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(record).expect("a record holds only plain data");
-    bytes.push(b'\n');
-    bytes
 }
 
 fn unusable(id: &str, why: &str) -> PoolError {

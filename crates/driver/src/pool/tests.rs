@@ -138,15 +138,20 @@ fn crash_points_are_settled() {
 
 /// A power failure may leave a record that was named and never flushed.
 #[test]
-fn an_empty_record_is_no_volume() {
-    for (blank, left) in [(true, 0), (false, 1)] {
+fn an_empty_record_beside_a_blank_image_is_no_volume() {
+    for (blank, left) in [(true, 0), (false, 2)] {
         let tmp = tempfile::tempdir().unwrap();
         let id = VolumeId::for_name("", "a");
         std::fs::write(tmp.path().join(names::record(&id)), b"").unwrap();
         let image = if blank { vec![0; 4096] } else { b"precious".to_vec() };
         std::fs::write(tmp.path().join(names::image(&id)), image).unwrap();
         let pool = open(tmp.path());
-        assert_eq!(pool.list().unwrap(), []);
+        assert_eq!(pool.list().unwrap().is_empty(), blank);
+        assert_eq!(
+            pool.read(&id).is_ok(),
+            blank,
+            "a volume with data and no record is out of service"
+        );
         assert_eq!(files(tmp.path()).len(), left, "blank: {blank}");
         assert_eq!(pool.create(&record("a", 1 << 20)).is_ok(), blank);
     }

@@ -14,8 +14,16 @@ impl Inner {
     pub(crate) fn thaw_leftovers(&self) -> Result<(), Refusal> {
         for pool in &self.pools {
             for id in pool.freeze_notes(&self.config.node_id)? {
-                if self.thaw_leftover(pool, &id)? {
-                    tracing::warn!(volume = %id, "thawed a filesystem that a killed process left frozen");
+                match self.thaw_leftover(pool, &id) {
+                    Ok(true) => {
+                        tracing::warn!(volume = %id, "thawed a filesystem that a killed process left frozen");
+                    }
+                    Ok(false) => {}
+                    Err(Refusal::Pool(error @ PoolError::BadRecord { .. })) => {
+                        tracing::error!(volume = %id, %error, "volume is out of service");
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 }
                 pool.forget_freeze(&id, &self.config.node_id)?;
             }

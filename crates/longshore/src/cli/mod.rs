@@ -436,6 +436,9 @@ fn logged(
     program: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     logging::start(logging)?;
+    // Files that are not private have the usual modes, whatever the caller's mask is.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    run::raise_descriptors()?;
     on(threads, program)
 }
 

@@ -7,21 +7,22 @@
 //! leads anywhere, and it stops at mount points.
 
 use std::{
+    ffi::CString,
     fmt,
     os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
+use longshore_files::{fresh_name, names, remove_within};
+
 use rustix::{
-    fs::{self, AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags},
+    fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags},
     io::{Errno, Result},
 };
 
 const TRASH: &str = ".longshore-trash";
-/// How often a directory that others still write to is emptied anew.
-const ROUNDS: u32 = 100;
+/// Directories of this name are what `onDelete: archive` leaves of earlier claims.
+pub(super) const ARCHIVED: &str = "archived-";
 const DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const WITHIN: ResolveFlags =
@@ -58,6 +59,21 @@ impl Directory {
             }
         }
         Ok(Self(names))
+    }
+
+    /// Refuses names that archived directories have: a claim that could choose one would read what
+    /// another tenant's claim left.
+    ///
+    /// # Errors
+    /// The first part begins like that of an archived directory.
+    pub(super) fn not_archived(self) -> std::result::Result<Self, String> {
+        if self.0.first().is_some_and(|first| first.starts_with(ARCHIVED)) {
+            return Err(format!(
+                "the directory \"{self}\" begins with \"{ARCHIVED}\", which is kept for directories of \
+                 deleted claims"
+            ));
+        }
+        Ok(self)
     }
 
     /// The last part.
@@ -188,14 +204,14 @@ impl Base {
         let remove = || -> Result<()> {
             let Some(parent) = self.parent_of(directory)? else { return Ok(()) };
             let trash = self.trash()?;
-            let moved = fresh_name();
+            let moved = CString::new(fresh_name()).map_err(|_| Errno::INVAL)?;
             match kind_of(&parent, directory.name())? {
                 None => return Ok(()),
                 Some(FileType::Directory) => {}
                 Some(_) => return Err(Errno::NOTDIR),
             }
-            fs::renameat(&parent, directory.name(), &trash, moved.as_str())?;
-            empty(&trash, moved)
+            fs::renameat(&parent, directory.name(), &trash, &*moved)?;
+            remove_within(&trash, &moved)
         };
         remove().map_err(|error| self.fault("remove", directory, error))
     }
@@ -210,8 +226,8 @@ impl Base {
                 Err(Errno::NOENT) => return Ok(()),
                 other => other?,
             };
-            for name in names_in(&trash)? {
-                empty(&trash, name.to_string_lossy().into_owned())?;
+            for name in names(&trash)?.collect::<Result<Vec<_>>>()? {
+                remove_within(&trash, &name)?;
             }
             Ok(())
         };
@@ -263,62 +279,6 @@ fn kind_of(parent: &OwnedFd, name: &str) -> Result<Option<FileType>> {
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn names_in(directory: &OwnedFd) -> Result<Vec<std::ffi::CString>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
-}
-
-/// A name in the trash that nothing has.
-fn fresh_name() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    format!("{now}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Removes one directory of the trash and all that is in it.
-fn empty(trash: &OwnedFd, first: String) -> Result<()> {
-    let mut todo = vec![first];
-    let mut rounds = 0;
-    while let Some(name) = todo.pop() {
-        let inside = match enter(trash, &name, WITHIN | ResolveFlags::NO_XDEV) {
-            Ok(inside) => inside,
-            Err(Errno::NOENT) => continue,
-            Err(Errno::NOTDIR) => {
-                fs::unlinkat(trash, name.as_str(), AtFlags::empty())?;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        for child in names_in(&inside)? {
-            match fs::unlinkat(&inside, &*child, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR | Errno::PERM) => {
-                    let moved = fresh_name();
-                    fs::renameat(&inside, &*child, trash, moved.as_str())?;
-                    todo.push(moved);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        match fs::unlinkat(trash, name.as_str(), AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::NOTEMPTY) if rounds < ROUNDS => {
-                rounds += 1;
-                todo.push(name);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use longshore_provisioner::{
 use serde_json::json;
 
 use super::{
-    base::{Base, Directory},
+    base::{ARCHIVED, Base, Directory},
     check, pattern,
 };
 use crate::flags::values;
@@ -102,6 +102,7 @@ impl Nfs {
             Some(pattern) => pattern::render(pattern, claim),
         };
         path.and_then(|path| Directory::new(&path))
+            .and_then(Directory::not_archived)
             .map_err(|why| format!("parameter pathPattern: {why}"))
     }
 
@@ -162,9 +163,9 @@ impl Nfs {
 
 /// Renames a directory to `archived-…` in the base; the volume's name is taken where that is taken.
 fn archive(base: &Base, directory: &Directory, volume: &str) -> Result<(), Cause> {
-    let mut to = Directory::new(&format!("archived-{}", directory.name()))?;
+    let mut to = Directory::new(&format!("{ARCHIVED}{}", directory.name()))?;
     if base.has(&to)? {
-        to = Directory::new(&format!("archived-{volume}"))?;
+        to = Directory::new(&format!("{ARCHIVED}{volume}"))?;
     }
     base.rename(directory, &to)?;
     Ok(())

@@ -2,6 +2,7 @@
 
 mod alone;
 mod demo;
+mod descriptors;
 mod faults;
 mod liveness;
 mod loops;
@@ -17,6 +18,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::cli;
+
+pub(crate) use descriptors::raise as raise_descriptors;
 
 /// Everything on this machine, until a signal.
 ///

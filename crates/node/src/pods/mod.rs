@@ -3,11 +3,15 @@
 mod admission;
 pub mod cgroups;
 mod environment;
+mod evict;
 pub mod hidden;
+mod host_path;
 pub mod logs;
+mod memory;
 pub mod own_volumes;
 pub(crate) mod pod_dir;
 mod run_spec;
+mod scratch;
 pub mod shim_client;
 mod status;
 pub(crate) mod worker;

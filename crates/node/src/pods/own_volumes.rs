@@ -9,9 +9,14 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use longshore_cluster::{Api, ApiError};
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{ConfigMap, HostPathSource, Pod, PodVolume, Secret};
+use longshore_core::model::kinds::{ConfigMap, Pod, PodVolume, Secret};
 use longshore_core::stage::paths::NodePaths;
+use longshore_files::{NewFile, write_below};
 use serde_json::Value;
+
+use super::host_path;
+use super::memory::mount_memory;
+use super::scratch::{Medium, Scratch};
 
 /// Why a volume cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +47,14 @@ pub enum OwnVolumeError {
         /// What.
         what: String,
     },
+    /// It asks for something that this node does not have.
+    #[error("volume {volume}: {what}")]
+    Refused {
+        /// The pod's volume.
+        volume: String,
+        /// What, and what to write instead.
+        what: String,
+    },
     /// A kind of volume that this node does not make.
     #[error("volume {0}: volumes of this kind are not served by this node yet")]
     Unsupported(String),
@@ -54,14 +67,15 @@ pub enum OwnVolumeError {
 pub async fn make(
     api: &Api,
     paths: &NodePaths,
+    hidden: &[PathBuf],
     pod: &Pod,
     volume: &PodVolume,
 ) -> Result<Option<PathBuf>, OwnVolumeError> {
     let uid = &pod.metadata.uid;
     let maker = Maker { volume: &volume.name, group: pod.spec.security_context.fs_group };
-    if volume.empty_dir.is_some() {
+    if let Some(source) = &volume.empty_dir {
         let dir = paths.own_volume(uid, "empty-dir", &volume.name);
-        return maker.scratch(&dir).map(|()| Some(dir));
+        return maker.scratch(&dir, source).map(|()| Some(dir));
     }
     if let Some(source) = &volume.config_map {
         let dir = paths.own_volume(uid, "configmap", &volume.name);
@@ -71,15 +85,32 @@ pub async fn make(
     if let Some(source) = &volume.secret {
         let dir = paths.own_volume(uid, "secret", &volume.name);
         let files = maker.secret(api, &pod.metadata.namespace, source).await?;
+        fs::create_dir_all(&dir).map_err(maker.io(&dir))?;
+        mount_memory(&dir, 0o755, Some(SECRETS_BYTES)).map_err(maker.io(&dir))?;
         return maker.write(&dir, source, files).map(|()| Some(dir));
     }
     if let Some(source) = &volume.host_path {
-        return maker.host_path(source).map(Some);
+        let path = PathBuf::from(&source.path);
+        host_path::check(source).map_err(maker.io(&path))?;
+        if !privileged_only(pod, &volume.name) {
+            host_path::refuse_own(&path, hidden).map_err(maker.io(&path))?;
+        }
+        return Ok(Some(path));
     }
     let csi = volume.csi.is_some()
         || volume.ephemeral.is_some()
         || volume.persistent_volume_claim.is_some();
     if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
+}
+
+/// A secret has at most 1 MiB; more would be somebody else's.
+const SECRETS_BYTES: u64 = 4 << 20;
+
+/// Whether only privileged containers mount a volume.
+fn privileged_only(pod: &Pod, volume: &str) -> bool {
+    let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let mut users = all.filter(|one| one.volume_mounts.iter().any(|mount| mount.name == volume));
+    users.all(|one| one.security_context.privileged == Some(true))
 }
 
 struct Maker<'a> {
@@ -98,17 +129,25 @@ impl Maker<'_> {
         }
     }
 
+    fn refused(&self, what: String) -> OwnVolumeError {
+        OwnVolumeError::Refused { volume: self.volume.to_owned(), what }
+    }
+
     fn missing(&self, what: String) -> OwnVolumeError {
         OwnVolumeError::Missing { volume: self.volume.to_owned(), what }
     }
 
-    fn scratch(&self, dir: &Path) -> Result<(), OwnVolumeError> {
-        if dir.exists() {
+    fn scratch(&self, dir: &Path, source: &Value) -> Result<(), OwnVolumeError> {
+        let scratch = Scratch::of(source).map_err(|what| self.refused(what))?;
+        if scratch.medium == Medium::Disk && dir.exists() {
             return Ok(());
         }
         let failed = self.io(dir);
         fs::create_dir_all(dir).map_err(&failed)?;
         let mode = if self.group.is_some() { 0o2777 } else { 0o777 };
+        if scratch.medium == Medium::Memory {
+            mount_memory(dir, mode, scratch.limit).map_err(&failed)?;
+        }
         if let Some(group) = self.group {
             chown(dir, None, Some(group)).map_err(&failed)?;
         }
@@ -187,33 +226,9 @@ impl Maker<'_> {
         if !plain {
             return Err(self.missing(format!("plain relative path {name:?}")));
         }
-        let path = dir.join(name);
-        let failed = self.io(&path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(&failed)?;
-        }
-        fs::write(&path, content).map_err(&failed)?;
-        if let Some(group) = self.group {
-            chown(&path, None, Some(group)).map_err(&failed)?;
-        }
         let group_read = if self.group.is_some() { 0o040 } else { 0 };
         let mode = u32::try_from(mode & 0o777).unwrap_or(0o644) | group_read;
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)
-    }
-
-    fn host_path(&self, source: &HostPathSource) -> Result<PathBuf, OwnVolumeError> {
-        let path = PathBuf::from(&source.path);
-        match source.kind.as_deref() {
-            Some("DirectoryOrCreate") => fs::create_dir_all(&path).map_err(self.io(&path))?,
-            Some("FileOrCreate") if !path.exists() => {
-                fs::write(&path, "").map_err(self.io(&path))?
-            }
-            _ => {}
-        }
-        if path.exists() {
-            Ok(path)
-        } else {
-            Err(self.missing(format!("host path {}", path.display())))
-        }
+        let file = NewFile { content, mode, group: self.group };
+        write_below(dir, Path::new(name), &file).map_err(self.io(&dir.join(name)))
     }
 }

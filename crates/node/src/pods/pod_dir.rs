@@ -16,12 +16,10 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(&sub_paths).into_iter().flatten().flatten() {
         crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
     }
+    super::memory::unmount_memory(dir)?;
     let mounts = crate::volumes::mounts_below(dir)?;
     if !mounts.is_empty() {
         return Err(io::Error::other(format!("still mounted: {mounts:?}")));
     }
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    longshore_files::remove_tree(dir)
 }

@@ -118,7 +118,8 @@ impl PodRun<'_> {
             }
             let target = PathBuf::from(&mount.mount_path);
             let read_only = mount.read_only || self.is_read_only(&mount.name);
-            binds.push(Bind { source, target, read_only, device: false });
+            let host = self.is_host_path(volume);
+            binds.push(Bind { source, target, read_only, device: false, host });
         }
         for device in &container.volume_devices {
             let source = self.volumes.get(&device.name);
@@ -128,7 +129,13 @@ impl PodRun<'_> {
             }
             let target = PathBuf::from(&device.device_path);
             let read_only = self.is_read_only(&device.name);
-            binds.push(Bind { source: source.clone(), target, read_only, device: true });
+            binds.push(Bind {
+                source: source.clone(),
+                target,
+                read_only,
+                device: true,
+                host: false,
+            });
         }
         // Outer mounts first, or they would cover the inner ones.
         binds.sort_by_key(|bind| bind.target.components().count());
@@ -152,6 +159,15 @@ impl PodRun<'_> {
                 "failed to prepare subPath {part:?} for container {:?}: {error}",
                 container.name
             )
+        })
+    }
+
+    /// Whether a volume is a directory of the host that somebody named: it was not made below the
+    /// pod's directory, or is a local volume that is bound there.
+    fn is_host_path(&self, volume: &Path) -> bool {
+        let below = volume.strip_prefix(self.paths.pod(&self.pod.metadata.uid));
+        below.map_or(true, |path| {
+            path.components().any(|part| part.as_os_str() == "kubernetes.io~local-volume")
         })
     }
 

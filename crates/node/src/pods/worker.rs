@@ -24,7 +24,9 @@ use tokio::time::Instant;
 use super::admission;
 use super::cgroups::Cgroups;
 use super::environment::environment;
+use super::evict::Measuring;
 use super::hidden::hidden_dirs;
+use super::memory::unmount_memory;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
@@ -37,7 +39,7 @@ use crate::volumes::{PodVolumes, VolumeManager};
 /// Grace for a pod whose object is already gone.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// What all workers share.
 pub(crate) struct PodDeps {
@@ -62,29 +64,30 @@ pub(crate) struct PodDeps {
 
 /// See the module's description.
 pub(crate) struct Worker {
-    deps: Arc<PodDeps>,
-    pod: Arc<Pod>,
+    pub(super) deps: Arc<PodDeps>,
+    pub(super) pod: Arc<Pod>,
     updates: watch::Receiver<Option<Arc<Pod>>>,
     shim: Option<ShimClient>,
     /// Kept, so that only news wake the worker.
     shim_view: Option<watch::Receiver<ShimView>>,
     /// What the last decision saw; reports speak of nothing newer.
-    seen: ShimView,
+    pub(super) seen: ShimView,
     crashes: BTreeMap<String, (u32, u32)>,
     volumes: Option<BTreeMap<String, PathBuf>>,
-    waiting: Waiting,
+    pub(super) waiting: Waiting,
     written: Option<Value>,
-    since: jiff::Timestamp,
+    pub(super) since: jiff::Timestamp,
     /// It was found when the agent started.
     first_pass: bool,
     /// When to look why its volumes are not there.
     look_at: Instant,
-    rejected: bool,
+    pub(super) rejected: bool,
+    pub(super) measuring: Measuring,
 }
 
 /// Why the worker stops its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+pub(super) enum Stop {
     /// The object asks for it.
     Deleted,
     /// The object is gone.
@@ -104,6 +107,7 @@ impl Worker {
             first_pass,
             look_at: Instant::now() + deps.mount_patience,
             rejected: false,
+            measuring: Measuring::new(&pod),
             deps,
             pod,
             updates,
@@ -198,6 +202,11 @@ impl Worker {
                         return self.wait_for_stop().await;
                     }
                 }
+                () = self.measuring.due(), if self.volumes.is_some() => {
+                    if self.evict_if_over().await {
+                        return self.wait_for_stop().await;
+                    }
+                }
                 () = changed(self.shim_view.as_mut()) => {}
                 () = until(next.wake_at_ms) => {}
                 () = tokio::time::sleep(RETRY), if self.waiting.reason == "CreateContainerConfigError" => {}
@@ -235,7 +244,15 @@ impl Worker {
             PodVolumes::Waiting(_) => return false,
         };
         for volume in &self.pod.spec.volumes {
-            match own_volumes::make(&self.deps.api, &self.deps.paths, &self.pod, volume).await {
+            match own_volumes::make(
+                &self.deps.api,
+                &self.deps.paths,
+                &hidden_dirs(&self.deps.hidden),
+                &self.pod,
+                volume,
+            )
+            .await
+            {
                 Ok(None) => {}
                 Ok(Some(path)) => drop(mounted.insert(volume.name.clone(), path)),
                 Err(error) => {
@@ -292,7 +309,7 @@ impl Worker {
         ShimView { gone: true, runs: runs.collect() }
     }
 
-    fn decide(&mut self, stopping: bool) -> Next {
+    pub(super) fn decide(&mut self, stopping: bool) -> Next {
         let view = self.look();
         self.seen = view.clone();
         let pod = self.pod.clone();
@@ -404,7 +421,7 @@ impl Worker {
     }
 
     /// All containers are over for good: nothing needs the volumes any more.
-    async fn finish(&mut self) {
+    pub(super) async fn finish(&mut self) {
         if let Some(shim) = self.shim.take() {
             shim.quit().await;
         }
@@ -443,7 +460,7 @@ impl Worker {
         true
     }
 
-    fn stop_reason(&mut self) -> Option<Stop> {
+    pub(super) fn stop_reason(&mut self) -> Option<Stop> {
         let update = self.updates.borrow_and_update().clone();
         match update {
             None => return Some(Stop::Gone),
@@ -495,6 +512,9 @@ impl Worker {
         self.deps.volumes.release(self.uid());
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
         self.deps.faults.at("pod.unmounted");
+        if let Err(error) = unmount_memory(&self.dir()) {
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "volumes in memory stay");
+        }
         match stop {
             Stop::Agent(_) => self.forget_runs(),
             Stop::Gone | Stop::Deleted => {
@@ -595,7 +615,7 @@ impl Worker {
         }
     }
 
-    fn event(&self, kind: EventType, reason: &str, message: &str) {
+    pub(super) fn event(&self, kind: EventType, reason: &str, message: &str) {
         self.deps.recorder.event(&ObjectRef::of::<Pod>(&self.pod.metadata), kind, reason, message);
     }
 }

@@ -96,7 +96,7 @@ impl Registrar {
     /// # Errors
     /// When the socket's path cannot be taken.
     pub fn bind(introduction: Introduction) -> Result<Self, RegistrarError> {
-        let bound = server::Listener::bind(introduction.socket());
+        let bound = server::Listener::bind(introduction.socket()).map(server::Listener::kept);
         let driver = introduction.driver.clone();
         let listener = bound.map_err(|source| RegistrarError::Bind { driver, source })?;
         Ok(Self { introduction, listener, verdict: watch::Sender::default() })

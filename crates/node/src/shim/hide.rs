@@ -7,28 +7,18 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, mount, mount_bind};
+
+use crate::protected::{locate, open};
+use crate::volumes::mount_table::{self, Mount};
 
 use super::root::{SYSTEM_DIRS, SetupError, Step, is_separate_filesystem};
 
-/// One line of the mount table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mount {
-    id: u64,
-    device: String,
-    /// The directory of the filesystem that is mounted.
-    root: PathBuf,
-    point: PathBuf,
-}
-
 /// Covers the directories in the container's root, which is not mounted on yet.
 pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
-    let table = fs::read_to_string("/proc/self/mountinfo").step("read the mount table")?;
-    let table: Vec<Mount> = table.lines().filter_map(parse).collect();
+    let table = mount_table::read().step("read the mount table")?;
     let mut shown = vec![shown_mount(&table, Path::new("/"))];
     shown.extend(
         SYSTEM_DIRS
@@ -54,7 +44,7 @@ pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
     Ok(())
 }
 
-fn cover(inside: &Path) -> io::Result<()> {
+pub(super) fn cover(inside: &Path) -> io::Result<()> {
     let Ok(kind) = fs::symlink_metadata(inside) else { return Ok(()) };
     if !kind.is_dir() {
         return Ok(mount_bind("/dev/null", inside)?);
@@ -63,17 +53,9 @@ fn cover(inside: &Path) -> io::Result<()> {
     Ok(mount("hidden", inside, "tmpfs", flags, c"mode=0755,size=4k")?)
 }
 
-/// The mount that a directory is on, as if it were mounted there by itself.
+/// Where a directory is, and its place inside its filesystem.
 fn shown_mount(table: &[Mount], dir: &Path) -> io::Result<Mount> {
-    let opened = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
-    let mount = table.iter().find(|mount| Some(mount.id) == id);
-    let mount = mount.ok_or_else(|| io::Error::other(format!("{} has no mount", dir.display())))?;
-    let resolved = dir.canonicalize()?;
-    let below = resolved.strip_prefix(&mount.point).map_err(io::Error::other)?;
-    let root = mount.root.join(below);
-    Ok(Mount { id: mount.id, device: mount.device.clone(), root, point: resolved })
+    locate(table, open(dir)?)
 }
 
 /// Where a directory is seen through what is shown of its filesystem.
@@ -83,37 +65,6 @@ fn place_in(shown: &Mount, dir: &Mount) -> Option<PathBuf> {
     }
     let below = dir.root.strip_prefix(&shown.root).ok()?;
     Some(shown.point.join(below))
-}
-
-fn parse(line: &str) -> Option<Mount> {
-    let mut fields = line.split(' ');
-    let id = fields.next()?.parse().ok()?;
-    let device = fields.nth(1)?.to_owned();
-    let root = unescape(fields.next()?);
-    let point = unescape(fields.next()?);
-    Some(Mount { id, device, root, point })
-}
-
-/// The kernel writes blanks and backslashes as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let octal = tail.get(..3).filter(|_| *first == b'\\');
-        let code = octal.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    std::ffi::OsString::from_vec(bytes).into()
 }
 
 #[cfg(test)]
@@ -136,12 +87,5 @@ mod tests {
         ] {
             assert_eq!(place_in(&shown, &data), place.map(PathBuf::from), "{shown:?}");
         }
-    }
-
-    #[test]
-    fn lines_of_the_mount_table_are_read() {
-        let line = r"36 35 98:0 /mnt1 /mnt\040two rw,noatime master:1 - ext3 /dev/root rw";
-        let mount = parse(line).unwrap();
-        assert_eq!(mount, Mount { id: 36, ..on("98:0", "/mnt1", "/mnt two") });
     }
 }

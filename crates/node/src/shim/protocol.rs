@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 /// A host path that the container sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     /// On the host.
     pub source: PathBuf,
@@ -18,6 +18,9 @@ pub struct Bind {
     pub read_only: bool,
     /// The source is a device that may be opened.
     pub device: bool,
+    /// The source is a path of the host that the pod chose: it must show nothing of the instance.
+    #[serde(default)]
+    pub host: bool,
 }
 
 /// Version of what the shim does for a container. A shim of an earlier version goes on with what

@@ -18,9 +18,11 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 
-use super::hide::hide;
+use super::hide::{cover, hide};
 use super::protocol::{Bind, ContainerRun, Sandbox};
 use super::system::system_mounts;
+use crate::protected::{self, Relation};
+use crate::volumes::mount_table;
 
 /// A step that failed, for the container's status.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +56,7 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
         .step("make mounts slave")?;
     let resolver =
         resolver_file().map(|bind| clone_volume(&bind).map(|tree| (bind, tree))).transpose()?;
-    let volumes = clone_volumes(&run.binds)?;
+    let volumes = clone_volumes(run)?;
     let root = overlay_root(base)?;
     hide(&run.hidden, &root)?;
     system_mounts(run, &root, shm)?;
@@ -63,8 +65,9 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
     if let Some((bind, tree)) = resolver {
         attach(&bind, tree)?;
     }
-    for (bind, tree) in run.binds.iter().zip(volumes) {
+    for (bind, (tree, covered)) in run.binds.iter().zip(volumes) {
         attach(bind, tree)?;
+        cover_all(&bind.target, &covered)?;
     }
     if run.read_only_root {
         remount_root_read_only()?;
@@ -76,19 +79,62 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
 fn resolver_file() -> Option<Bind> {
     let file = fs::canonicalize("/etc/resolv.conf").ok()?;
     let in_run = file.starts_with("/run");
-    in_run.then(|| Bind { source: file.clone(), target: file, read_only: true, device: false })
+    in_run.then(|| Bind { source: file.clone(), target: file, read_only: true, ..Bind::default() })
 }
 
-fn clone_volumes(binds: &[Bind]) -> Result<Vec<OwnedFd>, SetupError> {
-    binds.iter().map(clone_volume).collect()
+/// Clones each volume, with the paths in it that must be covered.
+fn clone_volumes(run: &ContainerRun) -> Result<Vec<(OwnedFd, Vec<PathBuf>)>, SetupError> {
+    let clone = |bind: &Bind| {
+        let source = open_source(bind)?;
+        let covered = match bind.host && !run.privileged {
+            true => judge(bind, &source, &run.hidden)?,
+            false => Vec::new(),
+        };
+        Ok((clone_opened(bind, &source)?, covered))
+    };
+    run.binds.iter().map(clone).collect()
+}
+
+fn open_source(bind: &Bind) -> Result<OwnedFd, SetupError> {
+    protected::open(&bind.source).step(format!("open volume {}", bind.source.display()))
+}
+
+/// What of the instance a path of the host shows. It is judged here, on the descriptor that is
+/// bound: a path that was judged before may have become a link meanwhile.
+fn judge(bind: &Bind, source: &OwnedFd, hidden: &[PathBuf]) -> Result<Vec<PathBuf>, SetupError> {
+    let step = || format!("bind host path {}", bind.source.display());
+    match protected::relation(source, hidden).step(step())? {
+        Relation::Apart => Ok(Vec::new()),
+        Relation::Above(places) => Ok(places),
+        Relation::Inside(dir) => Err(protected::refusal(&dir)).step(step()),
+    }
+}
+
+/// Covers places below a mounted volume. Mounts below them go: they would keep volumes busy.
+fn cover_all(target: &Path, places: &[PathBuf]) -> Result<(), SetupError> {
+    for place in places {
+        let inside = target.join(place);
+        let step = || format!("hide {}", inside.display());
+        for point in mount_table::mounts_below(&inside).step(step())?.into_iter().rev() {
+            // One that lay below another is gone with it.
+            let _ = unmount(&point, UnmountFlags::DETACH);
+        }
+        cover(&inside).step(step())?;
+    }
+    Ok(())
 }
 
 pub(super) fn clone_volume(bind: &Bind) -> Result<OwnedFd, SetupError> {
+    clone_opened(bind, &open_source(bind)?)
+}
+
+fn clone_opened(bind: &Bind, source: &OwnedFd) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, &bind.source, flags)
-        .step(format!("open volume {}", bind.source.display()))?;
+    let tree =
+        open_tree(source, "", flags).step(format!("open volume {}", bind.source.display()))?;
     let mut attributes = 0;
     if bind.read_only {
         attributes |= libc::MOUNT_ATTR_RDONLY;

@@ -53,8 +53,12 @@ pub(super) fn system_mounts(
     mount("tmpfs", root.join("tmp"), "tmpfs", tmp, c"mode=1777").step("mount /tmp")?;
     mount("tmpfs", root.join("run"), "tmpfs", tmp, c"mode=0755").step("mount /run")?;
     if run.privileged {
-        let sys =
-            Bind { source: "/sys".into(), target: "/sys".into(), read_only: false, device: false };
+        let sys = Bind {
+            source: "/sys".into(),
+            target: "/sys".into(),
+            read_only: false,
+            ..Bind::default()
+        };
         place(clone_volume(&sys)?, &root.join("sys"))?;
         mount_bind_recursive("/dev", root.join("dev")).step("bind /dev")?;
         return ipc_mounts(&root.join("dev"), shm);
@@ -79,6 +83,7 @@ fn devices(dev: &Path) -> Result<(), SetupError> {
             target: dev.join(name),
             read_only: false,
             device: true,
+            host: false,
         };
         if bind.source.exists() {
             fs::write(&bind.target, "").step(format!("make {}", bind.target.display()))?;

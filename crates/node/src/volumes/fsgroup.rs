@@ -1,8 +1,6 @@
 //! Gives a volume's files to the pod's group.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +10,7 @@ use longshore_cluster::EventType;
 use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::Pod;
 use longshore_core::stage::fsgroup::{mode_with_group, root_matches};
+use longshore_files::{Entry, Tree};
 
 use super::VolumeManager;
 
@@ -53,7 +52,10 @@ impl VolumeManager {
     }
 }
 
-/// Walks the volume; `only_on_mismatch` skips the walk when the root already fits.
+/// Gives every file of a volume to a group; `only_on_mismatch` skips the walk when the root fits.
+///
+/// The walk goes by descriptors, because pods that use the volume rename its files meanwhile: a path
+/// that is looked at and then changed would let them point root at any file of the host.
 ///
 /// # Errors
 /// A directory cannot be read. A single file that cannot be changed is logged and passed over.
@@ -63,42 +65,25 @@ fn apply_counting(
     only_on_mismatch: bool,
     changed: &AtomicU64,
 ) -> io::Result<()> {
-    let top = fs::metadata(root)?;
-    if only_on_mismatch && root_matches(top.gid(), top.mode() & 0o7777, group) {
+    let tree = Tree::open(root)?;
+    let top = tree.root()?;
+    if only_on_mismatch && root_matches(top.group(), top.mode(), group) {
         return Ok(());
     }
-    walk(root, group, changed)?;
+    tree.each(|path, entry| {
+        change(&root.join(path), entry, group);
+        changed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })?;
     // The root comes last: until then a crash leaves a root that does not match.
     change(root, &top, group);
     Ok(())
 }
 
-fn walk(dir: &Path, group: u32, changed: &AtomicU64) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        let metadata = match entry.metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            other => other?,
-        };
-        let path = entry.path();
-        if metadata.is_dir() {
-            walk(&path, group, changed)?;
-        }
-        change(&path, &metadata, group);
-        changed.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-fn change(path: &Path, metadata: &fs::Metadata, group: u32) {
-    let owner = lchown(path, None, Some(group));
-    let mode = if metadata.is_symlink() {
-        Ok(())
-    } else {
-        let mode = mode_with_group(metadata.mode() & 0o7777, metadata.is_dir());
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-    };
-    if let Err(error) = owner.and(mode) {
+/// Changes one file; the path is only for the log.
+fn change(path: &Path, entry: &Entry, group: u32) {
+    let mode = mode_with_group(entry.mode(), entry.is_dir());
+    if let Err(error) = entry.set_group(group).and_then(|()| entry.set_mode(mode)) {
         tracing::warn!(path = %path.display(), %error, "cannot give a file to the pod's group");
     }
 }
@@ -107,6 +92,10 @@ fn change(path: &Path, metadata: &fs::Metadata, group: u32) {
 mod tests {
     use super::*;
     use longshore_core::testing::{Need, need};
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::sync::atomic::AtomicBool;
 
     fn apply(root: &Path, group: u32, only: bool) -> io::Result<()> {
         apply_counting(root, group, only, &AtomicU64::new(0))
@@ -137,5 +126,50 @@ mod tests {
         fs::set_permissions(root.join("pre"), fs::Permissions::from_mode(0o600)).unwrap();
         apply(&root, 3000, true).unwrap();
         assert_eq!(look(&root.join("pre")), (3000, 0o600), "a matching root skips the walk");
+    }
+
+    /// A neighbour on the same claim exchanges two names of the volume all the time.
+    fn while_exchanging(root: &Path, work: impl Fn()) {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let (a, b) = (root.join("a"), root.join("b"));
+                    renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            (0..3_000).for_each(|_| work());
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_link_that_is_exchanged_for_a_file_meanwhile_changes_nothing_on_the_host() {
+        if !need("a_link_that_is_exchanged_for_a_file_meanwhile", &[Need::Root]) {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (root, host) = (dir.path().join("v"), dir.path().join("host"));
+        fs::create_dir(&root).unwrap();
+        fs::create_dir(&host).unwrap();
+        let file = host.join("file");
+        fs::write(&file, "x").unwrap();
+        fs::write(root.join("a"), "x").unwrap();
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(&file, 0o600);
+        set(&root.join("a"), 0o4777);
+        symlink(&file, root.join("b")).unwrap();
+        let before = look(&file);
+        while_exchanging(&root, || apply(&root, 1234, false).unwrap());
+        assert_eq!(look(&file), before, "a file of the host");
+        for name in ["a", "b"] {
+            fs::remove_file(root.join(name)).unwrap();
+        }
+        fs::create_dir(root.join("a")).unwrap();
+        symlink(&host, root.join("b")).unwrap();
+        while_exchanging(&root, || apply(&root, 1234, false).unwrap());
+        assert_eq!(look(&file), before, "a file in a directory of the host");
     }
 }

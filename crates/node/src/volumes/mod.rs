@@ -16,7 +16,7 @@ mod fsgroup;
 mod in_use;
 mod limits;
 mod mount;
-mod mount_table;
+pub(crate) mod mount_table;
 mod mounting;
 mod own;
 mod reconstruct;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// One line of `/proc/self/mountinfo`, as far as it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
+    /// The kernel's number for this mount.
+    pub id: u64,
     /// `major:minor` of the filesystem.
     pub device: String,
     /// Which directory of the filesystem.
@@ -26,9 +28,10 @@ fn parse(table: &[u8]) -> Vec<Mount> {
 }
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|byte| *byte == b' ').skip(2);
-    let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
-    Some(Mount { device, root: unescape(fields.next()?), point: unescape(fields.next()?) })
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
+    Some(Mount { id, device, root: unescape(fields.next()?), point: unescape(fields.next()?) })
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.
@@ -87,7 +90,12 @@ mod tests {
         assert_eq!(mounts.len(), 2);
         assert_eq!(
             mounts[1],
-            Mount { device: "7:1".into(), root: "/sub".into(), point: "/var/lib/a b".into() }
+            Mount {
+                id: 44,
+                device: "7:1".into(),
+                root: "/sub".into(),
+                point: "/var/lib/a b".into()
+            }
         );
     }
 }

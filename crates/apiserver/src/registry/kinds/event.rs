@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::error::Cause;
 use crate::registry::names;
 use crate::registry::rules::{same, text};
-use crate::registry::strategy::Strategy;
+use crate::registry::strategy::{Strategy, Traits};
 
 const MAX_NOTE_BYTES: usize = 1024;
 const MAX_WORD_BYTES: usize = 128;
@@ -66,6 +66,10 @@ fn validate_namespace(causes: &mut Vec<Cause>, event: &Value, field: &str) {
 pub struct CoreEvent;
 
 impl Strategy for CoreEvent {
+    fn traits(&self) -> Traits {
+        Traits { create_on_update: true, ..Traits::PLAIN }
+    }
+
     fn default(&self, object: &mut Value) {
         if let Some(map) = object.as_object_mut() {
             map.retain(|key, value| !(matches!(key.as_str(), "reason" | "type") && *value == ""));
@@ -113,6 +117,10 @@ fn validate_report(causes: &mut Vec<Cause>, event: &Value) {
 pub struct Event;
 
 impl Strategy for Event {
+    fn traits(&self) -> Traits {
+        Traits { create_on_update: true, ..Traits::PLAIN }
+    }
+
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
         let mut causes = Vec::new();
         if object["eventTime"].is_null() {

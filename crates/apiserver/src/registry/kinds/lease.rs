@@ -23,7 +23,7 @@ pub fn codec(object: &Value) -> Result<Value, String> {
 
 impl Strategy for Lease {
     fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, ..Traits::PLAIN }
+        Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN }
     }
 
     fn validate_create(&self, object: &Value) -> Vec<Cause> {

@@ -45,6 +45,8 @@ const SOURCES: &[&str] = &[
     "image",
 ];
 
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
 /// Pods leave a node that is gone after this long, unless they say otherwise.
 const EVICTION_SECONDS: i64 = 300;
 
@@ -76,6 +78,7 @@ impl Strategy for Pod {
 
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({"phase": "Pending", "qosClass": qos_class(&object["spec"])});
+        settle_app_armor(object);
     }
 
     fn admit_create(&self, object: &mut Value, cx: &Context<'_>) -> ApiResult<()> {
@@ -110,31 +113,15 @@ impl Strategy for Pod {
     }
 
     fn validate_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = Vec::new();
-        let spec = &object["spec"];
-        validate_volumes(&mut causes, spec);
-        if items(spec, "/containers").is_empty() {
-            causes.push(Cause::required("spec.containers", ""));
+        let mut causes = validate(object);
+        if !items(object, "/spec/ephemeralContainers").is_empty() {
+            causes.push(Cause::forbidden("spec.ephemeralContainers", "cannot be set on create"));
         }
-        let mut seen = Vec::new();
-        for list in ["containers", "initContainers"] {
-            for (i, container) in items(spec, &format!("/{list}")).iter().enumerate() {
-                let field = format!("spec.{list}[{i}]");
-                validate_container(&mut causes, &field, container, spec);
-                if seen.contains(&&container["name"]) {
-                    causes.push(Cause::duplicate(format!("{field}.name"), &container["name"]));
-                }
-                seen.push(&container["name"]);
-            }
-        }
-        let policies = ["Always", "OnFailure", "Never"];
-        one_of(&mut causes, "spec.restartPolicy", text(spec, "/restartPolicy"), &policies);
-        pod_spec::validate_spec(&mut causes, spec);
         causes
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = self.validate_create(new);
+        let mut causes = validate(new);
         let mut allowed = new["spec"].clone();
         let old_spec = &old["spec"];
         for list in ["containers", "initContainers"] {
@@ -162,6 +149,60 @@ impl Strategy for Pod {
             ));
         }
         causes
+    }
+}
+
+/// Judges what holds for new and for changed pods.
+fn validate(object: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let spec = &object["spec"];
+    validate_volumes(&mut causes, spec);
+    if items(spec, "/containers").is_empty() {
+        causes.push(Cause::required("spec.containers", ""));
+    }
+    let mut seen = Vec::new();
+    for list in ["containers", "initContainers"] {
+        for (i, container) in items(spec, &format!("/{list}")).iter().enumerate() {
+            let field = format!("spec.{list}[{i}]");
+            validate_container(&mut causes, &field, container, spec);
+            if seen.contains(&&container["name"]) {
+                causes.push(Cause::duplicate(format!("{field}.name"), &container["name"]));
+            }
+            seen.push(&container["name"]);
+        }
+    }
+    let policies = ["Always", "OnFailure", "Never"];
+    one_of(&mut causes, "spec.restartPolicy", text(spec, "/restartPolicy"), &policies);
+    pod_spec::validate_spec(&mut causes, spec);
+    causes
+}
+
+/// AppArmor profiles that come as annotations, as they did before 1.30, become fields.
+fn settle_app_armor(pod: &mut Value) {
+    let (notes, spec) = (pod["metadata"]["annotations"].clone(), &mut pod["spec"]);
+    if !notes.is_object() || text(spec, "/os/name") == "windows" {
+        return;
+    }
+    let whole = spec["securityContext"]["appArmorProfile"].clone();
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            let key = format!("{APP_ARMOR}{}", text(container, "/name"));
+            let profile = match notes[key].as_str() {
+                Some("unconfined") => json!({"type": "Unconfined"}),
+                Some("runtime/default") => json!({"type": "RuntimeDefault"}),
+                Some(other) => match other.strip_prefix("localhost/") {
+                    Some(name) if !name.trim().is_empty() => {
+                        json!({"type": "Localhost", "localhostProfile": name})
+                    }
+                    _ => continue,
+                },
+                None => continue,
+            };
+            let said = !container["securityContext"]["appArmorProfile"].is_null();
+            if !said && profile != whole {
+                container["securityContext"]["appArmorProfile"] = profile;
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-const TRAITS: Traits = Traits { path_names: true, ..Traits::PLAIN };
+const TRAITS: Traits = Traits { path_names: true, create_on_update: true, ..Traits::PLAIN };
 
 /// The rules of roles; those of the cluster may also speak of paths.
 pub struct Role {

@@ -8,19 +8,23 @@
 //! Nothing that does not check out is served: see [`replay`].
 
 mod format;
+mod marker;
 mod replay;
 mod segment;
 mod snapshot;
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+
+use longshore_files::make_private_dir;
 
 use super::journal::{Entry, Journal, JournalError, Replay, SnapshotObject};
 use super::state::Key;
 use format::{FRAME_HEADER, FileHeader, HeaderError, Kind, RawEntry, put_entry};
+use marker::{Marker, Newest};
 use replay::End;
 use segment::Segment;
 use snapshot::{Names, ReadError};
@@ -35,6 +39,7 @@ pub struct DiskJournal {
     dir: PathBuf,
     /// Held as long as the journal lives.
     _lock: File,
+    marker: Option<Marker>,
     segment: Option<Segment>,
     /// Bytes in segments before the current one that no snapshot covers.
     older_bytes: u64,
@@ -55,7 +60,7 @@ impl DiskJournal {
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::io("opening", dir, source);
         if !dir.is_dir() {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+            make_private_dir(dir).map_err(failed)?;
             if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 sync_dir(parent).map_err(failed)?;
             }
@@ -74,6 +79,7 @@ impl DiskJournal {
         Ok(Self {
             dir: dir.into(),
             _lock: lock,
+            marker: None,
             segment: None,
             older_bytes: 0,
             snapshot_bytes: 0,
@@ -82,6 +88,16 @@ impl DiskJournal {
             checkpoint: None,
             buffer: Vec::new(),
         })
+    }
+
+    /// Keeps the name of the newest log in a file elsewhere, so that a log that is gone is missed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn with_marker(mut self, path: PathBuf) -> Result<Self, JournalError> {
+        let failed = |source| JournalError::io("reading", &path, source);
+        self.marker = Some(Marker::read(&path).map_err(failed)?);
+        Ok(self)
     }
 
     /// Lets the log grow to so many bytes before a snapshot replaces it; for tests.
@@ -177,6 +193,25 @@ impl DiskJournal {
         Ok(last)
     }
 
+    /// A store whose newest log is gone must not be served as it was before that log.
+    fn refuse_missing_log(&self, files: &Files) -> Result<(), JournalError> {
+        match self.marker.as_ref().map_or(Newest::Unknown, Marker::newest) {
+            Newest::After(base) if files.segments.last().is_none_or(|newest| *newest < base) => {
+                Err(self.missing(&self.dir.join(segment_name(base)), base))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes down which log is the newest. Where that fails, a full disk for instance, the old record
+    /// still holds: it names a log that this one follows.
+    fn record_newest(&mut self) {
+        let (Some(marker), Some(segment)) = (&mut self.marker, &self.segment) else { return };
+        if let Err(error) = marker.write(segment.header.base) {
+            tracing::warn!(dir = %self.dir.display(), %error, "the newest log is not written down");
+        }
+    }
+
     fn missing(&self, path: &Path, revision: u64) -> JournalError {
         JournalError::Missing { path: path.into(), dir: self.dir.clone(), revision }
     }
@@ -215,6 +250,7 @@ impl Journal for DiskJournal {
     fn load(&mut self, state: &mut dyn Replay) -> Result<u64, JournalError> {
         let mut files =
             self.files().map_err(|source| JournalError::io("reading", &self.dir, source))?;
+        self.refuse_missing_log(&files)?;
         let mut names = Names::default();
         let snapshot = self.load_snapshot(&mut files, &mut names, state)?;
         state.history_begins(snapshot);
@@ -234,6 +270,7 @@ impl Journal for DiskJournal {
             let failed = |source| JournalError::io("making a log in", &self.dir, source);
             self.segment = Some(made.map_err(failed)?);
         }
+        self.record_newest();
         for path in files.leftovers {
             if let Err(error) = std::fs::remove_file(&path) {
                 tracing::warn!(path = %path.display(), %error, "a superfluous file stays");
@@ -280,6 +317,7 @@ impl Journal for DiskJournal {
                 if let Some(before) = self.segment.replace(next) {
                     self.older_bytes += before.used();
                 }
+                self.record_newest();
             }
             Err(error) => {
                 tracing::warn!(dir = %self.dir.display(), %error, "no new log could be begun");

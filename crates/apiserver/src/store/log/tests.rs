@@ -380,3 +380,49 @@ fn a_damaged_snapshot_is_never_served() {
     }
     assert!(read(&data).is_ok());
 }
+
+#[test]
+fn a_store_whose_only_log_is_gone_is_refused_and_not_served_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let journal = DiskJournal::open(&dir.path().join("store")).unwrap();
+        let mut journal = journal.with_marker(dir.path().join("newest")).unwrap();
+        let mut seen = Seen::default();
+        journal.load(&mut seen).map(|revision| (revision, journal))
+    };
+    let (revision, mut journal) = open().unwrap();
+    assert_eq!(revision, 0);
+    commit(&mut journal, &[(1, "a", Change::Put)]);
+    drop(journal);
+    let log = dir.path().join("store").join(segment_name(0));
+    let kept = dir.path().join("kept");
+    std::fs::rename(&log, &kept).unwrap();
+    for _ in 0..2 {
+        let error = open().err().unwrap().to_string();
+        assert!(error.contains("log-0") && error.contains("backup"), "{error}");
+    }
+    std::fs::remove_dir_all(dir.path().join("store")).unwrap();
+    open().err().unwrap();
+    std::fs::rename(&kept, &log).unwrap();
+    assert_eq!(open().unwrap().0, 1);
+}
+
+#[test]
+fn a_newest_log_that_is_gone_is_missed_while_older_ones_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let journal = DiskJournal::open(&dir.path().join("store")).unwrap();
+        let mut journal = journal.with_marker(dir.path().join("newest")).unwrap();
+        journal.load(&mut Seen::default()).map(|_| journal)
+    };
+    let mut journal = open().unwrap();
+    commit(&mut journal, &[(1, "a", Change::Put)]);
+    journal.segment = Some(Segment::create(&journal.dir, 1).unwrap());
+    journal.record_newest();
+    commit(&mut journal, &[(2, "b", Change::Put)]);
+    drop(journal);
+    drop(open().unwrap());
+    std::fs::remove_file(dir.path().join("store").join(segment_name(1))).unwrap();
+    let error = open().err().unwrap().to_string();
+    assert!(error.contains("revision 1"), "{error}");
+}

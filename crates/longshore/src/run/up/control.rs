@@ -4,6 +4,8 @@
 //! the same after a restart, which the lock on the data directory makes safe: so a restart leads at
 //! once instead of waiting for its own old lease to run out.
 
+use std::time::Duration;
+
 use longshore_cluster::{
     Api, Metrics,
     election::{self, ElectionConfig, OnLoss},
@@ -23,6 +25,10 @@ use crate::{
 
 const IDENTITY: &str = "longshore-up";
 const NAMESPACE: &str = "kube-system";
+
+/// How long a loop may take to end. One that waits for a first list that never comes would wait for
+/// ever; what it had in hand is finished by the next start, as after a crash.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// The running loops.
 pub struct Control {
@@ -107,13 +113,24 @@ impl Control {
             ..ElectionConfig::new(self.shared.api.clone(), NAMESPACE, election::lease_name(lock))
         };
         let stop = self.stop.clone();
+        let lock = lock.to_owned();
         self.tasks.spawn(async move {
-            // A loop that ends by itself (its driver was away, say) is started anew.
-            while !stop.is_cancelled() {
-                if let Err(error) = election::run(config.clone(), &stop, &work).await {
-                    tracing::error!(%error, "a loop ended; it starts again");
+            let patience = async {
+                stop.cancelled().await;
+                tokio::time::sleep(STOP_GRACE).await;
+            };
+            let lead = async {
+                // A loop that ends by itself (its driver was away, say) is started anew.
+                while !stop.is_cancelled() {
+                    if let Err(error) = election::run(config.clone(), &stop, &work).await {
+                        tracing::error!(%error, "a loop ended; it starts again");
+                    }
+                    stop.run_until_cancelled(tokio::time::sleep(config.retry_period)).await;
                 }
-                stop.run_until_cancelled(tokio::time::sleep(config.retry_period)).await;
+            };
+            tokio::select! {
+                () = lead => {}
+                () = patience => tracing::warn!(lock, "a loop did not end in time and was cut off"),
             }
         });
     }

@@ -2,10 +2,12 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    io::{ErrorKind, Read as _, Seek as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
+
+use longshore_files::{make_private_dir, open_private, write_private};
 
 /// Why a data directory could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -48,22 +50,14 @@ impl DataDir {
     pub fn lock(path: &Path) -> Result<Self, DataDirError> {
         let io =
             |step| move |source| DataDirError::Io { step, dir: path.display().to_string(), source };
-        make_private(path).map_err(io("make"))?;
+        make_dir(path).map_err(io("make"))?;
         let path = path.canonicalize().map_err(io("find"))?;
         let file = path.join("lock");
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&file)
-            .map_err(io("lock"))?;
+        let mut lock = open_private(&file).map_err(io("lock"))?;
         if let Some(holder) = take(&mut lock).map_err(io("lock"))? {
             return Err(DataDirError::Held { dir: path.display().to_string(), holder });
         }
-        lock.set_len(0).and_then(|()| lock.rewind()).map_err(io("lock"))?;
-        writeln!(lock, "{}", std::process::id()).map_err(io("lock"))?;
+        write_holder(&mut lock).map_err(io("lock"))?;
         longshore_node::hide_from_pods(&path);
         Ok(Self { path, _lock: lock })
     }
@@ -94,6 +88,15 @@ impl DataDir {
     }
 }
 
+/// Writes this process's id over the last holder's. Nothing is freed first: on a full disk it could
+/// not be had again.
+fn write_holder(lock: &mut File) -> std::io::Result<()> {
+    let text = format!("{}\n", std::process::id());
+    lock.rewind()?;
+    lock.write_all(text.as_bytes())?;
+    lock.set_len(text.len() as u64)
+}
+
 /// Takes the lock; `Some` names the living process that has it.
 fn take(lock: &mut File) -> std::io::Result<Option<String>> {
     let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
@@ -118,24 +121,36 @@ fn take(lock: &mut File) -> std::io::Result<Option<String>> {
     }
 }
 
-/// Makes a directory that only its owner can enter.
-pub fn make_private(path: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+/// Makes the data directory for its owner only. Of one that is there, others lose the right to write:
+/// whoever can rename what is in it can replace the keys.
+fn make_dir(path: &Path) -> std::io::Result<()> {
+    if !path.is_dir() {
+        return make_private_dir(path);
+    }
+    let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        let dir = path.display();
+        tracing::warn!(%dir, mode = format!("{mode:o}"), "others could write to the data directory; closed");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o022))?;
+    }
+    Ok(())
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
-pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let fresh = path.with_extension("new");
-    // A leftover of a crash may have other rights: start from nothing.
-    if let Err(error) = fs::remove_file(&fresh)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(error);
+/// Writes the kubeconfig unless it says the same already.
+///
+/// A disk that is full keeps nobody from reading: then the old file is overwritten in place.
+pub fn write_kubeconfig(path: &Path, text: &str) -> std::io::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)
+    match write_private(path, text) {
+        Err(error) if error.kind() == ErrorKind::StorageFull && path.is_file() => {
+            let mut file = OpenOptions::new().write(true).open(path)?;
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)
+        }
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -153,15 +168,34 @@ mod tests {
         DataDir::lock(&path).unwrap();
     }
 
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
     #[test]
-    fn private_files_are_private() {
-        use std::os::unix::fs::PermissionsExt as _;
+    fn a_data_directory_that_others_may_write_to_is_closed_to_them() {
+        let dir = tempfile::Builder::new().prefix("longshore-mode").tempdir().unwrap();
+        for (before, after) in [(0o777, 0o755), (0o755, 0o755), (0o770, 0o750), (0o1777, 0o1777)] {
+            let path = dir.path().join(format!("{before:o}"));
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).unwrap();
+            drop(DataDir::lock(&path).unwrap());
+            assert_eq!(mode(&path), after, "{before:o}");
+            assert_eq!(mode(&path.join("lock")), 0o600);
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_that_says_the_same_is_not_written_again() {
+        use std::os::unix::fs::MetadataExt as _;
         let dir = tempfile::Builder::new().prefix("longshore-private").tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
-        for text in ["one", "two"] {
-            write_private(&path, text).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), text);
-            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        }
+        let inode = || fs::metadata(&path).unwrap().ino();
+        write_kubeconfig(&path, "one").unwrap();
+        let first = inode();
+        write_kubeconfig(&path, "one").unwrap();
+        assert_eq!(inode(), first);
+        write_kubeconfig(&path, "two").unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("two", 0o600));
     }
 }

@@ -156,6 +156,14 @@ impl Served {
         }
         Ok(())
     }
+
+    /// What of the driver's devices could not be detached, in words.
+    pub async fn left_devices(&self) -> Result<Vec<String>> {
+        let Some(driver) = self.driver.clone() else { return Ok(Vec::new()) };
+        let left = tokio::task::spawn_blocking(move || driver.left_devices()).await?;
+        let left = left.with_context(|| format!("cannot look after the driver {}", self.name))?;
+        Ok(left.iter().map(ToString::to_string).collect())
+    }
 }
 
 fn call_options() -> Options {

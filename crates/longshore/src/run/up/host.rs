@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
 use longshore_controllers::provision::NodeScope;
 use longshore_csi::server::Listener;
@@ -42,7 +42,8 @@ impl Host {
         let agent = agent.with_metrics(&metrics);
         let socket = config.root.join("http.sock");
         let listener = Listener::bind(&socket)
-            .with_context(|| format!("cannot serve node {}'s statistics", config.node))?;
+            .with_context(|| format!("cannot serve node {}'s statistics", config.node))?
+            .kept();
         let (stats, token) = (agent.stats(), stop_drivers.clone());
         tasks.spawn(async move {
             let endpoint = Endpoint::new(&metrics);
@@ -80,14 +81,25 @@ impl Host {
             true => Ok(()),
             false => (&mut self.agent).await.context("the node agent ended abnormally")?,
         };
+        let mut left = Vec::new();
         for driver in &self.drivers {
             driver.tidy().await?;
+            left.extend(driver.left_devices().await?);
         }
         self.stop_drivers.cancel();
         while let Some(ended) = self.tasks.join_next().await {
             ended.context("a driver's task ended abnormally")??;
         }
-        stopped.with_context(|| format!("node {} did not stop cleanly", self.node))
+        stopped.with_context(|| format!("node {} did not stop cleanly", self.node))?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        bail!(
+            "node {} stopped, but loop devices are left: {}; end their holders and start and stop once \
+             more, or detach them with losetup -d",
+            self.node,
+            left.join("; ")
+        )
     }
 }
 

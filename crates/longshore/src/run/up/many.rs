@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Cache, Recorder, Scope};
 use longshore_core::model::{ObjectKey, keys::taints, kinds::Node};
 use longshore_driver::DriverConfig;
+use longshore_files::{make_private_dir, write_private};
 use tokio::{
     process::{Child, Command},
     sync::Notify,
@@ -24,7 +25,6 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    datadir,
     drivers::{self, Served},
     fence, outage,
 };
@@ -253,10 +253,9 @@ fn told(ended: std::io::Result<ExitStatus>) -> String {
 
 /// Starts a node as a child and writes its process id down.
 fn spawn(node: &NodeConfig) -> Result<Child> {
-    datadir::make_private(&node.root)
-        .with_context(|| format!("cannot make {}", node.root.display()))?;
+    make_private_dir(&node.root).with_context(|| format!("cannot make {}", node.root.display()))?;
     let file = node.root.join("host.json");
-    datadir::write_private(&file, &serde_json::to_string_pretty(node)?)
+    write_private(&file, serde_json::to_string_pretty(node)?)
         .with_context(|| format!("cannot write {}", file.display()))?;
     let exe = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(exe);
@@ -265,7 +264,7 @@ fn spawn(node: &NodeConfig) -> Result<Child> {
     let child = command.spawn().with_context(|| format!("cannot start node {}", node.node))?;
     let pid = child.id().context("the node ended at once")?;
     let pid_file = node.root.join("pid");
-    datadir::write_private(&pid_file, &format!("{pid}\n"))
+    write_private(&pid_file, format!("{pid}\n"))
         .with_context(|| format!("cannot write {}", pid_file.display()))?;
     Ok(child)
 }

@@ -119,7 +119,7 @@ impl Served {
             .await
             .with_context(|| format!("cannot open the API's store in {}", data.api().display()))?;
         let kubeconfig = server.kubeconfig(address);
-        datadir::write_private(&data.kubeconfig(), &kubeconfig)
+        datadir::write_kubeconfig(&data.kubeconfig(), &kubeconfig)
             .with_context(|| format!("cannot write {}", data.kubeconfig().display()))?;
         let stop = CancellationToken::new();
         let (serving, token) = (server.clone(), stop.clone());

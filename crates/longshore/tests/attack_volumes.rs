@@ -1,0 +1,254 @@
+//! Attacks through volumes: what a pod can reach, change or fill by way of what is mounted into it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
+
+use common::*;
+use serde_json::{Value, json};
+
+/// A pod with these volumes, mounted at `/v/NAME`, that runs a script.
+fn pod_with(name: &str, volumes: Value, container: Value, pod: Value, script: &str) -> String {
+    let mounts: Vec<Value> = volumes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| {
+            let name = volume["name"].as_str().unwrap();
+            json!({"name": name, "mountPath": format!("/v/{name}")})
+        })
+        .collect();
+    let mut main = json!({"name": "main", "image": "host", "command": ["/bin/sh", "-c", script],
+        "volumeMounts": mounts});
+    merge(&mut main, container);
+    let mut spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "containers": [main], "volumes": volumes});
+    merge(&mut spec, pod);
+    let object = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"}, "spec": spec});
+    object.to_string()
+}
+
+fn merge(into: &mut Value, from: Value) {
+    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
+        into.extend(from);
+    }
+}
+
+fn over(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed"
+}
+
+/// Runs a pod to its end and gives its output.
+fn output(up: &Instance, yaml: &str, name: &str) -> String {
+    up.apply(yaml);
+    up.wait("pod", name, "ended", over);
+    text(&up.cli(&["logs", name]))
+}
+
+fn host_path(path: &Path, kind: &str) -> Value {
+    json!([{"name": "h", "hostPath": {"path": path, "type": kind}}])
+}
+
+#[test]
+fn a_neighbour_that_exchanges_names_cannot_point_the_ownership_walk_at_the_host() {
+    if !can_run("attack-fsgroup") || Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let home = Home::outside_tmp("attack-fsgroup");
+    let up = Instance::up(&home, "data");
+    let victim = home.path().join("victim");
+    fs::create_dir(&victim).unwrap();
+    let secret = victim.join("secret");
+    fs::write(&secret, "host").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let look = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.mode() & 0o7777, found.gid(), found.uid())
+    };
+    let before = (look(&secret), look(&victim));
+    up.apply(&claim("shared", "longshore-local"));
+    // Everything that the standard "restricted" asks for.
+    let restricted = json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "runAsNonRoot": true, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"}});
+    let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "shared"}}]);
+    let script = format!(
+        "cd /v/d && mkdir -p race dirs && : > race/a && chmod 4777 race/a && ln -sfn {0}/secret race/b && \
+         mkdir -p dirs/a && ln -sfn {0} dirs/b && : > ready && exec python3 -c '\n\
+         import ctypes, os\n\
+         libc = ctypes.CDLL(None, use_errno=True)\n\
+         swap = lambda d: libc.renameat2(-100, (d + \"/a\").encode(), -100, (d + \"/b\").encode(), 2)\n\
+         while True:\n    swap(\"race\"); swap(\"dirs\")'",
+        victim.display()
+    );
+    let attacker = pod_with(
+        "attacker",
+        volumes.clone(),
+        json!({"securityContext": restricted}),
+        json!({"securityContext": {"fsGroup": 1000}}),
+        &script,
+    );
+    up.apply(&attacker);
+    up.wait("pod", "attacker", "ran", |pod| pod["status"]["phase"] == "Running");
+    for round in 0..20 {
+        let name = format!("helper-{round}");
+        let group = json!({"securityContext": {"fsGroup": 1234 + round}});
+        let helper = pod_with(&name, volumes.clone(), json!({}), group, "true");
+        output(&up, &helper, &name);
+        up.delete("pod", &name);
+        assert_eq!((look(&secret), look(&victim)), before, "round {round}");
+    }
+    up.delete("pod", "attacker");
+    up.delete("pvc", "shared");
+    up.stop_without_a_trace(&home);
+}
+
+#[test]
+fn host_paths_are_checked_and_show_nothing_of_the_instance() {
+    if !can_run("attack-hostpath") {
+        return;
+    }
+    let home = Home::outside_tmp("attack-hostpath");
+    let up = Instance::up(&home, "data");
+    let data = up.data_dir.clone();
+    let file = home.path().join("file");
+    fs::write(&file, "plain").unwrap();
+    let link = home.path().join("link");
+    std::os::unix::fs::symlink(data.join("api"), &link).unwrap();
+    let bind = home.path().join("bind");
+    fs::create_dir(&bind).unwrap();
+    let bound = Command::new("mount").arg("--bind").arg(data.join("api/pki")).arg(&bind).status();
+    assert!(bound.unwrap().success());
+
+    let mut held = 0;
+    let image = data.join("pool");
+    for (index, (path, kind, word)) in [
+        (data.clone(), "", "belongs to this instance"),
+        (data.join("api/pki"), "Directory", "belongs to this instance"),
+        (data.join("kubeconfig"), "File", "belongs to this instance"),
+        (image, "", "belongs to this instance"),
+        (link.clone(), "", "belongs to this instance"),
+        (bind.clone(), "", "belongs to this instance"),
+        (file.clone(), "Directory", "is not a directory"),
+        (file.clone(), "Socket", "is not a socket"),
+        (file.clone(), "CharDevice", "is not a character device"),
+        (file.clone(), "BlockDevice", "is not a block device"),
+        (home.path().to_owned(), "File", "is not a file"),
+        (home.path().join("none"), "", "No such file"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("refused-{index}");
+        up.apply(&pod_with(&name, host_path(&path, kind), json!({}), json!({}), "ls /v/h"));
+        up.event(&name, &["FailedMount", word]);
+        up.delete("pod", &name);
+        held += 1;
+    }
+    // Directories above it are given with the instance covered, whatever leads there.
+    let look = "for f in $(find /v/h -name ca.key -o -name kubeconfig -o -name 'vol-*' 2>/dev/null); \
+                do echo FOUND $f; done; test -e /v/h/file && echo there";
+    for (index, mount) in
+        [json!({}), json!({"subPath": "data"}), json!({"subPath": "link"})].into_iter().enumerate()
+    {
+        let name = format!("above-{index}");
+        let mut one = json!({"name": "h", "mountPath": "/v/h"});
+        merge(&mut one, mount);
+        let volumes = host_path(home.path(), "Directory");
+        let yaml = pod_with(&name, volumes, json!({"volumeMounts": [one]}), json!({}), look);
+        up.apply(&yaml);
+        if index == 0 {
+            up.wait("pod", &name, "ended", over);
+        } else {
+            up.event(&name, &["belongs to this instance"]);
+        }
+        let shown = text(&up.cli(&["logs", &name]));
+        assert!(!shown.contains("FOUND"), "{name}: {shown}");
+        assert_eq!(shown.contains("there"), index == 0, "{name}: {shown}");
+        up.delete("pod", &name);
+        held += 1;
+    }
+    // A volume made by hand is no way around it.
+    up.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: sneaky}}\nspec:\n  \
+         capacity: {{storage: 16Mi}}\n  accessModes: [ReadWriteOnce]\n  storageClassName: \"\"\n  \
+         hostPath: {{path: {}}}\n",
+        data.join("api").display()
+    ));
+    up.apply(&(claim("sneaky", "\"\"") + "  volumeName: sneaky\n"));
+    up.apply(&pod("sneaky", "sneaky", "ls /data/pki && echo FOUND"));
+    up.event("sneaky", &["belongs to this instance"]);
+    assert!(!text(&up.cli(&["logs", "sneaky"])).contains("FOUND"));
+    up.delete("pod", "sneaky");
+    held += 1;
+    // Whoever may run privileged containers has the host anyway.
+    let privileged = json!({"securityContext": {"privileged": true}});
+    let yaml = pod_with("root", host_path(&data, ""), privileged, json!({}), "cat /v/h/kubeconfig");
+    assert!(output(&up, &yaml, "root").contains("client-key-data"));
+    up.delete("pod", "root");
+    println!("attacks through host paths: {held} tried, {held} held");
+    let gone = Command::new("umount").arg(&bind).status().unwrap();
+    assert!(gone.success());
+    up.stop_without_a_trace(&home);
+}
+
+#[test]
+fn scratch_space_and_secrets_are_where_they_should_be_and_bounded() {
+    if !can_run("attack-scratch") {
+        return;
+    }
+    let home = Home::new("attack-scratch");
+    let up = Instance::up(&home, "data");
+    up.apply(
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: default}\nstringData: {key: canary-4711}\n",
+    );
+    let volumes = json!([
+        {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "secret", "secret": {"secretName": "s", "defaultMode": 256}},
+    ]);
+    let script = "head -c 20971520 /dev/zero > /v/memory/big; stat -f -c %T /v/memory /v/secret; \
+                  wc -c < /v/memory/big; cat /v/secret/key; echo x > /v/secret/key || echo read-only; \
+                  sleep 1000";
+    up.apply(&pod_with("memory", volumes, json!({}), json!({}), script));
+    up.wait("pod", "memory", "ran", |pod| pod["status"]["phase"] == "Running");
+    eventually("it printed", || text(&up.cli(&["logs", "memory"])).contains("read-only"));
+    let shown = text(&up.cli(&["logs", "memory"]));
+    assert!(shown.contains("tmpfs\ntmpfs\n1048576\ncanary-4711"), "{shown}");
+    let up = {
+        up.kill();
+        Instance::up(&home, "data")
+    };
+    up.wait("pod", "memory", "was adopted", |pod| pod["status"]["phase"] == "Running");
+    up.delete("pod", "memory");
+    assert_eq!(mounts_below(&home.path().join("data/nodes")), Vec::<String>::new());
+
+    let volumes = json!([{"name": "disk", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    let script = "head -c 20971520 /dev/zero > /v/disk/big; sleep 1000";
+    up.apply(&pod_with("disk", volumes, json!({}), json!({}), script));
+    up.wait("pod", "disk", "was evicted", |pod| pod["status"]["reason"] == "Evicted");
+    let status = up.json("pod", "disk")["status"].clone();
+    assert_eq!(status["phase"], "Failed");
+    let ended = &status["containerStatuses"][0]["state"]["terminated"];
+    assert!(ended.is_object(), "{status}");
+    up.event("disk", &["Evicted", "exceeds the limit \"1Mi\""]);
+    up.delete("pod", "disk");
+
+    // A deep tree neither stops the removal nor costs a descriptor per level.
+    let volumes = json!([{"name": "deep", "emptyDir": {}}]);
+    let script = "cd /v/deep; i=0; while [ $i -lt 3000 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done; echo made";
+    let yaml = pod_with("deep", volumes, json!({}), json!({}), script);
+    assert!(output(&up, &yaml, "deep").contains("made"));
+    let uid = up.json("pod", "deep")["metadata"]["uid"].as_str().unwrap().to_owned();
+    up.delete("pod", "deep");
+    let nodes = fs::read_dir(up.data_dir.join("nodes")).unwrap().flatten();
+    for node in nodes {
+        eventually("its directory went", || !node.path().join("pods").join(&uid).exists());
+    }
+    up.stop_without_a_trace(&home);
+}

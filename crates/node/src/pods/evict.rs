@@ -1,0 +1,102 @@
+//! Eviction: a pod whose scratch volume outgrew its limit is ended, as by the kubelet.
+
+use std::time::Duration;
+
+use longshore_cluster::{EventType, Patch, clock};
+use longshore_core::model::kinds::Pod;
+use tokio::time::Instant;
+
+use super::scratch::{self, Scratch};
+use super::status::{Facts, status};
+use super::worker::{RETRY, Worker};
+
+/// The shortest time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A look that took long is followed by a pause that is so many times longer.
+const PAUSE_FACTOR: u32 = 10;
+
+/// When a pod's scratch volumes are measured next; never when none has a limit.
+#[derive(Debug)]
+pub(super) struct Measuring {
+    limited: Vec<(String, Scratch)>,
+    next: Instant,
+}
+
+impl Measuring {
+    pub(super) fn new(pod: &Pod) -> Self {
+        Self { limited: scratch::limited(pod), next: Instant::now() + PERIOD }
+    }
+
+    /// Waits for the next look.
+    pub(super) async fn due(&self) {
+        match self.limited.is_empty() {
+            true => std::future::pending().await,
+            false => tokio::time::sleep_until(self.next).await,
+        }
+    }
+}
+
+impl Worker {
+    /// Measures the scratch volumes; `true` when the pod was evicted because of one.
+    pub(super) async fn evict_if_over(&mut self) -> bool {
+        let began = Instant::now();
+        let (paths, uid) = (&self.deps.paths, &self.pod.metadata.uid);
+        let volumes: Vec<_> = self
+            .measuring
+            .limited
+            .iter()
+            .map(|(name, scratch)| {
+                (paths.own_volume(uid, "empty-dir", name), scratch.clone(), name)
+            })
+            .map(|(dir, scratch, name)| (dir, scratch, name.clone()))
+            .collect();
+        let over = tokio::task::spawn_blocking(move || {
+            volumes.into_iter().find_map(|(dir, scratch, name)| {
+                let used = scratch::used_bytes(&dir).ok()?;
+                (used > scratch.limit?).then_some((name, scratch.text))
+            })
+        });
+        let over = over.await.ok().flatten();
+        self.measuring.next = Instant::now() + PERIOD.max(began.elapsed() * PAUSE_FACTOR);
+        let Some((name, limit)) = over else { return false };
+        self.evict(&format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". "))
+            .await;
+        true
+    }
+
+    async fn evict(&mut self, text: &str) {
+        self.event(EventType::Warning, "Evicted", text);
+        self.rejected = true;
+        self.finish().await;
+        let next = self.decide(true);
+        let facts = Facts {
+            pod: &self.pod,
+            view: &self.seen,
+            next: &next,
+            waiting: &self.waiting,
+            since: self.since,
+        };
+        let mut status = status(&facts);
+        status["phase"] = "Failed".into();
+        status["reason"] = "Evicted".into();
+        status["message"] = text.into();
+        status["startTime"] =
+            clock::seconds(self.pod.status.start_time.unwrap_or(self.since)).into();
+        let patch =
+            serde_json::json!({"metadata": {"uid": self.pod.metadata.uid}, "status": status});
+        let key = self.pod.metadata.key();
+        loop {
+            match self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
+                Ok(_) => return,
+                Err(error) if error.is_not_found() => return,
+                Err(error) => {
+                    tracing::warn!(pod = %key, %error, "eviction not reported; tried again");
+                }
+            }
+            if self.stop_reason().is_some() {
+                return;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
