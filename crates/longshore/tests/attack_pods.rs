@@ -69,7 +69,7 @@ impl Drop for Bound {
     }
 }
 
-fn container(name: &str, user: u32, variables: &[(&str, String)]) -> String {
+fn container(name: &str, context: &serde_json::Value, variables: &[(&str, String)]) -> String {
     let program = std::env::current_exe().unwrap();
     let env: Vec<serde_json::Value> = variables
         .iter()
@@ -79,7 +79,7 @@ fn container(name: &str, user: u32, variables: &[(&str, String)]) -> String {
         [program.to_str().unwrap(), "--exact", "attacker", "--nocapture", "--test-threads=1"];
     serde_json::json!({
         "name": name, "image": "host", "command": command, "env": env,
-        "securityContext": {"runAsUser": user},
+        "securityContext": context,
         "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
     })
     .to_string()
@@ -110,7 +110,14 @@ fn no_attack_from_inside_a_pod_succeeds() {
             ("NEIGHBOUR_KEY", (0x200_0000 + key).to_string()),
         ]
     };
-    let neighbour = container("main", 0, &variables("neighbour", format!("{name}-neighbour")));
+    let (root, user) =
+        (serde_json::json!({"runAsUser": 0}), serde_json::json!({"runAsUser": 1000}));
+    // What the baseline of Pod Security lets a pod add.
+    let baseline = serde_json::json!({"capabilities": {"add": ["MKNOD", "SETPCAP", "SETFCAP"]}});
+    let restricted = serde_json::json!({"runAsUser": 1000, "runAsNonRoot": true,
+        "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    let neighbour = container("main", &root, &variables("neighbour", format!("{name}-neighbour")));
     let attack = variables("attacker", name.clone());
     let pod = |name: &str, init: &str, main: &str| {
         format!(
@@ -125,33 +132,36 @@ fn no_attack_from_inside_a_pod_succeeds() {
     let said = |container: &str, pod: &str| text(&up.cli(&["logs", pod, "-c", container]));
     eventually("the neighbour has left its objects", || said("main", "neighbour").contains("up"));
 
-    let init =
-        format!("{},{}", container("init-root", 0, &attack), container("init-user", 1000, &attack));
-    let main = container("root", 0, &attack);
-    up.apply(&pod("attacker", &init, &main));
-    up.wait("pod", "attacker", "ended", |pod| {
-        ["Succeeded", "Failed"].contains(&pod["status"]["phase"].as_str().unwrap_or_default())
-    });
-    let user = container("user", 1000, &attack);
-    up.apply(&pod("attacker-user", "", &user));
-    up.wait("pod", "attacker-user", "succeeded", |pod| pod["status"]["phase"] == "Succeeded");
+    let attackers = |names: &[(&str, &serde_json::Value)]| {
+        let all = names.iter().map(|(name, context)| container(name, context, &attack));
+        all.collect::<Vec<_>>().join(",")
+    };
+    let init = attackers(&[("init-root", &root), ("init-user", &user)]);
+    up.apply(&pod("attacker", &init, &attackers(&[("root", &root)])));
+    up.wait("pod", "attacker", "succeeded", |pod| pod["status"]["phase"] == "Succeeded");
+    for (name, context) in [("user", &user), ("baseline", &baseline), ("restricted", &restricted)] {
+        up.apply(&pod(name, "", &attackers(&[("main", context)])));
+        up.wait("pod", name, "succeeded", |pod| pod["status"]["phase"] == "Succeeded");
+    }
     let (mut tried, mut broken) = (0, Vec::new());
     for (pod, container) in [
         ("attacker", "init-root"),
         ("attacker", "init-user"),
         ("attacker", "root"),
-        ("attacker-user", "user"),
+        ("user", "main"),
+        ("baseline", "main"),
+        ("restricted", "main"),
     ] {
         let log = said(container, pod);
         let lines =
             log.lines().filter(|line| line.starts_with("HELD ") || line.starts_with("BROKE "));
         let count = lines.clone().count();
-        assert_eq!(count, attempts::all().len(), "{container} made every attempt:\n{log}");
+        assert_eq!(count, attempts::all().len(), "{pod} {container} made every attempt:\n{log}");
         tried += count;
         let mut why = "";
         for line in log.lines() {
             if let Some(attempt) = line.strip_prefix("BROKE ") {
-                broken.push(format!("{container}: {attempt}:{why}"));
+                broken.push(format!("{pod} {container}: {attempt}:{why}"));
             }
             why = line;
         }
@@ -245,6 +255,16 @@ fn host_name_output_and_processes_are_the_pods_own_also_after_a_crash_of_the_age
     let script = "hostname; i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo line $i of many; done; echo over; sleep 600";
     up.apply(&plain_pod("talker", script, &serde_json::json!({"hostname": "talks"})));
     up.apply(&plain_pod("on-node", "hostname", &serde_json::json!({"hostNetwork": true})));
+    let aliases = serde_json::json!({"hostname": "h",
+        "hostAliases": [{"ip": "192.0.2.1", "hostnames": ["alias"]}]});
+    up.apply(&plain_pod(
+        "names",
+        "cat /etc/hostname /proc/sys/kernel/hostname /etc/hosts",
+        &aliases,
+    ));
+    up.wait("pod", "names", "ended", |pod| pod["status"]["phase"] == "Succeeded");
+    let names = text(&up.cli(&["logs", "names"]));
+    assert!(names.starts_with("h\nh\n") && names.ends_with("127.0.0.1\th\n192.0.2.1\talias\n"));
     eventually("all is said", || text(&up.cli(&["logs", "talker"])).contains("over"));
     up.wait("pod", "on-node", "ended", |pod| pod["status"]["phase"] == "Succeeded");
     let node = up.json("pod", "on-node")["spec"]["nodeName"].as_str().unwrap().to_owned();

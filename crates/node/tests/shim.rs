@@ -7,7 +7,7 @@ use std::time::Duration;
 use longshore_core::testing::{Need, need};
 use longshore_node::pods::shim_client::{ShimClient, ShimProgram, living_shim};
 use longshore_node::shim::protocol::{
-    Bind, ContainerRun, LogLimit, Request, RunState, Sandbox, Seccomp, process_start,
+    Bind, Cgroup, ContainerRun, LogLimit, Request, RunState, Sandbox, Seccomp, process_start,
 };
 use longshore_node::shim::rights;
 
@@ -383,6 +383,29 @@ async fn a_working_directory_cannot_be_a_descriptor_of_the_shim() {
         let outcome = run_to_end(&pod, run).await.outcome.unwrap();
         assert!(outcome.start_error.is_some(), "{fd}: {}", pod.log());
     }
+}
+
+#[tokio::test]
+async fn a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_write_it() {
+    let name = "a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_write_it";
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let unified = table.lines().find(|line| line.contains(" - cgroup2 "));
+    let Some(mount) = unified.and_then(|line| line.split(' ').nth(4)) else { return };
+    if !need(name, &[Need::Root]) {
+        return;
+    }
+    let dir = Path::new(mount).join(format!("longshore-test-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let pod = Pod::new();
+    let mut run = pod.run(
+        "grep ^0:: /proc/self/cgroup; cat /sys/fs/cgroup/cgroup.procs | head -1; \
+         mkdir /sys/fs/cgroup/x 2>/dev/null && echo made; ls -d /sys/fs/cgroup/longshore* 2>/dev/null; echo looked",
+    );
+    run.sandbox.cgroups = vec![Cgroup { dir: dir.clone(), controllers: String::new() }];
+    run_to_end(&pod, run).await;
+    let removed = std::fs::remove_dir(&dir);
+    assert_eq!(pod.log(), "0::/\n1\nlooked\n");
+    removed.unwrap();
 }
 
 #[tokio::test]

@@ -109,10 +109,11 @@ pub fn mounts_below(dir: &Path) -> Vec<String> {
 
 /// Where instances below `dir` have the cgroups of their pods.
 pub fn cgroups_below(dir: &Path) -> Vec<PathBuf> {
+    let below =
+        |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|one| one.path());
     let mut found = Vec::new();
-    for data in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let nodes = fs::read_dir(data.path().join("nodes")).into_iter().flatten().flatten();
-        for root in nodes.map(|node| node.path()).chain([data.path()]) {
+    for data in below(dir).flat_map(|one| below(&one).chain([one]).collect::<Vec<_>>()) {
+        for root in below(&data.join("nodes")).chain([data]) {
             found.extend(fs::read_to_string(root.join("cgroup")).ok().map(PathBuf::from));
         }
     }

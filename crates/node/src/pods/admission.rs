@@ -166,7 +166,6 @@ pub(crate) fn not_enforced(pod: &Pod, no_cgroup: Option<&str>) -> Option<String>
         ("probes", all(pod).any(has_probes)),
         ("lifecycle hooks", all(pod).any(|one| one.lifecycle.is_some())),
         ("SELinux labels of processes", labels),
-        ("hostAliases", !spec.host_aliases.is_empty()),
         ("dnsConfig", spec.dns_config.is_some()),
         (
             "setHostnameAsFQDN",

@@ -214,4 +214,23 @@ mod tests {
         fs::write(dir.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
         assert_eq!(hierarchy(&unified), None);
     }
+
+    #[test]
+    fn the_unified_hierarchy_counts_processes_on_every_level_above_the_pod() {
+        let mount = tempfile::tempdir().unwrap();
+        let cgroups = Cgroups {
+            mount: mount.path().to_owned(),
+            controllers: String::new(),
+            instance: "instance".into(),
+            limit: 7,
+        };
+        let made = cgroups.make("uid").unwrap();
+        assert_eq!(made.dir, mount.path().join("longshore/instance/uid"));
+        for above in ["", "longshore", "longshore/instance"] {
+            let file = mount.path().join(above).join("cgroup.subtree_control");
+            assert_eq!(fs::read_to_string(file).unwrap(), "+pids", "{above:?}");
+        }
+        assert_eq!(fs::read_to_string(made.dir.join("pids.max")).unwrap(), "7");
+        cgroups.make("uid").unwrap();
+    }
 }

@@ -64,6 +64,17 @@ pub(crate) fn hostname(pod: &Pod) -> String {
     name[..end].trim_end_matches(['-', '.']).to_owned()
 }
 
+/// What a pod has in `/etc/hosts` beside the host's lines: its own name and its aliases.
+pub(crate) fn hosts(pod: &Pod) -> Vec<String> {
+    let own = (!pod.spec.host_network).then(|| format!("127.0.0.1\t{}", hostname(pod)));
+    let aliases = pod.spec.host_aliases.iter().map(|alias| {
+        let names = alias["hostnames"].as_array().into_iter().flatten();
+        let names: Vec<&str> = names.filter_map(Value::as_str).collect();
+        format!("{}\t{}", alias["ip"].as_str().unwrap_or_default(), names.join("\t"))
+    });
+    own.into_iter().chain(aliases).collect()
+}
+
 #[derive(Default)]
 struct Environment {
     order: Vec<String>,
@@ -232,6 +243,14 @@ mod tests {
             let pod: Pod = serde_json::from_value(pod).unwrap();
             assert_eq!(hostname(&pod), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_pod_knows_its_own_name_and_its_aliases() {
+        let aliases = serde_json::json!([{"ip": "10.0.0.1", "hostnames": ["a", "b"]}]);
+        let pod = serde_json::json!({"metadata": {"name": "p"}, "spec": {"hostAliases": aliases}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(hosts(&pod), ["127.0.0.1\tp", "10.0.0.1\ta\tb"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::stage::paths::NodePaths;
 
 use super::admission::seccomp;
-use super::environment::{expand, hostname};
+use super::environment::{expand, hostname, hosts};
 use super::host_path;
 use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
 use crate::shim::rights;
@@ -90,6 +90,7 @@ impl PodRun<'_> {
         let sysctls = &self.pod.spec.security_context.sysctls;
         Sandbox {
             hostname: Some(hostname(self.pod)),
+            hosts: hosts(self.pod),
             sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
             cgroups: self.cgroups.clone(),
         }

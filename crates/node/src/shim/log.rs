@@ -82,8 +82,18 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new file. A reader finds a file under the log's name at every moment.
+    /// Begins a new file. Where the full one cannot be put aside, its content goes: the bound holds.
     fn rotate(&mut self) -> io::Result<()> {
+        if let Err(error) = self.put_aside() {
+            eprintln!("cannot put the log {} aside: {error}", self.path.display());
+            self.file.set_len(0)?;
+        }
+        self.size = 0;
+        Ok(())
+    }
+
+    /// A reader finds a file under the log's name at every moment.
+    fn put_aside(&mut self) -> io::Result<()> {
         let oldest = self.limit.max_files.saturating_sub(1).max(1);
         remove_if_there(&rotated(&self.path, oldest))?;
         for number in (1..oldest).rev() {
@@ -92,13 +102,13 @@ impl Log {
                 _ => {}
             }
         }
-        fs::hard_link(&self.path, rotated(&self.path, 1))?;
+        let newest = rotated(&self.path, 1);
+        // Not every filesystem has links; without them the name is missing for a moment.
+        fs::hard_link(&self.path, &newest).or_else(|_| fs::rename(&self.path, &newest))?;
         let fresh = self.path.with_extension("log.new");
         remove_if_there(&fresh)?;
         self.file = OpenOptions::new().create_new(true).append(true).open(&fresh)?;
-        fs::rename(&fresh, &self.path)?;
-        self.size = 0;
-        Ok(())
+        fs::rename(&fresh, &self.path)
     }
 }
 
@@ -220,6 +230,19 @@ mod tests {
             (log.size, names(dir.path())),
             (0, vec!["main.log".into(), "main.prev.log".into()])
         );
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_put_aside_is_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("main.log");
+        let mut log = Log::open(&path, 0, LogLimit { max_size: 10, max_files: 2 }).unwrap();
+        // Something that is no file is in the way.
+        fs::create_dir(rotated(&path, 1)).unwrap();
+        for _ in 0..100 {
+            log.write(b"lines\n");
+        }
+        assert!(fs::metadata(&path).unwrap().len() <= 10);
     }
 
     #[test]

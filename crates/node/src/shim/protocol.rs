@@ -42,6 +42,8 @@ pub struct Cgroup {
 pub struct Sandbox {
     /// Host name; the node's when absent.
     pub hostname: Option<String>,
+    /// Lines of `/etc/hosts` beside the host's.
+    pub hosts: Vec<String>,
     /// Kernel settings of the pod's own namespaces.
     pub sysctls: Vec<(String, String)>,
     /// Cgroups to join.

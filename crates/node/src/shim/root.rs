@@ -19,7 +19,7 @@ use rustix::mount::{
 };
 
 use super::hide::{cover, hide};
-use super::protocol::{Bind, ContainerRun};
+use super::protocol::{Bind, ContainerRun, Sandbox};
 use super::system::system_mounts;
 use crate::protected::{self, Relation};
 use crate::volumes::mount_table;
@@ -61,6 +61,7 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
     hide(&run.hidden, &root)?;
     system_mounts(run, &root, shm)?;
     pivot(&root)?;
+    write_names(&run.sandbox)?;
     if let Some((bind, tree)) = resolver {
         attach(&bind, tree)?;
     }
@@ -221,6 +222,35 @@ fn pivot(root: &Path) -> Result<(), SetupError> {
     // host's mount table is left in this namespace.
     unmount(".", UnmountFlags::DETACH).step("leave the old root")?;
     std::env::set_current_dir("/").step("enter /")
+}
+
+/// Writes the files that make the pod's name known inside it. The host's are underneath.
+fn write_names(sandbox: &Sandbox) -> Result<(), SetupError> {
+    make_dir(Path::new("/etc"))?;
+    if let Some(name) = &sandbox.hostname {
+        replace("/etc/hostname", &format!("{name}\n"))?;
+    }
+    if sandbox.hosts.is_empty() {
+        return Ok(());
+    }
+    let mut text = fs::read_to_string("/etc/hosts").unwrap_or_default();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    for line in &sandbox.hosts {
+        text.push_str(line);
+        text.push('\n');
+    }
+    replace("/etc/hosts", &text)
+}
+
+/// Writes a file anew: a link would lead elsewhere.
+fn replace(path: &str, text: &str) -> Result<(), SetupError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::write(path, text),
+    }
+    .step(format!("write {path}"))
 }
 
 fn attach(bind: &Bind, tree: OwnedFd) -> Result<(), SetupError> {

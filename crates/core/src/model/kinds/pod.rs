@@ -388,7 +388,7 @@ pub struct PodSpec {
     pub runtime_class_name: Option<String>,
     /// Operating system, raw.
     pub os: Option<serde_json::Value>,
-    /// Further lines of `/etc/hosts`, raw: only their presence matters.
+    /// Further lines of `/etc/hosts`, raw.
     #[serde(deserialize_with = "nullable")]
     pub host_aliases: Vec<serde_json::Value>,
     /// Name service, raw: only its presence matters.
