@@ -122,8 +122,11 @@ fn full() -> Result<()> {
     let python = setup::python_client()?;
     let long = [long[0], long[1], ("PATH", &path), ("LONGSHORE_PYTHON", &python)];
     run::cargo(&["test", "--release", "--package", "longshore", "--", "--nocapture"], &long)?;
-    let fuzz = ["test", "--package", "longshore-apiserver", "--test", "fuzz", "--", "--nocapture"];
-    run::cargo(&fuzz, &long)?;
+    for test in ["fuzz", "differential"] {
+        let args =
+            ["test", "--package", "longshore-apiserver", "--test", test, "--", "--nocapture"];
+        run::cargo(&args, &long)?;
+    }
     for corpus in ["apiserver", "controllers"] {
         golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
     }

@@ -85,6 +85,11 @@ async fn clean(core: &Core, definition: &Value) -> ApiResult<()> {
 }
 
 async fn delete_objects(core: &Core, definition: &Value) -> ApiResult<usize> {
+    let plural = definition["spec"]["names"]["plural"].as_str().unwrap_or_default();
+    // A definition from before such names were refused has no objects of its own.
+    if core.registry().is_builtin(&group(definition), plural) {
+        return Ok(0);
+    }
     // Objects of a definition without a served version go too.
     let unserved = || crd::unserved(definition, &CancellationToken::new());
     let Some(resource) = served(core, definition).or_else(unserved) else { return Ok(0) };

@@ -84,6 +84,7 @@ async fn pods_are_judged_the_same_on_both_servers() {
     assert!(differ.is_empty(), "{}", differ.join("\n"));
     assert!(pods.len() - invalid.len() >= 80);
     labels_are_judged_the_same(&pair).await;
+    changes_are_judged_the_same(&pair).await;
     pair.real.stop().unwrap();
 }
 
@@ -146,5 +147,39 @@ async fn labels_are_judged_the_same(pair: &Pair) {
                 "{row}"
             );
         }
+    }
+}
+
+/// Changes of pods that were there before their namespace became strict.
+async fn changes_are_judged_the_same(pair: &Pair) {
+    let strict =
+        json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let path = "/api/v1/namespaces/lived-in";
+    for admin in &pair.admins {
+        let change = request("PATCH", path.into(), "application/merge-patch+json", strict.clone());
+        assert_eq!(ask(admin, &change).await.code, 200);
+    }
+    let replace = |path: &str, value: Value| json!([{"op": "add", "path": path, "value": value}]);
+    let rows = [
+        ("a", replace("/spec/containers/0/image", json!("j"))),
+        ("a", replace("/spec/containers/0/image", json!("i"))),
+        ("a", replace("/metadata/labels", json!({"a": "b"}))),
+        ("a", replace("/spec/activeDeadlineSeconds", json!(100))),
+        ("a", replace("/spec/tolerations/-", json!({"key": "k", "operator": "Exists"}))),
+        ("d", replace("/spec/containers/0/image", json!("j"))),
+    ];
+    for (pod, change) in rows {
+        let path = format!("{path}/pods/{pod}?dryRun=All");
+        let attempt = request("PATCH", path, "application/json-patch+json", change.clone());
+        let ours = ask(&pair.admins[0], &attempt).await;
+        let mut real = ask(&pair.admins[1], &attempt).await;
+        for _ in 0..50 {
+            if ours.code == real.code {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            real = ask(&pair.admins[1], &attempt).await;
+        }
+        assert_eq!((ours.code, ours.message()), (real.code, real.message()), "{pod}: {change}");
     }
 }
