@@ -17,12 +17,15 @@ mod setup;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use longshore_real_kube::tools;
 
 const HELP: &str = "\
 cargo xtask TASK
 
   test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
   check         format, clippy with -D warnings, licences
+  attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
+  deny          licences, banned crates and sources by cargo-deny, which is built when it is missing
   cases [SPEC]  which case of the specifications has a test, and which has none yet
   licenses      every dependency's licence is on the list in deny.toml
   leftovers save|compare
@@ -70,6 +73,8 @@ fn task(args: &[String]) -> Result<()> {
     match name {
         "test" => test(rest),
         "check" => check(),
+        "attacks" => attacks(),
+        "deny" => deny(),
         "cases" => cases::show(rest.first().map(String::as_str)),
         "licenses" => licenses::check(),
         "leftovers" => leftovers(rest),
@@ -95,6 +100,53 @@ fn test(args: &[String]) -> Result<()> {
     let path = setup::path_with_kubectl();
     let python = setup::python_client()?;
     run::cargo(&line, &[("PATH", &path), ("LONGSHORE_PYTHON", &python)])
+}
+
+/// The attack ring: each target attacks the real programs and prints what it tried and what held.
+const ATTACKS: [(&str, &str); 7] = [
+    ("longshore-apiserver", "attack_roles"),
+    ("longshore-apiserver", "attack_bombs"),
+    ("longshore-apiserver", "pod_security"),
+    ("longshore-apiserver", "differential"),
+    ("longshore", "attack_pods"),
+    ("longshore", "attack_volumes"),
+    ("longshore", "attack_damage"),
+];
+
+fn attacks() -> Result<()> {
+    setup::prepare()?;
+    setup::real_tools()?;
+    for (package, target) in ATTACKS {
+        let begin = std::time::Instant::now();
+        run::cargo(&["test", "--package", package, "--test", target], &[])?;
+        eprintln!("{target}: {} s", begin.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+/// Which version of cargo-deny judges the dependencies.
+const DENY: &str = "0.20.2";
+
+/// Licences, banned crates and sources, by `cargo deny`; built into the cache when it is not there.
+/// Advisories are left out: their database is not a package.
+fn deny() -> Result<()> {
+    let home = tools::cache_dir().join(format!("cargo-deny-{DENY}"));
+    let program = home.join("bin/cargo-deny");
+    if !program.exists() {
+        let root = home.display().to_string();
+        run::cargo(
+            &["install", "cargo-deny", "--version", DENY, "--locked", "--root", &root],
+            &[],
+        )?;
+    }
+    let args = ["--locked", "--offline", "check", "bans", "licenses", "sources"];
+    eprintln!("+ cargo-deny {}", args.join(" "));
+    let status =
+        std::process::Command::new(program).current_dir(run::root()).args(args).status()?;
+    if !status.success() {
+        bail!("cargo deny found something ({status}); deny.toml has the rules");
+    }
+    Ok(())
 }
 
 fn check() -> Result<()> {

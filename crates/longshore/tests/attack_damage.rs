@@ -11,16 +11,17 @@ use std::fs;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use longshore_core::testing::{Need, need};
+use longshore_core::testing::{Need, need, report};
 use serde_json::Value;
 
 /// In how many places a bit is changed, one at a time.
-fn places() -> u64 {
-    if std::env::var_os("LONGSHORE_LONG").is_some() { 16 } else { 2 }
-}
+const PLACES: u64 = 16;
+/// How many instances are started at a time.
+const WORKERS: usize = 3;
 
 /// One way to damage a file.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +35,13 @@ enum Damage {
 
 impl Damage {
     fn all() -> Vec<Self> {
-        let step = 16 / places();
-        let bits = (0..places()).map(|place| Self::Bit(place * step + step / 2));
+        let bits = (0..PLACES).map(Self::Bit);
         [Self::Missing, Self::Empty, Self::Half].into_iter().chain(bits).collect()
+    }
+
+    /// Whether it changes a file of this length.
+    fn harms(self, length: u64) -> bool {
+        length > 0 || matches!(self, Self::Missing)
     }
 
     fn apply(self, path: &Path) {
@@ -49,7 +54,7 @@ impl Damage {
             Self::Bit(sixteenth) => {
                 // Of what was written: a log is longer than its frames.
                 let used = used_bytes(path).max(1);
-                let at = (used * sixteenth / 16).min(length.saturating_sub(1));
+                let at = (used * sixteenth / PLACES).min(length.saturating_sub(1));
                 let mut byte = [0];
                 file().read_exact_at(&mut byte, at).unwrap();
                 byte[0] ^= 1;
@@ -95,15 +100,10 @@ fn start(data: &Path, log: &Path) -> Start {
     Start::Refused(fs::read_to_string(log).unwrap())
 }
 
-fn stop(mut child: Child) {
-    Command::new("kill").arg(child.id().to_string()).status().unwrap();
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > PATIENCE {
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Ends an instance that has no pods; it needs no farewell.
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Every file of the instance: not sockets, not pods' own directories.
@@ -158,52 +158,80 @@ fn damage_to_any_file_is_refused_or_isolated_and_never_served() {
     up.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept, namespace: default}\ndata: {a: b}\n");
     assert_eq!(up.stop(), Some(0));
     let whole = home.path().join("data");
-    let (mut tried, mut refused, mut isolated, mut unharmed) = (0, 0, 0, 0);
-    let mut faults = Vec::new();
+    let mut cases = Vec::new();
     for file in files(&whole) {
         let relative = file.strip_prefix(&whole).unwrap().to_owned();
         // A volume's bytes are its pod's own.
-        if relative.extension().is_some_and(|extension| extension == "img") {
-            continue;
-        }
-        for damage in Damage::all() {
-            let data = home.path().join("d");
-            copy(&whole, &data);
-            damage.apply(&data.join(&relative));
-            tried += 1;
-            let case = format!("{} {damage:?}", relative.display());
-            match start(&data, &home.path().join("d.log")) {
-                Start::Refused(text) => {
-                    let named = text.contains(relative.file_name().unwrap().to_str().unwrap());
-                    if !named {
-                        faults.push(format!("{case}: refused without naming the file: {text}"));
-                    }
-                    refused += 1;
-                }
-                Start::Ready(child) => {
-                    let kubeconfig = data.join("kubeconfig");
-                    let claims = names(&get(&kubeconfig, "pvc"));
-                    let maps = names(&get(&kubeconfig, "configmaps"));
-                    if claims != ["c0", "c1", "c2"] || !maps.iter().any(|name| name == "kept") {
-                        faults.push(format!("{case}: served {claims:?} and {maps:?}"));
-                    }
-                    let log = fs::read_to_string(home.path().join("d.log")).unwrap();
-                    match log.contains("out of service") || log.contains("left alone") {
-                        true => isolated += 1,
-                        false => unharmed += 1,
-                    }
-                    stop(child);
-                }
-            }
-            fs::remove_dir_all(&data).unwrap();
+        if relative.extension().is_none_or(|extension| extension != "img") {
+            let length = fs::metadata(&file).unwrap().len();
+            let harmful = Damage::all().into_iter().filter(|damage| damage.harms(length));
+            cases.extend(harmful.map(|damage| (relative.clone(), damage)));
         }
     }
-    println!(
-        "damage: {tried} tried, {} held ({refused} refused, {isolated} isolated, {unharmed} without effect)",
-        tried - faults.len()
-    );
-    assert!(faults.is_empty(), "{faults:#?}");
-    assert!(refused > 20 && isolated > 5, "{refused} refused, {isolated} isolated");
+    let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (home, whole, cases, next, verdicts) = (&home, &whole, &cases, &next, &verdicts);
+            scope.spawn(move || {
+                while let Some((file, damage)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let data = home.path().join(format!("d{worker}"));
+                    copy(whole, &data);
+                    damage.apply(&data.join(file));
+                    let verdict = judge(&data, file);
+                    fs::remove_dir_all(&data).unwrap();
+                    verdicts
+                        .lock()
+                        .unwrap()
+                        .push((format!("{} {damage:?}", file.display()), verdict));
+                }
+            });
+        }
+    });
+    let verdicts = verdicts.into_inner().unwrap();
+    let count = |wanted: &Verdict| verdicts.iter().filter(|(_, one)| one == wanted).count();
+    let (refused, isolated) = (count(&Verdict::Refused), count(&Verdict::Isolated));
+    let lies: Vec<_> = verdicts.iter().filter(|(_, one)| matches!(one, Verdict::Lie(_))).collect();
+    report(&format!(
+        "damage: {} tried, {} held ({refused} refused, {isolated} isolated, {} without effect)",
+        verdicts.len(),
+        verdicts.len() - lies.len(),
+        count(&Verdict::Unharmed)
+    ));
+    assert!(lies.is_empty(), "{lies:#?}");
+    assert!(refused > 100 && isolated > 20, "{refused} refused, {isolated} isolated");
+}
+
+/// What a start made of a damaged file.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Refused,
+    Isolated,
+    Unharmed,
+    Lie(String),
+}
+
+fn judge(data: &Path, file: &Path) -> Verdict {
+    let log = data.with_extension("log");
+    match start(data, &log) {
+        Start::Refused(text) if text.contains(file.file_name().unwrap().to_str().unwrap()) => {
+            Verdict::Refused
+        }
+        Start::Refused(text) => Verdict::Lie(format!("refused without naming the file: {text}")),
+        Start::Ready(child) => {
+            let kubeconfig = data.join("kubeconfig");
+            let claims = names(&get(&kubeconfig, "pvc"));
+            let maps = names(&get(&kubeconfig, "configmaps"));
+            end(child);
+            let log = fs::read_to_string(&log).unwrap();
+            if claims != ["c0", "c1", "c2"] || !maps.iter().any(|name| name == "kept") {
+                Verdict::Lie(format!("served {claims:?} and {maps:?}: {log}"))
+            } else if log.contains("out of service") || log.contains("left alone") {
+                Verdict::Isolated
+            } else {
+                Verdict::Unharmed
+            }
+        }
+    }
 }
 
 #[test]
@@ -394,6 +422,6 @@ fn files_have_the_right_modes_under_any_umask() {
                 todo.extend(fs::read_dir(&path).unwrap().flatten().map(|entry| entry.path()));
             }
         }
-        stop(child);
+        end(child);
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::*;
-use longshore_core::testing::{Need, need};
+use longshore_core::testing::{Need, need, report};
 use serde_json::{Value, json};
 
 /// A pod with these volumes, mounted at `/v/NAME`, that runs a script.
@@ -229,7 +229,7 @@ fn host_paths_are_checked_and_show_nothing_of_the_instance() {
     let yaml = pod_with("root", host_path(&data, ""), privileged, json!({}), "cat /v/h/kubeconfig");
     assert!(output(&up, &yaml, "root").contains("client-key-data"));
     up.delete("pod", "root");
-    println!("attacks through host paths: {held} tried, {held} held");
+    report(&format!("attacks through host paths: {held} tried, {held} held"));
     let gone = Command::new("umount").arg(&bind).status().unwrap();
     assert!(gone.success());
     up.stop_without_a_trace(&home);

@@ -122,13 +122,22 @@ impl Pool {
     pub(super) fn probe_sharing(&self) -> Result<bool, PoolError> {
         const NAMES: [&str; 2] = [".probe-a", ".probe-b"];
         let [from, to] = NAMES.map(|name| self.dir.write_unflushed(name, &[1; 4096]));
-        let (from, to) = (self.io("probe it", from)?, self.io("probe it", to)?);
-        let can = copy::can_share(&from, &to);
+        let can = match (from, to) {
+            (Ok(from), Ok(to)) => Ok(copy::can_share(&from, &to).unwrap_or(false)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
         for name in NAMES {
             self.io("tidy", self.dir.remove(name))?;
         }
-        // A pool that is too full to say is one that cannot.
-        Ok(can.unwrap_or(false))
+        match can {
+            // A pool that is too full to say is one that cannot, until the next start. Its volumes
+            // can be read all the same.
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                tracing::warn!(pool = %self.name, "the pool's disk is full: no blocks are shared");
+                Ok(false)
+            }
+            can => self.io("probe it", can),
+        }
     }
 
     /// An empty file that is to become a snapshot's image, with room for `bytes` set aside.

@@ -90,7 +90,8 @@ pub async fn serve_one(
     let opened = tokio::task::spawn_blocking(|| Driver::open(config)).await?;
     let driver = opened.with_context(|| format!("cannot open the driver {name}"))?;
     let listener = longshore_csi::server::Listener::bind(&socket)
-        .with_context(|| format!("cannot serve the driver {name}"))?;
+        .with_context(|| format!("cannot serve the driver {name}"))?
+        .kept();
     let (routes, stop) = (driver.services(), shutdown.clone());
     tasks.spawn(async move {
         longshore_csi::server::serve(routes, listener, stop).await.map_err(Into::into)
