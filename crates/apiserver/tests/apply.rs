@@ -92,3 +92,35 @@ async fn keyed_lists_are_applied_by_element() {
         merged.spec.unwrap().containers.into_iter().map(|c| (c.name, c.image.unwrap())).collect();
     assert_eq!(images, [("a".into(), "i".into()), ("b".into(), "k".into())]);
 }
+
+#[tokio::test]
+async fn managers_stay_short_whatever_a_client_calls_itself() {
+    let (_server, client) = server().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let ask = async |method: &str, path: &str, agent: &str, body: Value| -> (u16, Value) {
+        let request = http::Request::builder().method(method).uri(path);
+        let request =
+            request.header("Content-Type", "application/json").header("User-Agent", agent);
+        let request = request.body(body.to_string().into_bytes().into()).unwrap();
+        let answer = client.send(request).await.unwrap();
+        let code = answer.status().as_u16();
+        let text = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&text).unwrap())
+    };
+    let long = "a".repeat(200_000);
+    let (code, made) = ask("POST", path, &long, config(json!({"x": "1"}))).await;
+    assert_eq!(code, 201);
+    assert_eq!(made["metadata"]["managedFields"][0]["manager"], "a".repeat(128));
+    let (code, _) =
+        ask("POST", &format!("{path}?fieldManager={}", &long[..10_000]), "k", config(json!({})))
+            .await;
+    assert_eq!(code, 422);
+    let (code, _) =
+        ask("POST", &format!("{path}?fieldManager=a%0Ab"), "k", config(json!({}))).await;
+    assert_eq!(code, 422);
+    let mut brought = made.clone();
+    brought["metadata"]["managedFields"][0]["manager"] = json!(long);
+    let (code, refused) = ask("PUT", &format!("{path}/a"), "k", brought).await;
+    assert_eq!(code, 422, "{}", refused["message"]);
+    assert!(refused.to_string().len() < 2000);
+}

@@ -34,7 +34,18 @@ const POD_QUANTITIES: &[&str] = &[
     "spec.volumes.*.emptyDir.sizeLimit",
     "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.*.*",
     "spec.overhead.*",
+    "spec.resources.*.*",
+    "spec.ephemeralContainers.*.resources.*.*",
+    "spec.containers.*.env.*.valueFrom.resourceFieldRef.divisor",
+    "spec.initContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
+    "spec.volumes.*.downwardAPI.items.*.resourceFieldRef.divisor",
+    "spec.volumes.*.projected.sources.*.downwardAPI.items.*.resourceFieldRef.divisor",
+    "status.containerStatuses.*.allocatedResources.*",
+    "status.containerStatuses.*.resources.*.*",
+    "status.initContainerStatuses.*.allocatedResources.*",
+    "status.initContainerStatuses.*.resources.*.*",
 ];
+const ATTACHMENT_QUANTITIES: &[&str] = &["spec.source.inlineVolumeSpec.capacity.*"];
 const NODE_QUANTITIES: &[&str] = &["status.capacity.*", "status.allocatable.*"];
 const CAPACITY_QUANTITIES: &[&str] = &["capacity", "maximumVolumeSize"];
 
@@ -274,7 +285,8 @@ fn storage_kinds() -> Vec<Resource> {
             false,
             of::<storage::VolumeAttachment>(),
             attachment::Attachment,
-        ),
+        )
+        .quantities(ATTACHMENT_QUANTITIES),
         resource(
             STORAGE,
             "VolumeAttributesClass",

@@ -116,5 +116,34 @@ pub fn all() -> Vec<Attack> {
             claim("5Gi", 201),
         ],
     ));
+    let pods = json!([on_core(&["create"], &["pods"])]);
+    let sized = |mut spec: Value, code| {
+        let container = json!({"name": "c", "image": "i"});
+        let containers = spec["containers"].as_array_mut();
+        if containers.is_none() {
+            spec["containers"] = json!([container]);
+        }
+        let body = json!({"metadata": {"generateName": "p"}, "spec": spec});
+        post("/api/v1/namespaces/default/pods", body, code)
+    };
+    let named = |more: Value| {
+        let mut container = json!({"name": "c", "image": "i"});
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"containers": [container]})
+    };
+    all.push(attack(
+        "sizes of pods with more than a size",
+        pods,
+        vec![
+            sized(named(json!({"resources": {"limits": {"memory": "5 "}}})), 400),
+            sized(named(json!({"resources": {"requests": {"cpu": " 1"}}})), 400),
+            sized(named(json!({"env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1 "}}}]})), 400),
+            sized(json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "5 "}}]}), 400),
+            sized(json!({"volumes": [{"name": "v", "downwardAPI": {"items": [{"path": "a", "resourceFieldRef": {"containerName": "c", "resource": "limits.cpu", "divisor": " 1"}}]}}]}), 400),
+            sized(json!({"overhead": {"cpu": "1 "}}), 400),
+            sized(json!({"resources": {"limits": {"cpu": "1 "}}}), 400),
+            sized(named(json!({"resources": {"limits": {"memory": "5"}}})), 201),
+        ],
+    ));
     all
 }
