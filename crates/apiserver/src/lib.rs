@@ -25,6 +25,7 @@ mod crd;
 pub mod error;
 mod extent;
 mod first;
+mod heavy;
 mod housekeeping;
 pub mod http;
 mod logs;
@@ -231,7 +232,6 @@ pub(crate) struct Inner {
     pub(crate) access: access::Access,
     pub(crate) limits: Limits,
     pub(crate) gates: Gates,
-    pub(crate) heavy: http::heavy::Heavy,
     pub(crate) metrics: Arc<metrics::Metrics>,
     pub(crate) closing: CancellationToken,
     pki: Pki,
@@ -327,7 +327,6 @@ impl ApiServer {
                 writes: Gate::new(config.limits.writes),
                 long: Gate::new(config.limits.watches),
             },
-            heavy: http::heavy::Heavy::default(),
             metrics,
             closing: CancellationToken::new(),
             pki,

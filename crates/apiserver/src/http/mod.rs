@@ -4,7 +4,6 @@ pub mod body;
 mod deletion;
 mod discovery;
 mod guarded;
-pub(crate) mod heavy;
 mod held;
 pub mod negotiate;
 mod objects;

@@ -11,7 +11,7 @@ use super::{
     judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
-use crate::extent::{check_extent, leaves_room, too_deep};
+use crate::extent::{check_extent, check_memory, leaves_room, too_deep};
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
 use crate::store::{Expect, MANAGED_FIELDS, Parted, Room, Stored, Write, WriteError};
@@ -140,6 +140,7 @@ impl Core {
         let unchanged = change.is_as_before();
         let Changed { new, managers, warnings, before: _ } = change;
         let new = target.resource.unshow(new);
+        check_memory(&new, &target.resource.kind)?;
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
             return Ok(Some(Outcome::of(Written::Stored(stored), warnings)));
