@@ -39,12 +39,15 @@ pub mod store;
 mod watch;
 mod words;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -234,6 +237,8 @@ pub(crate) struct Inner {
     pub(crate) gates: Gates,
     pub(crate) metrics: Arc<metrics::Metrics>,
     pub(crate) closing: CancellationToken,
+    /// Documents about all kinds, with the kinds they are about.
+    pub(crate) documents: Mutex<BTreeMap<&'static str, (Arc<registry::Registry>, Bytes)>>,
     pki: Pki,
     address: ArcSwapOption<SocketAddr>,
     logs: ArcSwapOption<Box<dyn LogSource>>,
@@ -329,6 +334,7 @@ impl ApiServer {
             },
             metrics,
             closing: CancellationToken::new(),
+            documents: Mutex::default(),
             pki,
             address: ArcSwapOption::empty(),
             logs: ArcSwapOption::empty(),

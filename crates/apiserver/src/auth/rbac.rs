@@ -134,6 +134,14 @@ impl Rule {
         parts
     }
 
+    /// How many single permissions it stands for.
+    fn count(&self) -> usize {
+        let lists = [&self.groups, &self.resources, &self.names, &self.paths];
+        lists.iter().fold(self.verbs.len().max(1), |product, list| {
+            product.saturating_mul(list.len().max(1))
+        })
+    }
+
     /// Whether this rule holds all of a single permission.
     fn holds(&self, part: &Self) -> bool {
         let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|item| has(mine, item));
@@ -158,9 +166,20 @@ fn path_matches(known: &str, path: &str) -> bool {
 
 /// The permissions in `wanted` that `held` does not have.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Value> {
-    let parts = wanted.iter().flat_map(Rule::parts);
+    /// Single permissions that are looked at; a few lists of a hundred words each make millions.
+    const MAX_PARTS: usize = 50_000;
+    const MAX_TOLD: usize = 100;
+    let mut room = MAX_PARTS;
+    let parts = wanted.iter().flat_map(|rule| match room.checked_sub(rule.count()) {
+        Some(left) => {
+            room = left;
+            rule.parts()
+        }
+        // What is too large to be taken apart has to be held as it is.
+        None => vec![rule.clone()],
+    });
     let lacking = parts.filter(|part| !held.iter().any(|rule| rule.holds(part)));
-    lacking.map(|part| part.to_value()).collect()
+    lacking.take(MAX_TOLD).map(|part| part.to_value()).collect()
 }
 
 /// A binding of a role to some subjects.
@@ -395,5 +414,25 @@ mod tests {
             missing(&held, &rule(json!({"nonResourceURLs": ["/x"], "verbs": ["get"]}))).len(),
             1
         );
+    }
+
+    /// Taken apart it would be a hundred million permissions.
+    #[test]
+    fn rules_of_many_words_are_not_taken_apart() {
+        let words =
+            |sign: &str| -> Vec<String> { (0..100).map(|i| format!("{sign}{i}")).collect() };
+        let large = Rule {
+            verbs: words("v"),
+            groups: words("g"),
+            resources: words("r"),
+            names: words("n"),
+            ..Rule::default()
+        };
+        let all = || vec!["*".to_owned()];
+        let admin = Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() };
+        let large = std::slice::from_ref(&large);
+        assert_eq!(missing(&[], large).len(), 1);
+        assert!(missing(&[admin], large).is_empty());
+        assert!(missing(large, large).is_empty());
     }
 }
