@@ -12,19 +12,42 @@ const MAX_DEPTH: usize = 120;
 /// Text of an object. Requests are as large at most, but objects grow with each patch.
 pub const MAX_BYTES: usize = 3 << 20;
 
+/// What an object takes.
+#[derive(Debug, Default)]
+struct Extent {
+    /// Length of its text, about.
+    bytes: usize,
+    /// Memory, about, its texts apart.
+    memory: usize,
+}
+
 /// Refuses an object that is too large or too deep.
 ///
 /// # Errors
 /// 413 or 400.
 pub fn check_extent(object: &Value) -> ApiResult<()> {
-    let mut bytes = 0;
-    if depth(object, MAX_DEPTH, &mut bytes).is_none() {
+    let mut extent = Extent::default();
+    if depth(object, MAX_DEPTH, &mut extent).is_none() {
         return Err(too_deep());
     }
-    if bytes > MAX_BYTES {
+    if extent.bytes > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }
     Ok(())
+}
+
+/// Refuses an object of a kind that would take many times its length in memory. Objects grow with each
+/// patch, so it is not enough to look at what is sent.
+///
+/// # Errors
+/// 413.
+pub fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
+    let mut extent = Extent::default();
+    depth(object, usize::MAX, &mut extent);
+    match most_memory(kind) {
+        most if extent.memory > most => Err(Status::too_many_parts(extent.memory, most)),
+        _ => Ok(()),
+    }
 }
 
 /// 400 for an object with too many levels.
@@ -36,8 +59,8 @@ pub fn too_deep() -> Status {
 /// have is a few levels deeper than the object.
 pub fn leaves_room(object: &Value, managers: &str) -> bool {
     const LEVELS: usize = 8;
-    let mut bytes = managers.len();
-    depth(object, MAX_DEPTH - LEVELS, &mut bytes).is_some() && bytes <= MAX_BYTES
+    let mut extent = Extent { bytes: managers.len(), memory: 0 };
+    depth(object, MAX_DEPTH - LEVELS, &mut extent).is_some() && extent.bytes <= MAX_BYTES
 }
 
 /// What a value of so many parts takes in memory, about: an object has room for eleven fields from its
@@ -46,7 +69,9 @@ const OBJECT_BYTES: usize = 640;
 const LIST_BYTES: usize = 160;
 const VALUE_BYTES: usize = 32;
 /// What the value of a request may take. There are several copies of it at a time.
-const MAX_IN_MEMORY: usize = 24 << 20;
+const MAX_IN_MEMORY: usize = 10 << 20;
+/// The same for definitions: only administrators write them, and schemas have many small parts.
+const MAX_DEFINITION: usize = 40 << 20;
 /// A request of this length can be no bomb of this kind.
 const SHORT: usize = 64 << 10;
 
@@ -54,14 +79,16 @@ const SHORT: usize = 64 << 10;
 ///
 /// # Errors
 /// 413 that says so.
-pub fn check_parts(text: &[u8]) -> ApiResult<()> {
+pub fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
     if text.len() <= SHORT {
         return Ok(());
     }
-    match in_memory(text) {
-        bytes if bytes > MAX_IN_MEMORY => Err(Status::too_many_parts(bytes, MAX_IN_MEMORY)),
-        _ => Ok(()),
-    }
+    let (bytes, most) = (in_memory(text), most_memory(kind));
+    if bytes > most { Err(Status::too_many_parts(bytes, most)) } else { Ok(()) }
+}
+
+fn most_memory(kind: &str) -> usize {
+    if kind == "CustomResourceDefinition" { MAX_DEFINITION } else { MAX_IN_MEMORY }
 }
 
 /// What the value of a JSON text takes in memory, beside its texts.
@@ -95,30 +122,36 @@ fn in_memory(text: &[u8]) -> usize {
 
 /// About how long the text of a value is.
 pub fn text_len(value: &Value) -> usize {
-    let mut bytes = 0;
-    depth(value, usize::MAX, &mut bytes);
-    bytes
+    let mut extent = Extent::default();
+    depth(value, usize::MAX, &mut extent);
+    extent.bytes
 }
 
-/// Adds up the length; `None` when there are more levels than allowed.
-fn depth(value: &Value, left: usize, bytes: &mut usize) -> Option<()> {
+/// Adds up what a value takes; `None` when there are more levels than allowed.
+fn depth(value: &Value, left: usize, extent: &mut Extent) -> Option<()> {
     match value {
-        Value::Null | Value::Bool(_) => *bytes += 4,
-        Value::Number(_) => *bytes += 8,
-        Value::String(text) => *bytes += text.len() + 2,
+        Value::Null | Value::Bool(_) => extent.bytes += 4,
+        Value::Number(_) => extent.bytes += 8,
+        Value::String(text) => extent.bytes += text.len() + 2,
         Value::Array(items) => {
             let left = left.checked_sub(1)?;
-            *bytes += 2 + items.len();
+            extent.bytes += 2 + items.len();
+            if !items.is_empty() {
+                extent.memory += LIST_BYTES + items.len() * VALUE_BYTES;
+            }
             for item in items {
-                depth(item, left, bytes)?;
+                depth(item, left, extent)?;
             }
         }
         Value::Object(map) => {
             let left = left.checked_sub(1)?;
-            *bytes += 2;
+            extent.bytes += 2;
+            if !map.is_empty() {
+                extent.memory += OBJECT_BYTES + map.len() * VALUE_BYTES;
+            }
             for (key, item) in map {
-                *bytes += key.len() + 4;
-                depth(item, left, bytes)?;
+                extent.bytes += key.len() + 4;
+                depth(item, left, extent)?;
             }
         }
     }
@@ -149,12 +182,12 @@ mod tests {
         assert_eq!(in_memory(br#"{"a": [1, 2], "b": {}, "c": "{[,\"{"}"#), 640 + 160 + 3 * 32);
         let many = |part: &str, times: usize| format!("[{}1]", part.repeat(times));
         for bomb in [many("{\"a\":1},", 300_000), many("[1],", 700_000), many("1,", 1_500_000)] {
-            assert_eq!(check_parts(bomb.as_bytes()).unwrap_err().code, 413);
+            assert_eq!(check_parts(bomb.as_bytes(), "").unwrap_err().code, 413);
         }
         for usual in
-            [many("{\"name\":\"some name\"},", 30_000), many("1,", 500_000), many("{},", 400_000)]
+            [many("{\"name\":\"some name\"},", 10_000), many("1,", 300_000), many("{},", 300_000)]
         {
-            assert!(check_parts(usual.as_bytes()).is_ok());
+            assert!(check_parts(usual.as_bytes(), "").is_ok());
         }
     }
 
@@ -163,5 +196,13 @@ mod tests {
         let value = json!({"metadata": {"name": "x", "labels": {"a": "b"}}, "list": ["y", "z"]});
         let (guess, real) = (text_len(&value), value.to_string().len());
         assert!(guess.abs_diff(real) < 10, "{guess} {real}");
+    }
+
+    #[test]
+    fn objects_that_grew_to_many_parts_are_refused() {
+        let many = json!({"a": vec![json!({"b": 1}); 40_000]});
+        assert_eq!(check_memory(&many, "Pod").unwrap_err().code, 413);
+        assert!(check_memory(&many, "CustomResourceDefinition").is_ok());
+        assert!(check_memory(&json!({"a": vec![json!({"b": 1}); 10_000]}), "Pod").is_ok());
     }
 }

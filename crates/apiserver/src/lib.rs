@@ -26,6 +26,7 @@ pub mod error;
 mod extent;
 mod field_manager;
 mod first;
+mod heavy;
 mod housekeeping;
 pub mod http;
 mod logs;
@@ -40,12 +41,15 @@ pub mod store;
 mod watch;
 mod words;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -233,9 +237,10 @@ pub(crate) struct Inner {
     pub(crate) access: access::Access,
     pub(crate) limits: Limits,
     pub(crate) gates: Gates,
-    pub(crate) heavy: http::heavy::Heavy,
     pub(crate) metrics: Arc<metrics::Metrics>,
     pub(crate) closing: CancellationToken,
+    /// Documents about all kinds, with the kinds they are about.
+    pub(crate) documents: Mutex<BTreeMap<&'static str, (Arc<registry::Registry>, Bytes)>>,
     pki: Pki,
     address: ArcSwapOption<SocketAddr>,
     logs: ArcSwapOption<Box<dyn LogSource>>,
@@ -330,9 +335,9 @@ impl ApiServer {
                 writes: Gate::new(config.limits.writes),
                 long: Gate::new(config.limits.watches),
             },
-            heavy: http::heavy::Heavy::default(),
             metrics,
             closing: CancellationToken::new(),
+            documents: Mutex::default(),
             pki,
             address: ArcSwapOption::empty(),
             logs: ArcSwapOption::empty(),

@@ -48,7 +48,14 @@ fn flags_of_the_api_are_honoured() {
         return;
     }
     let home = Home::new("api-flags");
-    let server = Instance::start(&home, "api", &["apiserver", "--event-ttl=1s"]);
+    let server =
+        Instance::start(&home, "api", &["apiserver", "--event-ttl=1s", "--store-limit=1Mi"]);
+    let large = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata: {{a: {}}}\n",
+        "x".repeat(1 << 20)
+    );
+    let refused = server.kubectl_with(&["create", "-f", "-"], &large);
+    assert!(text(&refused).contains("the store is full"), "{}", text(&refused));
     let event = "apiVersion: v1\nkind: Event\nmetadata: {name: e}\n\
                  involvedObject: {namespace: default}\nreason: Test\n";
     let done = server.kubectl_with(&["create", "-f", "-"], event);
@@ -68,6 +75,8 @@ fn flags_of_the_api_are_honoured() {
         ("--request-timeout=0", "--request-timeout"),
         ("--event-ttl=-1s", "--event-ttl"),
         ("--max-requests-inflight=-1", "--max-requests-inflight"),
+        ("--store-limit=-1", "--store-limit"),
+        ("--store-limit=much", "--store-limit"),
         ("--max-mutating-requests-inflight=x", "--max-mutating-requests-inflight"),
     ] {
         let refused = Command::new(binary()).args(["apiserver", flag]).output().unwrap();

@@ -1,6 +1,7 @@
 //! Garbage collection by owner references.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use longshore_core::model::keys::finalizers::{FOREGROUND, ORPHAN};
 
 use super::target;
 use crate::error::{ApiResult, Status};
+use crate::heavy;
 use crate::ops::{Core, DeleteOptions, Part, Propagation, Source, WriteOptions};
 use crate::patch::Patch;
 use crate::store::{Change, Event, Key, Stored};
@@ -17,10 +19,10 @@ use crate::store::{Change, Event, Key, Stored};
 pub(super) struct Index {
     /// Where objects with dependents or owners are, by uid.
     places: HashMap<String, Key>,
-    /// Dependents by the owner's uid.
-    dependents: HashMap<String, BTreeSet<Key>>,
+    /// Dependents by the owner's uid. An object can name thousands of owners: each costs little here.
+    dependents: HashMap<Arc<str>, HashSet<Arc<Key>>>,
     /// Owners of each dependent, to take it out again.
-    owners: BTreeMap<Key, Vec<String>>,
+    owners: BTreeMap<Arc<Key>, Vec<Arc<str>>>,
 }
 
 impl Index {
@@ -30,18 +32,24 @@ impl Index {
         let object = &event.object;
         if event.change == Change::Delete {
             self.places.remove(&object.uid);
-            let mut suspects: Vec<Key> =
-                self.dependents.get(&object.uid).into_iter().flatten().cloned().collect();
+            let mut suspects = self.dependents(&object.uid);
             // An owner may be waiting for this one to go.
             suspects.extend(object.owners.iter().filter_map(|o| self.places.get(o)).cloned());
             return suspects;
         }
         self.places.insert(object.uid.clone(), event.key.clone());
-        for owner in &object.owners {
-            self.dependents.entry(owner.clone()).or_default().insert(event.key.clone());
-        }
         if !object.owners.is_empty() {
-            self.owners.insert(event.key.clone(), object.owners.clone());
+            let key = Arc::new(event.key.clone());
+            let mut owners = Vec::with_capacity(object.owners.len());
+            for owner in &object.owners {
+                let known = self.dependents.get_key_value(owner.as_str());
+                let owner =
+                    known.map_or_else(|| Arc::from(owner.as_str()), |(uid, _)| Arc::clone(uid));
+                let dependents = self.dependents.entry(Arc::clone(&owner)).or_default();
+                dependents.insert(Arc::clone(&key));
+                owners.push(owner);
+            }
+            self.owners.insert(key, owners);
         }
         let mut suspects = Vec::new();
         if object.deleting || !object.owners.is_empty() {
@@ -66,46 +74,67 @@ impl Index {
 
     /// Drops all of a resource, before it is read anew.
     pub(super) fn forget_resource(&mut self, resource: &str) {
-        let keys: Vec<Key> =
+        let keys: Vec<Arc<Key>> =
             self.owners.keys().filter(|key| &*key.resource == resource).cloned().collect();
         keys.iter().for_each(|key| self.forget(key));
         self.places.retain(|_, key| &*key.resource != resource);
     }
 
     fn dependents(&self, uid: &str) -> Vec<Key> {
-        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+        let found = self.dependents.get(uid).into_iter().flatten();
+        let mut found: Vec<Key> = found.map(|key| Key::clone(key)).collect();
+        found.sort();
+        found
     }
+}
+
+/// What is to be done about an object.
+enum Due {
+    Nothing,
+    Orphan,
+    Foreground,
+    Delete,
+    Change(Value),
 }
 
 /// Brings one object in line with its owners and dependents.
 pub(super) async fn settle(core: &Core, index: &Index, key: &Key) -> ApiResult<()> {
     let Some(stored) = core.store.get(key) else { return Ok(()) };
+    if !stored.deleting && stored.owners.is_empty() {
+        return Ok(());
+    }
+    let _turn = match stored.body.len() {
+        bytes if bytes > heavy::LARGE => core.heavy.turn(bytes).await,
+        _ => None,
+    };
+    match due(core, key, &stored) {
+        Due::Nothing => Ok(()),
+        Due::Orphan => orphan(core, index, key, &stored).await,
+        Due::Foreground => foreground(core, index, key, &stored).await,
+        Due::Delete => delete(core, key, &stored, Propagation::Background).await,
+        Due::Change(patch) => change(core, key, patch).await,
+    }
+}
+
+fn due(core: &Core, key: &Key, stored: &Stored) -> Due {
     let object = stored.value();
     if stored.deleting {
-        if has_finalizer(&object, ORPHAN) {
-            return orphan(core, index, key, &stored).await;
-        }
-        if has_finalizer(&object, FOREGROUND) {
-            return foreground(core, index, key, &stored).await;
-        }
-        return Ok(());
+        return match () {
+            () if has_finalizer(&object, ORPHAN) => Due::Orphan,
+            () if has_finalizer(&object, FOREGROUND) => Due::Foreground,
+            () => Due::Nothing,
+        };
     }
-    if stored.owners.is_empty() {
-        return Ok(());
-    }
-    let references = owner_references(&object);
+    let references = object["metadata"]["ownerReferences"].as_array();
     let (gone, staying): (Vec<&Value>, Vec<&Value>) =
-        references.iter().partition(|reference| is_gone(core, key, reference));
-    if gone.is_empty() {
-        return Ok(());
+        references.into_iter().flatten().partition(|reference| is_gone(core, key, reference));
+    match (gone.is_empty(), staying.is_empty()) {
+        (true, _) => Due::Nothing,
+        (false, true) => Due::Delete,
+        (false, false) => Due::Change(json!({"metadata": {
+            "resourceVersion": stored.revision.to_string(), "ownerReferences": staying,
+        }})),
     }
-    if staying.is_empty() {
-        return delete(core, key, &stored, Propagation::Background).await;
-    }
-    let patch = json!({
-        "metadata": {"resourceVersion": stored.revision.to_string(), "ownerReferences": staying},
-    });
-    change(core, key, patch).await
 }
 
 fn owner_references(object: &Value) -> Vec<Value> {

@@ -11,10 +11,10 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Map, Value};
 
-use super::heavy::Reserved;
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status, start};
 use crate::extent::{check_extent, check_parts};
+use crate::heavy::Reserved;
 use crate::place::Place;
 use crate::words;
 
@@ -216,7 +216,7 @@ fn no_kind(kind: &str, why: &str, body: &[u8]) -> Status {
 fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
     match encoding {
         Encoding::Json => {
-            check_parts(body)?;
+            check_parts(body, kind)?;
             let mut doubles = Vec::new();
             let mut deserializer = serde_json::Deserializer::from_slice(body);
             let seed = doubles::Tree { path: Place::Top(""), doubles: &mut doubles };
@@ -230,7 +230,7 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
         }
         Encoding::Yaml => {
             // Most of it that is large is JSON, which is YAML as well.
-            check_parts(body)?;
+            check_parts(body, kind)?;
             let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;

@@ -4,7 +4,6 @@ pub mod body;
 mod deletion;
 mod discovery;
 mod guarded;
-pub(crate) mod heavy;
 mod held;
 mod impersonate;
 pub mod negotiate;
@@ -45,6 +44,7 @@ use crate::auth::rbac::Action;
 use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
+use crate::registry::Registry;
 use body::{Answer, Sent};
 use places::Standing;
 use query::Query;
@@ -263,15 +263,34 @@ impl Service {
             Route::OpenApiSecond if negotiate::wants_protobuf_openapi(headers) => {
                 Ok(body::answer(200, openapi::PROTOBUF, openapi::second_as_protobuf()))
             }
-            Route::OpenApiSecond => Ok(body::json(200, &openapi::second(registry))),
+            Route::OpenApiSecond => {
+                let text = self.shared("second", |registry| openapi::second(registry).to_string());
+                Ok(body::answer(200, "application/json", text))
+            }
             Route::Unknown | Route::Health(_) => Err(Status::no_such_page()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),
         }
     }
 
+    /// A document about all kinds: made once for all who ask, until the kinds change. It is large, and
+    /// many can leave it unread.
+    fn shared(&self, name: &'static str, make: impl FnOnce(&Registry) -> String) -> Bytes {
+        let registry = self.inner.core.registry();
+        let mut kept = self.inner.documents.lock();
+        match kept.get(name) {
+            Some((of, text)) if Arc::ptr_eq(of, &registry) => text.clone(),
+            _ => {
+                let text = Bytes::from(make(&registry));
+                kept.insert(name, (registry, text.clone()));
+                text
+            }
+        }
+    }
+
     fn aggregated(&self, core: bool, headers: &http::HeaderMap) -> Answer {
-        let text = discovery::aggregated(&self.inner.core.registry(), core).to_string();
-        let etag = quoted_hash(text.as_bytes());
+        let name = if core { "core" } else { "groups" };
+        let text = self.shared(name, |registry| discovery::aggregated(registry, core).to_string());
+        let etag = quoted_hash(&text);
         let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let known = headers.get(header::IF_NONE_MATCH).is_some_and(|v| v == etag.as_str());
         let mut answer = match known {

@@ -18,12 +18,13 @@ use super::pieces::Pieces;
 use super::query::Query;
 use super::render::{Renderer, typed};
 use super::route::Object;
-use super::{Outside, heavy, held, reviews, token};
+use super::{Outside, held, reviews, token};
 use crate::Inner;
 use crate::access::Author;
 use crate::auth::Identity;
 use crate::error::{ApiResult, Cause, Status};
 use crate::field_manager;
+use crate::heavy;
 use crate::ops::{Outcome, Part, Source, Target, WriteOptions, Written, decode};
 use crate::patch::Patch;
 use crate::watch;
@@ -105,7 +106,7 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let mut room = inner.heavy.reserve();
+    let mut room = inner.core.heavy.reserve();
     let body = match &sent.tree {
         Some(_) => Bytes::new(),
         None => {
@@ -192,7 +193,7 @@ impl Call<'_> {
             let answer = call.answer(verb, &subresource).await?;
             Ok(call.warn_of_deprecation(answer))
         };
-        inner.heavy.run(bytes, work).await
+        inner.core.heavy.run(bytes, work).await
     }
 
     async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {

@@ -10,6 +10,7 @@ use super::{
 use crate::access::Author;
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
+use crate::extent::check_memory;
 use crate::registry::{Resource, is_terminating, meta};
 use crate::store::{Expect, Key, Write, WriteError};
 
@@ -84,7 +85,9 @@ impl Core {
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
             warnings.extend(admitted);
-            let (object, managers) = settle(resource.unshow(object), managers)?;
+            let object = resource.unshow(object);
+            check_memory(&object, &resource.kind)?;
+            let (object, managers) = settle(object, managers)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = resource.key(&target.namespace, &name);
             if options.dry_run {

@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::access::Author;
 use crate::clock::Environment;
 use crate::error::{ApiResult, Cause, Causes, Status};
+use crate::heavy::Heavy;
 use crate::metrics::Metrics;
 use crate::registry::codec;
 use crate::registry::strategy::{Context, Settings};
@@ -41,6 +42,8 @@ pub struct Core {
     pub env: Environment,
     /// What differs from server to server.
     pub settings: Settings,
+    /// Room for large requests, and for what else works on large objects.
+    pub heavy: Heavy,
     metrics: Arc<Metrics>,
     kinds: Kinds,
 }
@@ -48,7 +51,8 @@ pub struct Core {
 impl Core {
     /// Verbs over a store, with the built-in kinds.
     pub fn new(store: Store, env: Environment, settings: Settings, metrics: Arc<Metrics>) -> Self {
-        Self { store, env, settings, metrics, kinds: Kinds::default() }
+        let heavy = Heavy::default();
+        Self { store, env, settings, heavy, metrics, kinds: Kinds::default() }
     }
 
     /// Writes to the store and measures how long that takes.

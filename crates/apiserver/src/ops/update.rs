@@ -13,7 +13,7 @@ use super::{
     judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
-use crate::extent::{check_extent, leaves_room, too_deep};
+use crate::extent::{check_extent, check_memory, leaves_room, too_deep};
 use crate::field_manager;
 use crate::patch::Patch;
 use crate::registry::{Resource, meta, shown};
@@ -181,6 +181,7 @@ impl Core {
             })?);
         }
         let new = target.resource.unshow(new);
+        check_memory(&new, &target.resource.kind)?;
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
             return Ok(Some(Outcome::of(Written::Stored(stored), warnings)));

@@ -37,7 +37,7 @@ impl Patch {
                 "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
             ))
         };
-        check_parts(body)?;
+        check_parts(body, "")?;
         let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
             serde_json::from_slice(body).map_err(|error| {
                 let why = words::json_fault(body).unwrap_or_else(|| error.to_string());

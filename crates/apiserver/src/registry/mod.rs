@@ -272,7 +272,8 @@ impl Registry {
 
     /// The kind by name, as in owner references.
     pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.resources.iter().find(|r| r.kind == kind && r.group == group && r.version == version)
     }
 
     /// Whether the group is part of the program.

@@ -217,7 +217,9 @@ impl Stored {
     /// What the object counts for: its text, and what else is kept of it.
     pub fn weight(&self) -> usize {
         const OVERHEAD: usize = 256;
-        OVERHEAD + self.body.len()
+        const OWNER: usize = 256;
+        const LABEL: usize = 96;
+        OVERHEAD + self.owners.len() * OWNER + self.labels.len() * LABEL + self.body.len()
     }
 
     /// The object as a tree.

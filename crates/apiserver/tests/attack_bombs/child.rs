@@ -60,6 +60,8 @@ impl Server {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::child_process", "--nocapture"])
             .env(CHILD_DIR, dir)
+            // As few as the allocator of the program has.
+            .env("MALLOC_ARENA_MAX", "2")
             .env(STORE, store_bytes.to_string())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

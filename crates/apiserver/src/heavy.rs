@@ -49,6 +49,13 @@ impl Heavy {
         Reserved { heavy: self, taken: 0, permits: None }
     }
 
+    /// Waits for the turn of work on objects of this size; it ends with what is returned.
+    pub async fn turn(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
+        // Nobody closes it.
+        Arc::clone(&self.work).acquire_many_owned(weight).await.ok()
+    }
+
     /// Does work on objects of this size on another thread, when its turn comes. On a
     /// runtime with one thread there are no others to hold up, and it is done at once.
     ///
@@ -63,10 +70,7 @@ impl Heavy {
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return work.await;
         }
-        let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
-        let closed = || Status::unavailable("the server is closing");
-        let turn = Arc::clone(&self.work).acquire_many_owned(weight).await;
-        let turn = turn.map_err(|_| closed())?;
+        let turn = self.turn(bytes).await;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             runtime.block_on(work)
