@@ -103,13 +103,14 @@ fn test(args: &[String]) -> Result<()> {
 }
 
 /// The attack ring: each target attacks the real programs and prints what it tried and what held.
-const ATTACKS: [(&str, &str); 7] = [
+const ATTACKS: [(&str, &str); 8] = [
     ("longshore-apiserver", "attack_roles"),
     ("longshore-apiserver", "attack_bombs"),
     ("longshore-apiserver", "pod_security"),
     ("longshore-apiserver", "differential"),
     ("longshore", "attack_pods"),
     ("longshore", "attack_volumes"),
+    ("longshore", "attack_secrets"),
     ("longshore", "attack_damage"),
 ];
 
