@@ -161,7 +161,8 @@ mod tests {
             fs::create_dir_all(top.join(name)).unwrap();
         }
         std::os::unix::fs::symlink(data.join("api"), top.join("link")).unwrap();
-        let judge = |path: &Path| relation(open(path).unwrap(), &[data.clone()]).unwrap();
+        let judge =
+            |path: &Path| relation(open(path).unwrap(), std::slice::from_ref(&data)).unwrap();
         let inside = Relation::Inside(data.clone());
         assert_eq!(judge(&data), inside);
         assert_eq!(judge(&top.join("link")), inside);

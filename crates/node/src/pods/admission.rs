@@ -173,7 +173,8 @@ pub(crate) fn not_enforced(pod: &Pod, no_cgroup: Option<&str>) -> Option<String>
         ),
     ]
     .into_iter()
-    .filter_map(|(name, present)| present.then(|| name.to_owned()));
+    .filter(|(_, present)| *present)
+    .map(|(name, _)| name.to_owned());
     let unlimited = no_cgroup.map(|error| format!("the limit of processes ({error})"));
     let parts: Vec<String> = parts.chain(unlimited).collect();
     (!parts.is_empty()).then(|| parts.join(", "))

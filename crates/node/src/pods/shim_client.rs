@@ -87,6 +87,21 @@ impl ShimView {
     pub fn any_running(&self) -> bool {
         self.runs.values().any(|run| run.outcome.is_none())
     }
+
+    /// Containers that run; none when the shim is gone.
+    pub(crate) fn names_running(&self) -> Vec<String> {
+        let running = self.runs.values().filter(|run| !self.gone && run.outcome.is_none());
+        running.map(|run| run.name.clone()).collect()
+    }
+}
+
+/// Waits for news of a shim; forever when there is none.
+pub(crate) async fn changed(view: Option<&mut watch::Receiver<ShimView>>) {
+    match view {
+        // An ended channel means that the shim is gone, which the next look finds out.
+        Some(view) => drop(view.changed().await),
+        None => std::future::pending().await,
+    }
 }
 
 /// A connection to a living shim.

@@ -30,10 +30,10 @@ use super::memory::unmount_memory;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
-use super::shim_client::{ShimClient, ShimProgram, ShimView, kill_leftovers};
+use super::shim_client::{ShimClient, ShimProgram, ShimView, changed, kill_leftovers};
 use super::status::{Facts, Waiting, status};
 use crate::registration::Registrar;
-use crate::shim::protocol::{LogLimit, Request, RunState, now_ms, read_runs, shim_dir};
+use crate::shim::protocol::{LogLimit, Request, now_ms, read_runs, shim_dir};
 use crate::volumes::{PodVolumes, VolumeManager};
 
 /// Grace for a pod whose object is already gone.
@@ -553,7 +553,7 @@ impl Worker {
             return;
         };
         let mut view = shim.view();
-        let running: Vec<String> = names_running(&view.borrow());
+        let running: Vec<String> = view.borrow().names_running();
         for name in &running {
             let request = Request::Signal { name: name.clone(), signal: libc::SIGTERM };
             // One that just ended needs no signal.
@@ -562,7 +562,7 @@ impl Worker {
         let begun = Instant::now();
         let mut stop_pods = self.deps.stop_pods.clone();
         loop {
-            if names_running(&view.borrow_and_update()).is_empty() {
+            if view.borrow_and_update().names_running().is_empty() {
                 break;
             }
             let cut = self.deps.stop_pods.borrow().unwrap_or(Duration::MAX);
@@ -620,14 +620,6 @@ impl Worker {
     }
 }
 
-fn names_running(view: &ShimView) -> Vec<String> {
-    if view.gone {
-        return Vec::new();
-    }
-    let running = |run: &&RunState| run.outcome.is_none();
-    view.runs.values().filter(running).map(|run| run.name.clone()).collect()
-}
-
 fn borrow(list: &[(String, bool, Run)]) -> Vec<lifecycle::Container<'_>> {
     list.iter()
         .map(|(name, sidecar, run)| lifecycle::Container { name, sidecar: *sidecar, run: *run })
@@ -641,14 +633,6 @@ fn pending() -> Next {
         wake_at_ms: None,
         phase: Phase::Pending,
         initialized: false,
-    }
-}
-
-async fn changed(view: Option<&mut watch::Receiver<ShimView>>) {
-    match view {
-        // An ended channel means that the shim is gone, which the next look finds out.
-        Some(view) => drop(view.changed().await),
-        None => std::future::pending().await,
     }
 }
 
