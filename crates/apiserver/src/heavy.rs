@@ -18,12 +18,16 @@ pub const LARGE: usize = 64 << 10;
 const BODIES: u32 = 32 << 10;
 /// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
 const WORK: u32 = 4;
+/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that nobody reads
+/// has one for each object.
+const LISTED: usize = 4 << 10;
 /// How long a body waits for others to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The room for large requests.
 #[derive(Debug)]
 pub struct Heavy {
+    lists: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
     work: Arc<Semaphore>,
 }
@@ -31,7 +35,8 @@ pub struct Heavy {
 impl Default for Heavy {
     fn default() -> Self {
         let places = |count: u32| Arc::new(Semaphore::new(count as usize));
-        Self { bodies: places(BODIES), work: places(WORK) }
+        let lists = Arc::new(Semaphore::new(LISTED));
+        Self { lists, bodies: places(BODIES), work: places(WORK) }
     }
 }
 
@@ -47,6 +52,24 @@ impl Heavy {
     /// Room for a body of which nothing has come yet.
     pub fn reserve(&self) -> Reserved<'_> {
         Reserved { heavy: self, taken: 0, permits: None }
+    }
+
+    /// Room for a list of so many objects, to be held until it is sent; short ones need none.
+    ///
+    /// # Errors
+    /// 429 when lists that nobody reads take all of it.
+    pub fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
+        let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
+        if thousands == 0 {
+            return Ok(None);
+        }
+        let room = Arc::clone(&self.lists).try_acquire_many_owned(thousands);
+        room.map(Some).map_err(|_| {
+            Status::too_many_requests(
+                "Too many long lists are being sent, please try again later.",
+                1,
+            )
+        })
     }
 
     /// Waits for the turn of work on objects of this size; it ends with what is returned.
@@ -131,6 +154,16 @@ mod tests {
         assert_eq!(second.grow(1 << 20).await.unwrap_err().code, 429);
         drop(first.into_held());
         second.grow(1 << 20).await.unwrap();
+    }
+
+    #[test]
+    fn long_lists_have_room_until_it_is_taken() {
+        let heavy = Heavy::default();
+        assert!(heavy.list(1000).unwrap().is_none());
+        let held: Vec<_> = (0..16).map(|_| heavy.list(LISTED << 6).unwrap()).collect();
+        assert_eq!(heavy.list(2000).unwrap_err().code, 429);
+        drop(held);
+        assert!(heavy.list(usize::MAX).unwrap().is_some(), "one list is never too long");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

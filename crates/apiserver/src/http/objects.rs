@@ -310,7 +310,18 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::List)?;
         let options = self.query.list_options(&self.target.resource)?;
         let listed = self.inner.core.list(&self.target, &options).await?;
-        Ok(body::pieces(200, renderer.list(listed)))
+        let room = match self.is_outside() {
+            true => self.inner.core.heavy.list(listed.objects.len())?,
+            false => None,
+        };
+        let mut pieces = renderer.list(listed);
+        Ok(body::pieces(
+            200,
+            std::iter::from_fn(move || {
+                let _until_it_is_sent = &room;
+                pieces.next()
+            }),
+        ))
     }
 
     fn watch(&self, named: bool) -> ApiResult<Answer> {
@@ -331,7 +342,8 @@ impl Call<'_> {
         let resource = &self.target.resource;
         let counted =
             self.inner.metrics.watch_events(&resource.group, &resource.version, &resource.plural);
-        let chunks = watch::open(store, resource, namespace, options, renderer, counted);
+        let heavy = self.is_outside().then_some(&self.inner.core.heavy);
+        let chunks = watch::open(store, resource, namespace, options, renderer, counted, heavy)?;
         let closed = self.ending.clone();
         let served = self.target.resource.custom.as_ref().map(|custom| custom.end.clone());
         let end = async move {
