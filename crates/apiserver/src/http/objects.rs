@@ -109,7 +109,7 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let mut room = inner.core.heavy.reserve();
+    let mut room = inner.core.heavy.reserve(identity.is_master());
     let body = match &sent.tree {
         Some(_) => Bytes::new(),
         None => {
@@ -165,7 +165,11 @@ impl Call<'_> {
         if !self.is_outside() || !matches!(verb, "create" | "update" | "patch" | "delete") {
             return false;
         }
-        self.bytes() > heavy::LARGE
+        let large = self.bytes() > heavy::LARGE;
+        if verb == "delete" {
+            return large;
+        }
+        large
             || matches!(&*resource.group, "apiextensions.k8s.io" | "rbac.authorization.k8s.io")
             || resource.custom.as_ref().is_some_and(|custom| custom.is_heavy())
     }
@@ -195,7 +199,8 @@ impl Call<'_> {
             let answer = call.answer(verb, &subresource).await?;
             Ok(call.warn_of_deprecation(answer))
         };
-        inner.core.heavy.run(bytes, work).await
+        let is_master = identity.is_master();
+        inner.core.heavy.run(bytes, is_master, work).await
     }
 
     async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {
