@@ -18,42 +18,82 @@ pub const LARGE: usize = 64 << 10;
 const BODIES: u32 = 32 << 10;
 /// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
 const WORK: u32 = 4;
+/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that nobody reads
+/// has one for each object.
+const LISTED: usize = 4 << 10;
 /// How long a body waits for others to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The room for large requests.
+/// The room for large requests. Administrators, and the loops of this process, have their own: they get
+/// through when everybody else fills the server.
 #[derive(Debug)]
 pub struct Heavy {
+    lists: Arc<Semaphore>,
+    common: Lane,
+    reserve: Lane,
+}
+
+#[derive(Debug)]
+struct Lane {
     bodies: Arc<Semaphore>,
     work: Arc<Semaphore>,
 }
 
-impl Default for Heavy {
+impl Default for Lane {
     fn default() -> Self {
         let places = |count: u32| Arc::new(Semaphore::new(count as usize));
         Self { bodies: places(BODIES), work: places(WORK) }
     }
 }
 
+impl Default for Heavy {
+    fn default() -> Self {
+        let lists = Arc::new(Semaphore::new(LISTED));
+        Self { lists, common: Lane::default(), reserve: Lane::default() }
+    }
+}
+
 /// Room for a body, as far as it has come.
 #[derive(Debug)]
 pub struct Reserved<'a> {
-    heavy: &'a Heavy,
+    lane: &'a Lane,
     taken: u32,
     permits: Option<OwnedSemaphorePermit>,
 }
 
 impl Heavy {
+    fn lane(&self, is_master: bool) -> &Lane {
+        if is_master { &self.reserve } else { &self.common }
+    }
+
     /// Room for a body of which nothing has come yet.
-    pub fn reserve(&self) -> Reserved<'_> {
-        Reserved { heavy: self, taken: 0, permits: None }
+    pub fn reserve(&self, is_master: bool) -> Reserved<'_> {
+        Reserved { lane: self.lane(is_master), taken: 0, permits: None }
+    }
+
+    /// Room for a list of so many objects, to be held until it is sent; short ones need none.
+    ///
+    /// # Errors
+    /// 429 when lists that nobody reads take all of it.
+    pub fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
+        let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
+        if thousands == 0 {
+            return Ok(None);
+        }
+        let room = Arc::clone(&self.lists).try_acquire_many_owned(thousands);
+        room.map(Some).map_err(|_| {
+            Status::too_many_requests(
+                "Too many long lists are being sent, please try again later.",
+                1,
+            )
+        })
     }
 
     /// Waits for the turn of work on objects of this size; it ends with what is returned.
-    pub async fn turn(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
         // Nobody closes it.
-        Arc::clone(&self.work).acquire_many_owned(weight).await.ok()
+        Arc::clone(&self.lane(is_master).work).acquire_many_owned(weight).await.ok()
     }
 
     /// Does work on objects of this size on another thread, when its turn comes. On a
@@ -61,7 +101,7 @@ impl Heavy {
     ///
     /// # Errors
     /// That of the work.
-    pub async fn run<T, F>(&self, bytes: usize, work: F) -> ApiResult<T>
+    pub async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
         F: Future<Output = ApiResult<T>> + Send + 'static,
@@ -70,7 +110,7 @@ impl Heavy {
         if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return work.await;
         }
-        let turn = self.turn(bytes).await;
+        let turn = self.turn(bytes, is_master).await;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             runtime.block_on(work)
@@ -95,7 +135,7 @@ impl Reserved<'_> {
         let Some(more) = wanted.checked_sub(self.taken).filter(|more| *more > 0) else {
             return Ok(());
         };
-        let permits = Arc::clone(&self.heavy.bodies).acquire_many_owned(more);
+        let permits = Arc::clone(&self.lane.bodies).acquire_many_owned(more);
         let Ok(Ok(permits)) = tokio::time::timeout(PATIENCE, permits).await else {
             return Err(Status::too_many_requests(
                 "Too many large requests, please try again later.",
@@ -123,25 +163,40 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bodies_wait_for_room_and_small_ones_do_not() {
         let heavy = Heavy::default();
-        let mut first = heavy.reserve();
+        let mut first = heavy.reserve(false);
         first.grow(3 << 20).await.unwrap();
         first.grow(BODIES as usize * 1024).await.unwrap();
-        let mut second = heavy.reserve();
+        let mut second = heavy.reserve(false);
         second.grow(LARGE).await.unwrap();
         assert_eq!(second.grow(1 << 20).await.unwrap_err().code, 429);
+        heavy.reserve(true).grow(1 << 20).await.unwrap();
         drop(first.into_held());
         second.grow(1 << 20).await.unwrap();
+    }
+
+    #[test]
+    fn long_lists_have_room_until_it_is_taken() {
+        let heavy = Heavy::default();
+        assert!(heavy.list(1000).unwrap().is_none());
+        let held: Vec<_> = (0..16).map(|_| heavy.list(LISTED << 6).unwrap()).collect();
+        assert_eq!(heavy.list(2000).unwrap_err().code, 429);
+        drop(held);
+        assert!(heavy.list(usize::MAX).unwrap().is_some(), "one list is never too long");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn work_holds_up_nobody_and_a_deadline_fires() {
         let heavy = Heavy::default();
-        let work = heavy.run(3 << 20, async {
+        let work = heavy.run(3 << 20, false, async {
             std::thread::sleep(Duration::from_secs(2));
             Ok(())
         });
         let late = tokio::time::timeout(Duration::from_millis(50), work).await;
         assert!(late.is_err(), "the only worker was free to look at the clock");
-        assert_eq!(heavy.run(1, async { Ok(7) }).await, Ok(7), "the next has its turn");
+        assert_eq!(
+            heavy.run(1, true, async { Ok(7) }).await,
+            Ok(7),
+            "an administrator does not wait"
+        );
     }
 }

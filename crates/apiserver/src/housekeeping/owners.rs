@@ -104,7 +104,7 @@ pub(super) async fn settle(core: &Core, index: &Index, key: &Key) -> ApiResult<(
         return Ok(());
     }
     let _turn = match stored.body.len() {
-        bytes if bytes > heavy::LARGE => core.heavy.turn(bytes).await,
+        bytes if bytes > heavy::LARGE => core.heavy.turn(bytes, true).await,
         _ => None,
     };
     match due(core, key, &stored) {

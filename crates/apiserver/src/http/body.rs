@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status, start};
-use crate::extent::{check_extent, check_parts};
+use crate::extent::{check_extent, check_memory, check_parts};
 use crate::heavy::Reserved;
 use crate::place::Place;
 use crate::words;
@@ -235,12 +235,14 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
             check_extent(&value)?;
+            check_memory(&value, kind)?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
         Encoding::Protobuf => {
             let value =
                 super::protobuf::decode(body).map_err(|why| unrecognized(kind, &why, body))?;
             check_extent(&value)?;
+            check_memory(&value, kind)?;
             Ok(Parsed { value, doubles: Vec::new() })
         }
     }

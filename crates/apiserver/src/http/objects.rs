@@ -106,7 +106,7 @@ where
     if resource.namespaced && target.namespace.is_empty() && !matches!(verb, "list" | "watch") {
         return Err(Status::method_not_allowed());
     }
-    let mut room = inner.core.heavy.reserve();
+    let mut room = inner.core.heavy.reserve(identity.is_master());
     let body = match &sent.tree {
         Some(_) => Bytes::new(),
         None => {
@@ -163,7 +163,11 @@ impl Call<'_> {
         if !self.is_outside() || !matches!(verb, "create" | "update" | "patch" | "delete") {
             return false;
         }
-        self.bytes() > heavy::LARGE
+        let large = self.bytes() > heavy::LARGE;
+        if verb == "delete" {
+            return large;
+        }
+        large
             || matches!(&*resource.group, "apiextensions.k8s.io" | "rbac.authorization.k8s.io")
             || resource.custom.as_ref().is_some_and(|custom| custom.is_heavy())
     }
@@ -193,7 +197,8 @@ impl Call<'_> {
             let answer = call.answer(verb, &subresource).await?;
             Ok(call.warn_of_deprecation(answer))
         };
-        inner.core.heavy.run(bytes, work).await
+        let is_master = identity.is_master();
+        inner.core.heavy.run(bytes, is_master, work).await
     }
 
     async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {
@@ -287,7 +292,18 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::List)?;
         let options = self.query.list_options(&self.target.resource)?;
         let listed = self.inner.core.list(&self.target, &options).await?;
-        Ok(body::pieces(200, renderer.list(listed)))
+        let room = match self.is_outside() {
+            true => self.inner.core.heavy.list(listed.objects.len())?,
+            false => None,
+        };
+        let mut pieces = renderer.list(listed);
+        Ok(body::pieces(
+            200,
+            std::iter::from_fn(move || {
+                let _until_it_is_sent = &room;
+                pieces.next()
+            }),
+        ))
     }
 
     fn watch(&self, named: bool) -> ApiResult<Answer> {
@@ -308,7 +324,8 @@ impl Call<'_> {
         let resource = &self.target.resource;
         let counted =
             self.inner.metrics.watch_events(&resource.group, &resource.version, &resource.plural);
-        let chunks = watch::open(store, resource, namespace, options, renderer, counted);
+        let heavy = self.is_outside().then_some(&self.inner.core.heavy);
+        let chunks = watch::open(store, resource, namespace, options, renderer, counted, heavy)?;
         let closed = self.ending.clone();
         let served = self.target.resource.custom.as_ref().map(|custom| custom.end.clone());
         let end = async move {

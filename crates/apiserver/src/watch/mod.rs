@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
-use crate::error::Status;
+use crate::error::{ApiResult, Status};
+use crate::heavy::Heavy;
 use crate::http::pieces::{LARGE, Pieces};
 use crate::http::render::Renderer;
 use crate::metrics::EventCount;
@@ -72,9 +73,14 @@ struct Watcher {
     finished: bool,
     /// Rendered, not yet asked for.
     pieces: Pieces,
+    /// Held while there are initial objects.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 /// Opens a watch; the stream ends by itself after the timeout.
+///
+/// # Errors
+/// 429 when there is no room for its initial objects.
 pub fn open(
     store: &Store,
     resource: &Arc<Resource>,
@@ -82,14 +88,19 @@ pub fn open(
     options: WatchOptions,
     renderer: Renderer,
     counted: EventCount,
-) -> impl Stream<Item = Bytes> + Send + 'static {
+    heavy: Option<&Heavy>,
+) -> ApiResult<impl Stream<Item = Bytes> + Send + 'static> {
     // Subscribe before looking, so that no change falls between.
     let changed = store.subscribe(&resource.storage);
+    let mut room = None;
     let (position, initial) = match options.start {
         Start::After(revision) => (revision, None),
         Start::Now => (store.revision(), None),
         Start::Initial { .. } => {
             let page = store.list(&resource.storage, namespace);
+            if let Some(heavy) = heavy {
+                room = heavy.list(page.objects.len())?;
+            }
             (page.revision, Some(page.objects.into()))
         }
     };
@@ -109,11 +120,12 @@ pub fn open(
         last_bookmark_sent: false,
         finished: false,
         pieces: Pieces::default(),
+        room,
     };
-    futures::stream::unfold(watcher, |mut watcher| async move {
+    Ok(futures::stream::unfold(watcher, |mut watcher| async move {
         let chunk = watcher.next().await?;
         Some((chunk, watcher))
-    })
+    }))
 }
 
 impl Watcher {
@@ -204,6 +216,7 @@ impl Watcher {
         self.counted.add(count);
         if objects.is_empty() {
             self.initial = None;
+            self.room = None;
             if self.options.bookmarks
                 && matches!(self.options.start, Start::Initial { mark_end: true })
             {
