@@ -140,7 +140,7 @@ fn deny() -> Result<()> {
             &[],
         )?;
     }
-    let args = ["--locked", "--offline", "check", "bans", "licenses", "sources"];
+    let args = ["--locked", "check", "bans", "licenses", "sources"];
     eprintln!("+ cargo-deny {}", args.join(" "));
     let status =
         std::process::Command::new(program).current_dir(run::root()).args(args).status()?;

@@ -71,6 +71,17 @@ impl Place {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, &parent, flags, Mode::empty());
+        // A link of the kernel's leads wherever a process stands, not where the text says.
+        let direct = rustix::fs::openat2(
+            CWD,
+            path.parent().unwrap_or(path),
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            rustix::fs::ResolveFlags::NO_MAGICLINKS,
+        );
+        if matches!(direct, Err(Errno::LOOP)) {
+            return Err(bad("leads through a link of the kernel's, such as /proc/self/root"));
+        }
         Ok(Self {
             parent: fd.map_err(|e| io("open the parent of")(e.into()))?,
             leaf: leaf.to_owned(),
@@ -105,6 +116,21 @@ impl Place {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty());
         opened.map_err(|error| self.io("open", error))
+    }
+
+    /// Refuses a directory that holds something: a mount would hide it.
+    pub fn must_be_empty(&self) -> Result<(), PlaceError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty());
+        let opened = opened.map_err(|error| self.io("open", error))?;
+        let names = rustix::fs::Dir::new(opened).map_err(|error| self.io("read", error))?;
+        for name in names {
+            let name = name.map_err(|error| self.io("read", error))?;
+            if !matches!(name.file_name().to_bytes(), b"." | b"..") {
+                return Err(self.bad("is not empty: a mount there would hide what is in it"));
+            }
+        }
+        Ok(())
     }
 
     /// Makes an empty directory, unless there is one. True when it was made now.
@@ -203,6 +229,22 @@ mod tests {
         }
         assert!(place.open().is_err());
         assert!(link.symlink_metadata().is_ok());
+    }
+
+    #[test]
+    fn nothing_is_hidden_and_no_link_of_the_kernel_is_followed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |name: &str| Place::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
+        std::fs::create_dir_all(tmp.path().join("full/inner")).unwrap();
+        std::fs::create_dir(tmp.path().join("empty")).unwrap();
+        at("empty").must_be_empty().unwrap();
+        let error = at("full").must_be_empty().unwrap_err().to_string();
+        assert!(error.contains("not empty"), "{error}");
+        for way in ["/proc/self/root", "/proc/self/cwd"] {
+            let path = format!("{way}{}/empty", tmp.path().display());
+            let error = Place::resolve(&path).unwrap_err().to_string();
+            assert!(error.contains("link of the kernel") || error.contains("parent"), "{error}");
+        }
     }
 
     #[test]

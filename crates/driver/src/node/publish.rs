@@ -99,6 +99,7 @@ impl Inner {
         let from = staging.open()?;
         let made = target.make_dir()?;
         self.fault("publish.target-made");
+        target.must_be_empty()?;
         let onto = target.open()?;
         let bound = mount::bind(from.as_fd(), onto.as_fd(), read_only).map_err(Refusal::from);
         undo_leaf(target, made, bound)

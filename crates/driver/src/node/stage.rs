@@ -149,6 +149,7 @@ impl Inner {
                 return Err(Refusal::Precondition(text));
             }
         }
+        place.must_be_empty()?;
         self.prepare_filesystem(pool, record, fstype, many_nodes)?;
         let may_grow = !options.read_only && !many_nodes;
         if may_grow {
