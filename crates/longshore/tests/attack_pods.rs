@@ -166,7 +166,10 @@ fn no_attack_from_inside_a_pod_succeeds() {
             why = line;
         }
     }
-    println!("attacks on pods: {tried} tried, {} held", tried - broken.len());
+    longshore_core::testing::report(&format!(
+        "attacks on pods: {tried} tried, {} held",
+        tried - broken.len()
+    ));
     assert!(attempts::all().len() >= 60);
     assert_eq!(broken, Vec::<String>::new());
     let uid = up.json("pod", "neighbour")["metadata"]["uid"].as_str().unwrap().to_owned();

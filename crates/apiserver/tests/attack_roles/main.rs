@@ -176,6 +176,10 @@ async fn no_attempt_gets_beyond_the_rights_of_its_author() {
             broken.push(format!("{}: {why}", attack.name));
         }
     }
-    println!("attacks on roles: {} tried, {} held", attacks.len(), attacks.len() - broken.len());
+    longshore_core::testing::report(&format!(
+        "attacks on roles: {} tried, {} held",
+        attacks.len(),
+        attacks.len() - broken.len()
+    ));
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

@@ -75,12 +75,12 @@ async fn pods_are_judged_the_same_on_both_servers() {
     }
     invalid.sort();
     invalid.dedup();
-    println!(
+    longshore_core::testing::report(&format!(
         "differential pods: {} pods in {} namespaces, {tried} compared, {forbidden} forbidden, {} differ; invalid in themselves: {invalid:?}",
         pods.len(),
         namespaces.len(),
         differ.len()
-    );
+    ));
     assert!(differ.is_empty(), "{}", differ.join("\n"));
     assert!(pods.len() - invalid.len() >= 80);
     labels_are_judged_the_same(&pair).await;
