@@ -168,12 +168,24 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
 fn become_user(run: &ContainerRun) -> io::Result<()> {
     let check =
         |result: libc::c_int| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    let groups = supplementary_groups(run.gid, &run.groups);
     // SAFETY: the list outlives the call and its length is its own; the process has one thread.
     unsafe {
-        check(libc::setgroups(run.groups.len(), run.groups.as_ptr()))?;
+        check(libc::setgroups(groups.len(), groups.as_ptr()))?;
         check(libc::setresgid(run.gid, run.gid, run.gid))?;
         check(libc::setresuid(run.uid, run.uid, run.uid))
     }
+}
+
+/// The supplementary groups of a container, its own group among them, as container runtimes set
+/// them. A program with the set-group-id bit takes the own group's place, and files that forbid
+/// something to that group alone would allow it then.
+fn supplementary_groups(own: u32, others: &[u32]) -> Vec<u32> {
+    let mut groups = others.to_vec();
+    if !groups.contains(&own) {
+        groups.insert(0, own);
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -191,6 +203,15 @@ mod tests {
         assert_eq!(default, 0xa004_05fb);
         for name in ["NET_RAW", "MKNOD", "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SYS_MODULE"] {
             assert_eq!(default & bit(name).unwrap(), 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_own_group_is_among_the_supplementary_ones_once() {
+        for (own, others, expected) in
+            [(0, &[][..], &[0][..]), (1000, &[5, 6], &[1000, 5, 6]), (5, &[6, 5], &[6, 5])]
+        {
+            assert_eq!(supplementary_groups(own, others), expected);
         }
     }
 

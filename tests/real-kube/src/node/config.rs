@@ -133,6 +133,8 @@ state = "{dir}/containerd/state"
             "cgroupsPerQOS": false,
             "enforceNodeAllocatable": [],
             "failSwapOn": false,
+            // As a hardened node has it: a pod that asks for no profile has the runtime's.
+            "seccompDefault": true,
             // The chains would stay in the machine's tables.
             "makeIPTablesUtilChains": false,
             "evictionHard": {
