@@ -389,6 +389,9 @@ mod tests {
             "self.many.all(x, self.many.exists(y, y == x + 1))".to_owned(),
             "sets.contains(self.many, self.many.map(x, x + 1))".to_owned(),
             "self.many.distinct().size() == 1".to_owned(),
+            // Rounds that cost nothing.
+            "self.many.exists_one(x, self.many.exists_one(y, false))".to_owned(),
+            "self.many.all(x, self.many.filter(y, false).size() == 0)".to_owned(),
             "'%.999999999f'.format([1.0]).size() == 1".to_owned(),
             "lists.range(20000).map(x, self.big[0]).join('').size() == 1".to_owned(),
             "lists.range(20000).all(x, self.big[0].contains('yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy') || true)".to_owned(),
@@ -412,6 +415,32 @@ mod tests {
             assert!(!found.is_empty(), "{bomb}");
             assert!(began.elapsed().as_secs() < 60, "{bomb}: {:?}", began.elapsed());
         }
+    }
+
+    /// Upstream's `PerCallLimit` and `RuntimeCELCostBudget`: this `all` costs three for each element of the
+    /// list and three beside.
+    #[test]
+    fn limits_are_those_of_upstream_and_are_named_in_its_words() {
+        let check = |count: usize, rules: usize| {
+            let rule = json!({"rule": "self.l.all(x, true)"});
+            let schema = json!({"type": "object", "properties": {
+                "l": {"type": "array", "items": {"type": "integer"}}},
+                "x-kubernetes-validations": vec![rule; rules]});
+            let object = json!({"l": vec![1; count]});
+            let found = Rules::parse(&schema).unwrap().unwrap().check(&object, None);
+            found.iter().map(|cause| cause.message.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(check(333_332, 1), Vec::<String>::new());
+        let found = check(333_333, 2);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let wanted = "'operation cancelled: actual cost limit exceeded': no further validation rules will \
+            be run due to call cost exceeds limit for rule: self.l.all(x, true)";
+        assert!(found[0].ends_with(wanted), "{found:?}");
+        assert_eq!(check(333_332, 10), Vec::<String>::new());
+        let found = check(333_332, 12);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let wanted = "validation failed due to running out of cost budget, no further validation rules will be run";
+        assert!(found[0].ends_with(wanted), "{found:?}");
     }
 
     #[test]

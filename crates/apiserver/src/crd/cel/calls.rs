@@ -11,6 +11,7 @@ use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value};
 
 use super::eval::{Eval, Evaluated, Stop};
 use super::meter::{ELEMENT, matching, traversal};
+use super::plan::is_constant_call;
 use crate::crd::pattern;
 
 /// What stands before the names of functions without being a value.
@@ -30,12 +31,35 @@ pub(super) fn call<'a>(eval: &mut Eval<'a>, call: &'a CallExpr) -> Evaluated {
             {
                 name = format!("{space}.{name}");
             }
-            _ => target = Some(eval.value(expr)?),
+            _ => target = Some(expr),
         }
     }
-    let mut args = Vec::with_capacity(call.args.len());
-    for arg in &call.args {
-        args.push(eval.value(arg)?);
+    let many = usize::from(target.is_some()) + call.args.len() > 2;
+    let mut values = Vec::with_capacity(call.args.len() + 1);
+    let mut failure = None;
+    let mut last = None;
+    for expr in target.into_iter().chain(&call.args) {
+        match eval.outcome(expr)? {
+            Ok(value) if failure.is_some() => last = Some(value),
+            Ok(value) => values.push(value),
+            // Upstream evaluates two arguments before it looks at either, more one by one.
+            Err(error) if many => return Err(error.into()),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    if let Some(error) = failure {
+        let cost = match (name.as_str(), &last) {
+            ("startsWith" | "endsWith", Some(part)) => traversal(eval.meter.size(part)?),
+            _ => 1,
+        };
+        eval.meter.charge(cost)?;
+        return Err(error.into());
+    }
+    let args = values.split_off(usize::from(target.is_some()));
+    let target = values.pop();
+    if is_constant_call(call) {
+        return convert(&name, &args)
+            .map_or_else(|| native(&name, target, args).map_err(Stop::from), Ok);
     }
     own(eval, &name, target.as_ref(), &args).unwrap_or_else(|| borrowed(eval, &name, target, args))
 }
@@ -62,7 +86,7 @@ fn own(
                 "startsWith" => text.starts_with(part.as_str()),
                 _ => text.ends_with(part.as_str()),
             };
-            charge_text(eval, all[0]).map(|()| Value::Bool(found))
+            charge_text(eval, all[1]).map(|()| Value::Bool(found))
         }
         ("contains", [Value::String(text), Value::String(part)]) => {
             contains(eval, [all[0], all[1]]).map(|()| Value::Bool(text.contains(part.as_str())))
@@ -71,6 +95,10 @@ fn own(
             "matches" | "find" | "findAll",
             [Value::String(text), Value::String(pattern), most @ ..],
         ) => matches(eval, name, text, pattern, most),
+        ("dyn" | "string", [_]) => {
+            let value = convert(name, args)?;
+            eval.meter.charge(1).map(|()| value)
+        }
         ("lists.range", [Value::Int(most)]) => range(eval, *most),
         ("replace", [Value::String(text), Value::String(from), Value::String(to), most @ ..]) => {
             replace(eval, text, from, to, most)
@@ -86,6 +114,20 @@ fn own(
         ) => sets(eval, name, a, b),
         _ => return None,
     })
+}
+
+/// The conversions that the library does not know, or that it writes otherwise.
+fn convert(name: &str, args: &[Value]) -> Option<Value> {
+    match (name, args) {
+        ("dyn", [value]) => Some(value.clone()),
+        ("string", [Value::Bool(truth)]) => Some(Value::String(Arc::new(truth.to_string()))),
+        ("string", [time @ Value::Timestamp(_)]) => {
+            let text = native(name, None, vec![time.clone()]).ok()?;
+            let Value::String(text) = &text else { return None };
+            Some(Value::String(Arc::new(text.replace("+00:00", "Z"))))
+        }
+        _ => None,
+    }
 }
 
 fn size(eval: &mut Eval<'_>, value: &Value) -> Evaluated {
@@ -135,10 +177,25 @@ fn matches(
     })
 }
 
+/// What a function costs that makes a list with this many steps.
+fn listing(steps: u64) -> u64 {
+    steps.saturating_add(11)
+}
+
+/// What it costs to compare the elements of a list with each other.
+fn comparing(list: &[Value]) -> u64 {
+    let count = list.len() as u64;
+    let factor = match list.first() {
+        Some(Value::String(_) | Value::Bytes(_)) => 21,
+        _ => 20,
+    };
+    listing(count.saturating_mul(count).saturating_mul(factor) / 10)
+}
+
 fn range(eval: &mut Eval<'_>, most: i64) -> Evaluated {
     let count =
         u64::try_from(most).map_err(|_| failed("lists.range", "the argument is negative"))?;
-    eval.meter.charge(count.saturating_add(1))?;
+    eval.meter.charge(listing(count))?;
     eval.meter.make(count * ELEMENT / 2)?;
     Ok(Value::List(Arc::new((0..most).map(Value::Int).collect())))
 }
@@ -152,7 +209,7 @@ fn times(most: &[&Value]) -> usize {
 }
 
 fn replace(eval: &mut Eval<'_>, text: &str, from: &str, to: &str, most: &[&Value]) -> Evaluated {
-    eval.meter.charge(traversal(text.chars().count() as u64))?;
+    eval.meter.charge(traversal(text.chars().count() as u64 * 2))?;
     eval.meter.touch(text.len() as u64 * 2)?;
     let count = text.matches(from).take(times(most)).count();
     eval.meter
@@ -161,7 +218,7 @@ fn replace(eval: &mut Eval<'_>, text: &str, from: &str, to: &str, most: &[&Value
 }
 
 fn split(eval: &mut Eval<'_>, text: &str, at: &str, most: &[&Value]) -> Evaluated {
-    eval.meter.charge(traversal(text.chars().count() as u64))?;
+    eval.meter.charge(traversal(text.chars().count() as u64 * 2))?;
     let most = times(most);
     let mut parts: Vec<Value> = Vec::new();
     let mut push = |eval: &mut Eval<'_>, part: &str| {
@@ -203,15 +260,15 @@ fn join(eval: &mut Eval<'_>, list: &[Value], rest: &[&Value]) -> Evaluated {
         let Value::String(text) = item else { return Err(ExecutionError::NoSuchOverload.into()) };
         let between = if index == 0 { "" } else { between };
         eval.meter.make((between.len() + text.len() + 1) as u64)?;
-        eval.meter.charge(traversal((between.len() + text.len()) as u64))?;
         out.push_str(between);
         out.push_str(text);
     }
+    eval.meter.charge(traversal(out.chars().count() as u64 * 2))?;
     Ok(Value::String(Arc::new(out)))
 }
 
 fn distinct(eval: &mut Eval<'_>, list: &[Value]) -> Evaluated {
-    eval.meter.charge(1)?;
+    eval.meter.charge(comparing(list))?;
     let mut found: Vec<Value> = Vec::new();
     for item in list {
         let mut known = false;
@@ -264,17 +321,31 @@ fn sets(eval: &mut Eval<'_>, name: &str, a: &[Value], b: &[Value]) -> Evaluated 
 fn cost(eval: &mut Eval<'_>, name: &str, all: &[&Value]) -> Result<u64, Stop> {
     let Some(first) = all.first() else { return Ok(1) };
     Ok(match name {
-        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => match first {
-            Value::String(_) | Value::Bytes(_) => traversal(eval.meter.size(first)?),
-            _ => eval.meter.size(first)?,
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" | "includes" => {
+            eval.meter.walk(first)?
+        }
+        "reverse" => listing(eval.meter.size(first)?),
+        "flatten" => match (first, all.get(1)) {
+            (_, Some(Value::Int(deep))) => {
+                listing(eval.meter.size(first)?.saturating_mul(u64::try_from(*deep).unwrap_or(1)))
+            }
+            _ => listing(eval.meter.size(first)?),
+        },
+        "slice" => match all {
+            [_, Value::Int(from), Value::Int(to)] => {
+                listing(u64::try_from(to.saturating_sub(*from)).unwrap_or(0))
+            }
+            _ => 1,
+        },
+        "sort" => match first {
+            Value::List(list) => comparing(list),
+            _ => 1,
         },
         "url"
-        | "isURL"
         | "lowerAscii"
         | "upperAscii"
         | "substring"
         | "trim"
-        | "charAt"
         | "jsonpatch.escapeKey"
         | "cidr"
         | "isIP"
@@ -285,20 +356,26 @@ fn cost(eval: &mut Eval<'_>, name: &str, all: &[&Value]) -> Result<u64, Stop> {
         | "isSemver"
         | "bytes"
         | "strings.quote"
-        | "format"
-        | "reverse"
-        | "validate"
-        | "base64.encode"
-        | "base64.decode" => traversal(eval.meter.size(first)?),
+        | "format" => traversal(eval.meter.size(first)?),
         "ip" | "string" => match first {
             Value::String(_) | Value::Bytes(_) => traversal(eval.meter.size(first)?),
             _ => 1,
         },
         "ip.isCanonical" => traversal(eval.meter.size(first)? * 2),
-        "containsIP" | "containsCIDR" => match all.get(1) {
-            Some(text @ Value::String(_)) => traversal(eval.meter.size(text)?) + 1,
-            _ => 1,
-        },
+        "containsIP" | "containsCIDR" => {
+            let text = match all.get(1) {
+                Some(text @ Value::String(_)) => traversal(eval.meter.size(text)?),
+                _ => 0,
+            };
+            let prefix = native("prefixLength", Some((*first).clone()), Vec::new())?;
+            let bytes = match prefix {
+                Value::Int(bits) => u64::try_from(bits).unwrap_or(0).div_ceil(8),
+                _ => 0,
+            };
+            // A block in a block is masked first, and its bits are compared.
+            let masked = if name == "containsCIDR" { traversal(bytes) + 1 } else { 0 };
+            traversal(bytes * 2) + masked + text
+        }
         _ => 1,
     })
 }

@@ -12,6 +12,7 @@ use kube_cel::cel::{ExecutionError, IdedExpr, Value};
 
 use super::calls;
 use super::meter::{ELEMENT, Meter, traversal};
+use super::plan::{as_set, is_attribute, is_constant, is_constant_call};
 
 /// Why there is no value.
 #[derive(Debug)]
@@ -35,12 +36,15 @@ pub(in super::super) struct Eval<'a> {
     /// Names and their values; the last one of a name counts.
     pub(super) names: Vec<(&'a str, Value)>,
     pub(super) meter: &'a mut Meter,
+    /// Loops whose value is a failure so far, by the place of that value among the names: a later round
+    /// may decide nevertheless.
+    failed: Vec<(usize, ExecutionError)>,
 }
 
 impl<'a> Eval<'a> {
     /// With these names.
     pub(in super::super) fn new(meter: &'a mut Meter, names: Vec<(&'a str, Value)>) -> Self {
-        Self { names, meter }
+        Self { names, meter, failed: Vec::new() }
     }
 
     /// The value of an expression.
@@ -53,13 +57,16 @@ impl<'a> Eval<'a> {
                 }
                 Ok(value)
             }
-            Expr::Ident(name) => {
-                self.meter.charge(1)?;
-                self.name(name).ok_or_else(|| ExecutionError::undeclared_reference(name).into())
+            Expr::Ident(_) | Expr::Select(_) => self.attribute(expr, 1),
+            Expr::List(list) => {
+                self.meter.charge(if is_constant(expr) { 0 } else { 10 })?;
+                self.list(list)
             }
-            Expr::Select(select) => self.select(select),
-            Expr::List(list) => self.list(list),
-            Expr::Map(map) => self.map(map),
+            Expr::Map(map) => {
+                self.meter.charge(if is_constant(expr) { 0 } else { 30 })?;
+                self.map(map)
+            }
+            Expr::Call(_) if is_attribute(expr) => self.attribute(expr, 1),
             Expr::Call(call) => self.call(call),
             Expr::Comprehension(fold) => self.fold(fold),
             Expr::Struct(_) | Expr::Unspecified => Err(ExecutionError::NoSuchOverload.into()),
@@ -70,18 +77,75 @@ impl<'a> Eval<'a> {
         self.names.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
     }
 
-    fn select(&mut self, select: &'a SelectExpr) -> Evaluated {
-        let operand = self.value(&select.operand)?;
-        if !select.test {
-            self.meter.charge(1)?;
+    /// The value of a name, or of what is selected from a value. It costs `own` beside the selections:
+    /// nothing where it is part of another attribute.
+    fn attribute(&mut self, expr: &'a IdedExpr, own: u64) -> Evaluated {
+        match &expr.expr {
+            Expr::Ident(name) => {
+                self.meter.charge(own)?;
+                let place = self.names.iter().rposition(|(known, _)| known == name);
+                let place = place.ok_or_else(|| ExecutionError::undeclared_reference(name))?;
+                match self.failed.iter().find(|(failed, _)| *failed == place) {
+                    Some((_, error)) => Err(error.clone().into()),
+                    None => Ok(self.names[place].1.clone()),
+                }
+            }
+            Expr::Select(select) => {
+                let operand = self.operand(&select.operand, own)?;
+                if !select.test {
+                    self.meter.charge(1)?;
+                }
+                self.select(select, &operand)
+            }
+            Expr::Call(call) => match (call.func_name.as_str(), call.args.as_slice()) {
+                (operators::CONDITIONAL, [condition, yes, no]) => {
+                    let chosen = if self.truth(condition)? { yes } else { no };
+                    self.attribute(chosen, 0)
+                }
+                (
+                    operator @ (operators::INDEX | operators::OPT_INDEX | operators::OPT_SELECT),
+                    [of, at],
+                ) => {
+                    let of = self.operand(of, own)?;
+                    let at = if is_attribute(at) { self.attribute(at, 0) } else { self.value(at) };
+                    self.meter.charge(1)?;
+                    index(&of, &at?, operator != operators::INDEX)
+                }
+                _ => self.value(expr),
+            },
+            _ => self.value(expr),
         }
-        let optional =
-            <&OptionalValue>::try_from(&operand).ok().map(|found| found.value().cloned());
+    }
+
+    /// What an attribute selects from.
+    fn operand(&mut self, expr: &'a IdedExpr, own: u64) -> Evaluated {
+        if is_attribute(expr) {
+            return self.attribute(expr, own);
+        }
+        let value = self.value(expr)?;
+        self.meter.charge(own)?;
+        Ok(value)
+    }
+
+    /// A value or its failure; the end of the evaluation is neither.
+    pub(super) fn outcome(
+        &mut self,
+        expr: &'a IdedExpr,
+    ) -> Result<Result<Value, ExecutionError>, Stop> {
+        match self.value(expr) {
+            Ok(value) => Ok(Ok(value)),
+            Err(Stop::Failed(error)) => Ok(Err(error)),
+            Err(Stop::Exhausted) => Err(Stop::Exhausted),
+        }
+    }
+
+    fn select(&mut self, select: &'a SelectExpr, operand: &Value) -> Evaluated {
+        let optional = <&OptionalValue>::try_from(operand).ok().map(|found| found.value().cloned());
         let inside = match &optional {
             Some(Some(inside)) => inside,
             Some(None) if select.test => return Ok(Value::Bool(false)),
             Some(None) => return Ok(none()),
-            None => &operand,
+            None => operand,
         };
         let Value::Map(map) = inside else { return Ok(Value::Bool(false)) };
         let found = map.get(&KeyRef::String(&select.field));
@@ -103,7 +167,6 @@ impl<'a> Eval<'a> {
                 _ => values.push(value),
             }
         }
-        self.meter.charge(10)?;
         self.meter.make(values.len() as u64 * ELEMENT)?;
         Ok(Value::List(Arc::new(values)))
     }
@@ -126,7 +189,6 @@ impl<'a> Eval<'a> {
                 _ => drop(values.insert(key, value)),
             }
         }
-        self.meter.charge(30)?;
         self.meter.make(values.len() as u64 * 2 * ELEMENT)?;
         Ok(Value::Map(Map { map: Arc::new(values) }))
     }
@@ -156,10 +218,6 @@ impl<'a> Eval<'a> {
     fn call(&mut self, call: &'a CallExpr) -> Evaluated {
         let name = call.func_name.as_str();
         match (name, call.args.as_slice(), &call.target) {
-            (operators::CONDITIONAL, [condition, yes, no], None) => {
-                let chosen = if self.truth(condition)? { yes } else { no };
-                self.value(chosen)
-            }
             (operators::LOGICAL_OR, [left, right], None) => self.logic(left, right, true),
             (operators::LOGICAL_AND, [left, right], None) => self.logic(left, right, false),
             (operators::NOT_STRICTLY_FALSE, [one], None) => {
@@ -171,14 +229,14 @@ impl<'a> Eval<'a> {
                 Ok(Value::Bool(value))
             }
             (operators::LOGICAL_NOT, [one], None) => {
-                let truth = self.truth(one)?;
+                let truth = self.truth(one);
                 self.meter.charge(1)?;
-                Ok(Value::Bool(!truth))
+                Ok(Value::Bool(!truth?))
             }
             (operators::NEGATE, [one], None) => {
-                let value = self.value(one)?;
-                self.meter.charge(1)?;
-                match value {
+                let value = self.value(one);
+                self.meter.charge(if is_constant_call(call) { 0 } else { 1 })?;
+                match value? {
                     Value::Int(int) => int.checked_neg().map(Value::Int).ok_or_else(|| {
                         ExecutionError::function_error("-", "integer overflow").into()
                     }),
@@ -186,12 +244,49 @@ impl<'a> Eval<'a> {
                     _ => Err(ExecutionError::NoSuchOverload.into()),
                 }
             }
+            (operators::IN, [one, all], None) if as_set(all).is_some() => self.within(one, all),
             (operator, [left, right], None) if is_operator(operator) => {
-                let (left, right) = (self.value(left)?, self.value(right)?);
-                self.operate(operator, left, right)
+                match (self.outcome(left)?, self.outcome(right)?) {
+                    (Ok(left), Ok(right)) => self.operate(operator, left, right),
+                    (Err(error), other) | (other, Err(error)) => {
+                        self.charge_failure(operator, other.ok().as_ref())?;
+                        Err(error.into())
+                    }
+                }
             }
             _ => calls::call(self, call),
         }
+    }
+
+    /// Charges for an operator of which one side failed: the failure has the size one.
+    fn charge_failure(&mut self, operator: &str, other: Option<&Value>) -> Result<(), Stop> {
+        let cost = match (operator, other) {
+            (operators::ADD, Some(text @ (Value::String(_) | Value::Bytes(_)))) => {
+                traversal(self.meter.size(text)? + 1)
+            }
+            (operators::IN, Some(Value::List(list))) => list.len() as u64,
+            (operators::EQUALS | operators::NOT_EQUALS, Some(other)) => {
+                self.meter.size(other)?.min(1)
+            }
+            _ => 1,
+        };
+        self.meter.charge(cost)
+    }
+
+    /// Whether a value is in a set of constants.
+    fn within(&mut self, one: &'a IdedExpr, all: &'a IdedExpr) -> Evaluated {
+        let all = as_set(all).unwrap_or_default();
+        if all.is_empty() {
+            return Ok(Value::Bool(false));
+        }
+        let one = self.value(one)?;
+        for other in all {
+            let other = self.value(other)?;
+            if self.equal(&one, &other)? {
+                return Ok(Value::Bool(true));
+            }
+        }
+        Ok(Value::Bool(false))
     }
 
     fn operate(&mut self, operator: &str, left: Value, right: Value) -> Evaluated {
@@ -209,7 +304,11 @@ impl<'a> Eval<'a> {
                 let least = self.meter.size(&left)?.min(self.meter.size(&right)?);
                 self.meter.charge(traversal(least))?;
                 // Lists and maps have no order.
-                let order = left.partial_cmp(&right).ok_or(ExecutionError::NoSuchOverload)?;
+                let order = match (&left, &right) {
+                    (Value::Bytes(left), Value::Bytes(right)) => Some(left.cmp(right)),
+                    _ => left.partial_cmp(&right),
+                };
+                let order = order.ok_or(ExecutionError::NoSuchOverload)?;
                 Ok(Value::Bool(match operator {
                     operators::LESS => order == Ordering::Less,
                     operators::LESS_EQUALS => order != Ordering::Greater,
@@ -218,14 +317,6 @@ impl<'a> Eval<'a> {
                 }))
             }
             operators::IN => self.contains(&left, &right),
-            operators::INDEX | operators::OPT_INDEX => {
-                self.meter.charge(1)?;
-                index(&left, &right, operator == operators::OPT_INDEX)
-            }
-            operators::OPT_SELECT => {
-                self.meter.charge(1)?;
-                index(&left, &right, true)
-            }
             operators::ADD => self.add(left, right),
             _ => {
                 self.meter.charge(1)?;
@@ -344,6 +435,7 @@ impl<'a> Eval<'a> {
         self.names.truncate(depth + 1);
         let result = done.and_then(|()| self.value(&fold.result));
         self.names.truncate(depth);
+        self.failed.retain(|(place, _)| *place < depth);
         result
     }
 
@@ -390,6 +482,8 @@ impl<'a> Eval<'a> {
         only: &Value,
         depth: usize,
     ) -> Result<bool, Stop> {
+        // There are rounds that cost nothing.
+        self.meter.touch(ELEMENT)?;
         if !self.truth(&fold.loop_cond)? {
             return Ok(false);
         }
@@ -402,8 +496,17 @@ impl<'a> Eval<'a> {
         }
         let next = self.step(fold, &fold.loop_step, depth);
         self.names.truncate(depth + 1);
-        if let Some(next) = next? {
-            self.names[depth].1 = next;
+        match next {
+            Ok(None) => {}
+            Ok(Some(next)) => {
+                self.failed.retain(|(place, _)| *place != depth);
+                self.names[depth].1 = next;
+            }
+            Err(Stop::Failed(error)) => {
+                self.failed.retain(|(place, _)| *place != depth);
+                self.failed.push((depth, error));
+            }
+            Err(Stop::Exhausted) => return Err(Stop::Exhausted),
         }
         Ok(true)
     }
@@ -419,12 +522,12 @@ impl<'a> Eval<'a> {
         let is_own =
             |expr: &IdedExpr| matches!(&expr.expr, Expr::Ident(name) if *name == fold.accu_var);
         if is_own(step) {
-            self.meter.charge(1)?;
             return Ok(None);
         }
         let Expr::Call(call) = &step.expr else { return self.value(step).map(Some) };
         match (call.func_name.as_str(), call.args.as_slice()) {
             (operators::CONDITIONAL, [condition, yes, no]) => {
+                // A branch that is an attribute is part of the conditional.
                 let chosen = if self.truth(condition)? { yes } else { no };
                 self.step(fold, chosen, depth)
             }
@@ -432,10 +535,11 @@ impl<'a> Eval<'a> {
                 if is_own(own) && matches!(self.names[depth].1, Value::List(_)) =>
             {
                 self.meter.charge(1)?;
-                let Value::List(more) = self.value(more)? else {
+                let more = self.outcome(more)?;
+                self.meter.charge(1)?;
+                let Value::List(more) = more? else {
                     return Err(ExecutionError::NoSuchOverload.into());
                 };
-                self.meter.charge(1)?;
                 self.meter.make(more.len() as u64 * ELEMENT)?;
                 if let Value::List(list) = &mut self.names[depth].1 {
                     if Arc::strong_count(list) > 1 {
@@ -459,9 +563,6 @@ fn is_operator(name: &str) -> bool {
         operators::GREATER,
         operators::GREATER_EQUALS,
         operators::IN,
-        operators::INDEX,
-        operators::OPT_INDEX,
-        operators::OPT_SELECT,
         operators::ADD,
         operators::SUBSTRACT,
         operators::MULTIPLY,

@@ -3,6 +3,7 @@
 //! Costs are those of cel-go's `interpreter/runtimecost.go` and of Kubernetes' `cel/library/cost.go`.
 
 use kube_cel::cel::Value;
+use kube_cel::cel::objects::OptionalValue;
 
 use super::Stop;
 
@@ -90,6 +91,34 @@ impl Meter {
             Value::Bytes(bytes) => bytes.len() as u64,
             Value::List(list) => list.len() as u64,
             Value::Map(map) => map.map.len() as u64,
+            Value::Opaque(_) => match <&OptionalValue>::try_from(value).map(OptionalValue::value) {
+                Ok(Some(inside)) => self.size(inside)?,
+                _ => 1,
+            },
+            _ => 1,
+        })
+    }
+
+    /// What it costs to look at all that is in a value; a text costs one for each ten bytes.
+    pub(super) fn walk(&mut self, value: &Value) -> Result<u64, Stop> {
+        self.touch(8)?;
+        Ok(match value {
+            Value::String(text) => text.len() as u64 / 10,
+            Value::Bytes(bytes) => bytes.len() as u64 / 10,
+            Value::List(list) => {
+                let mut cost = 0;
+                for item in list.iter() {
+                    cost += self.walk(item)?;
+                }
+                cost
+            }
+            Value::Map(map) => {
+                let mut cost = 0;
+                for (key, item) in map.map.iter() {
+                    cost += self.walk(&Value::from(key))? + self.walk(item)?;
+                }
+                cost
+            }
             _ => 1,
         })
     }

@@ -8,6 +8,7 @@ mod calls;
 mod eval;
 mod meter;
 mod parse;
+mod plan;
 mod values;
 
 pub(super) use eval::{Eval, Stop};
