@@ -12,6 +12,7 @@ use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value};
 use super::eval::{Eval, Evaluated, Stop};
 use super::meter::{ELEMENT, matching, traversal};
 use super::plan::is_constant_call;
+use super::types;
 use crate::crd::pattern;
 
 /// What stands before the names of functions without being a value.
@@ -95,7 +96,7 @@ fn own(
             "matches" | "find" | "findAll",
             [Value::String(text), Value::String(pattern), most @ ..],
         ) => matches(eval, name, text, pattern, most),
-        ("dyn" | "string", [_]) => {
+        ("dyn" | "string" | "type", [_]) => {
             let value = convert(name, args)?;
             eval.meter.charge(1).map(|()| value)
         }
@@ -120,6 +121,7 @@ fn own(
 fn convert(name: &str, args: &[Value]) -> Option<Value> {
     match (name, args) {
         ("dyn", [value]) => Some(value.clone()),
+        ("type", [value]) => Some(types::of(value)),
         ("string", [Value::Bool(truth)]) => Some(Value::String(Arc::new(truth.to_string()))),
         ("string", [time @ Value::Timestamp(_)]) => {
             let text = native(name, None, vec![time.clone()]).ok()?;

@@ -13,6 +13,7 @@ use kube_cel::cel::{ExecutionError, IdedExpr, Value};
 use super::calls;
 use super::meter::{ELEMENT, Meter, traversal};
 use super::plan::{as_set, is_attribute, is_constant, is_constant_call};
+use super::types;
 
 /// Why there is no value.
 #[derive(Debug)]
@@ -82,9 +83,12 @@ impl<'a> Eval<'a> {
     fn attribute(&mut self, expr: &'a IdedExpr, own: u64) -> Evaluated {
         match &expr.expr {
             Expr::Ident(name) => {
-                self.meter.charge(own)?;
                 let place = self.names.iter().rposition(|(known, _)| known == name);
-                let place = place.ok_or_else(|| ExecutionError::undeclared_reference(name))?;
+                let Some(place) = place else {
+                    let named = types::named(name);
+                    return named.ok_or_else(|| ExecutionError::undeclared_reference(name).into());
+                };
+                self.meter.charge(own)?;
                 match self.failed.iter().find(|(failed, _)| *failed == place) {
                     Some((_, error)) => Err(error.clone().into()),
                     None => Ok(self.names[place].1.clone()),

@@ -9,6 +9,7 @@ mod eval;
 mod meter;
 mod parse;
 mod plan;
+mod types;
 mod values;
 
 pub(super) use eval::{Eval, Stop};
