@@ -18,7 +18,7 @@ async fn main() -> Result<(), BoxError> {
     let server = ApiServer::open(Config::at(&data_dir)).await?;
     let listener = TcpListener::bind(&address).await?;
     let path = data_dir.join("kubeconfig");
-    auth::write_private(&path, &server.kubeconfig(listener.local_addr()?))?;
+    auth::write_private(&path, server.kubeconfig(listener.local_addr()?))?;
     let shutdown = CancellationToken::new();
     tokio::spawn({
         let shutdown = shutdown.clone();

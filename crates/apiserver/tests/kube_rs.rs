@@ -41,7 +41,7 @@ impl Restartable {
         let server = open(dir.path()).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        auth::write_private(&dir.path().join("kubeconfig"), &server.kubeconfig(address)).unwrap();
+        auth::write_private(&dir.path().join("kubeconfig"), server.kubeconfig(address)).unwrap();
         let (shutdown, task) = serve(&server, listener);
         Self { dir, address, server, shutdown, task }
     }

@@ -33,7 +33,7 @@ async fn serve(dir: PathBuf, store_bytes: usize) {
     let server = ApiServer::open(Config { limits, ..Config::at(dir.join("data")) }).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    auth::write_private(&dir.join("kubeconfig"), &server.kubeconfig(address)).unwrap();
+    auth::write_private(&dir.join("kubeconfig"), server.kubeconfig(address)).unwrap();
     let shutdown = CancellationToken::new();
     let mut terminate =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();

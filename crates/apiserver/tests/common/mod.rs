@@ -32,7 +32,7 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let kubeconfig = dir.path().join("kubeconfig");
-        auth::write_private(&kubeconfig, &server.kubeconfig(address)).unwrap();
+        auth::write_private(&kubeconfig, server.kubeconfig(address)).unwrap();
         let shutdown = CancellationToken::new();
         let task = tokio::spawn({
             let (server, shutdown) = (server.clone(), shutdown.clone());
