@@ -109,8 +109,16 @@ impl Listener {
         let state = (None::<UnixListener>, self.kept.then(|| Box::pin(self.renewed())));
         futures::stream::unfold(state, move |(mut current, mut renewal)| async move {
             loop {
+                let renewed = async {
+                    match &current {
+                        Some(current) => current.accept().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 let accepted = tokio::select! {
-                    accepted = current.as_ref().unwrap_or(&self.inner).accept() => accepted,
+                    // Somebody may have moved the first one, and still reach it there.
+                    accepted = self.inner.accept() => accepted,
+                    accepted = renewed => accepted,
                     fresh = async {
                         match &mut renewal {
                             Some(renewal) => renewal.await,

@@ -200,3 +200,15 @@ async fn volumes_of_another_provisioner_follow_their_class() {
         assert_eq!(lab.names(), [left]);
     }
 }
+
+#[tokio::test]
+async fn a_pattern_cannot_name_what_another_claim_left() {
+    let lab = Lab::new().await;
+    std::fs::create_dir(lab.dir.path().join("archived-team")).unwrap();
+    for pattern in ["archived-team", "archived-team/inner", "archived-${.PVC.namespace}"] {
+        let request = request(json!({}), json!({"parameters": {"pathPattern": pattern}}));
+        let error = lab.nfs.provision(&request).await.unwrap_err().to_string();
+        assert!(error.contains("deleted claims"), "{pattern}: {error}");
+    }
+    assert_eq!(lab.names(), ["archived-team"]);
+}

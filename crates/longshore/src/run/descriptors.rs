@@ -6,25 +6,24 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// A start that cannot open its files stands still half-way; this many are enough for an instance
 /// without pods.
 const NEEDED: u64 = 128;
-/// No program of ours needs more, and each would be copied by nobody.
-const ENOUGH: u64 = 1 << 20;
+/// What a limit that is too low is raised to. Others are left alone: pods inherit them.
+const USUAL: u64 = 1024;
 
-/// Raises the limit of open files to what the machine allows.
+/// Raises a limit of open files that is too low, as far as the machine allows.
 ///
 /// # Errors
 /// That is too few to work with.
 pub fn raise() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
-    let most = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    let most = limit.maximum.unwrap_or(USUAL);
     if most < NEEDED {
         bail!(
             "at most {most} files may be open at a time, and at least {NEEDED} are needed: raise the \
              limit (ulimit -n, or LimitNOFILE= of the service)"
         );
     }
-    if limit.current.is_some_and(|current| current < most) {
-        // Where it cannot be raised, what is there is enough or is missed later, by name.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
+    if limit.current.is_some_and(|current| current < NEEDED) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(most.min(USUAL)), ..limit })?;
     }
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use longshore_core::model::kinds::HostPathSource;
+use longshore_core::model::kinds::{HostPathSource, Pod};
+use longshore_core::stage::paths::NodePaths;
 
 use crate::protected::{self, Relation};
 
@@ -45,6 +46,15 @@ pub(super) fn check(source: &HostPathSource) -> io::Result<()> {
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
     }
+}
+
+/// Whether a volume is a directory of the host that somebody named: it was not made below the pod's
+/// directory, or is a local volume that is bound there.
+pub(super) fn is_of_the_host(paths: &NodePaths, pod: &Pod, volume: &Path) -> bool {
+    let below = volume.strip_prefix(paths.pod(&pod.metadata.uid));
+    below.map_or(true, |path| {
+        path.components().any(|part| part.as_os_str() == "kubernetes.io~local-volume")
+    })
 }
 
 /// Refuses what belongs to this instance. The container's start judges again what it really binds;

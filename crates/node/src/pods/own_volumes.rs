@@ -60,14 +60,41 @@ pub enum OwnVolumeError {
     Unsupported(String),
 }
 
+/// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
+/// any that would show a pod the instance's own directories.
+///
+/// # Errors
+/// The name of a volume that cannot be had now, and why.
+pub(crate) async fn add(
+    api: &Api,
+    paths: &NodePaths,
+    hidden: &[PathBuf],
+    pod: &Pod,
+    mounted: &mut BTreeMap<String, PathBuf>,
+) -> Result<(), (String, OwnVolumeError)> {
+    for volume in &pod.spec.volumes {
+        let named = |error| (volume.name.clone(), error);
+        if let Some(path) = make(api, paths, pod, volume).await.map_err(named)? {
+            mounted.insert(volume.name.clone(), path);
+        }
+    }
+    for (name, path) in mounted.iter() {
+        if host_path::is_of_the_host(paths, pod, path) && !privileged_only(pod, name) {
+            let failed =
+                |source| OwnVolumeError::Io { volume: name.clone(), path: path.clone(), source };
+            host_path::refuse_own(path, hidden).map_err(failed).map_err(|e| (name.clone(), e))?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes one volume if it is of a kind that is made here; `None` for CSI volumes.
 ///
 /// # Errors
 /// It cannot be made now.
-pub async fn make(
+async fn make(
     api: &Api,
     paths: &NodePaths,
-    hidden: &[PathBuf],
     pod: &Pod,
     volume: &PodVolume,
 ) -> Result<Option<PathBuf>, OwnVolumeError> {
@@ -92,9 +119,6 @@ pub async fn make(
     if let Some(source) = &volume.host_path {
         let path = PathBuf::from(&source.path);
         host_path::check(source).map_err(maker.io(&path))?;
-        if !privileged_only(pod, &volume.name) {
-            host_path::refuse_own(&path, hidden).map_err(maker.io(&path))?;
-        }
         return Ok(Some(path));
     }
     let csi = volume.csi.is_some()

@@ -119,7 +119,7 @@ impl PodRun<'_> {
             }
             let target = PathBuf::from(&mount.mount_path);
             let read_only = mount.read_only || self.is_read_only(&mount.name);
-            let host = self.is_host_path(volume);
+            let host = host_path::is_of_the_host(self.paths, self.pod, volume);
             binds.push(Bind { source, target, read_only, device: false, host });
         }
         for device in &container.volume_devices {
@@ -157,7 +157,7 @@ impl PodRun<'_> {
         let place = self.paths.sub_path(&self.pod.metadata.uid, &spec_name, &container.name, index);
         let bound = crate::volumes::bind_sub_path(volume, part, &place).and_then(|bound| {
             let privileged = container.security_context.privileged == Some(true);
-            if self.is_host_path(volume) && !privileged {
+            if host_path::is_of_the_host(self.paths, self.pod, volume) && !privileged {
                 host_path::refuse_own(&bound, self.hidden)?;
             }
             Ok(bound)
@@ -167,15 +167,6 @@ impl PodRun<'_> {
                 "failed to prepare subPath {part:?} for container {:?}: {error}",
                 container.name
             )
-        })
-    }
-
-    /// Whether a volume is a directory of the host that somebody named: it was not made below the
-    /// pod's directory, or is a local volume that is bound there.
-    fn is_host_path(&self, volume: &Path) -> bool {
-        let below = volume.strip_prefix(self.paths.pod(&self.pod.metadata.uid));
-        below.map_or(true, |path| {
-            path.components().any(|part| part.as_os_str() == "kubernetes.io~local-volume")
         })
     }
 

@@ -243,28 +243,14 @@ impl Worker {
             PodVolumes::Ready(mounted) => mounted,
             PodVolumes::Waiting(_) => return false,
         };
-        for volume in &self.pod.spec.volumes {
-            match own_volumes::make(
-                &self.deps.api,
-                &self.deps.paths,
-                &hidden_dirs(&self.deps.hidden),
-                &self.pod,
-                volume,
-            )
-            .await
-            {
-                Ok(None) => {}
-                Ok(Some(path)) => drop(mounted.insert(volume.name.clone(), path)),
-                Err(error) => {
-                    let text = format!(
-                        "MountVolume.SetUp failed for volume \"{}\" : {error}",
-                        volume.name
-                    );
-                    self.event(EventType::Warning, "FailedMount", &text);
-                    self.waiting = Waiting::new("CreateContainerConfigError", text);
-                    return false;
-                }
-            }
+        let hidden = hidden_dirs(&self.deps.hidden);
+        let made =
+            own_volumes::add(&self.deps.api, &self.deps.paths, &hidden, &self.pod, &mut mounted);
+        if let Err((volume, error)) = made.await {
+            let text = format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}");
+            self.event(EventType::Warning, "FailedMount", &text);
+            self.waiting = Waiting::new("CreateContainerConfigError", text);
+            return false;
         }
         self.waiting = Waiting::new("ContainerCreating", "");
         self.deps.faults.at("pod.mounted");

@@ -113,7 +113,6 @@ fn prepare(
         .step(format!("enter {}", run.working_dir.display()))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     reset_signals();
-    reset_descriptors();
     drop_rights(run)?;
     find_program(run)
 }
@@ -155,18 +154,6 @@ fn reset_signals() {
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-    }
-}
-
-/// Gives the container the usual number of descriptors: the agent has raised its own, and programs
-/// that walk through all possible ones would not come to an end.
-fn reset_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    const USUAL: u64 = 1024;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current > USUAL) {
-        // Lowering one's own limit is always allowed.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(USUAL), ..limit });
     }
 }
 
