@@ -13,6 +13,7 @@ mod real_kube;
 mod run;
 mod sanity;
 mod setup;
+mod sizes;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,9 @@ cargo xtask TASK
 
   test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
   check         format, clippy with -D warnings, licences
+  quick         format, clippy and the tests of core, csi, cluster and controllers; needs no root
+  sizes [--check]
+                how large files and functions are; with --check only whether one is too large
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
   deny          licences, banned crates and sources by cargo-deny, which is built when it is missing
   cases [SPEC]  which case of the specifications has a test, and which has none yet
@@ -75,6 +79,8 @@ fn task(args: &[String]) -> Result<()> {
         "check" => check(),
         "attacks" => attacks(),
         "deny" => deny(),
+        "quick" => quick(),
+        "sizes" => sizes::task(rest),
         "cases" => cases::show(rest.first().map(String::as_str)),
         "licenses" => licenses::check(),
         "leftovers" => leftovers(rest),
@@ -154,7 +160,19 @@ fn check() -> Result<()> {
     run::cargo(&["fmt", "--all", "--check"], &[])?;
     run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     cases::check()?;
+    sizes::task(&["--check".to_owned()])?;
     licenses::check()
+}
+
+/// What needs neither root nor a minute: format, lints and the tests of the crates that hold the rules.
+fn quick() -> Result<()> {
+    const CRATES: [&str; 4] =
+        ["longshore-core", "longshore-csi", "longshore-cluster", "longshore-controllers"];
+    run::cargo(&["fmt", "--all", "--check"], &[])?;
+    let packages: Vec<&str> = CRATES.iter().flat_map(|name| ["--package", name]).collect();
+    let clippy = [&["clippy"], &packages[..], &["--all-targets", "--", "-D", "warnings"]].concat();
+    run::cargo(&clippy, &[])?;
+    run::cargo(&[&["test"], &packages[..]].concat(), &[])
 }
 
 fn leftovers(args: &[String]) -> Result<()> {
