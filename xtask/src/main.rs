@@ -198,6 +198,8 @@ fn full() -> Result<()> {
             ["test", "--package", "longshore-apiserver", "--test", test, "--", "--nocapture"];
         run::cargo(&args, &long)?;
     }
+    let bombs = ["test", "--release", "--package", "longshore-apiserver", "--test", "attack_bombs"];
+    run::cargo(&bombs, &long)?;
     for corpus in ["apiserver", "controllers"] {
         golden::task(&[corpus, "--against", "real"].map(str::to_owned))?;
     }

@@ -10,6 +10,7 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::{Map, Value};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status, start};
@@ -62,11 +63,7 @@ pub fn stream(
     chunks: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Answer {
     let frames = chunks.map(|chunk| Ok(Frame::data(chunk)));
-    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response
+    streamed(content_type, StreamBody::new(frames).boxed_unsync())
 }
 
 /// A JSON answer in pieces; what comes in one is an answer with a whole body.
@@ -78,6 +75,42 @@ pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -
     let mut response = stream("application/json", futures::stream::iter(all));
     *response.status_mut() =
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+/// The same, each piece made on a thread for work that takes long, when its `turn` comes. On a runtime
+/// with one thread there are no others to hold up.
+pub fn pieces_elsewhere<F, T>(
+    made: impl Iterator<Item = Bytes> + Send + 'static,
+    turn: impl Fn() -> F + Send + 'static,
+) -> Answer
+where
+    F: Future<Output = T> + Send,
+    T: Send + 'static,
+{
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return pieces(200, made);
+    }
+    let frames = futures::stream::unfold(Some((made, turn)), |state| async move {
+        let (mut made, turn) = state?;
+        let held = turn().await;
+        let next = tokio::task::spawn_blocking(move || {
+            let _held = held;
+            made.next().map(|piece| (piece, made))
+        });
+        match next.await {
+            Ok(next) => next.map(|(piece, made)| (Ok(Frame::data(piece)), Some((made, turn)))),
+            Err(error) => Some((Err(io::Error::other(error)), None)),
+        }
+    });
+    streamed("application/json", StreamBody::new(frames).boxed_unsync())
+}
+
+fn streamed(content_type: &'static str, body: Body) -> Answer {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
 

@@ -20,6 +20,9 @@ use super::body::{Answer, Body};
 /// Pieces of this size are handed out one by one, so that what a client does not take is not
 /// copied into the buffers of its connection.
 const PIECE_BYTES: usize = 64 << 10;
+/// After so much of one answer the others get their turn: what a socket takes at once keeps a worker
+/// for as long as its encryption takes.
+const TURN_BYTES: usize = 2 * PIECE_BYTES;
 /// What was handed out of an answer that nobody reads stays in the connection. So many are borne.
 const UNREAD_ANSWERS: usize = 16;
 
@@ -56,7 +59,8 @@ impl Patience {
 /// a patience, has run out of it.
 pub fn hold(answer: Answer, held: impl Send + 'static, patience: Option<Arc<Patience>>) -> Answer {
     answer.map(|body| {
-        let inside = Inside { body, rest: Bytes::new(), _held: Box::new(held), handed_out: None };
+        let inside =
+            Inside { body, rest: Bytes::new(), turn: 0, _held: Box::new(held), handed_out: None };
         Held { inside: Arc::new(Mutex::new(Some(inside))), patience, watchdog: None }.boxed_unsync()
     })
 }
@@ -64,6 +68,8 @@ pub fn hold(answer: Answer, held: impl Send + 'static, patience: Option<Arc<Pati
 struct Inside {
     body: Body,
     rest: Bytes,
+    /// Bytes handed out since others had their turn.
+    turn: usize,
     _held: Box<dyn Send>,
     /// When a piece was handed out; nothing has been asked for since.
     handed_out: Option<Instant>,
@@ -76,6 +82,11 @@ impl Inside {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.handed_out = None;
+        if self.turn >= TURN_BYTES {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if self.rest.is_empty() {
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
                 return Poll::Ready(None);
@@ -87,6 +98,7 @@ impl Inside {
         }
         let piece = self.rest.len().min(PIECE_BYTES);
         let piece = self.rest.split_to(piece);
+        self.turn += piece.len();
         if !self.is_end() {
             self.handed_out = Some(Instant::now());
         }
@@ -193,6 +205,28 @@ mod tests {
         tokio::time::sleep(limit * 2).await;
         assert_eq!(Arc::strong_count(&place), 1);
         assert!(piece(&mut answer).await.unwrap().is_err(), "half an answer is not a whole one");
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_lets_others_have_their_turn() {
+        let body = vec![b'x'; TURN_BYTES * 3];
+        let mut answer = hold(super::super::body::answer(200, "text/plain", body), (), None);
+        let mut waits = 0;
+        let mut bytes = 0;
+        std::future::poll_fn(|cx| match Pin::new(answer.body_mut()).poll_frame(cx) {
+            Poll::Ready(Some(frame)) => {
+                bytes += frame.unwrap().into_data().unwrap().len();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(None) => Poll::Ready(()),
+            Poll::Pending => {
+                waits += 1;
+                Poll::Pending
+            }
+        })
+        .await;
+        assert_eq!((bytes, waits), (TURN_BYTES * 3, 3));
     }
 
     #[tokio::test(start_paused = true)]

@@ -296,14 +296,25 @@ impl Call<'_> {
             true => self.inner.core.heavy.list(listed.objects.len())?,
             false => None,
         };
+        // A table is made from whole objects, which takes long when they are large.
+        let lengths = || listed.objects.iter().map(|object| object.body.len());
+        let elsewhere = !renderer.is_whole() && lengths().sum::<usize>() > heavy::LARGE;
+        let largest = lengths().max().unwrap_or_default();
         let mut pieces = renderer.list(listed);
-        Ok(body::pieces(
-            200,
-            std::iter::from_fn(move || {
-                let _until_it_is_sent = &room;
-                pieces.next()
-            }),
-        ))
+        let pieces = std::iter::from_fn(move || {
+            let _until_it_is_sent = &room;
+            pieces.next()
+        });
+        Ok(match elsewhere {
+            true => {
+                let (inner, is_master) = (Arc::clone(self.inner), self.identity.is_master());
+                body::pieces_elsewhere(pieces, move || {
+                    let inner = Arc::clone(&inner);
+                    async move { inner.core.heavy.turn(largest, is_master).await }
+                })
+            }
+            false => body::pieces(200, pieces),
+        })
     }
 
     fn watch(&self, named: bool) -> ApiResult<Answer> {

@@ -30,6 +30,8 @@ const STORE: usize = 128 << 20;
 const CEILING: u64 = STORE as u64 * 3 / 2 + (100 << 20);
 /// How much longer a bystander may wait, compared with an idle server.
 const RATIO: u32 = 50;
+/// How long a bystander may wait in a build that is shipped.
+const MOST: Duration = Duration::from_millis(250);
 /// One bomb at a time: another one's work on the same processors is not this server's doing.
 static ONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
@@ -90,6 +92,36 @@ async fn look_on(client: Client, until: tokio_util::sync::CancellationToken) -> 
     times
 }
 
+/// A bystander on a thread and a runtime of its own: what the attacker does in this process is not the
+/// server's doing either.
+struct Bystander {
+    stop: tokio_util::sync::CancellationToken,
+    thread: std::thread::JoinHandle<Vec<Duration>>,
+}
+
+impl Bystander {
+    fn start(dir: &std::path::Path) -> Self {
+        let stop = tokio_util::sync::CancellationToken::new();
+        let (until, kubeconfig) = (stop.clone(), dir.join("kubeconfig"));
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let client = Client::try_from(client_config(&kubeconfig).await).unwrap();
+                // The first request makes the connection.
+                ask(&client, "GET", BYSTANDERS, "application/json", String::new()).await;
+                look_on(client, until).await
+            })
+        });
+        Self { stop, thread }
+    }
+
+    async fn stop(self) -> Duration {
+        self.stop.cancel();
+        let times = tokio::task::spawn_blocking(|| self.thread.join().unwrap()).await.unwrap();
+        p99(times)
+    }
+}
+
 fn p99(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[(times.len() * 99 / 100).min(times.len() - 1)]
@@ -100,27 +132,22 @@ async fn set_off(name: &str, bomb: impl AsyncFnOnce(&Target)) {
     let _one = ONE.lock().await;
     let dir = tempfile::Builder::new().prefix("longshore-bombs-").tempdir().unwrap();
     let target = Target::start(dir.path()).await;
-    let stop = tokio_util::sync::CancellationToken::new();
-    let idle = tokio::spawn(look_on(target.client.clone(), stop.clone()));
+    let bystander = Bystander::start(dir.path());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    stop.cancel();
-    let idle = p99(idle.await.unwrap());
-    let stop = tokio_util::sync::CancellationToken::new();
-    let config = client_config(&dir.path().join("kubeconfig")).await;
-    let bystander = Client::try_from(config).unwrap();
-    let looking = tokio::spawn(look_on(bystander, stop.clone()));
+    let idle = bystander.stop().await;
+    let bystander = Bystander::start(dir.path());
     let began = Instant::now();
     bomb(&target).await;
     let took = began.elapsed();
-    stop.cancel();
-    let busy = p99(looking.await.unwrap());
+    let busy = bystander.stop().await;
     let peak = target.server.peak();
     report(&format!(
         "bomb {name}: took {took:.1?}, at most {} MiB, bystander's p99 {idle:.1?} idle and {busy:.1?} busy",
         peak >> 20
     ));
     assert!(peak <= CEILING, "{name}: {} MiB", peak >> 20);
-    assert!(busy <= idle * RATIO, "{name}: {idle:?} idle, {busy:?} busy");
+    let most = if cfg!(debug_assertions) { idle * RATIO } else { MOST };
+    assert!(busy <= most, "{name}: {idle:?} idle, {busy:?} busy");
     target.server.stop().await;
     let again = Target::start(dir.path()).await;
     assert_eq!(again.ask("GET", BYSTANDERS, "application/json", String::new()).await.0, 200);
