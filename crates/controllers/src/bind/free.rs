@@ -91,10 +91,18 @@ fn is_free(volume: &Volume) -> bool {
         && !volume.metadata.deleting()
 }
 
+/// New volumes have their place in the order before they are free: our own write makes them so, and
+/// a claim may come between that write and the watch that shows it. They are passed over until then.
+fn may_be_free_next(volume: &Volume) -> bool {
+    volume.spec.claim_ref.is_none()
+        && matches!(volume.status.phase.as_str(), "" | "Pending" | "Available")
+        && !volume.metadata.deleting()
+}
+
 impl Inner {
     fn put(&mut self, volume: &Volume) {
         self.remove(&volume.metadata.name);
-        if !is_free(volume) {
+        if !may_be_free_next(volume) {
             return;
         }
         let group = Group {
@@ -180,6 +188,26 @@ mod tests {
         assert_eq!(find(&volumes, &claim("1Gi", fast)), ["fast"]);
         let labelled = json!({"selector": {"matchLabels": {"a": "b"}}});
         assert_eq!(find(&volumes, &claim("1Gi", labelled)), [""; 0]);
+    }
+
+    #[test]
+    fn a_volume_that_our_own_write_freed_is_found_before_the_watch_shows_it() {
+        let free = FreeVolumes::default();
+        let mut new = Volume::clone(&volume("small", "2Gi", json!({})));
+        new.status.phase = String::new();
+        free.inner.lock().put(&new);
+        free.inner.lock().put(&volume("large", "5Gi", json!({})));
+        let names = |freed: bool| -> Vec<String> {
+            let get = |key: &ObjectKey| match key.name.as_str() {
+                "small" if freed => Some(volume("small", "2Gi", json!({}))),
+                "small" => Some(Arc::new(new.clone())),
+                _ => Some(volume("large", "5Gi", json!({}))),
+            };
+            let found = free.best(&claim("1Gi", json!({})), get, |_| true);
+            found.iter().map(|volume| volume.metadata.name.clone()).collect()
+        };
+        assert_eq!(names(false), ["large"], "it has no phase yet");
+        assert_eq!(names(true), ["small"], "its phase is written, the watch is late");
     }
 
     #[test]
