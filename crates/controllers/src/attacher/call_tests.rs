@@ -38,7 +38,7 @@ async fn request<const N: usize>(
 ) -> Result<ControllerPublishVolumeRequest, String> {
     let (process, driver) = (bench.process(), driver());
     let sidecar = by_hand(&process, &driver, config, capabilities);
-    sidecar.synced().await;
+    process.caches.synced().await;
     let va = bench.get::<VolumeAttachment>(&ObjectKey::cluster("va1")).await.expect("there");
     let volume = sidecar.volume_of(&va).await.map_err(|error| error.to_string())?;
     let attached = describe(&va, volume).map_err(|error| error.to_string())?;
@@ -133,6 +133,12 @@ async fn secrets_are_read_anew_for_each_call() {
     assert_eq!(sent().await, text("me"));
     bench.merge::<Secret>(&key, json!({"data": {"user": "eW91"}})).await;
     assert_eq!(sent().await, text("you"));
+    bench.merge::<Secret>(&key, json!({"data": {"user": "/v8="}})).await;
+    let refused = request(&bench, Config::default(), []).await.expect_err("not UTF-8");
+    assert_eq!(
+        refused,
+        "failed to load secret \"default/keys\": the value of \"user\" is not text"
+    );
     let bench = with_volume(json!({}), json!({})).await;
     let none = request(&bench, Config::default(), []).await.expect("built").secrets;
     assert_eq!(none, BTreeMap::new());

@@ -1,10 +1,10 @@
 //! Why an attachment could not be brought where it should be.
 
-use longshore_cluster::ApiError;
+use longshore_cluster::{ApiError, secrets::SecretError};
 use longshore_core::{attach::sidecar::SourceError, provision::migration::TranslationError};
 use longshore_csi::{CsiError, access_mode::AccessModeError};
 
-/// A failed turn. The text of all but the last two variants ends up in the attachment's status.
+/// A failed pass. The text of all but the last two variants ends up in the attachment's status.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncError {
     #[error(transparent)]
@@ -25,8 +25,8 @@ pub(super) enum SyncError {
     NoCsiNode(String),
     #[error("CSINode {node} does not contain driver {driver}")]
     NoDriver { node: String, driver: String },
-    #[error("failed to load secret \"{secret}\": {why}")]
-    Secret { secret: String, why: String },
+    #[error("failed to load secret \"{secret}\": {source}")]
+    Secret { secret: String, source: SecretError },
     #[error("could not save VolumeAttachment: {0}")]
     SaveAttachment(#[source] ApiError),
     #[error(transparent)]

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use longshore_cluster::secrets::read_secret;
 use longshore_core::{
     attach::sidecar::{Source, source},
     model::{
         ObjectKey,
         keys::annotations,
-        kinds::{CsiSource, Secret, Volume, VolumeAttachment, VolumeSpec},
+        kinds::{CsiSource, Volume, VolumeAttachment, VolumeSpec},
     },
     provision::migration::{plugin_of, volume_to_csi},
 };
@@ -133,20 +133,8 @@ impl Sidecar {
             return Ok(BTreeMap::new());
         };
         let key = ObjectKey::new(&reference.namespace, &reference.name);
-        let failed = |why: String| SyncError::Secret { secret: key.to_string(), why };
-        let secret =
-            self.api.get::<Secret>(&key).await.map_err(|error| failed(error.to_string()))?;
-        let secret =
-            secret.ok_or_else(|| failed(format!("secrets \"{}\" not found", reference.name)))?;
-        let mut values = BTreeMap::new();
-        for (name, value) in secret.data {
-            // The value itself must not get into the message.
-            let bytes = STANDARD
-                .decode(value)
-                .map_err(|_| failed(format!("the value of {name:?} is not base64")))?;
-            values.insert(name, String::from_utf8_lossy(&bytes).into_owned());
-        }
-        Ok(values)
+        let read = read_secret(&self.api, &key).await;
+        read.map_err(|source| SyncError::Secret { secret: key.to_string(), source })
     }
 
     /// The driver's id of a node, as the node's agent registered it.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use base64::Engine;
+use longshore_cluster::secrets::read_secret;
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{CsiDriver, Pod, Secret, SecretRef};
+use longshore_core::model::kinds::{CsiDriver, Pod, SecretRef};
 use longshore_core::stage::access::csi_access;
 use longshore_core::stage::fsgroup::{Policy, View, group_to_apply};
 use longshore_core::stage::selinux::mount_flag;
@@ -40,29 +40,12 @@ impl VolumeManager {
         namespace: Option<&str>,
     ) -> Result<BTreeMap<String, String>, OpError> {
         let Some(reference) = reference else { return Ok(BTreeMap::new()) };
-        let transient = |text: String| OpError::new(step, Failure::Transient, text);
         let key = ObjectKey::new(namespace.unwrap_or(&reference.namespace), &reference.name);
-        let secret = self
-            .deps
-            .api
-            .get::<Secret>(&key)
-            .await
-            .map_err(|error| transient(error.to_string()))?;
-        let secret = secret.ok_or_else(|| transient(format!("secret {key} not found")))?;
-        decode(&secret.data)
-            .map_err(|name| transient(format!("secret {key}: value of {name} is not text")))
-    }
-}
-
-/// Decoded values; on failure the key whose value is not base64 of text.
-fn decode(data: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
-    data.iter()
-        .map(|(key, value)| {
-            let bytes =
-                base64::engine::general_purpose::STANDARD.decode(value).map_err(|_| key.clone())?;
-            String::from_utf8(bytes).map(|value| (key.clone(), value)).map_err(|_| key.clone())
+        let read = read_secret(&self.deps.api, &key).await;
+        read.map_err(|error| {
+            OpError::new(step, Failure::Transient, format_args!("secret {key}: {error}"))
         })
-        .collect()
+    }
 }
 
 impl Mounting {
