@@ -13,6 +13,7 @@ mod bucket;
 pub mod cache;
 pub mod clock;
 pub mod config;
+pub mod controller;
 mod crowd;
 pub mod election;
 pub mod error;
@@ -21,14 +22,16 @@ mod lean;
 pub mod limit;
 mod lines;
 pub mod queue;
+pub mod secrets;
 pub mod shutdown;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
 
 pub use api::{Api, DeleteParams, ListParams, Patch};
-pub use cache::{Cache, Change, Scope, SharedCaches};
+pub use cache::{Cache, Cacheable, Change, Scope, SharedCaches, Subscription};
 pub use config::{ClientConfig, ConfigError};
+pub use controller::{Context, Loop, Reconciler, Sources, Subject};
 pub use error::{ApiError, Target};
 pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};

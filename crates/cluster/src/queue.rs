@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use longshore_core::backoff::Backoff;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use crate::bucket::TokenBucket;
 use crate::telemetry::{Metrics, QueueMetrics, QueueStats};
@@ -45,10 +47,8 @@ impl Outcome {
 /// Backoff and limits of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {
-    /// Delay after the first failure; it doubles with each further one.
-    pub base: Duration,
-    /// The delay never grows beyond this.
-    pub cap: Duration,
+    /// The delay of a key that failed.
+    pub backoff: Backoff,
     /// Limits retries of all keys together: (per second, burst).
     pub bucket: Option<(f64, u32)>,
     /// Where the queue reports; `None` keeps it quiet.
@@ -59,8 +59,7 @@ impl Default for QueueOptions {
     /// The sidecars' defaults: 1 s doubling up to 5 min.
     fn default() -> Self {
         Self {
-            base: Duration::from_secs(1),
-            cap: Duration::from_secs(300),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(300)),
             bucket: None,
             metrics: None,
         }
@@ -68,10 +67,10 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// Backoff from `base` up to `cap`, no bucket, no metrics.
+    /// Backoff from `first` up to `longest`, no bucket, no metrics.
     #[must_use]
-    pub fn backoff(base: Duration, cap: Duration) -> Self {
-        Self { base, cap, ..Self::default() }
+    pub fn backoff(first: Duration, longest: Duration) -> Self {
+        Self { backoff: Backoff::new(first, longest), ..Self::default() }
     }
 
     /// The in-tree controllers' defaults: 5 ms doubling up to 1000 s, 10 retries a second with
@@ -92,14 +91,6 @@ impl QueueOptions {
     }
 }
 
-/// The delay after `failures` earlier failures: `base` × 2^failures, at most `cap`.
-#[must_use]
-pub fn backoff(base: Duration, cap: Duration, failures: u32) -> Duration {
-    let factor = 2f64.powi(i32::try_from(failures).unwrap_or(i32::MAX).min(1000));
-    let nanos = base.as_secs_f64() * factor;
-    if nanos >= cap.as_secs_f64() { cap } else { Duration::from_secs_f64(nanos) }
-}
-
 /// What a key of a queue must be able to do.
 pub trait QueueKey: Clone + Eq + Hash + Debug + Send + Sync + 'static {}
 impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> QueueKey for K {}
@@ -117,8 +108,7 @@ impl<K> Clone for WorkQueue<K> {
 
 struct Inner<K> {
     name: String,
-    base: Duration,
-    cap: Duration,
+    backoff: Backoff,
     state: Mutex<State<K>>,
     /// Told whenever a key becomes ready, an earlier deadline appears, or the queue closes.
     wake: Notify,
@@ -158,8 +148,7 @@ impl<K: QueueKey> WorkQueue<K> {
         };
         let inner = Arc::new(Inner {
             name: name.to_owned(),
-            base: options.base,
-            cap: options.cap,
+            backoff: options.backoff,
             state: Mutex::new(state),
             wake: Notify::new(),
             metrics: options.metrics.as_ref().map(|m| m.queue(name)),
@@ -204,7 +193,7 @@ impl<K: QueueKey> WorkQueue<K> {
         let delay = {
             let mut state = self.inner.state.lock();
             let failures = state.failures.entry(key.clone()).or_default();
-            let delay = backoff(self.inner.base, self.inner.cap, *failures);
+            let delay = self.inner.backoff.after(*failures);
             *failures = failures.saturating_add(1);
             let bucket = state.bucket.as_mut().map_or(Duration::ZERO, TokenBucket::reserve);
             delay.max(bucket)
@@ -297,49 +286,61 @@ impl<K: QueueKey> WorkQueue<K> {
         }
     }
 
-    /// Works with `workers` tasks until the queue is closed by [`Self::shut_down`]. A panic in
-    /// `work` is logged and counts as a failure of that key alone. Dropping this future aborts
-    /// the workers.
-    pub async fn run<F, Fut>(&self, workers: usize, work: F)
-    where
-        F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Outcome> + Send + 'static,
-    {
-        let work = Arc::new(work);
-        let mut tasks = JoinSet::new();
-        for _ in 0..workers.max(1) {
-            let queue = self.clone();
-            let work = work.clone();
-            tasks.spawn(async move {
-                while let Some(turn) = queue.next().await {
-                    let key = turn.key().clone();
-                    let work = work.clone();
-                    let call = AssertUnwindSafe(async move { work(key).await });
-                    let outcome = match call.catch_unwind().await {
-                        Ok(outcome) => outcome,
-                        Err(panic) => Outcome::retry(format!("panic: {}", panic_text(&*panic))),
-                    };
-                    turn.finish(outcome);
-                }
-            });
-        }
-        while tasks.join_next().await.is_some() {}
-    }
-
-    /// Like [`Self::run`], and closes the queue when `shutdown` is cancelled; turns under way
-    /// are finished.
+    /// Works with `workers` tasks until the queue is closed by [`Self::shut_down`] or `shutdown` is
+    /// cancelled; turns in flight are finished then. Dropping this future aborts the workers.
     pub async fn run_until<F, Fut>(&self, workers: usize, shutdown: &CancellationToken, work: F)
     where
         F: Fn(K) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Outcome> + Send + 'static,
     {
-        let run = self.run(workers, work);
-        tokio::pin!(run);
+        let name = self.inner.name.clone();
+        let span_of =
+            move |key: &K, attempt: u32| tracing::info_span!("pass", r#loop = name, ?key, attempt);
+        self.run_until_in(workers, shutdown, span_of, work).await;
+    }
+
+    /// Like [`Self::run_until`], each turn inside the span that `span_of` makes of its key and the
+    /// number of its attempt, counted from one.
+    pub async fn run_until_in<S, F, Fut>(
+        &self,
+        workers: usize,
+        shutdown: &CancellationToken,
+        span_of: S,
+        work: F,
+    ) where
+        S: Fn(&K, u32) -> Span + Send + Sync + 'static,
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send + 'static,
+    {
+        let (work, span_of) = (Arc::new(work), Arc::new(span_of));
+        let mut tasks = JoinSet::new();
+        for _ in 0..workers.max(1) {
+            tasks.spawn(self.clone().work(work.clone(), span_of.clone()));
+        }
         tokio::select! {
-            () = &mut run => return,
+            () = join(&mut tasks) => return,
             () = shutdown.cancelled() => self.shut_down(),
         }
-        run.await;
+        join(&mut tasks).await;
+    }
+
+    /// One worker. A panic in `work` is logged and counts as a failure of that key alone.
+    async fn work<S, F, Fut>(self, work: Arc<F>, span_of: Arc<S>)
+    where
+        S: Fn(&K, u32) -> Span,
+        F: Fn(K) -> Fut,
+        Fut: Future<Output = Outcome>,
+    {
+        while let Some(turn) = self.next().await {
+            let key = turn.key().clone();
+            let span = span_of(&key, self.requeues(&key).saturating_add(1));
+            let call = AssertUnwindSafe(async { work(key).await }).catch_unwind();
+            let outcome = call
+                .instrument(span.clone())
+                .await
+                .unwrap_or_else(|panic| Outcome::retry(format!("panic: {}", panic_text(&*panic))));
+            span.in_scope(|| turn.finish(outcome));
+        }
     }
 
     fn done(&self, key: &K) {
@@ -466,7 +467,7 @@ impl<K: QueueKey> Turn<K> {
                 let failures = queue.requeues(&key) + 1;
                 let delay = queue.add_rate_limited(key.clone());
                 let name = &queue.inner.name;
-                tracing::warn!(queue = %name, ?key, failures, retry_in = ?delay, %error, "work failed");
+                tracing::warn!(queue = %name, failures, retry_in = ?delay, %error, "work failed");
             }
             Outcome::After(delay) => {
                 queue.forget(&key);
@@ -485,6 +486,10 @@ impl<K: QueueKey> Drop for Turn<K> {
             self.queue.done(&key);
         }
     }
+}
+
+async fn join(tasks: &mut JoinSet<()>) {
+    while tasks.join_next().await.is_some() {}
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

@@ -6,17 +6,6 @@ fn queue(name: &str) -> WorkQueue<String> {
     WorkQueue::new(name, QueueOptions::backoff(Duration::from_secs(1), Duration::from_secs(300)))
 }
 
-#[test]
-fn backoff_is_base_times_two_to_the_failures() {
-    let s = Duration::from_secs;
-    for (failures, want) in
-        [(0, s(1)), (1, s(2)), (2, s(4)), (8, s(256)), (9, s(300)), (5000, s(300))]
-    {
-        assert_eq!(backoff(s(1), s(300), failures), want, "after {failures} failures");
-    }
-    assert_eq!(backoff(Duration::from_millis(5), s(1000), 3), Duration::from_millis(40));
-}
-
 /// 10,000 adds of one key, the key itself slow and added again all the time: the other key's turn
 /// comes right after the one under way.
 #[tokio::test(start_paused = true)]
@@ -29,7 +18,8 @@ async fn ten_thousand_items_of_one_key_do_not_delay_another() {
     assert_eq!(queue.depth(), 2, "equal keys share one place");
     let order = Arc::new(Mutex::new(Vec::new()));
     let (seen, again) = (order.clone(), queue.clone());
-    let run = queue.run(1, move |key: String| {
+    let never = CancellationToken::new();
+    let run = queue.run_until(1, &never, move |key: String| {
         let (seen, again) = (seen.clone(), again.clone());
         async move {
             seen.lock().push(key.clone());
@@ -58,7 +48,8 @@ async fn one_key_is_never_worked_on_twice_at_once() {
     );
     queue.add("a".to_owned());
     let (q, m, t) = (queue.clone(), most.clone(), turns.clone());
-    let run = queue.run(8, move |key: String| {
+    let never = CancellationToken::new();
+    let run = queue.run_until(8, &never, move |key: String| {
         let (now, most, turns, queue) = (now.clone(), m.clone(), t.clone(), q.clone());
         async move {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -83,7 +74,7 @@ async fn a_panic_is_a_failure_of_that_key_alone() {
     let counted = attempts.clone();
     let started = Instant::now();
     queue
-        .run(2, move |_key: String| {
+        .run_until(2, &CancellationToken::new(), move |_key: String| {
             let (queue, attempts) = (q.clone(), counted.clone());
             async move {
                 if attempts.fetch_add(1, Ordering::SeqCst) < 2 {
@@ -136,7 +127,7 @@ async fn a_dropped_turn_gives_its_key_back() {
     queue.add("a".to_owned());
     let worker = queue.clone();
     let task = tokio::spawn(async move {
-        worker.run(1, |_| std::future::pending::<Outcome>()).await;
+        worker.run_until(1, &CancellationToken::new(), |_| std::future::pending::<Outcome>()).await;
     });
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(queue.depth(), 0);

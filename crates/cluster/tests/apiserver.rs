@@ -160,7 +160,7 @@ async fn a_cache_and_its_subscribers_follow_the_server() {
     cache.index("value", |m| m.data.get("k").cloned().into_iter().collect());
     let picture = Arc::new(Mutex::new(std::collections::BTreeMap::new()));
     let painted = picture.clone();
-    cache.subscribe(move |change| {
+    let _kept = cache.subscribe(move |change| {
         let mut picture = painted.lock();
         match change {
             Change::Applied { new, .. } => {
@@ -289,7 +289,7 @@ async fn a_loop_works_every_object() {
     let (cache, _task) = Cache::<ConfigMap>::start(&limit, Scope::namespace("default"), &stop);
     let queue = WorkQueue::new("maps", QueueOptions::default());
     let keys = queue.clone();
-    cache.subscribe(move |change| keys.add(change.object().key()));
+    let _kept = cache.subscribe(move |change| keys.add(change.object().key()));
     let failures = Arc::new(AtomicUsize::new(0));
     let (seen, writer, failed) = (cache.clone(), limit.clone(), failures.clone());
     let (work, until) = (queue.clone(), stop.clone());

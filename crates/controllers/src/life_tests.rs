@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use longshore_cluster::{ListParams, Metrics};
+use longshore_cluster::ListParams;
 use longshore_core::{
     attach::UniqueName,
     model::{
@@ -21,55 +21,27 @@ use crate::{
 /// One process with every loop in it.
 fn start(bench: &Bench, driver: &Driver) -> Process {
     let mut process = bench.process();
-    let (api, caches) = (process.api.clone(), process.caches.clone());
-    let (shutdown, metrics) = (process.shutdown.clone(), Metrics::new());
-    let binder = bind::Binder::new(
-        bind::Parts::shared(&api, &caches, bench.recorder("binder"), metrics.clone()),
-        bind::Config::default(),
-    );
+    let (context, shutdown) = (process.context.clone(), process.shutdown.clone());
+    let binder = bind::Binder::new(&context, bind::Config::default(), None);
     process.spawn(binder.run(shutdown.clone()));
     let parts = provision::Parts::shared(
-        &api,
+        &context.api,
         driver.client(),
-        &caches,
-        bench.recorder("provisioner"),
-        ProvisionMetrics::register(&metrics),
-        metrics.clone(),
+        &context.caches,
+        context.recorder("provisioner"),
+        ProvisionMetrics::register(&context.metrics),
+        context.metrics.clone(),
     );
     process.spawn(provision::run(provision::Config::default(), parts, shutdown.clone()));
-    let scheduler = schedule::Scheduler {
-        api: api.clone(),
-        caches: schedule::Caches::shared(&caches),
-        recorder: bench.recorder(schedule::COMPONENT),
-        metrics: Some(metrics.clone()),
-        config: schedule::Config::default(),
-    };
+    let scheduler = schedule::Scheduler::new(&context, schedule::Config::default());
     process.spawn(scheduler.run(shutdown.clone()));
-    let attach_detach = attach::AttachDetach {
-        api: api.clone(),
-        caches: attach::Caches::shared(&caches),
-        recorder: bench.recorder(attach::COMPONENT),
-        metrics: Some(metrics.clone()),
-        config: attach::Config::default(),
-    };
+    let attach_detach = attach::AttachDetach::new(&context, attach::Config::default());
     process.spawn(attach_detach.run(shutdown.clone()));
-    let attacher = attacher::Attacher {
-        api: api.clone(),
-        driver: driver.client(),
-        caches: attacher::Caches::shared(&caches),
-        metrics: Some(metrics.clone()),
-        config: attacher::Config::default(),
-    };
+    let config = attacher::Config::default();
+    let attacher = attacher::Attacher::new(&context, driver.client(), config);
     process.spawn(attacher.run_patiently(shutdown.clone()));
-    let claims = protect::ClaimProtection {
-        api: api.clone(),
-        caches: protect::ClaimProtectionCaches::shared(&caches),
-        metrics: Some(metrics.clone()),
-        unused_condition: true,
-    };
-    process.spawn(claims.run(shutdown.clone()));
-    let volumes = protect::VolumeProtection { api, volumes: caches.of(), metrics: Some(metrics) };
-    process.spawn(volumes.run(shutdown));
+    process.spawn(protect::ClaimProtection::new(&context, true).run(shutdown.clone()));
+    process.spawn(protect::VolumeProtection::new(&context).run(shutdown));
     process
 }
 

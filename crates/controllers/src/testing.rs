@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use kube::client::Body;
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::{
-    Api, Cache, DeleteParams, ListParams, Patch, Recorder, Scope, SharedCaches,
+    Api, Cache, Cacheable, Context, DeleteParams, ListParams, Metrics, Patch, Scope, SharedCaches,
 };
 use longshore_core::model::{
     HasMeta, Kind, ObjectKey,
@@ -58,22 +58,18 @@ impl Bench {
     /// A process that reaches the API in a way of its own.
     pub(crate) fn process_with(&self, api: Api) -> Process {
         let shutdown = CancellationToken::new();
-        Process { caches: SharedCaches::new(&api, &shutdown), api, shutdown, tasks: JoinSet::new() }
+        let context = Context::new(api.clone(), Metrics::new(), &shutdown);
+        let caches = context.caches.clone();
+        Process { caches, api, context, shutdown, tasks: JoinSet::new() }
     }
 
     /// A cache that never shows anything: it watches a namespace where there is nothing.
-    pub(crate) fn blind<T>(&self) -> Cache<T>
-    where
-        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-    {
+    pub(crate) fn blind<T: Cacheable>(&self) -> Cache<T> {
         Cache::start(&self.api, Scope::namespace("elsewhere"), &self.shutdown).0
     }
 
     /// A cache that shows for ever what is there now, and our own writes.
-    pub(crate) async fn frozen<T>(&self) -> Cache<T>
-    where
-        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-    {
+    pub(crate) async fn frozen<T: Cacheable>(&self) -> Cache<T> {
         let stop = CancellationToken::new();
         let (cache, task) = Cache::start(&self.api, Scope::all(), &stop);
         cache.synced().await;
@@ -83,10 +79,7 @@ impl Bench {
     }
 
     /// A cache whose watch shows nothing new while the guard is held.
-    pub(crate) async fn late<T>(&self) -> (Cache<T>, OwnedRwLockWriteGuard<()>)
-    where
-        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-    {
+    pub(crate) async fn late<T: Cacheable>(&self) -> (Cache<T>, OwnedRwLockWriteGuard<()>) {
         let gate = Arc::new(RwLock::new(()));
         let (client, passed) = (self.api.client().clone(), gate.clone());
         let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -109,10 +102,6 @@ impl Bench {
         let cache = Cache::start(&api, Scope::all(), &self.shutdown).0;
         cache.synced().await;
         (cache, gate.write_owned().await)
-    }
-
-    pub(crate) fn recorder(&self, component: &str) -> Recorder {
-        Recorder::start(&self.api, component, "", &self.shutdown).0
     }
 
     pub(crate) async fn create<T: Kind>(&self, object: Value) -> Value {
@@ -263,6 +252,7 @@ impl Bench {
 pub(crate) struct Process {
     pub(crate) api: Api,
     pub(crate) caches: SharedCaches,
+    pub(crate) context: Context,
     pub(crate) shutdown: CancellationToken,
     tasks: JoinSet<()>,
 }

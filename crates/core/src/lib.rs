@@ -8,6 +8,7 @@
 //! What is absent on purpose: anything that could make the same view give two answers.
 
 pub mod attach;
+pub mod backoff;
 pub mod bind;
 pub mod claim;
 pub mod expand;

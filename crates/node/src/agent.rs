@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope};
+use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope, Subscription};
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::{Notify, watch};
@@ -276,6 +276,8 @@ struct Running {
     inner: CancellationToken,
     /// The first look at all pods is still going on.
     first_pass: bool,
+    /// Wakes this for changes of pods.
+    notified: Option<Subscription>,
 }
 
 /// What registration and volumes have in common.
@@ -354,6 +356,7 @@ impl Running {
             loops: JoinSet::new(),
             inner: inner.clone(),
             first_pass: true,
+            notified: None,
         };
         running.resume();
         if let Some(Ok(cgroups)) = &running.deps.cgroups {
@@ -366,7 +369,7 @@ impl Running {
     /// Picks up what an earlier life left, then lets the volume loop go.
     fn resume(&mut self) {
         let wake = self.wake.clone();
-        self.pods.subscribe(move |_| wake.notify_one());
+        self.notified = Some(self.pods.subscribe(move |_| wake.notify_one()));
         let found = self.volumes.reconstruct();
         let faults = &self.deps.faults;
         faults.at("start.reconstructed");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, Cache, Change, EventType, Metrics, QueueOptions, Recorder, Scope, WorkQueue,
+    Api, Cache, Change, EventType, Metrics, QueueOptions, Recorder, Scope, Subscription, WorkQueue,
 };
 use longshore_core::model::{
     HasMeta, ObjectKey, ObjectRef,
@@ -124,7 +124,7 @@ impl<P: Provisioner> ProvisionController<P> {
         if shutdown.run_until_cancelled(inner.parts.synced()).await.is_none() {
             return;
         }
-        subscribe(&inner);
+        let _subscriptions = subscribe(&inner);
         let (claims, volumes, savers) = (inner.clone(), inner.clone(), inner.clone());
         let threads = inner.config.threads;
         tokio::join!(
@@ -170,15 +170,15 @@ impl<P> Drop for Closing<P> {
     }
 }
 
-fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) {
+fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) -> [Subscription; 3] {
     let queue = inner.claims.clone();
-    inner.parts.claims.subscribe(move |change| {
+    let claims = inner.parts.claims.subscribe(move |change| {
         if let Change::Applied { new, .. } = change {
             queue.add(new.metadata.uid.clone());
         }
     });
     let (queue, weak) = (inner.volumes.clone(), Arc::downgrade(inner));
-    inner.parts.volumes.subscribe(move |change| match change {
+    let volumes = inner.parts.volumes.subscribe(move |change| match change {
         Change::Applied { new, .. } => queue.add(new.metadata.name.clone()),
         Change::Deleted { old } => {
             queue.forget(&old.metadata.name);
@@ -189,7 +189,7 @@ fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) {
     });
     // A class made anew may answer claims that were infeasible, and claims that wait for it.
     let (queue, weak) = (inner.claims.clone(), Arc::downgrade(inner));
-    inner.parts.classes.subscribe(move |change| {
+    let classes = inner.parts.classes.subscribe(move |change| {
         let Some(inner) = weak.upgrade() else { return };
         let new_uid = match change {
             Change::Applied { old, new } => {
@@ -201,6 +201,7 @@ fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) {
             inner.memory.resting().into_iter().for_each(|uid| queue.add(uid));
         }
     });
+    [claims, volumes, classes]
 }
 
 /// Looks at everything again now and then, for what no event tells about.

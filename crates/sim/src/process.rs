@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longshore_apiserver::http::Service;
 use longshore_cluster::limit::{Limit, limited};
-use longshore_cluster::{Api, Metrics, Recorder, SharedCaches};
+use longshore_cluster::{Api, Context, Metrics};
 use longshore_controllers::{attach, attacher, bind, protect, provision, schedule};
 use longshore_csi::Client;
 use longshore_csi::fake::Driver;
@@ -90,9 +90,7 @@ impl Drop for Process {
 
 /// What all controllers share.
 struct Shared {
-    api: Api,
-    caches: SharedCaches,
-    metrics: Metrics,
+    context: Context,
     csi: Client,
     stop: CancellationToken,
 }
@@ -105,10 +103,8 @@ impl Process {
         let client = wire::api_client(outside, life, &heart);
         let api = Api::new(limited(client, Limit::Adaptive, None));
         let shared = Shared {
-            caches: SharedCaches::new(&api, &stop),
-            metrics: Metrics::new(),
             csi: outside.driver.on_node(&wire::caller(life), Default::default()).client(),
-            api,
+            context: Context::new(api, Metrics::new(), &stop),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -141,52 +137,33 @@ impl Process {
 }
 
 impl Shared {
-    fn recorder(&self, component: &str) -> Recorder {
-        Recorder::start(&self.api, component, "", &self.stop).0
-    }
-
     fn start_binder(&self, tasks: &mut JoinSet<()>, config: bind::Config) {
-        let recorder = self.recorder("persistentvolume-controller");
-        let parts = bind::Parts::shared(&self.api, &self.caches, recorder, self.metrics.clone());
-        tasks.spawn(bind::Binder::new(parts, config).run(self.stop.clone()));
+        tasks.spawn(bind::Binder::new(&self.context, config, None).run(self.stop.clone()));
     }
 
     fn start_provisioner(&self, tasks: &mut JoinSet<()>, config: provision::Config) {
         let parts = provision::Parts::shared(
-            &self.api,
+            &self.context.api,
             self.csi.clone(),
-            &self.caches,
-            self.recorder(crate::DRIVER),
-            ProvisionMetrics::register(&self.metrics),
-            self.metrics.clone(),
+            &self.context.caches,
+            self.context.recorder(crate::DRIVER),
+            ProvisionMetrics::register(&self.context.metrics),
+            self.context.metrics.clone(),
         );
         tasks.spawn(provision::run(config, parts, self.stop.clone()));
     }
 
     fn start_attach_detach(&self, tasks: &mut JoinSet<()>, config: attach::Config) {
-        let controller = attach::AttachDetach {
-            api: self.api.clone(),
-            caches: attach::Caches::shared(&self.caches),
-            recorder: self.recorder(attach::COMPONENT),
-            metrics: Some(self.metrics.clone()),
-            config,
-        };
+        let controller = attach::AttachDetach::new(&self.context, config);
         tasks.spawn(controller.run(self.stop.clone()));
     }
 
     fn start_attacher(&self, tasks: &mut JoinSet<()>, config: attacher::Config) {
-        let (api, driver, stop) = (self.api.clone(), self.csi.clone(), self.stop.clone());
-        let caches = attacher::Caches::shared(&self.caches);
+        let (context, driver, stop) = (self.context.clone(), self.csi.clone(), self.stop.clone());
         tasks.spawn(async move {
             // A sidecar that cannot ask its driver exits and is started again.
             loop {
-                let attacher = attacher::Attacher {
-                    api: api.clone(),
-                    driver: driver.clone(),
-                    caches: caches.clone(),
-                    metrics: None,
-                    config: config.clone(),
-                };
+                let attacher = attacher::Attacher::new(&context, driver.clone(), config.clone());
                 if attacher.run(stop.clone()).await.is_ok() {
                     return;
                 }
@@ -196,29 +173,13 @@ impl Shared {
     }
 
     fn start_scheduler(&self, tasks: &mut JoinSet<()>) {
-        let scheduler = schedule::Scheduler {
-            api: self.api.clone(),
-            caches: schedule::Caches::shared(&self.caches),
-            recorder: self.recorder(schedule::COMPONENT),
-            metrics: Some(self.metrics.clone()),
-            config: schedule::Config::default(),
-        };
+        let scheduler = schedule::Scheduler::new(&self.context, schedule::Config::default());
         tasks.spawn(scheduler.run(self.stop.clone()));
     }
 
     fn start_protection(&self, tasks: &mut JoinSet<()>) {
-        let claims = protect::ClaimProtection {
-            api: self.api.clone(),
-            caches: protect::ClaimProtectionCaches::shared(&self.caches),
-            metrics: None,
-            unused_condition: true,
-        };
+        let claims = protect::ClaimProtection::new(&self.context, true);
         tasks.spawn(claims.run(self.stop.clone()));
-        let volumes = protect::VolumeProtection {
-            api: self.api.clone(),
-            volumes: self.caches.of(),
-            metrics: None,
-        };
-        tasks.spawn(volumes.run(self.stop.clone()));
+        tasks.spawn(protect::VolumeProtection::new(&self.context).run(self.stop.clone()));
     }
 }

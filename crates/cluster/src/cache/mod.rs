@@ -8,9 +8,9 @@ mod recent;
 mod reflect;
 mod shared;
 mod store;
+mod subscribe;
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,12 @@ use crate::api::{Api, ListParams, key_of};
 use recent::Recent;
 pub use shared::SharedCaches;
 use store::Store;
+use subscribe::Subscribers;
+pub use subscribe::Subscription;
+
+/// A kind that a [`Cache`] can hold.
+pub trait Cacheable: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static {}
+impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cacheable for T {}
 
 /// What a cache holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -113,8 +119,6 @@ impl<T: HasMeta> fmt::Debug for Change<T> {
     }
 }
 
-type Subscriber<T> = Box<dyn FnMut(&Change<T>) + Send>;
-
 /// The objects of one kind. Cheap to clone; all clones are the same cache.
 pub struct Cache<T> {
     inner: Arc<Inner<T>>,
@@ -131,12 +135,12 @@ struct Inner<T> {
     store: RwLock<Store<T>>,
     /// Held while the watch changes the store and tells about it, so that every subscriber sees
     /// the same order. Taken before `store`, never after.
-    subscribers: Mutex<Vec<Subscriber<T>>>,
+    subscribers: Arc<Mutex<Subscribers<T>>>,
     synced: watch::Sender<bool>,
     recent: Mutex<Recent>,
 }
 
-impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
+impl<T: Cacheable> Cache<T> {
     /// Starts a cache and the task that keeps it. The task ends when `shutdown` is cancelled.
     #[must_use]
     pub fn start(api: &Api, scope: Scope, shutdown: &CancellationToken) -> (Self, JoinHandle<()>) {
@@ -150,7 +154,7 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         let inner = Inner {
             scope,
             store: RwLock::new(Store::new()),
-            subscribers: Mutex::new(Vec::new()),
+            subscribers: Arc::default(),
             synced: watch::Sender::new(false),
             recent: Mutex::default(),
         };
@@ -224,13 +228,25 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
     }
 
     /// Calls `subscriber` for every object there is and for every later change, in order, after
-    /// the store holds it. It must be quick (put keys into queues) and must not subscribe.
-    pub fn subscribe(&self, mut subscriber: impl FnMut(&Change<T>) + Send + 'static) {
+    /// the store holds it, until the guard is dropped. It must be quick (put keys into queues) and
+    /// must not subscribe.
+    pub fn subscribe(
+        &self,
+        mut subscriber: impl FnMut(&Change<T>) + Send + 'static,
+    ) -> Subscription {
         let mut subscribers = self.inner.subscribers.lock();
         for object in self.list() {
             subscriber(&Change::Applied { old: None, new: object });
         }
-        subscribers.push(Box::new(subscriber));
+        let alive = subscribers.add(Box::new(subscriber));
+        drop(subscribers);
+        Subscription::new(&self.inner.subscribers, alive)
+    }
+
+    /// How many subscribers there are.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        self.inner.subscribers.lock().count()
     }
 
     /// Overlays the answer to our own write until the watch catches up. An answer that is older
@@ -276,13 +292,7 @@ impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cache<T> {
         let mut subscribers = self.inner.subscribers.lock();
         let changes = act(&mut self.inner.store.write());
         for change in &changes {
-            for subscriber in subscribers.iter_mut() {
-                // One loop's mistake must not stop the watch that all loops live on.
-                let told = AssertUnwindSafe(|| subscriber(change));
-                if std::panic::catch_unwind(told).is_err() {
-                    tracing::error!(kind = T::KIND, ?change, "a subscriber panicked");
-                }
-            }
+            subscribers.notify(change);
         }
     }
 }

@@ -10,14 +10,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use longshore_core::model::{HasMeta, Kind, ObjectKey};
+use longshore_core::backoff::Backoff;
+use longshore_core::model::ObjectKey;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Cache;
+use super::{Cache, Cacheable};
 use crate::api::Api;
 use crate::error::{ApiError, Status};
 use crate::lines::Lines;
@@ -27,8 +28,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(200);
 /// How much later than promised a server may end a watch before the connection counts as dead.
 const WATCH_GRACE: Duration = Duration::from_secs(20);
 const PAGE_SIZE: u32 = 500;
-const BACKOFF_MIN: Duration = Duration::from_millis(800);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
 /// A connection that held this long was a good one: the next failure starts the backoff anew.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 /// Marks the bookmark that ends a streamed list.
@@ -42,10 +42,7 @@ enum Step {
     Watch { version: String },
 }
 
-pub(super) async fn run<T>(cache: Cache<T>, api: Api, shutdown: CancellationToken)
-where
-    T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-{
+pub(super) async fn run<T: Cacheable>(cache: Cache<T>, api: Api, shutdown: CancellationToken) {
     let reflector = Reflector { cache, api };
     shutdown.run_until_cancelled(reflector.run()).await;
 }
@@ -55,10 +52,7 @@ struct Reflector<T> {
     api: Api,
 }
 
-impl<T> Reflector<T>
-where
-    T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-{
+impl<T: Cacheable> Reflector<T> {
     async fn run(self) {
         let mut step = Step::List { streaming: true };
         let mut failures = 0;
@@ -248,8 +242,7 @@ fn after_failed_watch(version: String, error: ApiError) -> (Step, Option<ApiErro
 /// Doubles from 0.8 s to 30 s and spreads by up to as much again, so that many watchers do not
 /// come back in step.
 fn backoff(failures: u32) -> Duration {
-    let base = crate::queue::backoff(BACKOFF_MIN, BACKOFF_MAX, failures);
-    base.mul_f64(1.0 + fastrand::f64())
+    BACKOFF.after(failures).mul_f64(1.0 + fastrand::f64())
 }
 
 /// The next line; an error if the server stays silent longer than it promised to.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::super::{Change, Scope};
+use super::super::{Change, Scope, Subscription};
 use super::*;
 use crate::testing::{self, answer, eventually, failure, settle, stream};
 
@@ -70,9 +70,10 @@ impl Server {
             Cache::<ConfigMap>::start(&api, Scope::all(), &CancellationToken::new());
         let log = Log::default();
         let told = log.clone();
-        cache.subscribe(move |change: &Change<ConfigMap>| {
+        let kept = cache.subscribe(move |change: &Change<ConfigMap>| {
             told.0.lock().push(format!("{change:?}"));
         });
+        log.1.lock().push(kept);
         (cache, log)
     }
 
@@ -82,7 +83,7 @@ impl Server {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+struct Log(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<Subscription>>>);
 
 impl Log {
     fn take(&self) -> Vec<String> {
@@ -258,7 +259,7 @@ async fn a_late_subscriber_hears_of_what_is_there() {
     cache.synced().await;
     let log = Log::default();
     let told = log.clone();
-    cache.subscribe(move |change| told.0.lock().push(format!("{change:?}")));
+    let _kept = cache.subscribe(move |change| told.0.lock().push(format!("{change:?}")));
     assert_eq!(log.take(), ["Applied(ns/a @1)"]);
 }
 
@@ -289,14 +290,38 @@ async fn a_panicking_subscriber_does_not_stop_the_watch() {
     let server = Server::default();
     let feed = server.stream();
     let (cache, log) = server.start();
-    cache.subscribe(|_| panic!("boom"));
+    let _panics = cache.subscribe(|_| panic!("boom"));
     let told = Log::default();
     let heard = told.clone();
-    cache.subscribe(move |change| heard.0.lock().push(format!("{change:?}")));
+    let _kept = cache.subscribe(move |change| heard.0.lock().push(format!("{change:?}")));
     feed.send(event("ADDED", &object("a", 1))).expect("open");
     feed.send(list_end(1)).expect("open");
     cache.synced().await;
     feed.send(event("MODIFIED", &object("a", 2))).expect("open");
     eventually("the next change is told", || told.0.lock().len() == 2).await;
     assert_eq!(log.take(), told.take());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_dropped_by_the_notification_itself_ends_the_subscription() {
+    let server = Server::default();
+    let feed = server.stream();
+    let (cache, _log) = server.start();
+    let guard = Arc::new(Mutex::new(None));
+    let (told, dropped) = (Log::default(), guard.clone());
+    let heard = told.clone();
+    let kept = cache.subscribe(move |change| {
+        heard.0.lock().push(format!("{change:?}"));
+        drop(dropped.lock().take());
+    });
+    *guard.lock() = Some(kept);
+    assert_eq!(cache.subscribers(), 2);
+    feed.send(event("ADDED", &object("a", 1))).expect("open");
+    feed.send(list_end(1)).expect("open");
+    cache.synced().await;
+    assert_eq!((told.take(), cache.subscribers()), (vec!["Applied(ns/a @1)".to_owned()], 1));
+    feed.send(event("MODIFIED", &object("a", 2))).expect("open");
+    eventually("the next change is seen", || cache.list()[0].metadata.resource_version == "2")
+        .await;
+    assert!(told.take().is_empty());
 }

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use longshore_core::model::{HasMeta, Kind};
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cache, Scope};
+use super::{Cache, Cacheable, Scope};
 use crate::api::Api;
 
 type Synced = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -32,6 +30,17 @@ struct Shared {
     synced: Synced,
 }
 
+impl Shared {
+    fn new<T: Cacheable>(cache: Cache<T>) -> Self {
+        let waiting = cache.clone();
+        let synced: Synced = Box::new(move || {
+            let cache = waiting.clone();
+            Box::pin(async move { cache.synced().await })
+        });
+        Self { cache: Box::new(cache), synced }
+    }
+}
+
 impl SharedCaches {
     /// No caches yet. Those made later end with `shutdown`.
     #[must_use]
@@ -46,23 +55,20 @@ impl SharedCaches {
 
     /// The cache of all objects of a kind. Must be called within the runtime.
     #[must_use]
-    pub fn of<T>(&self) -> Cache<T>
-    where
-        T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static,
-    {
+    pub fn of<T: Cacheable>(&self) -> Cache<T> {
         let mut caches = self.inner.caches.lock();
         let shared = caches.entry(TypeId::of::<T>()).or_insert_with(|| {
             let (cache, _task) =
                 Cache::<T>::start(&self.inner.api, Scope::all(), &self.inner.shutdown);
-            let waiting = cache.clone();
-            let synced: Synced = Box::new(move || {
-                let cache = waiting.clone();
-                Box::pin(async move { cache.synced().await })
-            });
-            Shared { cache: Box::new(cache), synced }
+            Shared::new(cache)
         });
         let cache = shared.cache.downcast_ref::<Cache<T>>();
         cache.expect("kept under its own type").clone()
+    }
+
+    /// From now on hands out this cache for its kind, for example one of a narrower scope.
+    pub fn put<T: Cacheable>(&self, cache: Cache<T>) {
+        self.inner.caches.lock().insert(TypeId::of::<T>(), Shared::new(cache));
     }
 
     /// Waits until every cache made so far has its first list.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use longshore_core::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::{Happening, ObjectRef};
@@ -11,8 +12,8 @@ use super::{Happening, ObjectRef};
 /// Most different happenings that wait at once; more are dropped rather than kept without bound.
 const CAPACITY: usize = 1000;
 /// Pauses between two writes of one Event object grow from the first to the second.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+const PACE: Backoff = Backoff::new(Duration::from_secs(1), PAUSE_MAX);
 
 /// Equal happenings to be written at once.
 #[derive(Debug)]
@@ -121,9 +122,9 @@ impl Pending {
         self.paces.retain(|_, pace| now < pace.written + 6 * PAUSE_MAX);
         let pace = self.paces.entry(happening.clone());
         pace.and_modify(|pace| {
-            pace.pause = (pace.pause * 2).min(PAUSE_MAX);
+            pace.pause = PACE.following(Some(pace.pause));
             pace.written = now;
         })
-        .or_insert(Pace { written: now, pause: PAUSE_MIN });
+        .or_insert(Pace { written: now, pause: PACE.following(None) });
     }
 }

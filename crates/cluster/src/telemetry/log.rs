@@ -7,9 +7,10 @@ use longshore_core::redact::scrub_tokens;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -123,23 +124,36 @@ fn matches(pattern: &str, text: &str) -> bool {
 /// # Errors
 /// Fails if logging was started before.
 pub fn init_logging(options: &LogOptions) -> Result<(), String> {
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .fmt_fields(KlogFields)
-        .event_format(Klog { format: options.format, pid: std::process::id() });
-    let filter = match EnvFilter::try_from_default_env() {
-        Ok(environment) if std::env::var_os("RUST_LOG").is_some() => FilterExt::boxed(environment),
-        _ => {
-            let (own, hint) = (options.clone(), options.most_verbose());
-            FilterExt::boxed(
-                filter_fn(move |metadata| own.enabled(metadata)).with_max_level_hint(hint),
-            )
+    let registry = tracing_subscriber::registry();
+    let started = match EnvFilter::try_from_default_env() {
+        Ok(environment) if std::env::var_os("RUST_LOG").is_some() => {
+            registry.with(lines(options, std::io::stderr).with_filter(environment)).try_init()
         }
+        _ => registry.with(log_layer(options, std::io::stderr)).try_init(),
     };
-    tracing_subscriber::registry()
-        .with(layer.with_filter(filter))
-        .try_init()
-        .map_err(|error| error.to_string())
+    started.map_err(|error| error.to_string())
+}
+
+/// Log lines of the wanted verbosity, to any writer.
+pub fn log_layer<S, W>(options: &LogOptions, writer: W) -> impl Layer<S> + use<S, W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let (own, hint) = (options.clone(), options.most_verbose());
+    let filter = filter_fn(move |metadata| own.enabled(metadata)).with_max_level_hint(hint);
+    lines(options, writer).with_filter(filter)
+}
+
+fn lines<S, W>(options: &LogOptions, writer: W) -> impl Layer<S> + use<S, W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    tracing_subscriber::fmt::layer()
+        .with_writer(writer)
+        .fmt_fields(KlogFields { format: options.format })
+        .event_format(Klog { format: options.format, pid: std::process::id() })
 }
 
 /// Writes one line per event.
@@ -161,24 +175,40 @@ where
     ) -> fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
+        let mut spans = Vec::new();
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            if let Some(kept) = span.extensions().get::<FormattedFields<N>>() {
+                spans.push(kept.fields.clone());
+            }
+        }
         match self.format {
-            LogFormat::Json => writeln!(writer, "{}", fields.json(event.metadata(), now_millis())),
+            LogFormat::Json => {
+                let line = fields.json(event.metadata(), now_millis());
+                writeln!(writer, "{}", with_spans(line, &spans))
+            }
             LogFormat::Text => {
                 header(&mut writer, event.metadata(), self.pid, &jiff::Zoned::now())?;
                 writer.write_str(&fields.message)?;
                 writer.write_str(&fields.text())?;
-                for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
-                    let extensions = span.extensions();
-                    if let Some(kept) =
-                        extensions.get::<tracing_subscriber::fmt::FormattedFields<N>>()
-                    {
-                        writer.write_str(&kept.fields)?;
-                    }
-                }
+                spans.iter().try_for_each(|span| writer.write_str(span))?;
                 writeln!(writer)
             }
         }
     }
+}
+
+/// Adds the fields of the spans, which are JSON members each with a comma before it. A line's own
+/// field, or that of an inner span, wins.
+fn with_spans(line: Value, spans: &[String]) -> Value {
+    let Value::Object(mut object) = line else { return line };
+    for span in spans.iter().rev() {
+        let members = format!("{{{}}}", span.trim_start_matches([',', ' ']));
+        let Ok(members) = serde_json::from_str::<Map<String, Value>>(&members) else { continue };
+        for (name, value) in members {
+            object.entry(name).or_insert(value);
+        }
+    }
+    Value::Object(object)
 }
 
 fn header(
@@ -208,7 +238,9 @@ fn now_millis() -> f64 {
 }
 
 /// Formats the fields of spans like those of events.
-struct KlogFields;
+struct KlogFields {
+    format: LogFormat,
+}
 
 impl<'writer> FormatFields<'writer> for KlogFields {
     fn format_fields<R: tracing_subscriber::field::RecordFields>(
@@ -218,7 +250,18 @@ impl<'writer> FormatFields<'writer> for KlogFields {
     ) -> fmt::Result {
         let mut fields = Fields::default();
         record.record(&mut fields);
-        writer.write_str(&fields.text())
+        match self.format {
+            LogFormat::Text => writer.write_str(&fields.text()),
+            LogFormat::Json => writer.write_str(&fields.members()),
+        }
+    }
+    /// Fields that are recorded later need no separator: each brings its own.
+    fn add_fields(
+        &self,
+        current: &'writer mut FormattedFields<Self>,
+        fields: &tracing::span::Record<'_>,
+    ) -> fmt::Result {
+        self.format_fields(current.as_writer(), fields)
     }
 }
 
@@ -240,6 +283,15 @@ impl Fields {
             };
         }
         text
+    }
+
+    /// `,"key":"value","number":1`
+    fn members(&self) -> String {
+        let members = self.rest.iter().map(|(name, value)| {
+            let name = if *name == "error" { "err" } else { name };
+            format!(",{}:{value}", Value::from(name))
+        });
+        members.collect()
     }
 
     fn json(self, metadata: &Metadata<'_>, millis: f64) -> Value {
@@ -325,7 +377,7 @@ mod tests {
         let own = options.clone();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(move || writer.clone())
-            .fmt_fields(KlogFields)
+            .fmt_fields(KlogFields { format: options.format })
             .event_format(Klog { format: options.format, pid: 1234 })
             .with_filter(filter_fn(move |metadata| own.enabled(metadata)));
         let subscriber = tracing_subscriber::registry().with(layer);

@@ -7,6 +7,6 @@ mod pprof;
 mod process;
 
 pub use self::http::{Endpoint, EndpointError};
-pub use log::{LogFormat, LogOptions, init_logging};
+pub use log::{LogFormat, LogOptions, init_logging, log_layer};
 pub(crate) use metrics::QueueMetrics;
 pub use metrics::{Metrics, QueueStats};

@@ -1,8 +1,8 @@
 //! From changes in the caches to wishes and facts.
 
-use std::{collections::BTreeSet, sync::Arc, sync::Weak};
+use std::collections::BTreeSet;
 
-use longshore_cluster::Change;
+use longshore_cluster::{Change, Sources};
 use longshore_core::{
     attach::{
         AttachSpec, CSI_PLUGIN, UniqueName,
@@ -19,32 +19,19 @@ use longshore_core::{
 };
 
 use super::{Controller, reconcile::out_of_service, world::Inner};
-use crate::index::{index_pods, pods_of_claim, pods_on_node};
+use crate::index::{pods_of_claim, pods_on_node};
 
 impl Controller {
-    /// Follows every cache. The subscriptions outlive the controller, but do not keep it alive.
-    pub(super) fn subscribe(self: &Arc<Self>) {
+    /// Takes every change in. Nodes come first: pods are looked at only on managed nodes.
+    pub(super) fn observe(&self, sources: &mut Sources<Self>) {
         let caches = &self.caches;
-        index_pods(&caches.pods);
-        // Nodes come first: pods are looked at only on managed nodes.
-        caches.nodes.subscribe(self.listener(Self::node_changed));
-        caches.drivers.subscribe(self.listener(Self::driver_changed));
-        caches.volumes.subscribe(self.listener(Self::volume_changed));
-        caches.claims.subscribe(self.listener(Self::claim_changed));
-        caches.pods.subscribe(self.listener(Self::pod_changed));
-        caches.attachments.subscribe(self.listener(Self::attachment_changed));
-    }
-
-    fn listener<T: 'static>(
-        self: &Arc<Self>,
-        listen: fn(&Self, &Change<T>),
-    ) -> impl FnMut(&Change<T>) + Send + use<T> {
-        let controller: Weak<Self> = Arc::downgrade(self);
-        move |change| {
-            if let Some(controller) = controller.upgrade() {
-                listen(&controller, change);
-            }
-        }
+        sources
+            .observe(&caches.nodes, Self::node_changed)
+            .observe(&caches.drivers, Self::driver_changed)
+            .observe(&caches.volumes, Self::volume_changed)
+            .observe(&caches.claims, Self::claim_changed)
+            .observe(&caches.pods, Self::pod_changed)
+            .observe(&caches.attachments, Self::attachment_changed);
     }
 
     pub(super) fn pod_changed(&self, change: &Change<Pod>) {

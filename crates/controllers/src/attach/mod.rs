@@ -30,16 +30,25 @@ mod world;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Api, Cache, Metrics, QueueOptions, Recorder, SharedCaches, WorkQueue};
-use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment};
+use longshore_cluster::{
+    Api, Cache, Context, Loop, Outcome, QueueOptions, Reconciler, Recorder, Sources, Subject,
+    WorkQueue,
+};
+use longshore_core::{
+    attach::UniqueName,
+    model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+};
 use tokio::{
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval_at, sleep_until},
+    time::{Instant, MissedTickBehavior, interval_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
-use crate::planted::{Planted, plantable};
+use crate::{
+    index::index_pods,
+    planted::{Planted, plantable},
+};
 
 /// The component that events of this controller come from.
 pub const COMPONENT: &str = "attachdetach-controller";
@@ -85,85 +94,77 @@ impl Default for Config {
 
 plantable!(Config, Planted);
 
-/// What the controller watches.
-#[derive(Clone)]
-pub struct Caches {
-    /// Pods of all namespaces.
-    pub pods: Cache<Pod>,
-    /// Nodes.
-    pub nodes: Cache<Node>,
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// Volumes.
-    pub volumes: Cache<Volume>,
-    /// Drivers.
-    pub drivers: Cache<CsiDriver>,
-    /// Attachments.
-    pub attachments: Cache<VolumeAttachment>,
-}
-
-impl Caches {
-    /// The caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(caches: &SharedCaches) -> Self {
-        Self {
-            pods: caches.of(),
-            nodes: caches.of(),
-            claims: caches.of(),
-            volumes: caches.of(),
-            drivers: caches.of(),
-            attachments: caches.of(),
-        }
-    }
-}
-
-/// The controller. Build it from its parts and [`run`](AttachDetach::run) it.
+/// The controller.
 pub struct AttachDetach {
-    /// Where attachments and node reports are written.
-    pub api: Api,
-    /// What is watched.
-    pub caches: Caches,
-    /// Where pods are told about their volumes.
-    pub recorder: Recorder,
-    /// Where its work is counted.
-    pub metrics: Option<Metrics>,
-    /// Settings.
-    pub config: Config,
+    controller: Arc<Controller>,
 }
 
 impl AttachDetach {
-    /// Works until `shutdown` is cancelled. Operations under way are dropped then: each can be
-    /// repeated, and the next start finds out how far it came.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let controller = self.controller();
-        tokio::select! {
-            () = controller.clone().work(&shutdown) => {}
-            () = shutdown.cancelled() => {}
-        }
-        controller.reports.shut_down();
-    }
-
-    fn controller(self) -> Arc<Controller> {
+    /// A controller that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context, config: Config) -> Self {
         let reports = QueueOptions::backoff(Duration::from_millis(100), Duration::from_secs(10));
-        let world = Arc::new(World::new(self.config.lane_places));
+        // A pass decides and never fails, so that its queue needs no backoff.
+        let queue = context.queue("attachdetach", QueueOptions::default());
+        let world = Arc::new(World::new(config.lane_places, &queue));
         let controller = Arc::new(Controller {
-            api: self.api,
-            caches: self.caches,
-            recorder: self.recorder,
-            config: self.config,
+            api: context.api.clone(),
+            caches: Caches::of(context),
+            recorder: context.recorder(COMPONENT),
+            config,
             lanes: LaneStats::both(&world),
             world,
+            queue,
             waiters: Waiters::default(),
-            reports: WorkQueue::new("node-report", reports),
-            counted: self.metrics.as_ref().map(AttachMetrics::of).unwrap_or_default(),
+            reports: context.queue("node-report", reports),
+            counted: AttachMetrics::of(&context.metrics),
         });
-        if let Some(metrics) = &self.metrics {
-            controller.counted.watch(&controller);
-            for lane in &controller.lanes {
-                lane.watch(metrics);
-            }
+        controller.counted.watch(&controller);
+        for lane in &controller.lanes {
+            lane.watch(&context.metrics);
         }
-        controller
+        Self { controller }
+    }
+
+    /// Runs until `shutdown` is cancelled. Operations in flight are dropped then: each can be
+    /// repeated, and the next start finds out how far it came.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let controller = self.controller;
+        let (queue, lanes) = (controller.queue.clone(), controller.clone());
+        let volumes = Loop::new("attach", controller.clone(), queue)
+            .beside(async move { lanes.run_lanes().await });
+        let (queue, writer) = (controller.reports.clone(), Arc::new(Reports(controller)));
+        let reports = Loop::new("report", writer, queue).workers(2);
+        // Whichever ends first: a write of a report in flight is not waited for.
+        tokio::select! {
+            () = volumes.run(&shutdown) => {}
+            () = reports.run(&shutdown) => {}
+        }
+    }
+}
+
+/// What the controller looks at.
+struct Caches {
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    claims: Cache<Claim>,
+    volumes: Cache<Volume>,
+    drivers: Cache<CsiDriver>,
+    attachments: Cache<VolumeAttachment>,
+}
+
+impl Caches {
+    fn of(context: &Context) -> Self {
+        let caches = Self {
+            pods: context.cache(),
+            nodes: context.cache(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            drivers: context.cache(),
+            attachments: context.cache(),
+        };
+        index_pods(&caches.pods);
+        caches
     }
 }
 
@@ -174,6 +175,8 @@ struct Controller {
     recorder: Recorder,
     config: Config,
     world: Arc<World>,
+    /// Volumes that need a pass.
+    queue: WorkQueue<UniqueName>,
     waiters: Waiters,
     /// Nodes whose report has to be written.
     reports: WorkQueue<String>,
@@ -183,31 +186,8 @@ struct Controller {
 }
 
 impl Controller {
-    async fn work(self: Arc<Self>, shutdown: &CancellationToken) {
-        self.synced().await;
-        self.recover();
-        self.subscribe();
-        let writer = self.clone();
-        let reports = self.reports.run_until(2, shutdown, move |node| {
-            let writer = writer.clone();
-            async move { writer.write_report(&node).await }
-        });
-        tokio::join!(reports, self.reconcile_forever());
-    }
-
-    async fn synced(&self) {
-        let caches = &self.caches;
-        tokio::join!(
-            caches.pods.synced(),
-            caches.nodes.synced(),
-            caches.claims.synced(),
-            caches.volumes.synced(),
-            caches.drivers.synced(),
-            caches.attachments.synced(),
-        );
-    }
-
-    async fn reconcile_forever(self: &Arc<Self>) {
+    /// Starts operations as the lanes have places, and runs the two slow passes.
+    async fn run_lanes(self: &Arc<Self>) {
         let every = |period: Duration| {
             let mut ticks = interval_at(Instant::now() + period, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -218,23 +198,14 @@ impl Controller {
         let mut operations = JoinSet::new();
         let mut passes = 0_u64;
         loop {
-            while let Some(volume) = self.world.take_dirty() {
-                self.reconcile(&volume);
+            // All that is enqueued is decided first, so that detaches from one node share one write
+            // of its report. The last pass wakes this loop.
+            if self.queue.depth() == 0 {
+                self.start_next(&mut operations);
+                self.enqueue_reports();
             }
-            self.start_next(&mut operations);
-            let unreported = self.world.lock().actual.dirty_reports();
-            for node in unreported {
-                // One that failed comes back after its pause, not at once.
-                if self.reports.requeues(&node) == 0 {
-                    self.reports.add(node);
-                }
-            }
-            let timer = self.world.next_timer();
             tokio::select! {
                 () = self.world.changed() => {}
-                () = async { sleep_until(timer.unwrap_or_else(Instant::now)).await }, if timer.is_some() => {
-                    self.world.fire_timers();
-                }
                 Some(_) = operations.join_next() => {}
                 _ = populate.tick() => {
                     passes += 1;
@@ -246,5 +217,56 @@ impl Controller {
                 }
             }
         }
+    }
+
+    fn enqueue_reports(&self) {
+        let unreported = self.world.lock().actual.dirty_reports();
+        for node in unreported {
+            // One that failed comes back after its pause, not at once.
+            if self.reports.requeues(&node) == 0 {
+                self.reports.add(node);
+            }
+        }
+    }
+}
+
+impl Reconciler for Controller {
+    type Key = UniqueName;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        self.observe(sources);
+    }
+
+    fn prepare(&self) {
+        self.recover();
+    }
+
+    fn subject(&self, key: &UniqueName) -> Subject {
+        Subject::volume(key)
+    }
+
+    async fn reconcile(&self, volume: &UniqueName) -> Outcome {
+        self.decide(volume);
+        self.world.change(|_| ());
+        Outcome::Done
+    }
+}
+
+/// Writes the reports of nodes.
+struct Reports(Arc<Controller>);
+
+impl Reconciler for Reports {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.needs(&self.0.caches.nodes);
+    }
+
+    fn subject(&self, node: &String) -> Subject {
+        Subject::node(node)
+    }
+
+    async fn reconcile(&self, node: &String) -> Outcome {
+        self.0.report(node).await.map_or_else(Outcome::retry, |()| Outcome::Done)
     }
 }

@@ -21,9 +21,9 @@ use super::{Controller, turn::Turn, world::Inner};
 use crate::planted::Planted;
 
 impl Controller {
-    /// Lines up what has to be done about one volume. Whether it still has to be done is decided
-    /// again when its turn comes.
-    pub(super) fn reconcile(&self, volume: &UniqueName) {
+    /// Puts what has to be done about one volume into the lanes. Whether it still has to be done is
+    /// decided again before it starts.
+    pub(super) fn decide(&self, volume: &UniqueName) {
         let nodes = self.world.lock().desired.nodes_wanting(volume);
         self.line_up_detaches(volume, &nodes);
         for node in nodes {

@@ -24,7 +24,6 @@ impl Controller {
     /// Builds both worlds from the caches. A volume that a node was told about is attached; one
     /// that only has an attachment is uncertain, and either attached again or cleaned up.
     pub(super) fn recover(&self) {
-        crate::index::index_pods(&self.caches.pods);
         for node in self.caches.nodes.list() {
             let name = &node.metadata.name;
             self.world.change(|world| {

@@ -1,6 +1,6 @@
 //! What a node may rely on: `status.volumesAttached`.
 
-use longshore_cluster::{ApiError, Outcome, Patch};
+use longshore_cluster::{ApiError, Patch};
 use longshore_core::{
     attach::Reported,
     model::{ObjectKey, kinds::Node},
@@ -10,14 +10,6 @@ use serde_json::{Value, json};
 use super::Controller;
 
 impl Controller {
-    /// One turn of the report queue.
-    pub(super) async fn write_report(&self, node: &str) -> Outcome {
-        match self.report(node).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
-    }
-
     /// Writes a node's report if it has to be written. On failure it has to be written again.
     pub(super) async fn report(&self, node: &str) -> Result<(), ApiError> {
         // Two writers of one node would overtake each other.

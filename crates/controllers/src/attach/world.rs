@@ -1,11 +1,8 @@
 //! The controller's memory: both worlds, the slots, and who needs a look.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use longshore_cluster::WorkQueue;
 use longshore_core::attach::{Actual, Desired, Lane, Operation, Slots, UniqueName};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
@@ -26,20 +23,21 @@ pub(super) struct Inner {
     pub(super) slots: Slots,
     attaches: Lane,
     detaches: Lane,
-    dirty: BTreeSet<UniqueName>,
-    timers: BTreeMap<Duration, BTreeSet<UniqueName>>,
+    /// Volumes that need a pass.
+    queue: WorkQueue<UniqueName>,
+    started: Instant,
 }
 
 impl Inner {
-    fn new(places: usize) -> Self {
+    fn new(places: usize, queue: WorkQueue<UniqueName>, started: Instant) -> Self {
         Self {
             desired: Desired::default(),
             actual: Actual::default(),
             slots: Slots::default(),
             attaches: Lane::new(places),
             detaches: Lane::new(places),
-            dirty: BTreeSet::new(),
-            timers: BTreeMap::new(),
+            queue,
+            started,
         }
     }
 
@@ -51,24 +49,26 @@ impl Inner {
         }
     }
 
-    /// The volume needs a look.
+    /// Enqueues a volume.
     pub(super) fn mark(&mut self, volume: &UniqueName) {
-        self.dirty.insert(volume.clone());
+        self.queue.add(volume.clone());
     }
 
-    /// The volume needs a look at `moment`, even if nothing happens until then.
+    /// Enqueues a volume at `moment`, even if nothing happens until then.
     pub(super) fn wake_at(&mut self, moment: Duration, volume: &UniqueName) {
-        self.timers.entry(moment).or_default().insert(volume.clone());
+        let left = moment.saturating_sub(self.started.elapsed());
+        self.queue.add_after(volume.clone(), left);
     }
 }
 
 impl World {
-    pub(super) fn new(places: usize) -> Self {
+    pub(super) fn new(places: usize, queue: &WorkQueue<UniqueName>) -> Self {
+        let started = Instant::now();
         Self {
-            inner: Mutex::new(Inner::new(places)),
+            inner: Mutex::new(Inner::new(places, queue.clone(), started)),
             report_locks: Mutex::default(),
             wake: Notify::new(),
-            started: Instant::now(),
+            started,
         }
     }
 
@@ -86,7 +86,7 @@ impl World {
         self.inner.lock()
     }
 
-    /// Changes the memory, then wakes the loop.
+    /// Changes the memory, then wakes the lanes.
     pub(super) fn change<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
         let result = act(&mut self.inner.lock());
         self.wake.notify_one();
@@ -96,29 +96,5 @@ impl World {
     /// Waits for a change. One that came before the call counts.
     pub(super) async fn changed(&self) {
         self.wake.notified().await;
-    }
-
-    /// A volume that needs a look, once.
-    pub(super) fn take_dirty(&self) -> Option<UniqueName> {
-        self.inner.lock().dirty.pop_first()
-    }
-
-    /// When the next timer fires.
-    pub(super) fn next_timer(&self) -> Option<Instant> {
-        let inner = self.inner.lock();
-        inner.timers.keys().next().map(|moment| self.started + *moment)
-    }
-
-    /// Volumes whose timer has come need a look.
-    pub(super) fn fire_timers(&self) {
-        let now = self.now();
-        let mut inner = self.inner.lock();
-        while let Some(entry) = inner.timers.first_entry() {
-            if *entry.key() > now {
-                break;
-            }
-            let due = entry.remove();
-            inner.dirty.extend(due);
-        }
     }
 }

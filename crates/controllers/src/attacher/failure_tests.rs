@@ -211,7 +211,7 @@ async fn sources_that_say_too_much_or_nothing_are_refused() {
         let (bench, driver) = (Bench::start().await, driver());
         let process = bench.process();
         let sidecar = by_hand(&process, &driver, Config::default(), []);
-        sidecar.synced().await;
+        process.caches.synced().await;
         volume(&bench, &driver).await;
         let key = attachment(&bench, of_pv1()).await;
         let mut seen = bench.api.get_raw::<VolumeAttachment>(&key).await.unwrap().expect("there");
@@ -220,7 +220,7 @@ async fn sources_that_say_too_much_or_nothing_are_refused() {
         let newer: u64 = version.unwrap_or(0_u64) + 1;
         seen["metadata"]["resourceVersion"] = json!(newer.to_string());
         sidecar.caches.attachments.assume(&seen);
-        let outcome = sidecar.turn(Lane::Attach, "va1").await;
+        let outcome = sidecar.reconcile(Lane::Attach, "va1").await;
         assert!(!matches!(outcome, Outcome::Done), "{text}: comes again after a pause");
         let va = bench.get::<VolumeAttachment>(&key).await.expect("there");
         let error = va.status.attach_error.expect("noted");

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use longshore_cluster::{QueueOptions, WorkQueue};
+use longshore_cluster::{Context, QueueOptions, WorkQueue};
+use longshore_core::model::kinds::VolumeAttachment;
 use parking_lot::Mutex;
 
 /// Where an attachment is worked on.
@@ -10,6 +11,21 @@ use parking_lot::Mutex;
 pub(super) enum Lane {
     Attach,
     Detach,
+}
+
+impl Lane {
+    /// Where an attachment belongs.
+    pub(super) fn of(attachment: &VolumeAttachment) -> Self {
+        if attachment.metadata.deleting() { Self::Detach } else { Self::Attach }
+    }
+
+    /// The lane's word in log lines.
+    pub(super) fn step(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+        }
+    }
 }
 
 /// The queues of both lanes and who is in them.
@@ -23,10 +39,10 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(options: &QueueOptions) -> Self {
+    pub(super) fn new(context: &Context, options: &QueueOptions) -> Self {
         Self {
-            attach: WorkQueue::new("csi-attacher-va", options.clone()),
-            detach: WorkQueue::new("csi-attacher-va-detach", options.clone()),
+            attach: context.queue("csi-attacher-va", options.clone()),
+            detach: context.queue("csi-attacher-va-detach", options.clone()),
             busy: Mutex::default(),
             forced: Mutex::default(),
         }
@@ -39,19 +55,19 @@ impl Lanes {
         }
     }
 
-    /// Takes an attachment into a lane until the turn is dropped. `None` while it is in the other
+    /// Takes an attachment into a lane until the permit is dropped. `None` while it is in the other
     /// one; it is queued again when it leaves there.
-    pub(super) fn enter<'a>(&'a self, lane: Lane, name: &str) -> Option<Turn<'a>> {
+    pub(super) fn enter<'a>(&'a self, lane: Lane, name: &str) -> Option<Permit<'a>> {
         let mut busy = self.busy.lock();
         if let Some(asking) = busy.get_mut(name) {
             asking.insert(lane);
             return None;
         }
         busy.insert(name.to_owned(), HashSet::new());
-        Some(Turn { lanes: self, name: name.to_owned() })
+        Some(Permit { lanes: self, name: name.to_owned() })
     }
 
-    /// Makes the next turn repeat the call even if the status says that it is done.
+    /// Makes the next pass repeat the call even if the status says that it is done.
     pub(super) fn force(&self, name: &str) {
         self.forced.lock().insert(name.to_owned());
     }
@@ -62,12 +78,12 @@ impl Lanes {
 }
 
 /// An attachment in a lane.
-pub(super) struct Turn<'a> {
+pub(super) struct Permit<'a> {
     lanes: &'a Lanes,
     name: String,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let asking = self.lanes.busy.lock().remove(&self.name);
         for lane in asking.unwrap_or_default() {

@@ -25,13 +25,14 @@ mod volumes;
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, Metrics, Outcome, Patch, QueueOptions, SharedCaches, WorkQueue,
+    Api, Cache, Change, Context, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject,
+    WorkQueue, controller::note,
 };
 use longshore_core::{
     attach::sidecar::{
-        AttachmentView, Handler, Step, finalizer_name, is_rolled_back, next_step, only_our_mark,
-        worth_a_look,
+        AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
     },
+    backoff::Backoff,
     model::{
         ObjectKey,
         kinds::{CsiNode, Volume, VolumeAttachment},
@@ -45,7 +46,10 @@ use longshore_csi::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::lanes::{Lane, Lanes};
+use self::{
+    lanes::{Lane, Lanes},
+    volumes::ReleasedVolumes,
+};
 use crate::index::{attachments_on_node, index_attachments};
 
 /// Deadline of the calls that ask the driver who it is and what it can do.
@@ -93,37 +97,30 @@ impl Default for Config {
     }
 }
 
-/// What the attacher watches.
-#[derive(Clone)]
-pub struct Caches {
-    /// Attachments of all drivers.
-    pub attachments: Cache<VolumeAttachment>,
-    /// Volumes.
-    pub volumes: Cache<Volume>,
-    /// The driver's id of each node.
-    pub csi_nodes: Cache<CsiNode>,
+/// The attacher of one driver.
+pub struct Attacher {
+    context: Context,
+    driver: Client,
+    config: Config,
+}
+
+/// What the attacher looks at.
+struct Caches {
+    attachments: Cache<VolumeAttachment>,
+    volumes: Cache<Volume>,
+    csi_nodes: Cache<CsiNode>,
 }
 
 impl Caches {
-    /// The caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(caches: &SharedCaches) -> Self {
-        Self { attachments: caches.of(), volumes: caches.of(), csi_nodes: caches.of() }
+    fn of(context: &Context) -> Self {
+        let caches = Self {
+            attachments: context.cache(),
+            volumes: context.cache(),
+            csi_nodes: context.cache(),
+        };
+        index_attachments(&caches.attachments);
+        caches
     }
-}
-
-/// The attacher of one driver. Build it from its parts and [`run`](Attacher::run) it.
-pub struct Attacher {
-    /// Where results are written.
-    pub api: Api,
-    /// The driver; it has to be ready.
-    pub driver: Client,
-    /// What is watched.
-    pub caches: Caches,
-    /// Where queues report; `None` keeps them quiet.
-    pub metrics: Option<Metrics>,
-    /// Settings.
-    pub config: Config,
 }
 
 /// Why the attacher could not start.
@@ -138,7 +135,13 @@ pub enum StartError {
 }
 
 impl Attacher {
-    /// Works until `shutdown` is cancelled; calls under way are finished then.
+    /// An attacher that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context, driver: Client, config: Config) -> Self {
+        Self { context: context.clone(), driver, config }
+    }
+
+    /// Runs until `shutdown` is cancelled; calls in flight are finished then.
     ///
     /// # Errors
     /// When the driver does not say who it is or what it can do.
@@ -151,7 +154,7 @@ impl Attacher {
     /// Like [`run`](Self::run), but waits for the driver to be ready and asks again, after pauses
     /// that grow to ten seconds, when it gives no answer. For programs that outlive their driver.
     pub async fn run_patiently(self, shutdown: CancellationToken) {
-        let mut pause = self.config.retry_interval_start;
+        let mut pauses = Backoff::new(self.config.retry_interval_start, LONGEST_PAUSE).series();
         let driver = loop {
             let asked = async {
                 if let Err(error) = self.driver.wait_ready(self.config.timeout).await {
@@ -159,21 +162,18 @@ impl Attacher {
                 }
                 self.ask().await
             };
-            let answer = tokio::select! {
-                answer = asked => answer,
-                () = shutdown.cancelled() => return,
-            };
-            match answer {
+            let Some(answer) = shutdown.run_until_cancelled(asked).await else { return };
+            let pause = match answer {
                 Ok(driver) => break driver,
                 Err(error) => {
+                    let pause = pauses.pause();
                     tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
+                    pause
                 }
+            };
+            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
             }
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         };
         self.work(driver, shutdown).await;
     }
@@ -200,19 +200,17 @@ impl Attacher {
     }
 
     fn into_sidecar(self, driver: Described) -> Sidecar {
-        let config = self.config;
-        let mut options =
-            QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
-        options.metrics = self.metrics;
+        let (config, context) = (self.config, self.context);
+        let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
         Sidecar {
             finalizer: finalizer_name(&driver.name),
             name: driver.name,
-            api: self.api,
+            api: context.api.clone(),
             driver: self.driver.with_timeout(Some(config.timeout)),
             capabilities: driver.capabilities,
-            caches: self.caches,
-            lanes: Lanes::new(&options),
-            volumes: WorkQueue::new("csi-attacher-pv", options),
+            caches: Caches::of(&context),
+            lanes: Lanes::new(&context, &retry),
+            volumes: context.queue("csi-attacher-pv", retry),
             config,
         }
     }
@@ -241,126 +239,59 @@ struct Sidecar {
 
 impl Sidecar {
     async fn work(self: Arc<Self>, shutdown: &CancellationToken) {
-        self.synced().await;
-        index_attachments(&self.caches.attachments);
-        self.subscribe();
-        let workers = self.config.worker_threads.get();
-        let turn = |lane: Lane| {
-            let sidecar = self.clone();
-            move |name: String| {
-                let sidecar = sidecar.clone();
-                async move { sidecar.turn(lane, &name).await }
-            }
+        let (workers, resync) = (self.config.worker_threads.get(), self.config.resync);
+        let lane = |lane: Lane| {
+            let reconciler = Arc::new(InLane { sidecar: self.clone(), lane });
+            let queue = self.lanes.queue(lane).clone();
+            Loop::new(lane.step(), reconciler, queue).workers(workers).resync(resync)
         };
-        let volumes = self.clone();
-        tokio::join!(
-            self.lanes.queue(Lane::Attach).run_until(workers, shutdown, turn(Lane::Attach)),
-            self.lanes.queue(Lane::Detach).run_until(workers, shutdown, turn(Lane::Detach)),
-            self.volumes.run_until(workers, shutdown, move |name| {
-                let sidecar = volumes.clone();
-                async move { sidecar.give_up_volume(&name).await }
-            }),
-            self.compare_forever(shutdown),
-            self.resync_forever(shutdown, || {
-                self.caches.attachments.list().iter().for_each(|one| self.enqueue(one));
-                self.caches.volumes.list().iter().for_each(|one| self.enqueue_volume(one));
-            }),
-        );
+        let compares = self.clone();
+        let attach = lane(Lane::Attach).beside(async move { compares.compare_forever().await });
+        let released = Arc::new(ReleasedVolumes(self.clone()));
+        let volumes =
+            Loop::new("release", released, self.volumes.clone()).workers(workers).resync(resync);
+        tokio::join!(attach.run(shutdown), lane(Lane::Detach).run(shutdown), volumes.run(shutdown));
     }
 
-    /// Looks at everything again from time to time, as upstream's caches do.
-    async fn resync_forever(&self, shutdown: &CancellationToken, look: impl Fn()) {
-        if self.config.resync.is_zero() {
-            return;
-        }
-        let again = async {
-            loop {
-                tokio::time::sleep(self.config.resync).await;
-                look();
-            }
+    /// The attachment's name, if it is ours and belongs into this lane.
+    fn in_lane(&self, lane: Lane, attachment: &VolumeAttachment) -> Option<String> {
+        let ours = attachment.spec.attacher == self.name;
+        let here = Lane::of(attachment) == lane;
+        (ours && here).then(|| attachment.metadata.name.clone())
+    }
+
+    fn attachment_changed(&self, lane: Lane, change: &Change<VolumeAttachment>) -> Option<String> {
+        let Change::Applied { old, new } = change else { return None };
+        let news = |old: &Arc<VolumeAttachment>| {
+            worth_a_look(old, new) && !only_our_mark(old, new, &self.finalizer)
         };
-        shutdown.run_until_cancelled(again).await;
-    }
-
-    async fn synced(&self) {
-        let caches = &self.caches;
-        tokio::join!(
-            caches.attachments.synced(),
-            caches.volumes.synced(),
-            caches.csi_nodes.synced()
-        );
-    }
-
-    /// Follows attachments and volumes. The subscriptions do not keep the attacher alive.
-    fn subscribe(self: &Arc<Self>) {
-        let sidecar = Arc::downgrade(self);
-        self.caches.attachments.subscribe(move |change| {
-            let Some(sidecar) = sidecar.upgrade() else { return };
-            match change {
-                Change::Applied { old, new } => {
-                    let news = |old: &Arc<VolumeAttachment>| {
-                        worth_a_look(old, new) && !only_our_mark(old, new, &sidecar.finalizer)
-                    };
-                    if old.as_ref().is_none_or(news) {
-                        sidecar.enqueue(new);
-                    }
-                }
-                Change::Deleted { old } => {
-                    if let Some(volume) = &old.spec.source.persistent_volume_name {
-                        sidecar.volumes.add(volume.clone());
-                    }
-                }
-            }
-        });
-        let sidecar = Arc::downgrade(self);
-        self.caches.csi_nodes.subscribe(move |change| {
-            if let Some(sidecar) = sidecar.upgrade() {
-                sidecar.node_changed(change);
-            }
-        });
-        let sidecar = Arc::downgrade(self);
-        self.caches.volumes.subscribe(move |change| {
-            let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) else {
-                return;
-            };
-            sidecar.enqueue_volume(new);
-        });
+        self.in_lane(lane, new).filter(|_| old.as_ref().is_none_or(news))
     }
 
     /// A node that has just registered the driver, or anew, may be what attachments wait for.
-    fn node_changed(&self, change: &Change<CsiNode>) {
-        let Change::Applied { old, new } = change else { return };
+    fn node_changed(&self, lane: Lane, change: &Change<CsiNode>) -> Vec<String> {
+        let Change::Applied { old, new } = change else { return Vec::new() };
         let before = old.as_ref().and_then(|old| old.driver(&self.name));
         let now = new.driver(&self.name);
         if now.is_none() || before.map(|one| &one.node_id) == now.map(|one| &one.node_id) {
-            return;
+            return Vec::new();
         }
-        for attachment in attachments_on_node(&self.caches.attachments, &new.metadata.name) {
-            if !attachment.status.attached {
-                self.enqueue(&attachment);
-            }
-        }
+        let there = attachments_on_node(&self.caches.attachments, &new.metadata.name).into_iter();
+        let waiting = there.filter(|attachment| !attachment.status.attached);
+        waiting.filter_map(|attachment| self.in_lane(lane, &attachment)).collect()
     }
 
     fn enqueue(&self, attachment: &VolumeAttachment) {
-        if attachment.spec.attacher == self.name {
-            let lane = if attachment.metadata.deleting() { Lane::Detach } else { Lane::Attach };
-            self.lanes.queue(lane).add(attachment.metadata.name.clone());
+        let lane = Lane::of(attachment);
+        if let Some(name) = self.in_lane(lane, attachment) {
+            self.lanes.queue(lane).add(name);
         }
     }
 
-    /// Queues a volume if it may have to be given up.
-    fn enqueue_volume(&self, volume: &Volume) {
-        let unwanted = volume.metadata.deleting() || is_rolled_back(volume, &self.name);
-        if unwanted && volume.metadata.has_finalizer(&self.finalizer) {
-            self.volumes.add(volume.metadata.name.clone());
-        }
-    }
-
-    /// One turn of one attachment in one lane.
-    async fn turn(&self, lane: Lane, name: &str) -> Outcome {
+    /// One pass over one attachment in one lane.
+    async fn reconcile(&self, lane: Lane, name: &str) -> Outcome {
         // In the other lane just now: it comes back when it is through there.
-        let Some(_turn) = self.lanes.enter(lane, name) else { return Outcome::Done };
+        let Some(_permit) = self.lanes.enter(lane, name) else { return Outcome::Done };
         let Some(attachment) = self.caches.attachments.get(&ObjectKey::cluster(name)) else {
             return Outcome::Done;
         };
@@ -384,28 +315,10 @@ impl Sidecar {
 
     /// For drivers that do not attach: says "attached" wherever it is not said yet.
     async fn work_trivially(self: Arc<Self>, shutdown: &CancellationToken) {
-        self.caches.attachments.synced().await;
-        let sidecar = Arc::downgrade(&self);
-        self.caches.attachments.subscribe(move |change| {
-            if let (Some(sidecar), Change::Applied { new, .. }) = (sidecar.upgrade(), change) {
-                sidecar.enqueue_trivially(new);
-            }
-        });
-        let (workers, sidecar) = (self.config.worker_threads.get(), self.clone());
-        let turns = self.lanes.queue(Lane::Attach).run_until(workers, shutdown, move |name| {
-            let sidecar = sidecar.clone();
-            async move { sidecar.declare_attached(&name).await }
-        });
-        let resync = self.resync_forever(shutdown, || {
-            self.caches.attachments.list().iter().for_each(|one| self.enqueue_trivially(one));
-        });
-        tokio::join!(turns, resync);
-    }
-
-    fn enqueue_trivially(&self, attachment: &VolumeAttachment) {
-        if attachment.spec.attacher == self.name && !attachment.status.attached {
-            self.lanes.queue(Lane::Attach).add(attachment.metadata.name.clone());
-        }
+        let queue = self.lanes.queue(Lane::Attach).clone();
+        let (workers, resync) = (self.config.worker_threads.get(), self.config.resync);
+        let trivial = Loop::new("attach", Arc::new(Trivial(self)), queue);
+        trivial.workers(workers).resync(resync).run(shutdown).await;
     }
 
     async fn declare_attached(&self, name: &str) -> Outcome {
@@ -424,5 +337,67 @@ impl Sidecar {
             Err(error) if error.is_not_found() => Outcome::Done,
             Err(error) => Outcome::retry(error),
         }
+    }
+}
+
+/// The attachments of one lane.
+struct InLane {
+    sidecar: Arc<Sidecar>,
+    lane: Lane,
+}
+
+impl Reconciler for InLane {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let caches = &self.sidecar.caches;
+        sources
+            .needs(&caches.volumes)
+            .on(&caches.attachments, |this, change| {
+                this.sidecar.attachment_changed(this.lane, change)
+            })
+            .on(&caches.csi_nodes, |this, change| this.sidecar.node_changed(this.lane, change))
+            .again(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
+    }
+
+    fn subject(&self, name: &String) -> Subject {
+        Subject::key(name)
+    }
+
+    async fn reconcile(&self, name: &String) -> Outcome {
+        note("driver", &self.sidecar.name);
+        self.sidecar.reconcile(self.lane, name).await
+    }
+}
+
+/// Attachments of a driver that cannot publish volumes.
+struct Trivial(Arc<Sidecar>);
+
+impl Trivial {
+    fn unattached(&self, attachment: &VolumeAttachment) -> Option<String> {
+        let ours = attachment.spec.attacher == self.0.name;
+        (ours && !attachment.status.attached).then(|| attachment.metadata.name.clone())
+    }
+}
+
+impl Reconciler for Trivial {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let attachments = &self.0.caches.attachments;
+        sources
+            .on(attachments, |this, change| match change {
+                Change::Applied { new, .. } => this.unattached(new),
+                Change::Deleted { .. } => None,
+            })
+            .again(attachments, Self::unattached);
+    }
+
+    fn subject(&self, name: &String) -> Subject {
+        Subject::key(name)
+    }
+
+    async fn reconcile(&self, name: &String) -> Outcome {
+        self.0.declare_attached(name).await
     }
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use longshore_core::{model::kinds::VolumeAttachment, provision::migration::repair_handle};
 use longshore_csi::{CsiError, capabilities::ControllerCapability, v1::ListVolumesRequest};
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::Sidecar;
 
@@ -14,28 +13,22 @@ type Published = BTreeMap<String, BTreeSet<String>>;
 
 impl Sidecar {
     /// Compares again and again, if the driver can say what is published where.
-    pub(super) async fn compare_forever(&self, shutdown: &CancellationToken) {
+    pub(super) async fn compare_forever(&self) {
         let can = |capability| self.capabilities.has(capability);
         if !can(ControllerCapability::ListVolumes)
             || !can(ControllerCapability::ListVolumesPublishedNodes)
         {
             return;
         }
-        let compare = async {
-            loop {
-                if let Err(error) = self.compare().await {
-                    tracing::warn!(%error, "the driver's list of volumes could not be read");
-                }
-                sleep(self.config.reconcile_sync).await;
+        loop {
+            if let Err(error) = self.compare().await {
+                tracing::warn!(%error, "the driver's list of volumes could not be read");
             }
-        };
-        tokio::select! {
-            () = compare => {}
-            () = shutdown.cancelled() => {}
+            sleep(self.config.reconcile_sync).await;
         }
     }
 
-    /// One comparison: whatever disagrees gets a turn that repeats the call.
+    /// One comparison: whatever disagrees gets a pass that repeats the call.
     async fn compare(&self) -> Result<(), CsiError> {
         let attachments = self.caches.attachments.list();
         let published = self.published().await?;

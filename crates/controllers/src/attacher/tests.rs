@@ -17,7 +17,7 @@ use longshore_csi::{
 };
 use serde_json::{Value, json};
 
-use super::{Attacher, Caches, Config, Described, Sidecar};
+use super::{Attacher, Config, Described, Sidecar};
 use crate::testing::{Bench, DRIVER, Process};
 
 pub(super) const FINALIZER: &str = "external-attacher/test-csi-example";
@@ -34,13 +34,8 @@ pub(super) fn start(bench: &Bench, driver: &Driver, config: Config) -> Process {
 
 /// The attacher in a process whose API may have been changed.
 pub(super) fn run_in(mut process: Process, driver: &Driver, config: Config) -> Process {
-    let attacher = Attacher {
-        api: process.api.clone(),
-        driver: driver.client(),
-        caches: Caches::shared(&process.caches),
-        metrics: None,
-        config,
-    };
+    let context = process.context.with_api(process.api.clone());
+    let attacher = Attacher::new(&context, driver.client(), config);
     let shutdown = process.shutdown.clone();
     process.spawn(async move { attacher.run(shutdown).await.expect("the driver answers") });
     process
@@ -53,13 +48,8 @@ pub(super) fn by_hand<const N: usize>(
     config: Config,
     capabilities: [ControllerCapability; N],
 ) -> Sidecar {
-    let attacher = Attacher {
-        api: process.api.clone(),
-        driver: driver.client(),
-        caches: Caches::shared(&process.caches),
-        metrics: None,
-        config,
-    };
+    let context = process.context.with_api(process.api.clone());
+    let attacher = Attacher::new(&context, driver.client(), config);
     attacher.into_sidecar(Described {
         name: DRIVER.to_owned(),
         handler: Handler::Csi,

@@ -1,6 +1,8 @@
-//! Giving volumes up that are going away.
+//! Volumes that are going away lose the attacher's finalizer.
 
-use longshore_cluster::{Outcome, Patch};
+use std::sync::Arc;
+
+use longshore_cluster::{Change, Outcome, Patch, Reconciler, Sources, Subject};
 use longshore_core::{
     attach::sidecar::{VolumeView, drop_volume_finalizer, is_rolled_back, remove_finalizer_patch},
     model::{ObjectKey, kinds::Volume},
@@ -9,25 +11,57 @@ use longshore_core::{
 use super::Sidecar;
 use crate::index::attachments_of_volume;
 
-impl Sidecar {
+/// Volumes that may have to lose the finalizer.
+pub(super) struct ReleasedVolumes(pub(super) Arc<Sidecar>);
+
+impl ReleasedVolumes {
+    fn candidate(&self, volume: &Volume) -> Option<String> {
+        let unwanted = volume.metadata.deleting() || is_rolled_back(volume, &self.0.name);
+        let held = volume.metadata.has_finalizer(&self.0.finalizer);
+        (unwanted && held).then(|| volume.metadata.name.clone())
+    }
+}
+
+impl Reconciler for ReleasedVolumes {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let caches = &self.0.caches;
+        sources
+            .on(&caches.attachments, |_, change| match change {
+                Change::Applied { .. } => None,
+                Change::Deleted { old } => old.spec.source.persistent_volume_name.clone(),
+            })
+            .on(&caches.volumes, |this, change| match change {
+                Change::Applied { new, .. } => this.candidate(new),
+                Change::Deleted { .. } => None,
+            })
+            .again(&caches.volumes, Self::candidate);
+    }
+
+    fn subject(&self, name: &String) -> Subject {
+        Subject::volume(name)
+    }
+
     /// Takes our finalizer off a volume that is going away and that nothing is attached to.
-    pub(super) async fn give_up_volume(&self, name: &str) -> Outcome {
+    async fn reconcile(&self, name: &String) -> Outcome {
+        let sidecar = &self.0;
         let key = ObjectKey::cluster(name);
-        let Some(volume) = self.caches.volumes.get(&key) else { return Outcome::Done };
+        let Some(volume) = sidecar.caches.volumes.get(&key) else { return Outcome::Done };
         let view = VolumeView {
             deleting: volume.metadata.deleting(),
-            rolled_back: is_rolled_back(&volume, &self.name),
-            finalizer: volume.metadata.has_finalizer(&self.finalizer),
-            referenced: !attachments_of_volume(&self.caches.attachments, name).is_empty(),
+            rolled_back: is_rolled_back(&volume, &sidecar.name),
+            finalizer: volume.metadata.has_finalizer(&sidecar.finalizer),
+            referenced: !attachments_of_volume(&sidecar.caches.attachments, name).is_empty(),
         };
         if !drop_volume_finalizer(&view) {
             return Outcome::Done;
         }
         let finalizers = &volume.metadata.finalizers;
-        let Some(patch) = remove_finalizer_patch(finalizers, &self.finalizer) else {
+        let Some(patch) = remove_finalizer_patch(finalizers, &sidecar.finalizer) else {
             return Outcome::Done;
         };
-        match self.api.patch::<Volume>(&key, Patch::Json(&patch)).await {
+        match sidecar.api.patch::<Volume>(&key, Patch::Json(&patch)).await {
             Ok(_) => Outcome::Done,
             Err(error) if error.is_not_found() => Outcome::Done,
             Err(error) => Outcome::retry(error),

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use longshore_cluster::{Cache, Change};
+use longshore_cluster::Change;
 use longshore_core::model::{
     ObjectKey, Quantity,
     kinds::{Claim, Volume},
@@ -42,16 +42,12 @@ struct Inner {
 }
 
 impl FreeVolumes {
-    /// Follows a cache for as long as the order is wanted.
-    pub(super) fn follow(self: &Arc<Self>, volumes: &Cache<Volume>) {
-        let this = Arc::downgrade(self);
-        volumes.subscribe(move |change| {
-            let Some(this) = this.upgrade() else { return };
-            match change {
-                Change::Applied { new, .. } => this.inner.lock().put(new),
-                Change::Deleted { old } => this.inner.lock().remove(&old.metadata.name),
-            }
-        });
+    /// Takes a change of a volume in.
+    pub(super) fn observe(&self, change: &Change<Volume>) {
+        match change {
+            Change::Applied { new, .. } => self.inner.lock().put(new),
+            Change::Deleted { old } => self.inner.lock().remove(&old.metadata.name),
+        }
     }
 
     /// The best free volume of every group that may answer the claim. `get` gives a volume as it

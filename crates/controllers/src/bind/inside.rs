@@ -14,7 +14,7 @@ use longshore_core::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Inner, act::Undone, metrics::Operation};
+use super::{Binder, act::Undone, metrics::Operation};
 
 /// How often a volume's object is saved, and how often what was made is deleted when that failed.
 const TRIES: usize = 5;
@@ -60,7 +60,7 @@ pub trait Inside: Send + Sync {
     fn delete(&self, volume: &Volume) -> Result<(), DeleteError>;
 }
 
-impl Inner {
+impl Binder {
     /// Makes a volume for a claim and saves it.
     pub(super) async fn make_inside(&self, claim: &Claim) -> Result<(), Undone> {
         let name = format!("pvc-{}", claim.metadata.uid);

@@ -21,7 +21,7 @@ use longshore_core::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Binder, Config, DeleteError, Inside, Parts};
+use super::{Binder, Config, DeleteError, Inside};
 use crate::testing::{Bench, Process, key};
 
 const PLUGIN: &str = "kubernetes.io/host-path";
@@ -104,17 +104,15 @@ async fn world(plugin: Scripted, creates_refused: usize, after: bool) -> World {
     class(&bench, "gold", json!({})).await;
     let mut process = bench.process();
     let plugin = Arc::new(plugin);
-    let recorder = bench.recorder("persistentvolume-controller");
-    let metrics = Metrics::new();
-    let mut parts = Parts::shared(&process.api, &process.caches, recorder, metrics.clone());
-    parts.inside = Some(plugin.clone());
+    let mut context = process.context.clone();
     if creates_refused > 0 {
-        parts.api = refusing(&bench, creates_refused, after);
+        context.api = refusing(&bench, creates_refused, after);
     }
+    let metrics = context.metrics.clone();
     let shutdown = process.shutdown.clone();
     let options = Options { host_path: HostPathPlugin::Makes, ..Options::default() };
     let config = Config { options, ..Config::default() };
-    process.spawn(Binder::new(parts, config).run(shutdown));
+    process.spawn(Binder::new(&context, config, Some(plugin.clone())).run(shutdown));
     World { bench, plugin, metrics, _process: process }
 }
 

@@ -8,25 +8,28 @@ use std::{
     time::Duration,
 };
 
-use longshore_cluster::{Api, Metrics};
+use longshore_cluster::{Api, Context};
 use longshore_core::model::{
     ObjectKey,
     kinds::{Claim, Volume},
 };
 use serde_json::{Value, json};
 
-use super::{Binder, Config, Operation, Parts};
+use super::{BindMetrics, Binder, Config, Operation};
 use crate::testing::{Bench, DRIVER, Process, key};
 
-/// A binder over the caches of a process of its own, changed by `change`.
-fn start(bench: &Bench, change: impl FnOnce(&mut Parts)) -> (Process, Parts) {
+/// A binder in a process of its own, whose context is changed by `change`.
+fn start(bench: &Bench, change: impl FnOnce(&mut Context)) -> (Process, Context) {
     let mut process = bench.process();
-    let recorder = bench.recorder("persistentvolume-controller");
-    let mut parts = Parts::shared(&process.api, &process.caches, recorder, Metrics::new());
-    change(&mut parts);
+    let mut context = process.context.clone();
+    change(&mut context);
     let shutdown = process.shutdown.clone();
-    process.spawn(Binder::new(parts.clone(), Config::default()).run(shutdown));
-    (process, parts)
+    process.spawn(Binder::new(&context, Config::default(), None).run(shutdown));
+    (process, context)
+}
+
+fn in_flight(context: &Context, operation: Operation, key: &str) -> bool {
+    BindMetrics::of(&context.metrics).under_way(operation, key)
 }
 
 /// An API that refuses to show claims while `failing`.
@@ -79,8 +82,8 @@ async fn a_claim_that_only_the_api_knows_keeps_its_volume() {
     let uid = bench.claim("data", "").await;
     name_volume(&bench, "pv").await;
     pointing(&bench, "pv", &uid, "Available", json!({})).await;
-    let claims = bench.blind();
-    let _running = start(&bench, |parts| parts.claims = claims);
+    let claims = bench.blind::<Claim>();
+    let _running = start(&bench, |context| context.caches.put(claims));
     bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Bound").await;
 }
 
@@ -89,13 +92,13 @@ async fn a_claim_that_was_made_anew_keeps_its_volume() {
     // case: pv-controller/4-12
     let bench = Bench::start().await;
     bench.claim("data", "").await;
-    let claims = bench.frozen().await;
+    let claims = bench.frozen::<Claim>().await;
     bench.merge::<Claim>(&key("data"), json!({"metadata": {"finalizers": null}})).await;
     bench.delete::<Claim>(&key("data")).await;
     let uid = bench.claim("data", "").await;
     name_volume(&bench, "pv").await;
     pointing(&bench, "pv", &uid, "Available", json!({})).await;
-    let _running = start(&bench, |parts| parts.claims = claims);
+    let _running = start(&bench, |context| context.caches.put(claims));
     bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Bound").await;
 }
 
@@ -106,7 +109,7 @@ async fn no_answer_about_a_claim_releases_no_volume() {
     pointing(&bench, "pv", "a-claim-that-is-gone", "Bound", json!({})).await;
     let down = Arc::new(AtomicBool::new(true));
     let api = failing(&bench, down.clone());
-    let _running = start(&bench, |parts| parts.api = api);
+    let _running = start(&bench, |context| context.api = api);
     bench.pass(Duration::from_secs(60)).await;
     assert_eq!(phase(&bench).await, "Bound");
     down.store(false, Ordering::Relaxed);
@@ -120,7 +123,7 @@ async fn too_late(policy: &str, change: Option<Value>) -> (Option<Volume>, Vec<S
     let bench = Bench::start().await;
     let over = json!({"persistentVolumeReclaimPolicy": policy});
     pointing(&bench, "pv", "a-claim-that-is-gone", "Released", over).await;
-    let volumes = bench.frozen().await;
+    let volumes = bench.frozen::<Volume>().await;
     match change {
         Some(change) => {
             bench.merge::<Volume>(&pv(), change).await;
@@ -132,7 +135,7 @@ async fn too_late(policy: &str, change: Option<Value>) -> (Option<Volume>, Vec<S
             bench.delete::<Volume>(&pv()).await;
         }
     }
-    let _running = start(&bench, |parts| parts.volumes = volumes);
+    let _running = start(&bench, |context| context.caches.put(volumes));
     bench.pass(Duration::from_secs(1)).await;
     let mut events = bench.events("VolumeFailedRecycle").await;
     events.extend(bench.events("VolumeFailedDelete").await);
@@ -160,15 +163,15 @@ async fn a_volume_that_is_not_released_any_more_is_left_alone() {
 }
 
 /// A bound pair of an external driver, with the policy to delete, and a binder.
-async fn bound_pair() -> (Bench, Process, Parts) {
+async fn bound_pair() -> (Bench, Process, Context) {
     let bench = Bench::start().await;
     bench.class("fast", "Immediate").await;
-    let (process, parts) = start(&bench, |_| {});
+    let (process, context) = start(&bench, |_| {});
     let uid = bench.claim("data", "fast").await;
     let over = json!({"persistentVolumeReclaimPolicy": "Delete", "storageClassName": "fast"});
     pointing(&bench, "pv", &uid, "Pending", over).await;
     bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Bound").await;
-    (bench, process, parts)
+    (bench, process, context)
 }
 
 async fn claim_goes(bench: &Bench) {
@@ -186,30 +189,30 @@ const DELETED: &str = "volume_operation_total_seconds_count{plugin_name=\"test.c
 
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_deletion_ends_with_the_object() {
-    let (bench, _process, parts) = bound_pair().await;
+    let (bench, _process, context) = bound_pair().await;
     claim_goes(&bench).await;
     // case: pv-controller/5-6
     bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Released").await;
     bench.pass(Duration::from_secs(1)).await;
-    assert!(parts.counted.under_way(Operation::Delete, "pv"));
-    assert!(!parts.metrics.render().contains(DELETED));
+    assert!(in_flight(&context, Operation::Delete, "pv"));
+    assert!(!context.metrics.render().contains(DELETED));
     // case: pv-controller/5-5
     volume_goes(&bench).await;
-    assert!(parts.metrics.render().contains(&format!("{DELETED} 1\n")));
-    assert!(!parts.counted.under_way(Operation::Delete, "pv"));
+    assert!(context.metrics.render().contains(&format!("{DELETED} 1\n")));
+    assert!(!in_flight(&context, Operation::Delete, "pv"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_goes_first_leaves_no_time_behind() {
     // case: pv-controller/5-7
-    let (bench, _process, parts) = bound_pair().await;
+    let (bench, _process, context) = bound_pair().await;
     volume_goes(&bench).await;
     bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Lost").await;
     claim_goes(&bench).await;
     bench.pass(Duration::from_secs(1)).await;
     assert!(bench.get::<Claim>(&key("data")).await.is_none());
-    assert!(!parts.counted.under_way(Operation::Delete, "pv"));
-    assert!(!parts.metrics.render().contains(DELETED));
+    assert!(!in_flight(&context, Operation::Delete, "pv"));
+    assert!(!context.metrics.render().contains(DELETED));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,21 +220,21 @@ async fn a_claim_that_goes_leaves_no_time_behind() {
     // case: pv-controller/5-8
     let bench = Bench::start().await;
     bench.class("fast", "Immediate").await;
-    let (_process, parts) = start(&bench, |_| {});
+    let (_process, context) = start(&bench, |_| {});
     bench.claim("data", "fast").await;
     bench.pass(Duration::from_secs(1)).await;
     assert_eq!(bench.events("ExternalProvisioning").await.len(), 1);
-    assert!(parts.counted.under_way(Operation::Provision, "default/data"));
+    assert!(in_flight(&context, Operation::Provision, "default/data"));
     claim_goes(&bench).await;
     bench.pass(Duration::from_secs(1)).await;
-    assert!(!parts.counted.under_way(Operation::Provision, "default/data"));
+    assert!(!in_flight(&context, Operation::Provision, "default/data"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_seen_after_its_claim_is_no_cause_for_a_warning() {
     let bench = Bench::start().await;
     let (late, hold) = bench.late::<Volume>().await;
-    let _running = start(&bench, |parts| parts.volumes = late);
+    let _running = start(&bench, |context| context.caches.put(late));
     let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "storageClassName": "manual", "csi": {"driver": DRIVER, "volumeHandle": "pv"}});
     bench.create::<Volume>(json!({"metadata": {"name": "pv"}, "spec": spec})).await;

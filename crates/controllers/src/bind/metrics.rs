@@ -18,6 +18,7 @@ use prometheus_client::{
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
     },
+    registry::Registry,
 };
 use tokio::time::Instant;
 
@@ -45,14 +46,13 @@ impl Operation {
     }
 }
 
-/// Counters and durations. Cheap to clone; register once per process and share.
+/// Counters and durations.
 #[derive(Clone)]
-pub struct BindMetrics {
+pub(super) struct BindMetrics {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    metrics: Metrics,
     seconds: Family<OperationLabels, Histogram>,
     errors: Family<OperationLabels, Counter>,
     /// The same under the name that it had before; dashboards keep names for long.
@@ -69,11 +69,13 @@ fn seconds() -> Histogram {
 }
 
 impl BindMetrics {
-    /// Registers the families.
-    #[must_use]
-    pub fn register(metrics: &Metrics) -> Self {
+    /// Those of the process.
+    pub(super) fn of(metrics: &Metrics) -> Self {
+        metrics.shared(Self::register)
+    }
+
+    fn register(registry: &mut Registry) -> Self {
         let inner = Inner {
-            metrics: metrics.clone(),
             seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
             errors: Family::default(),
             old_errors: Family::default(),
@@ -83,47 +85,45 @@ impl BindMetrics {
             begun: Mutex::default(),
             counting: Mutex::default(),
         };
-        metrics.with_registry(|registry| {
-            registry.register(
-                "volume_operation_total_seconds",
-                "Storage operation end to end duration in seconds",
-                inner.seconds.clone(),
-            );
-            registry.register(
-                "volume_operation_errors",
-                "Total volume operation errors",
-                inner.errors.clone(),
-            );
-            registry.register(
-                "volume_operation_total_errors",
-                "(Deprecated: use volume_operation_errors_total) Total volume operation errors",
-                inner.old_errors.clone(),
-            );
-            registry.register(
-                "storage_operation_duration_seconds",
-                "Storage operation duration",
-                inner.inside.clone(),
-            );
-            registry.register(
-                "retroactive_storageclass",
-                "Total number of retroactive StorageClass assignments to persistent volume claim",
-                inner.defaulted.clone(),
-            );
-            registry.register(
-                "retroactive_storageclass_errors",
-                "Total number of failed retroactive StorageClass assignments to persistent volume claim",
-                inner.default_failed.clone(),
-            );
-        });
+        registry.register(
+            "volume_operation_total_seconds",
+            "Storage operation end to end duration in seconds",
+            inner.seconds.clone(),
+        );
+        registry.register(
+            "volume_operation_errors",
+            "Total volume operation errors",
+            inner.errors.clone(),
+        );
+        registry.register(
+            "volume_operation_total_errors",
+            "(Deprecated: use volume_operation_errors_total) Total volume operation errors",
+            inner.old_errors.clone(),
+        );
+        registry.register(
+            "storage_operation_duration_seconds",
+            "Storage operation duration",
+            inner.inside.clone(),
+        );
+        registry.register(
+            "retroactive_storageclass",
+            "Total number of retroactive StorageClass assignments to persistent volume claim",
+            inner.defaulted.clone(),
+        );
+        registry.register(
+            "retroactive_storageclass_errors",
+            "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+            inner.default_failed.clone(),
+        );
         Self { inner: Arc::new(inner) }
     }
 
     /// Counts what the caches hold at every scrape, from now on.
-    pub(super) fn count(&self, volumes: &Cache<Volume>, claims: &Cache<Claim>) {
+    pub(super) fn count(&self, metrics: &Metrics, volumes: &Cache<Volume>, claims: &Cache<Claim>) {
         let mut counting = self.inner.counting.lock();
         if !std::mem::replace(&mut *counting, true) {
             let counts = Counts { volumes: volumes.clone(), claims: claims.clone() };
-            self.inner.metrics.with_registry(|r| r.register_collector(Box::new(counts)));
+            metrics.with_registry(|r| r.register_collector(Box::new(counts)));
         }
     }
 

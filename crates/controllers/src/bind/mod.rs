@@ -21,7 +21,7 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, EventType, Metrics, Outcome, QueueOptions, Recorder, SharedCaches, WorkQueue,
+    Api, Cache, Context, EventType, Loop, Metrics, Outcome, QueueOptions, Recorder, WorkQueue,
 };
 use longshore_core::{
     bind::{
@@ -43,54 +43,12 @@ use act::{Hands, Undone};
 use doubt::Doubts;
 use free::FreeVolumes;
 use hold::{Hold, Holds};
-use metrics::Operation;
+use metrics::{BindMetrics, Operation};
 
 use crate::planted::{Planted, plantable};
 
 pub use host_path::HostPath;
 pub use inside::{DeleteError, Inside};
-pub use metrics::BindMetrics;
-
-/// What the binder works with.
-#[derive(Clone)]
-pub struct Parts {
-    /// The API.
-    pub api: Api,
-    /// All claims.
-    pub claims: Cache<Claim>,
-    /// All volumes.
-    pub volumes: Cache<Volume>,
-    /// All classes.
-    pub classes: Cache<StorageClass>,
-    /// All pods.
-    pub pods: Cache<Pod>,
-    /// Where events go; upstream's component is `persistentvolume-controller`.
-    pub recorder: Recorder,
-    /// Where the queue reports.
-    pub metrics: Metrics,
-    /// What the binder counts.
-    pub counted: BindMetrics,
-    /// The plugin inside; without it volumes are made and deleted by others only.
-    pub inside: Option<Arc<dyn Inside>>,
-}
-
-impl Parts {
-    /// Over the caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(api: &Api, caches: &SharedCaches, recorder: Recorder, metrics: Metrics) -> Self {
-        Self {
-            api: api.clone(),
-            claims: caches.of(),
-            volumes: caches.of(),
-            classes: caches.of(),
-            pods: caches.of(),
-            recorder,
-            counted: BindMetrics::register(&metrics),
-            metrics,
-            inside: None,
-        }
-    }
-}
 
 /// How the binder behaves.
 #[derive(Debug, Clone)]
@@ -120,10 +78,12 @@ impl Default for Config {
 
 plantable!(Config, Planted);
 
-/// What a turn is about.
+/// What a pass is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
+pub enum Key {
+    /// A claim.
     Claim(ObjectKey),
+    /// A volume, by name.
     Volume(String),
 }
 
@@ -136,69 +96,67 @@ struct Decided {
 
 /// The binder.
 pub struct Binder {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
     parts: Parts,
     config: Config,
     queue: WorkQueue<Key>,
     holds: Arc<Holds>,
-    free: Arc<FreeVolumes>,
-    doubts: Arc<Doubts>,
+    free: FreeVolumes,
+    doubts: Doubts,
     /// Held over a decision and the hold that follows from it: decisions are serial.
     deciding: Mutex<()>,
 }
 
+/// What the binder looks at and writes to.
+struct Parts {
+    api: Api,
+    claims: Cache<Claim>,
+    volumes: Cache<Volume>,
+    classes: Cache<StorageClass>,
+    pods: Cache<Pod>,
+    recorder: Recorder,
+    metrics: Metrics,
+    counted: BindMetrics,
+    /// The plugin inside; without it volumes are made and deleted by others only.
+    inside: Option<Arc<dyn Inside>>,
+}
+
 impl Binder {
-    /// A binder that does nothing until [`Self::run`].
+    /// A binder that does nothing until [`Self::run`]. Without a plugin volumes are made and deleted
+    /// by others only.
     #[must_use]
-    pub fn new(parts: Parts, config: Config) -> Self {
-        let options = QueueOptions::controller().with_metrics(&parts.metrics);
-        let queue = WorkQueue::new("persistentvolume-binder", options);
+    pub fn new(context: &Context, config: Config, inside: Option<Arc<dyn Inside>>) -> Self {
+        let parts = Parts {
+            api: context.api.clone(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            classes: context.cache(),
+            pods: context.cache(),
+            recorder: context.recorder("persistentvolume-controller"),
+            counted: BindMetrics::of(&context.metrics),
+            metrics: context.metrics.clone(),
+            inside,
+        };
+        view::index(&parts);
+        parts.claims.want_written();
+        parts.volumes.want_written();
+        let queue = context.queue("persistentvolume-binder", QueueOptions::controller());
         let holds = Arc::new(Holds::new(queue.clone()));
-        let (free, doubts, deciding) = (Arc::default(), Arc::default(), Mutex::new(()));
-        Self { inner: Arc::new(Inner { parts, config, queue, holds, free, doubts, deciding }) }
+        let (free, doubts, deciding) = (FreeVolumes::default(), Doubts::default(), Mutex::new(()));
+        Self { parts, config, queue, holds, free, doubts, deciding }
     }
 
-    /// Works until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
+    /// Runs until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
     pub async fn run(self, shutdown: CancellationToken) {
-        let inner = self.inner;
-        let _closing = Closing(inner.queue.clone());
-        view::index(&inner.parts);
-        inner.parts.claims.want_written();
-        inner.parts.volumes.want_written();
-        inner.parts.volumes.synced().await;
-        inner.parts.claims.synced().await;
-        inner.parts.classes.synced().await;
-        inner.parts.pods.synced().await;
-        inner.parts.counted.count(&inner.parts.volumes, &inner.parts.claims);
-        // Before the queue hears of a volume, so that its claim's turn finds it.
-        inner.free.follow(&inner.parts.volumes);
-        wake::subscribe(&inner);
-        let work = inner.clone();
-        let turns = inner.queue.run_until(inner.config.workers, &shutdown, move |key| {
-            let inner = work.clone();
-            async move { inner.turn(key).await }
-        });
-        tokio::join!(turns, wake::resync(&inner, &shutdown));
+        let (queue, config) = (self.queue.clone(), &self.config);
+        let (workers, resync) = (config.workers, config.resync);
+        let run = Loop::new("bind", Arc::new(self), queue).workers(workers).resync(resync);
+        run.run(&shutdown).await;
     }
-}
 
-/// The caches keep their subscribers; they must not fill the queue of a binder that is gone.
-struct Closing(WorkQueue<Key>);
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.shut_down();
-    }
-}
-
-impl Inner {
-    async fn turn(&self, key: Key) -> Outcome {
-        let result = match &key {
-            Key::Claim(claim) => self.claim_turn(claim).await,
-            Key::Volume(volume) => self.volume_turn(volume).await,
+    async fn pass(&self, key: &Key) -> Outcome {
+        let result = match key {
+            Key::Claim(claim) => self.reconcile_claim(claim).await,
+            Key::Volume(volume) => self.reconcile_volume(volume).await,
         };
         match result {
             Ok(()) => Outcome::Done,
@@ -210,7 +168,7 @@ impl Inner {
         }
     }
 
-    async fn claim_turn(&self, key: &ObjectKey) -> Result<(), Undone> {
+    async fn reconcile_claim(&self, key: &ObjectKey) -> Result<(), Undone> {
         let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
         let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
         if let Some(wait) = self.doubts.wait(&claim, &decided.actions) {
@@ -296,7 +254,7 @@ impl Inner {
         Some(Decided { volume, _hold: Some(hold), actions })
     }
 
-    async fn volume_turn(&self, name: &str) -> Result<(), Undone> {
+    async fn reconcile_volume(&self, name: &str) -> Result<(), Undone> {
         let Some(_hold) = self.holds.take(name) else { return Ok(()) };
         let Some(volume) = self.volume(name) else { return Ok(()) };
         let mut claim = view::claim_of(&self.parts, &volume).await?;

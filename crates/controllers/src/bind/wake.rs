@@ -1,33 +1,50 @@
-//! Which change wakes which turn.
+//! Which change concerns which claims and volumes.
 
 use std::sync::Arc;
 
-use longshore_cluster::Change;
-use longshore_core::model::{ObjectKey, keys::annotations, kinds::Claim};
-use tokio_util::sync::CancellationToken;
+use longshore_cluster::{Change, Outcome, Reconciler, Sources, Subject};
+use longshore_core::model::{
+    ObjectKey,
+    keys::annotations,
+    kinds::{Claim, Pod, StorageClass, Volume},
+};
 
-use super::{Inner, Key, metrics::Operation, view};
+use super::{Binder, Key, metrics::Operation, view};
 
-pub(super) async fn resync(inner: &Inner, shutdown: &CancellationToken) {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(inner.config.resync) => {}
+impl Reconciler for Binder {
+    type Key = Key;
+
+    /// Not only what changed is enqueued, but also what waits for the change.
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let parts = &self.parts;
+        sources
+            .on(&parts.claims, Self::claim_changed)
+            .on(&parts.volumes, Self::volume_changed)
+            .on(&parts.classes, Self::class_changed)
+            .on(&parts.pods, Self::pod_changed)
+            .again(&parts.claims, |_, claim| [Key::Claim(claim.metadata.key())])
+            .again(&parts.volumes, |_, volume| [Key::Volume(volume.metadata.name.clone())]);
+    }
+
+    fn prepare(&self) {
+        let parts = &self.parts;
+        parts.counted.count(&parts.metrics, &parts.volumes, &parts.claims);
+    }
+
+    fn subject(&self, key: &Key) -> Subject {
+        match key {
+            Key::Claim(claim) => Subject::claim(claim),
+            Key::Volume(volume) => Subject::volume(volume),
         }
-        for claim in inner.parts.claims.list() {
-            inner.queue.add(Key::Claim(claim.metadata.key()));
-        }
-        for volume in inner.parts.volumes.list() {
-            inner.queue.add(Key::Volume(volume.metadata.name.clone()));
-        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Outcome {
+        self.pass(key).await
     }
 }
 
-/// Feeds the queue: not only with what changed, but also with what waits for the change.
-pub(super) fn subscribe(inner: &Arc<Inner>) {
-    let (queue, volumes) = (inner.queue.clone(), inner.parts.volumes.clone());
-    let (counted, doubts) = (inner.parts.counted.clone(), inner.doubts.clone());
-    inner.parts.claims.subscribe(move |change| {
+impl Binder {
+    fn claim_changed(&self, change: &Change<Claim>) -> Vec<Key> {
         let claim = change.object();
         let key = claim.metadata.key();
         let bound_now = match change {
@@ -35,55 +52,50 @@ pub(super) fn subscribe(inner: &Arc<Inner>) {
                 old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
             }
             Change::Deleted { old } => {
-                doubts.forget(old);
-                counted.discard(Operation::Provision, &key.to_string());
+                self.doubts.forget(old);
+                self.parts.counted.discard(Operation::Provision, &key.to_string());
                 true
             }
         };
+        let mut keys = Vec::new();
         if bound_now {
-            for volume in view::volumes_for(&volumes, &key) {
-                queue.add(Key::Volume(volume.metadata.name.clone()));
-            }
+            let volumes = view::volumes_for(&self.parts.volumes, &key);
+            keys.extend(volumes.iter().map(|volume| Key::Volume(volume.metadata.name.clone())));
             if !claim.spec.volume_name.is_empty() {
-                queue.add(Key::Volume(claim.spec.volume_name.clone()));
+                keys.push(Key::Volume(claim.spec.volume_name.clone()));
             }
         }
-        queue.add(Key::Claim(key));
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    let counted = inner.parts.counted.clone();
-    inner.parts.volumes.subscribe(move |change| {
+        keys.push(Key::Claim(key));
+        keys
+    }
+
+    fn volume_changed(&self, change: &Change<Volume>) -> Vec<Key> {
+        // Before the volume is enqueued, so that a pass over its claim finds it.
+        self.free.observe(change);
         let volume = change.object();
-        if let Change::Deleted { .. } = change {
-            counted.end(Operation::Delete, &volume.metadata.name);
+        let deleted = matches!(change, Change::Deleted { .. });
+        if deleted {
+            self.parts.counted.end(Operation::Delete, &volume.metadata.name);
         }
-        queue.add(Key::Volume(volume.metadata.name.clone()));
-        for claim in
-            view::claims_waiting_for(&claims, volume, matches!(change, Change::Deleted { .. }))
-        {
-            queue.add(Key::Claim(claim));
-        }
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    inner.parts.classes.subscribe(move |change| {
-        let name = &change.object().metadata.name;
-        for claim in
-            view::open_claims(&claims, name).into_iter().chain(view::open_claims(&claims, ""))
-        {
-            queue.add(Key::Claim(claim.metadata.key()));
-        }
-    });
-    let (queue, claims) = (inner.queue.clone(), inner.parts.claims.clone());
-    inner.parts.pods.subscribe(move |change| {
+        let waiting = view::claims_waiting_for(&self.parts.claims, volume, deleted);
+        let mut keys = vec![Key::Volume(volume.metadata.name.clone())];
+        keys.extend(waiting.into_iter().map(Key::Claim));
+        keys
+    }
+
+    fn class_changed(&self, change: &Change<StorageClass>) -> Vec<Key> {
+        let claims = &self.parts.claims;
+        let named = view::open_claims(claims, &change.object().metadata.name);
+        let open = named.into_iter().chain(view::open_claims(claims, ""));
+        open.map(|claim| Key::Claim(claim.metadata.key())).collect()
+    }
+
+    fn pod_changed(&self, change: &Change<Pod>) -> Vec<Key> {
         let pod = change.object();
-        for (name, _) in pod.claim_names() {
-            let key = ObjectKey::new(pod.metadata.namespace.clone(), name);
-            let open = |claim: Arc<Claim>| {
-                claim.metadata.annotation(annotations::BIND_COMPLETED).is_none()
-            };
-            if claims.get(&key).is_some_and(open) {
-                queue.add(Key::Claim(key));
-            }
-        }
-    });
+        let open =
+            |claim: Arc<Claim>| claim.metadata.annotation(annotations::BIND_COMPLETED).is_none();
+        let names = pod.claim_names().into_iter();
+        let keys = names.map(|(name, _)| ObjectKey::new(pod.metadata.namespace.clone(), name));
+        keys.filter(|key| self.parts.claims.get(key).is_some_and(open)).map(Key::Claim).collect()
+    }
 }

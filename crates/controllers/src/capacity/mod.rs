@@ -17,7 +17,8 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, DeleteParams, Metrics, Outcome, QueueOptions, Scope, WorkQueue,
+    Api, Cache, Change, DeleteParams, Loop, Metrics, Outcome, QueueOptions, Reconciler, Scope,
+    Sources, Subject, WorkQueue,
 };
 use longshore_core::{
     model::{
@@ -200,7 +201,6 @@ impl CapacityPublisher {
     /// Publishes until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let inner = self.inner;
-        let _closing = Closing(inner.clone());
         // Ends the watch of the objects in whatever way this future ends.
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
@@ -214,42 +214,84 @@ impl CapacityPublisher {
             field_selector: None,
         };
         let (objects, _) = Cache::<CsiStorageCapacity>::start(&inner.parts.api, scope, &stop);
-        inner.parts.classes.synced().await;
-        objects.synced().await;
-        if let Places::Watched(nodes, csi_nodes) = &inner.parts.places {
-            nodes.synced().await;
-            csi_nodes.synced().await;
-        }
-        // Objects are judged last, when it is known what they could be about.
-        inner.look_at_places();
-        inner.follow_places();
-        inner.follow_classes();
-        inner.follow_objects(&objects);
-        let (work, places) = (inner.clone(), inner.clone());
-        tokio::join!(
-            inner.queue.run_until(config.threads, &shutdown, move |work_item| {
-                let inner = work.clone();
-                async move { inner.turn(&work_item).await }
-            }),
-            inner.topology.run_until(1, &shutdown, move |()| {
-                let inner = places.clone();
-                async move {
-                    inner.look_at_places();
-                    Outcome::Done
-                }
-            }),
-            inner.poll(&shutdown),
-        );
+        let polls = inner.clone();
+        let (queue, threads) = (inner.queue.clone(), config.threads);
+        let refresh = Refresh { inner: inner.clone(), objects: objects.clone() };
+        let refresh = Loop::new("capacity", Arc::new(refresh), queue)
+            .workers(threads)
+            .beside(async move { polls.poll().await });
+        let queue = inner.topology.clone();
+        let topology = Loop::new("topology", Arc::new(Topology(inner)), queue);
+        tokio::join!(refresh.run(&shutdown), topology.run(&shutdown));
     }
 }
 
-/// Closes the queues when the publisher ends in whatever way: the caches keep their subscribers.
-struct Closing(Arc<Inner>);
+/// Asks the driver about items, and removes objects that are about nothing any more.
+struct Refresh {
+    inner: Arc<Inner>,
+    objects: Cache<CsiStorageCapacity>,
+}
 
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.queue.shut_down();
-        self.0.topology.shut_down();
+impl Reconciler for Refresh {
+    type Key = Work;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        if let Places::Watched(nodes, csi_nodes) = &self.inner.parts.places {
+            sources.needs(nodes).needs(csi_nodes);
+        }
+        // Objects are judged last, when it is known what they could be about.
+        sources
+            .observe(&self.inner.parts.classes, |this, change| this.inner.class_changed(change))
+            .observe(&self.objects, |this, change| this.inner.object_changed(change));
+    }
+
+    fn prepare(&self) {
+        self.inner.look_at_places();
+    }
+
+    fn subject(&self, work: &Work) -> Subject {
+        match work {
+            Work::Refresh(item) => Subject::key(format_args!("{item:?}")),
+            Work::Remove { name, .. } => Subject::key(name),
+        }
+    }
+
+    async fn reconcile(&self, work: &Work) -> Outcome {
+        self.inner.reconcile(work).await
+    }
+}
+
+/// Follows where the driver runs.
+struct Topology(Arc<Inner>);
+
+impl Reconciler for Topology {
+    type Key = ();
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let Places::Watched(nodes, csi_nodes) = &self.0.parts.places else { return };
+        sources
+            .on(nodes, |_, change| {
+                let same = matches!(change, Change::Applied { old: Some(old), new }
+                    if old.metadata.labels == new.metadata.labels);
+                (!same).then_some(())
+            })
+            .on(csi_nodes, |this, change| {
+                let driver = &this.0.driver;
+                let keys =
+                    |node: &CsiNode| node.driver(driver).map(|one| one.topology_keys.clone());
+                let same = matches!(change, Change::Applied { old: Some(old), new }
+                    if keys(old) == keys(new));
+                (!same).then_some(())
+            });
+    }
+
+    fn subject(&self, (): &()) -> Subject {
+        Subject::key(&self.0.driver)
+    }
+
+    async fn reconcile(&self, (): &()) -> Outcome {
+        self.0.look_at_places();
+        Outcome::Done
     }
 }
 
@@ -337,77 +379,43 @@ impl Inner {
         self.change(|book| book.set_segments(now));
     }
 
-    fn follow_places(self: &Arc<Self>) {
-        let Places::Watched(nodes, csi_nodes) = &self.parts.places else { return };
-        let queue = self.topology.clone();
-        nodes.subscribe(move |change| {
-            let same = matches!(change, Change::Applied { old: Some(old), new }
-                if old.metadata.labels == new.metadata.labels);
-            if !same {
-                queue.add(());
+    fn class_changed(&self, change: &Change<StorageClass>) {
+        let name = &change.object().metadata.name;
+        let wanted = match change {
+            Change::Applied { new, .. } => {
+                is_published(new, &self.driver, self.config.for_immediate)
             }
-        });
-        let (queue, driver) = (self.topology.clone(), self.driver.clone());
-        csi_nodes.subscribe(move |change| {
-            let keys = |node: &CsiNode| node.driver(&driver).map(|one| one.topology_keys.clone());
-            let same = matches!(change, Change::Applied { old: Some(old), new }
-                if keys(old) == keys(new));
-            if !same {
-                queue.add(());
-            }
+            Change::Deleted { .. } => false,
+        };
+        self.change(|book| match wanted {
+            true => book.want_class(name),
+            false => book.drop_class(name),
         });
     }
 
-    fn follow_classes(self: &Arc<Self>) {
-        let weak = Arc::downgrade(self);
-        self.parts.classes.subscribe(move |change| {
-            let Some(inner) = weak.upgrade() else { return };
-            let name = &change.object().metadata.name;
-            let wanted = match change {
-                Change::Applied { new, .. } => {
-                    is_published(new, &inner.driver, inner.config.for_immediate)
+    fn object_changed(&self, change: &Change<CsiStorageCapacity>) {
+        match change {
+            Change::Applied { old, new } => {
+                // Deleted and made again between two looks of the watch.
+                let replaced = old.as_ref().map(|old| &old.metadata.uid);
+                if let Some(uid) = replaced.filter(|uid| **uid != new.metadata.uid) {
+                    self.change(|book| book.object_gone(uid));
                 }
-                Change::Deleted { .. } => false,
-            };
-            inner.change(|book| match wanted {
-                true => book.want_class(name),
-                false => book.drop_class(name),
-            });
-        });
-    }
-
-    fn follow_objects(self: &Arc<Self>, objects: &Cache<CsiStorageCapacity>) {
-        let weak = Arc::downgrade(self);
-        objects.subscribe(move |change| {
-            let Some(inner) = weak.upgrade() else { return };
-            match change {
-                Change::Applied { old, new } => {
-                    // Deleted and made again between two looks of the watch.
-                    let replaced = old.as_ref().map(|old| &old.metadata.uid);
-                    if let Some(uid) = replaced.filter(|uid| **uid != new.metadata.uid) {
-                        inner.change(|book| book.object_gone(uid));
-                    }
-                    inner.expected.lock().retain(|item, _| !item.describes(new));
-                    inner.change(|book| book.object_seen(new));
-                }
-                Change::Deleted { old } => {
-                    inner.change(|book| book.object_gone(&old.metadata.uid));
-                }
+                self.expected.lock().retain(|item, _| !item.describes(new));
+                self.change(|book| book.object_seen(new));
             }
-        });
-    }
-
-    async fn poll(&self, shutdown: &CancellationToken) {
-        loop {
-            self.enqueue(self.book.lock().items(|_| true));
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(self.config.poll) => {}
-            }
+            Change::Deleted { old } => self.change(|book| book.object_gone(&old.metadata.uid)),
         }
     }
 
-    async fn turn(&self, work: &Work) -> Outcome {
+    async fn poll(&self) {
+        loop {
+            self.enqueue(self.book.lock().items(|_| true));
+            tokio::time::sleep(self.config.poll).await;
+        }
+    }
+
+    async fn reconcile(&self, work: &Work) -> Outcome {
         match work {
             Work::Refresh(item) => {
                 let started = Instant::now();

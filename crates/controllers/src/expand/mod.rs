@@ -11,8 +11,8 @@ mod tests;
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder,
-    WorkQueue,
+    Api, ApiError, Cache, Change, Context, EventType, Loop, Outcome, Patch, QueueOptions,
+    Reconciler, Recorder, Sources, Subject, WorkQueue,
 };
 use longshore_core::{
     expand::{Expansion, NotBound, decide_expansion, is_settled, worth_a_look},
@@ -30,16 +30,12 @@ const WORKERS: usize = 10;
 
 /// The expansion controller.
 pub struct Expander {
-    /// Where volumes are read and resizers are written down.
-    pub api: Api,
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// All volumes, for a first look: most claims that are bound have what they ask for.
-    pub volumes: Cache<Volume>,
-    /// Where claims are told; its component is `volume_expand`.
-    pub recorder: Recorder,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
+    api: Api,
+    claims: Cache<Claim>,
+    /// For a first look: most claims that are bound have what they ask for.
+    volumes: Cache<Volume>,
+    recorder: Recorder,
+    queue: WorkQueue<ObjectKey>,
 }
 
 /// Why a claim has to be looked at again.
@@ -68,34 +64,47 @@ impl ExpandError {
     }
 }
 
-impl Expander {
-    /// Works until `shutdown` is cancelled.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let mut options = QueueOptions::controller();
-        options.metrics = self.metrics.clone();
-        let queue: WorkQueue<ObjectKey> = WorkQueue::new("volume_expand", options);
-        tokio::select! {
-            () = self.claims.synced() => {}
-            () = shutdown.cancelled() => return,
-        }
-        let adding = queue.clone();
-        self.claims.subscribe(move |change| {
-            if let Change::Applied { old, new } = change
-                && worth_a_look(old.as_deref(), new)
-            {
-                adding.add(new.metadata.key());
+impl Reconciler for Expander {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.on(&self.claims, |_, change| match change {
+            Change::Applied { old, new } => {
+                worth_a_look(old.as_deref(), new).then(|| new.metadata.key())
             }
+            Change::Deleted { .. } => None,
         });
-        let worker = Arc::new(self);
-        queue
-            .run_until(WORKERS, &shutdown, move |key| {
-                let worker = worker.clone();
-                async move { worker.turn(&key).await.map_or_else(Outcome::retry, |()| Outcome::Done) }
-            })
-            .await;
     }
 
-    async fn turn(&self, key: &ObjectKey) -> Result<(), ExpandError> {
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::claim(key)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        self.expand(key).await.map_or_else(Outcome::retry, |()| Outcome::Done)
+    }
+}
+
+impl Expander {
+    /// A loop that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            api: context.api.clone(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            recorder: context.recorder("volume_expand"),
+            queue: context.queue("volume_expand", QueueOptions::controller()),
+        }
+    }
+
+    /// Runs until `shutdown` is cancelled.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue = self.queue.clone();
+        Loop::new("expand", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;
+    }
+
+    async fn expand(&self, key: &ObjectKey) -> Result<(), ExpandError> {
         let Some(claim) = self.claims.get(key) else { return Ok(()) };
         let name = claim.spec.volume_name.clone();
         let cached = self.volumes.get(&ObjectKey::cluster(&name));

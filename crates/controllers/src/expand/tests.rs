@@ -13,13 +13,7 @@ use crate::testing::{Bench, DRIVER, Process, key};
 
 fn start(bench: &Bench) -> Process {
     let mut process = bench.process();
-    let expander = Expander {
-        api: process.api.clone(),
-        claims: process.caches.of(),
-        volumes: process.caches.of(),
-        recorder: bench.recorder("volume_expand"),
-        metrics: None,
-    };
+    let expander = Expander::new(&process.context);
     let shutdown = process.shutdown.clone();
     process.spawn(expander.run(shutdown));
     process

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Metrics, Outcome, Patch, QueueOptions, SharedCaches, WorkQueue,
-    clock,
+    Api, ApiError, Cache, Change, Context, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources,
+    Subject, WorkQueue, clock,
 };
 use longshore_core::{
     attach::resolve::terminated,
@@ -32,136 +32,104 @@ const TELL_AFTER: Duration = Duration::from_secs(5);
 /// And is looked at again after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What the loop watches.
-#[derive(Clone)]
-pub struct ClaimProtectionCaches {
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// Pods of all namespaces.
-    pub pods: Cache<Pod>,
-}
-
-impl ClaimProtectionCaches {
-    /// The caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(caches: &SharedCaches) -> Self {
-        Self { claims: caches.of(), pods: caches.of() }
-    }
-}
-
 /// Adds and removes the claims' protection finalizer, and keeps their `Unused` condition.
 pub struct ClaimProtection {
-    /// Where finalizers are written.
-    pub api: Api,
-    /// What is watched.
-    pub caches: ClaimProtectionCaches,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
-    /// Feature gate `PersistentVolumeClaimUnusedSinceTime`: keep the `Unused` condition.
-    pub unused_condition: bool,
-}
-
-impl ClaimProtection {
-    /// Works until `shutdown` is cancelled.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let mut options = QueueOptions::controller();
-        options.metrics = self.metrics;
-        let worker = Arc::new(Worker {
-            api: self.api,
-            caches: self.caches,
-            unused_condition: self.unused_condition,
-            live: LivePods::default(),
-            put_off: Mutex::default(),
-            queue: WorkQueue::new("pvcprotection", options),
-        });
-        index_pods(&worker.caches.pods);
-        let synced = async {
-            worker.caches.claims.synced().await;
-            worker.caches.pods.synced().await;
-        };
-        tokio::select! {
-            () = synced => {}
-            () = shutdown.cancelled() => return,
-        }
-        worker.subscribe();
-        let (queue, turn) = (worker.queue.clone(), worker.clone());
-        queue
-            .run_until(WORKERS, &shutdown, move |key| {
-                let worker = turn.clone();
-                async move {
-                    match worker.turn(&key).await {
-                        Ok(Some(wait)) => Outcome::After(wait),
-                        result => outcome(result.map(drop)),
-                    }
-                }
-            })
-            .await;
-    }
-}
-
-struct Worker {
     api: Api,
-    caches: ClaimProtectionCaches,
+    claims: Cache<Claim>,
+    pods: Cache<Pod>,
+    /// Feature gate `PersistentVolumeClaimUnusedSinceTime`: keep the `Unused` condition.
     unused_condition: bool,
     live: LivePods,
-    /// Claims whose use is yet to be told of, and since when.
+    /// Claims whose condition is yet to be written, and since when.
     put_off: Mutex<HashMap<ObjectKey, Instant>>,
     queue: WorkQueue<ObjectKey>,
 }
 
-impl Worker {
-    fn subscribe(self: &Arc<Self>) {
-        let worker = Arc::downgrade(self);
-        self.caches.claims.subscribe(move |change| {
-            if let (Some(worker), Change::Applied { new, .. }) = (worker.upgrade(), change) {
-                worker.claim_changed(new);
-            }
-        });
-        let worker = Arc::downgrade(self);
-        self.caches.pods.subscribe(move |change| {
-            if let Some(worker) = worker.upgrade() {
-                worker.pod_changed(change);
-            }
+impl ClaimProtection {
+    /// A loop that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context, unused_condition: bool) -> Self {
+        let pods = context.cache();
+        index_pods(&pods);
+        Self {
+            api: context.api.clone(),
+            claims: context.cache(),
+            pods,
+            unused_condition,
+            live: LivePods::default(),
+            put_off: Mutex::default(),
+            queue: context.queue("pvcprotection", QueueOptions::controller()),
+        }
+    }
+
+    /// Runs until `shutdown` is cancelled.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue = self.queue.clone();
+        Loop::new("protect", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;
+    }
+}
+
+impl Reconciler for ClaimProtection {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.on(&self.claims, Self::claim_changed).on(&self.pods, |_, change| {
+            let pods = changed_pods(change);
+            pods.into_iter().flat_map(|pod| claims_of(&pod)).collect::<Vec<_>>()
         });
     }
 
-    fn claim_changed(&self, claim: &Claim) {
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::claim(key)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        match self.protect(key).await {
+            Ok(Some(wait)) => Outcome::After(wait),
+            result => outcome(result.map(drop)),
+        }
+    }
+}
+
+/// The pods whose use of claims has changed.
+fn changed_pods(change: &Change<Pod>) -> Vec<Arc<Pod>> {
+    match change {
+        Change::Applied { old: Some(old), new } => {
+            let facts = |pod: &Pod| {
+                let meta = &pod.metadata;
+                let grace = meta.deletion_grace_period_seconds;
+                (pod.spec.node_name.clone(), terminated(pod), meta.deleting(), grace)
+            };
+            if old.metadata.uid != new.metadata.uid {
+                vec![old.clone(), new.clone()]
+            } else if facts(old) != facts(new) {
+                vec![new.clone()]
+            } else {
+                Vec::new()
+            }
+        }
+        Change::Applied { old: None, new } => vec![new.clone()],
+        Change::Deleted { old } => vec![old.clone()],
+    }
+}
+
+fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
+    let names = pod.claim_names().into_iter();
+    names.map(|(name, _)| ObjectKey::new(&pod.metadata.namespace, name)).collect()
+}
+
+impl ClaimProtection {
+    fn claim_changed(&self, change: &Change<Claim>) -> Option<ObjectKey> {
+        let Change::Applied { new: claim, .. } = change else { return None };
         let unsaid = self.unused_condition
             && !claim.status.conditions.iter().any(|condition| condition.kind == UNUSED);
-        if unsaid || needs_attention(&claim.metadata, PVC_PROTECTION) {
-            self.queue.add(claim.metadata.key());
-        }
+        let due = unsaid || needs_attention(&claim.metadata, PVC_PROTECTION);
+        due.then(|| claim.metadata.key())
     }
 
-    fn pod_changed(&self, change: &Change<Pod>) {
-        match change {
-            Change::Applied { old: Some(old), new } => {
-                let facts = |pod: &Pod| {
-                    let meta = &pod.metadata;
-                    let grace = meta.deletion_grace_period_seconds;
-                    (pod.spec.node_name.clone(), terminated(pod), meta.deleting(), grace)
-                };
-                if old.metadata.uid != new.metadata.uid {
-                    self.enqueue_claims_of(old);
-                    self.enqueue_claims_of(new);
-                } else if facts(old) != facts(new) {
-                    self.enqueue_claims_of(new);
-                }
-            }
-            Change::Applied { old: None, new } => self.enqueue_claims_of(new),
-            Change::Deleted { old } => self.enqueue_claims_of(old),
-        }
-    }
-
-    fn enqueue_claims_of(&self, pod: &Pod) {
-        for (name, _) in pod.claim_names() {
-            self.queue.add(ObjectKey::new(&pod.metadata.namespace, name));
-        }
-    }
-
-    /// One look at a claim; returns when to look again if something was put off.
-    async fn turn(&self, key: &ObjectKey) -> Result<Option<Duration>, ApiError> {
-        let claim = self.caches.claims.get(key);
+    /// One pass over a claim; returns when to look again if something was put off.
+    async fn protect(&self, key: &ObjectKey) -> Result<Option<Duration>, ApiError> {
+        let claim = self.claims.get(key);
         let condition = claim.as_deref().and_then(|claim| self.unsaid(claim));
         let again = (condition.is_some() && self.can_wait(key)).then_some(LOOK_AGAIN);
         if again.is_none() {
@@ -177,14 +145,14 @@ impl Worker {
         }
         let written = apply::<Claim>(&self.api, &claim.metadata, PVC_PROTECTION, step).await?;
         if let Some(written) = written.filter(|_| step == Finalizer::Add) {
-            self.caches.claims.assume(&written);
+            self.claims.assume(&written);
         }
         Ok(again)
     }
 
     /// The cache is asked first, because its "yes" is enough; its "no" may be late.
     async fn is_held(&self, claim: &Claim) -> Result<bool, ApiError> {
-        let seen = pods_of_claim(&self.caches.pods, &claim.metadata.key());
+        let seen = pods_of_claim(&self.pods, &claim.metadata.key());
         if seen.iter().any(|pod| pod_holds_claim(pod, claim)) {
             return Ok(true);
         }
@@ -206,7 +174,7 @@ impl Worker {
         if !self.unused_condition {
             return None;
         }
-        let users = pods_of_claim(&self.caches.pods, &claim.metadata.key());
+        let users = pods_of_claim(&self.pods, &claim.metadata.key());
         let used = users.iter().any(|pod| pod_uses_claim(pod, claim));
         unused_condition(claim, used)
     }
@@ -224,7 +192,7 @@ impl Worker {
             "lastTransitionTime": clock::seconds(clock::now()),
         }]}});
         match self.api.patch_status::<Claim>(key, Patch::Strategic(&patch)).await {
-            Ok(written) => self.caches.claims.assume(&written),
+            Ok(written) => self.claims.assume(&written),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Metrics, QueueOptions, SharedCaches, WorkQueue,
+    Api, ApiError, Cache, Change, Context, Loop, Outcome, QueueOptions, Reconciler, Sources,
+    Subject, WorkQueue,
 };
 use longshore_core::{
     model::{
@@ -11,112 +12,90 @@ use longshore_core::{
         keys::finalizers::VAC_PROTECTION,
         kinds::{Claim, Volume, VolumeAttributesClass},
     },
-    protect::{Finalizer, classes_of_claim, classes_of_volume, finalizer_step, needs_attention},
+    protect::{Finalizer, classes_of_claim, classes_of_volume, finalizer_step},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{apply, outcome};
+use super::{apply, in_need, outcome};
 
 const WORKERS: usize = 1;
 const BY_CLASS: &str = "by-attributes-class";
 
-/// What the loop watches.
-#[derive(Clone)]
-pub struct ClassProtectionCaches {
-    /// Volume attributes classes.
-    pub classes: Cache<VolumeAttributesClass>,
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// Volumes.
-    pub volumes: Cache<Volume>,
-}
-
-impl ClassProtectionCaches {
-    /// The caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(caches: &SharedCaches) -> Self {
-        Self { classes: caches.of(), claims: caches.of(), volumes: caches.of() }
-    }
-}
-
 /// Adds and removes the protection finalizer of volume attributes classes.
 pub struct ClassProtection {
-    /// Where finalizers are written.
-    pub api: Api,
-    /// What is watched.
-    pub caches: ClassProtectionCaches,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
+    api: Api,
+    classes: Cache<VolumeAttributesClass>,
+    claims: Cache<Claim>,
+    volumes: Cache<Volume>,
+    queue: WorkQueue<ObjectKey>,
 }
 
 impl ClassProtection {
-    /// Works until `shutdown` is cancelled.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let mut options = QueueOptions::controller();
-        options.metrics = self.metrics.clone();
-        let queue: WorkQueue<ObjectKey> = WorkQueue::new("vacprotection", options);
-        self.caches.claims.index(BY_CLASS, classes_of_claim);
-        self.caches.volumes.index(BY_CLASS, classes_of_volume);
-        let synced = async {
-            self.caches.classes.synced().await;
-            self.caches.claims.synced().await;
-            self.caches.volumes.synced().await;
+    /// A loop that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        let new = Self {
+            api: context.api.clone(),
+            classes: context.cache(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            queue: context.queue("vacprotection", QueueOptions::controller()),
         };
-        tokio::select! {
-            () = synced => {}
-            () = shutdown.cancelled() => return,
-        }
-        self.subscribe(&queue);
-        let worker = Arc::new(self);
-        queue
-            .run_until(WORKERS, &shutdown, move |key| {
-                let worker = worker.clone();
-                async move { outcome(worker.turn(&key).await) }
-            })
-            .await;
+        new.claims.index(BY_CLASS, classes_of_claim);
+        new.volumes.index(BY_CLASS, classes_of_volume);
+        new
     }
 
-    fn subscribe(&self, queue: &WorkQueue<ObjectKey>) {
-        let adding = queue.clone();
-        self.caches.classes.subscribe(move |change| {
-            if let Change::Applied { new, .. } = change
-                && needs_attention(&new.metadata, VAC_PROTECTION)
-            {
-                adding.add(new.metadata.key());
-            }
-        });
-        let adding = queue.clone();
-        self.caches.claims.subscribe(move |change| let_go(&adding, change, classes_of_claim));
-        let adding = queue.clone();
-        self.caches.volumes.subscribe(move |change| let_go(&adding, change, classes_of_volume));
+    /// Runs until `shutdown` is cancelled.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue = self.queue.clone();
+        Loop::new("protect", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;
     }
 
-    async fn turn(&self, key: &ObjectKey) -> Result<(), ApiError> {
-        let Some(class) = self.caches.classes.get(key) else { return Ok(()) };
+    async fn protect(&self, key: &ObjectKey) -> Result<(), ApiError> {
+        let Some(class) = self.classes.get(key) else { return Ok(()) };
         let step = finalizer_step(&class.metadata, VAC_PROTECTION, self.in_use(&key.name));
         let written =
             apply::<VolumeAttributesClass>(&self.api, &class.metadata, VAC_PROTECTION, step)
                 .await?;
         if let Some(written) = written.filter(|_| step == Finalizer::Add) {
-            self.caches.classes.assume(&written);
+            self.classes.assume(&written);
         }
         Ok(())
     }
 
     fn in_use(&self, class: &str) -> bool {
-        !self.caches.claims.by_index(BY_CLASS, class).is_empty()
-            || !self.caches.volumes.by_index(BY_CLASS, class).is_empty()
+        !self.claims.by_index(BY_CLASS, class).is_empty()
+            || !self.volumes.by_index(BY_CLASS, class).is_empty()
     }
 }
 
-/// Looks at the classes that an object named before and names no more.
-fn let_go<T>(queue: &WorkQueue<ObjectKey>, change: &Change<T>, of: fn(&T) -> Vec<String>) {
+impl Reconciler for ClassProtection {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources
+            .on(&self.classes, |_, change| in_need(change, VAC_PROTECTION))
+            .on(&self.claims, |_, change| released(change, classes_of_claim))
+            .on(&self.volumes, |_, change| released(change, classes_of_volume));
+    }
+
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::key(&key.name)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        outcome(self.protect(key).await)
+    }
+}
+
+/// The classes that an object named before and names no more.
+fn released<T>(change: &Change<T>, of: fn(&T) -> Vec<String>) -> Vec<ObjectKey> {
     let (before, after) = match change {
         Change::Applied { old: Some(old), new } => (of(old), of(new)),
-        Change::Applied { old: None, .. } => return,
+        Change::Applied { old: None, .. } => return Vec::new(),
         Change::Deleted { old } => (of(old), Vec::new()),
     };
-    for class in before.into_iter().filter(|class| !after.contains(class)) {
-        queue.add(ObjectKey::cluster(class));
-    }
+    let gone = before.into_iter().filter(|class| !after.contains(class));
+    gone.map(ObjectKey::cluster).collect()
 }

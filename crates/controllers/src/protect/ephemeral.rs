@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, EventType, Metrics, Outcome, QueueOptions, Recorder, WorkQueue,
+    Api, ApiError, Cache, Change, Context, EventType, Loop, Metrics, Outcome, QueueOptions,
+    Reconciler, Recorder, Sources, Subject, WorkQueue,
 };
 use longshore_core::{
     attach::resolve::owned_by,
@@ -18,19 +19,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::index::{index_pods, pods_of_claim};
 
-/// What the loop counts, under upstream's names. Cheap to clone; register once per process.
+/// What the loop counts, under upstream's names.
 #[derive(Debug, Clone, Default)]
-pub struct EphemeralMetrics {
+struct EphemeralMetrics {
     creates: Counter,
     failures: Counter,
 }
 
 impl EphemeralMetrics {
-    /// Registers the counters.
-    #[must_use]
-    pub fn register(metrics: &Metrics) -> Self {
-        let new = Self::default();
-        metrics.with_registry(|registry| {
+    fn of(metrics: &Metrics) -> Self {
+        metrics.shared(|registry| {
+            let new = Self::default();
             registry.register(
                 "ephemeral_volume_controller_create",
                 "Number of PersistentVolumeClaim creation requests",
@@ -41,28 +40,21 @@ impl EphemeralMetrics {
                 "Number of PersistentVolumeClaim creation requests that failed",
                 new.failures.clone(),
             );
-        });
-        new
+            new
+        })
     }
 }
 
 /// Makes the claims that pods describe in their own volumes. They belong to the pod and go with
 /// it, by way of garbage collection.
 pub struct EphemeralClaims {
-    /// Where claims are made.
-    pub api: Api,
-    /// Pods of all namespaces.
-    pub pods: Cache<Pod>,
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// Where pods are told about failures; its component is `ephemeral_volume`.
-    pub recorder: Recorder,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
-    /// What is counted.
-    pub counted: EphemeralMetrics,
-    /// How many pods are looked at side by side; upstream's `--concurrent-ephemeralvolume-syncs`.
-    pub workers: usize,
+    api: Api,
+    pods: Cache<Pod>,
+    claims: Cache<Claim>,
+    recorder: Recorder,
+    counted: EphemeralMetrics,
+    workers: usize,
+    queue: WorkQueue<ObjectKey>,
 }
 
 /// Why a pod's claim could not be made.
@@ -77,64 +69,35 @@ enum EphemeralError {
 }
 
 impl EphemeralClaims {
-    /// Works until `shutdown` is cancelled.
+    /// A loop that does nothing until [`Self::run`]. `workers` is upstream's
+    /// `--concurrent-ephemeralvolume-syncs`.
+    #[must_use]
+    pub fn new(context: &Context, workers: usize) -> Self {
+        let pods = context.cache();
+        index_pods(&pods);
+        Self {
+            api: context.api.clone(),
+            pods,
+            claims: context.cache(),
+            recorder: context.recorder("ephemeral_volume"),
+            counted: EphemeralMetrics::of(&context.metrics),
+            workers,
+            queue: context.queue("ephemeral_volume", QueueOptions::controller()),
+        }
+    }
+
+    /// Runs until `shutdown` is cancelled.
     pub async fn run(self, shutdown: CancellationToken) {
-        let mut options = QueueOptions::controller();
-        options.metrics = self.metrics.clone();
-        let queue: WorkQueue<ObjectKey> = WorkQueue::new("ephemeral_volume", options);
-        index_pods(&self.pods);
-        let synced = async {
-            self.pods.synced().await;
-            self.claims.synced().await;
-        };
-        tokio::select! {
-            () = synced => {}
-            () = shutdown.cancelled() => return,
-        }
-        self.subscribe(&queue);
-        let worker = Arc::new(self);
-        queue
-            .run_until(worker.workers, &shutdown, move |key| {
-                let worker = worker.clone();
-                async move { worker.turn(&key).await }
-            })
-            .await;
+        let (queue, workers) = (self.queue.clone(), self.workers);
+        Loop::new("ephemeral", Arc::new(self), queue).workers(workers).run(&shutdown).await;
     }
 
-    fn subscribe(&self, queue: &WorkQueue<ObjectKey>) {
-        let adding = queue.clone();
-        self.pods.subscribe(move |change| {
-            if let Change::Applied { old, new } = change
-                && old.as_ref().is_none_or(|old| old.metadata.uid != new.metadata.uid)
-                && has_ephemeral(new)
-            {
-                adding.add(new.metadata.key());
-            }
-        });
-        let (adding, pods) = (queue.clone(), self.pods.clone());
-        self.claims.subscribe(move |change| {
-            if let Change::Deleted { old } = change {
-                let users = pods_of_claim(&pods, &old.metadata.key());
-                for pod in users.into_iter().filter(|pod| has_ephemeral(pod)) {
-                    adding.add(pod.metadata.key());
-                }
-            }
-        });
-    }
-
-    async fn turn(&self, key: &ObjectKey) -> Outcome {
-        let Some(pod) = self.pods.get(key).filter(|pod| !pod.metadata.deleting()) else {
-            return Outcome::Done;
-        };
-        for volume in pod.spec.volumes.iter().filter(|volume| volume.ephemeral.is_some()) {
-            if let Err(error) = self.ensure_claim(&pod, volume).await {
-                let object = ObjectRef::of::<Pod>(&pod.metadata);
-                let text = format!("ephemeral volume {}: {error}", volume.name);
-                self.recorder.event(&object, EventType::Warning, "FailedBinding", text);
-                return Outcome::retry(error);
-            }
-        }
-        Outcome::Done
+    /// A deleted claim is made again for the pods that described it.
+    fn claim_changed(&self, change: &Change<Claim>) -> Vec<ObjectKey> {
+        let Change::Deleted { old } = change else { return Vec::new() };
+        let users = pods_of_claim(&self.pods, &old.metadata.key());
+        let users = users.into_iter().filter(|pod| has_ephemeral(pod));
+        users.map(|pod| pod.metadata.key()).collect()
     }
 
     async fn ensure_claim(&self, pod: &Pod, volume: &PodVolume) -> Result<(), EphemeralError> {
@@ -159,6 +122,39 @@ impl EphemeralClaims {
             }
         }
     }
+}
+
+impl Reconciler for EphemeralClaims {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.on(&self.pods, |_, change| new_pod(change)).on(&self.claims, Self::claim_changed);
+    }
+
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::pod(key)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        let Some(pod) = self.pods.get(key).filter(|pod| !pod.metadata.deleting()) else {
+            return Outcome::Done;
+        };
+        for volume in pod.spec.volumes.iter().filter(|volume| volume.ephemeral.is_some()) {
+            if let Err(error) = self.ensure_claim(&pod, volume).await {
+                let object = ObjectRef::of::<Pod>(&pod.metadata);
+                let text = format!("ephemeral volume {}: {error}", volume.name);
+                self.recorder.event(&object, EventType::Warning, "FailedBinding", text);
+                return Outcome::retry(error);
+            }
+        }
+        Outcome::Done
+    }
+}
+
+fn new_pod(change: &Change<Pod>) -> Option<ObjectKey> {
+    let Change::Applied { old, new } = change else { return None };
+    let is_new = old.as_ref().is_none_or(|old| old.metadata.uid != new.metadata.uid);
+    (is_new && has_ephemeral(new)).then(|| new.metadata.key())
 }
 
 fn has_ephemeral(pod: &Pod) -> bool {

@@ -14,23 +14,31 @@ mod volumes;
 
 use std::time::Duration;
 
-use longshore_cluster::{Api, ApiError, Outcome, Patch};
+use longshore_cluster::{Api, ApiError, Change, Outcome, Patch};
 use longshore_core::{
     attach::sidecar::{add_finalizer_patch, remove_finalizer_patch},
-    model::{Kind, Meta},
-    protect::Finalizer,
+    model::{HasMeta, Kind, Meta, ObjectKey},
+    protect::{Finalizer, needs_attention},
 };
 use serde_json::{Value, json};
 
 pub use self::{
-    claims::{ClaimProtection, ClaimProtectionCaches},
-    classes::{ClassProtection, ClassProtectionCaches},
-    ephemeral::{EphemeralClaims, EphemeralMetrics},
+    claims::ClaimProtection, classes::ClassProtection, ephemeral::EphemeralClaims,
     volumes::VolumeProtection,
 };
 
 /// How long the cache is given to learn what another one wrote.
 const CATCH_UP: Duration = Duration::from_millis(100);
+
+/// The key of an object whose finalizer may have to be added or removed.
+fn in_need<T: HasMeta>(change: &Change<T>, finalizer: &str) -> Option<ObjectKey> {
+    match change {
+        Change::Applied { new, .. } => {
+            needs_attention(new.meta(), finalizer).then(|| new.meta().key())
+        }
+        Change::Deleted { .. } => None,
+    }
+}
 
 /// Carries a decision about a finalizer out; the written object, if something was written.
 async fn apply<T: Kind>(

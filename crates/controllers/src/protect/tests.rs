@@ -11,8 +11,8 @@ use longshore_core::model::{
 use serde_json::json;
 
 use super::{
-    ApiError, ClaimProtection, ClaimProtectionCaches, ClassProtection, ClassProtectionCaches,
-    EphemeralClaims, EphemeralMetrics, Finalizer, Outcome, VolumeProtection, apply, outcome,
+    ApiError, ClaimProtection, ClassProtection, EphemeralClaims, Finalizer, Outcome,
+    VolumeProtection, apply, outcome,
 };
 use crate::testing::{Bench, Process, key, slow_secrets};
 
@@ -22,28 +22,11 @@ fn start(bench: &Bench) -> Process {
 
 fn start_with(bench: &Bench, api: Api) -> Process {
     let mut process = bench.process_with(api);
-    let (api, caches) = (process.api.clone(), process.caches.clone());
-    let claims = ClaimProtection {
-        api: api.clone(),
-        caches: ClaimProtectionCaches::shared(&caches),
-        metrics: None,
-        unused_condition: true,
-    };
-    let volumes = VolumeProtection { api: api.clone(), volumes: caches.of(), metrics: None };
-    let ephemeral = EphemeralClaims {
-        api,
-        pods: caches.of(),
-        claims: caches.of(),
-        recorder: bench.recorder("ephemeral_volume"),
-        metrics: None,
-        counted: EphemeralMetrics::default(),
-        workers: 5,
-    };
-    let classes = ClassProtection {
-        api: process.api.clone(),
-        caches: ClassProtectionCaches::shared(&caches),
-        metrics: None,
-    };
+    let context = process.context.clone();
+    let claims = ClaimProtection::new(&context, true);
+    let volumes = VolumeProtection::new(&context);
+    let ephemeral = EphemeralClaims::new(&context, 5);
+    let classes = ClassProtection::new(&context);
     let shutdown = process.shutdown.clone();
     process.spawn(claims.run(shutdown.clone()));
     process.spawn(volumes.run(shutdown.clone()));
@@ -249,13 +232,8 @@ async fn a_pod_that_the_cache_has_not_seen_holds_its_claim() {
 /// Claim protection whose cache of pods stays empty: it watches a namespace where there are none.
 fn start_deaf_to_pods(bench: &Bench) -> Process {
     let mut process = bench.process();
-    let pods = bench.blind();
-    let claims = ClaimProtection {
-        api: process.api.clone(),
-        caches: ClaimProtectionCaches { claims: process.caches.of(), pods },
-        metrics: None,
-        unused_condition: true,
-    };
+    process.caches.put::<Pod>(bench.blind());
+    let claims = ClaimProtection::new(&process.context, true);
     let shutdown = process.shutdown.clone();
     process.spawn(claims.run(shutdown));
     process

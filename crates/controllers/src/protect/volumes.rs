@@ -2,55 +2,45 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{Api, ApiError, Cache, Change, Metrics, QueueOptions, WorkQueue};
+use longshore_cluster::{
+    Api, ApiError, Cache, Context, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject,
+    WorkQueue,
+};
 use longshore_core::{
     model::{ObjectKey, keys::finalizers::PV_PROTECTION, kinds::Volume},
-    protect::{Finalizer, finalizer_step, needs_attention, volume_in_use},
+    protect::{Finalizer, finalizer_step, volume_in_use},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{apply, outcome};
+use super::{apply, in_need, outcome};
 
 const WORKERS: usize = 4;
 
 /// Adds and removes the volumes' protection finalizer.
 pub struct VolumeProtection {
-    /// Where finalizers are written.
-    pub api: Api,
-    /// Volumes.
-    pub volumes: Cache<Volume>,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
+    api: Api,
+    volumes: Cache<Volume>,
+    queue: WorkQueue<ObjectKey>,
 }
 
 impl VolumeProtection {
-    /// Works until `shutdown` is cancelled.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let mut options = QueueOptions::controller();
-        options.metrics = self.metrics.clone();
-        let queue: WorkQueue<ObjectKey> = WorkQueue::new("pvprotection", options);
-        tokio::select! {
-            () = self.volumes.synced() => {}
-            () = shutdown.cancelled() => return,
+    /// A loop that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            api: context.api.clone(),
+            volumes: context.cache(),
+            queue: context.queue("pvprotection", QueueOptions::controller()),
         }
-        let adding = queue.clone();
-        self.volumes.subscribe(move |change| {
-            if let Change::Applied { new, .. } = change
-                && needs_attention(&new.metadata, PV_PROTECTION)
-            {
-                adding.add(new.metadata.key());
-            }
-        });
-        let worker = Arc::new(self);
-        queue
-            .run_until(WORKERS, &shutdown, move |key| {
-                let worker = worker.clone();
-                async move { outcome(worker.turn(&key).await) }
-            })
-            .await;
     }
 
-    async fn turn(&self, key: &ObjectKey) -> Result<(), ApiError> {
+    /// Runs until `shutdown` is cancelled.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue = self.queue.clone();
+        Loop::new("protect", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;
+    }
+
+    async fn protect(&self, key: &ObjectKey) -> Result<(), ApiError> {
         let Some(volume) = self.volumes.get(key) else { return Ok(()) };
         let step = finalizer_step(&volume.metadata, PV_PROTECTION, volume_in_use(&volume));
         let written = apply::<Volume>(&self.api, &volume.metadata, PV_PROTECTION, step).await?;
@@ -58,5 +48,21 @@ impl VolumeProtection {
             self.volumes.assume(&written);
         }
         Ok(())
+    }
+}
+
+impl Reconciler for VolumeProtection {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.on(&self.volumes, |_, change| in_need(change, PV_PROTECTION));
+    }
+
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::volume(&key.name)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        outcome(self.protect(key).await)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
-use longshore_cluster::{Api, DeleteParams, ListParams, Metrics, Recorder, SharedCaches};
+use longshore_cluster::{Api, Context, DeleteParams, ListParams, Metrics, Recorder, SharedCaches};
 use longshore_core::model::{
     Kind, ObjectKey,
     kinds::{Claim, ConfigMap, CsiNode, Event, Node, Pod, StorageClass, Volume},
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Config, Parts, guard::intent_name, run};
 use crate::{
     bind,
-    protect::{ClaimProtection, ClaimProtectionCaches, VolumeProtection},
+    protect::{ClaimProtection, VolumeProtection},
 };
 
 pub(crate) const DRIVER: &str = "test.csi.longshore.dev";
@@ -151,25 +151,17 @@ impl Bench {
             None => api.clone(),
             Some(kind) => Api::new(fenced(api.client().clone(), kind.clone())),
         };
-        let caches = SharedCaches::new(api, &stop);
-        let recorder = Recorder::start(api, "test", "", &stop).0;
         self.metrics = Metrics::new();
+        let context = Context::new(api.clone(), self.metrics.clone(), &stop);
         let counters = ProvisionMetrics::register(&self.metrics);
-        let csi = self.driver.client();
+        let (csi, recorder) = (self.driver.client(), context.recorder("test"));
         let parts =
-            Parts::shared(api, csi, &caches, recorder.clone(), counters, self.metrics.clone());
+            Parts::shared(api, csi, &context.caches, recorder, counters, self.metrics.clone());
         self.loops.spawn(run(self.config.clone(), parts, stop.clone()));
-        let parts = bind::Parts::shared(api, &caches, recorder, self.metrics.clone());
-        self.loops.spawn(bind::Binder::new(parts, bind::Config::default()).run(stop.clone()));
-        let claims = ClaimProtection {
-            api: api.clone(),
-            caches: ClaimProtectionCaches { claims: caches.of(), pods: caches.of() },
-            metrics: None,
-            unused_condition: false,
-        };
-        self.loops.spawn(claims.run(stop.clone()));
-        let volumes = VolumeProtection { api: api.clone(), volumes: caches.of(), metrics: None };
-        self.loops.spawn(volumes.run(stop.clone()));
+        let binder = bind::Binder::new(&context, bind::Config::default(), None);
+        self.loops.spawn(binder.run(stop.clone()));
+        self.loops.spawn(ClaimProtection::new(&context, false).run(stop.clone()));
+        self.loops.spawn(VolumeProtection::new(&context).run(stop.clone()));
         self.stop = stop;
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{Change, Outcome, QueueOptions, WorkQueue};
+use longshore_cluster::{Change, Outcome, QueueOptions, Subscription, WorkQueue};
 use longshore_core::{
     model::{
         HasMeta, ObjectKey,
@@ -29,7 +29,7 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
         .with_metrics(&provisioner.parts.registry);
     let queue: WorkQueue<ObjectKey> = WorkQueue::new("clones", options);
     let _closing = Closing(queue.clone());
-    subscribe(&provisioner, &queue);
+    let _subscription = subscribe(&provisioner, &queue);
     let work = provisioner.clone();
     queue
         .run_until(config.clone_threads, &shutdown, move |key| {
@@ -48,7 +48,7 @@ impl Drop for Closing {
     }
 }
 
-fn subscribe(provisioner: &CsiProvisioner, queue: &WorkQueue<ObjectKey>) {
+fn subscribe(provisioner: &CsiProvisioner, queue: &WorkQueue<ObjectKey>) -> Subscription {
     let claims = &provisioner.parts.claims;
     claims.index(BY_SOURCE, |claim| {
         let source = clone_source(claim);
@@ -67,7 +67,7 @@ fn subscribe(provisioner: &CsiProvisioner, queue: &WorkQueue<ObjectKey>) {
         if let Some(source) = clone_source(claim).filter(|_| !waits) {
             queue.add(ObjectKey::new(&claim.metadata.namespace, source));
         }
-    });
+    })
 }
 
 /// Deleted, and there only because of our finalizer as far as we know.

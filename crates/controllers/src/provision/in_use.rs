@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{Cache, Change};
+use longshore_cluster::{Cache, Change, Subscription};
 use longshore_core::model::kinds::{CsiSource, Node, Volume};
 use longshore_provisioner::Waker;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ const BY_HANDLE: &str = "csi-handle";
 const CSI: &str = "kubernetes.io/csi/";
 
 /// Gives volumes another look as soon as a node is done with them.
-pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) {
+pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -> Subscription {
     volumes.index(BY_HANDLE, |volume| {
         let handle = |source: &CsiSource| format!("{}^{}", source.driver, source.volume_handle);
         volume.spec.csi.as_ref().map(handle).into_iter().collect()
@@ -38,22 +38,23 @@ pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) {
                 waker.look_at_volume(&volume.metadata.name);
             }
         }
-    });
+    })
 }
 
 /// What nodes say.
 pub(super) struct InUse {
     nodes: Cache<Node>,
     changed: watch::Receiver<()>,
+    _notified: Subscription,
 }
 
 impl InUse {
     pub(super) fn follow(nodes: &Cache<Node>) -> Self {
         let (told, changed) = watch::channel(());
-        nodes.subscribe(move |_| {
+        let notified = nodes.subscribe(move |_| {
             told.send_replace(());
         });
-        Self { nodes: nodes.clone(), changed }
+        Self { nodes: nodes.clone(), changed, _notified: notified }
     }
 
     /// Waits until no node has the volume, but not for ever.

@@ -22,10 +22,9 @@ mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{
-    Api, Cache, Change, Metrics, Recorder, Scope, SharedCaches, queue::backoff,
-};
+use longshore_cluster::{Api, Cache, Change, Metrics, Recorder, Scope, SharedCaches, Subscription};
 use longshore_core::{
+    backoff::Backoff,
     model::{
         keys::annotations,
         kinds::{
@@ -217,14 +216,13 @@ impl Default for Config {
 /// A driver that cannot be asked is asked again, with growing pauses. Aborting this anywhere is
 /// safe with the leak guard on.
 pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) {
-    let mut failures = 0;
+    let mut pauses = Backoff::new(config.retry_interval_start, Duration::from_secs(10)).series();
     let driver = loop {
         match describe(&parts.csi, config.timeout).await {
             Ok(driver) => break driver,
             Err(error) => {
-                let pause = backoff(config.retry_interval_start, Duration::from_secs(10), failures);
+                let pause = pauses.pause();
                 tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
-                failures += 1;
                 tokio::select! {
                     () = shutdown.cancelled() => return,
                     () = tokio::time::sleep(pause) => {}
@@ -295,11 +293,11 @@ impl CsiController {
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
         let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
         provisioner.wait_for_caches().await;
-        forget_deleted_claims(&provisioner);
+        let _forgets = forget_deleted_claims(&provisioner);
         #[cfg(any(test, feature = "planted-bugs"))]
-        planted::delete_early(&provisioner);
+        let _planted = planted::delete_early(&provisioner);
         let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
-        if let Some(attachments) = attachments {
+        let _detached = attachments.map(|attachments| {
             // A volume that was still attached can go as soon as its last attachment has.
             let waker = controller.waker();
             attachments.subscribe(move |change| {
@@ -308,11 +306,9 @@ impl CsiController {
                 {
                     waker.look_at_volume(volume);
                 }
-            });
-        }
-        if let Some((nodes, _)) = nodes {
-            in_use::wake(&nodes, &volumes, controller.waker());
-        }
+            })
+        });
+        let _released = nodes.map(|(nodes, _)| in_use::wake(&nodes, &volumes, controller.waker()));
         let publishing = async {
             if let Some(publisher) = publisher {
                 publisher.run(shutdown.clone()).await;
@@ -329,14 +325,14 @@ impl CsiController {
 }
 
 /// What is remembered for a claim goes with it.
-fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) {
+fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) -> Subscription {
     let weak = Arc::downgrade(provisioner);
     provisioner.parts.claims.subscribe(move |change| {
         if let (Change::Deleted { old }, Some(provisioner)) = (change, weak.upgrade()) {
             provisioner.places.forget(&old.metadata.uid);
             provisioner.contests.forget(&old.metadata.uid);
         }
-    });
+    })
 }
 
 fn publisher(config: &Config, parts: &Parts, driver: &str) -> Option<CapacityPublisher> {

@@ -21,15 +21,17 @@ plantable!(Config, Planted);
 
 /// Plants [`Planted::EarlyDelete`].
 #[cfg(any(test, feature = "planted-bugs"))]
-pub(super) fn delete_early(provisioner: &std::sync::Arc<super::make::CsiProvisioner>) {
+pub(super) fn delete_early(
+    provisioner: &std::sync::Arc<super::make::CsiProvisioner>,
+) -> Option<longshore_cluster::Subscription> {
     use longshore_core::model::ObjectKey;
     use longshore_provisioner::Provisioner as _;
 
     if !provisioner.config.has(Planted::EarlyDelete) {
-        return;
+        return None;
     }
     let weak = std::sync::Arc::downgrade(provisioner);
-    provisioner.parts.claims.subscribe(move |change| {
+    Some(provisioner.parts.claims.subscribe(move |change| {
         let claim = change.object();
         let volume = ObjectKey::cluster(&claim.spec.volume_name);
         if let Some(provisioner) = weak.upgrade().filter(|_| claim.metadata.deleting())
@@ -37,5 +39,5 @@ pub(super) fn delete_early(provisioner: &std::sync::Arc<super::make::CsiProvisio
         {
             tokio::spawn(async move { provisioner.delete(&volume).await });
         }
-    });
+    }))
 }

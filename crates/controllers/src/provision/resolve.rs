@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{ApiError, Change, Outcome, QueueOptions, WorkQueue};
+use longshore_cluster::{ApiError, Change, Outcome, QueueOptions, Subscription, WorkQueue};
 use longshore_core::{
     model::{
         ObjectKey,
@@ -43,7 +43,7 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
         WorkQueue::new("intents", options.with_metrics(&provisioner.parts.registry));
     let _closing = Closing { queue: queue.clone(), intents: intents.clone() };
     intents.set_resolver(Some(queue.clone()));
-    subscribe(&provisioner, &intents, &queue);
+    let _subscriptions = subscribe(&provisioner, &intents, &queue);
     let work = provisioner.clone();
     queue
         .run_until(WORKERS, &shutdown, move |uid| {
@@ -67,9 +67,13 @@ impl Drop for Closing {
 
 /// An intent is looked at when it appears, when its claim is gone or bound, and when its volume
 /// is there.
-fn subscribe(provisioner: &CsiProvisioner, intents: &Intents, queue: &WorkQueue<String>) {
+fn subscribe(
+    provisioner: &CsiProvisioner,
+    intents: &Intents,
+    queue: &WorkQueue<String>,
+) -> [Subscription; 3] {
     let records = queue.clone();
-    intents.records().subscribe(move |change| {
+    let records = intents.records().subscribe(move |change| {
         if let Change::Applied { new, .. } = change
             && let Some(plan) = plan_in(new)
         {
@@ -77,7 +81,7 @@ fn subscribe(provisioner: &CsiProvisioner, intents: &Intents, queue: &WorkQueue<
         }
     });
     let (claims, known) = (queue.clone(), intents.clone());
-    provisioner.parts.claims.subscribe(move |change| {
+    let claims = provisioner.parts.claims.subscribe(move |change| {
         let claim = change.object();
         let over = matches!(change, Change::Deleted { .. }) || !claim.spec.volume_name.is_empty();
         if over && known.seems_open(&claim.metadata.uid) {
@@ -85,7 +89,7 @@ fn subscribe(provisioner: &CsiProvisioner, intents: &Intents, queue: &WorkQueue<
         }
     });
     let (volumes, known) = (queue.clone(), intents.clone());
-    provisioner.parts.volumes.subscribe(move |change| {
+    let volumes = provisioner.parts.volumes.subscribe(move |change| {
         let reference = change.object().spec.claim_ref.as_ref();
         if let Some(uid) = reference.map(|reference| &reference.uid)
             && known.seems_open(uid)
@@ -93,6 +97,7 @@ fn subscribe(provisioner: &CsiProvisioner, intents: &Intents, queue: &WorkQueue<
             volumes.add(uid.clone());
         }
     });
+    [records, claims, volumes]
 }
 
 impl CsiProvisioner {

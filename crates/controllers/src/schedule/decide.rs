@@ -16,7 +16,7 @@ use longshore_core::{
 use tokio::time::Instant;
 
 use super::{
-    Worker,
+    Scheduler,
     state::{Inner, Placement},
     view::HeldClaim,
 };
@@ -31,7 +31,7 @@ struct Question<'a> {
     once_pod_conflict: bool,
 }
 
-impl Worker {
+impl Scheduler {
     /// Chooses a node and promises it to the pod, or says why there is none.
     pub(super) fn decide(&self, pod: &Pod) -> Result<Placement, String> {
         // Held to the end: the next decision must see this promise.

@@ -21,14 +21,16 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, EventType, Metrics, Outcome, Patch, QueueOptions, Recorder, SharedCaches,
-    WorkQueue, clock,
+    Api, Cache, Context, EventType, Loop, Outcome, Patch, QueueOptions, Recorder, WorkQueue, clock,
 };
-use longshore_core::model::{
-    ObjectKey, ObjectRef,
-    kinds::{
-        Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, Volume,
-        VolumeAttachment,
+use longshore_core::{
+    backoff::Backoff,
+    model::{
+        ObjectKey, ObjectRef,
+        kinds::{
+            Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, Volume,
+            VolumeAttachment,
+        },
     },
 };
 use serde_json::json;
@@ -52,110 +54,81 @@ pub struct Config {
     /// How long the volumes of a pod may take.
     pub bind_timeout: Duration,
     /// First and longest pause after a placement that failed.
-    pub backoff: (Duration, Duration),
+    pub backoff: Backoff,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             bind_timeout: Duration::from_secs(600),
-            backoff: (Duration::from_secs(1), Duration::from_secs(10)),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(10)),
         }
     }
 }
 
-/// What the scheduler watches.
-#[derive(Clone)]
-pub struct Caches {
-    /// Pods of all namespaces.
-    pub pods: Cache<Pod>,
-    /// Nodes.
-    pub nodes: Cache<Node>,
-    /// Claims of all namespaces.
-    pub claims: Cache<Claim>,
-    /// Volumes.
-    pub volumes: Cache<Volume>,
-    /// Storage classes.
-    pub classes: Cache<StorageClass>,
-    /// Drivers.
-    pub drivers: Cache<CsiDriver>,
-    /// What nodes know of their drivers.
-    pub csi_nodes: Cache<CsiNode>,
-    /// Published capacities of all namespaces.
-    pub capacities: Cache<CsiStorageCapacity>,
-    /// Attachments.
-    pub attachments: Cache<VolumeAttachment>,
-}
-
-impl Caches {
-    /// The caches that all loops of the process share.
-    #[must_use]
-    pub fn shared(caches: &SharedCaches) -> Self {
-        Self {
-            pods: caches.of(),
-            nodes: caches.of(),
-            claims: caches.of(),
-            volumes: caches.of(),
-            classes: caches.of(),
-            drivers: caches.of(),
-            csi_nodes: caches.of(),
-            capacities: caches.of(),
-            attachments: caches.of(),
-        }
-    }
-}
-
-/// The scheduler. Build it from its parts and [`run`](Scheduler::run) it.
+/// The scheduler.
 pub struct Scheduler {
-    /// Where pods are bound.
-    pub api: Api,
-    /// What is watched.
-    pub caches: Caches,
-    /// Where pods are told about their placement.
-    pub recorder: Recorder,
-    /// Where the queue reports; `None` keeps it quiet.
-    pub metrics: Option<Metrics>,
-    /// Settings.
-    pub config: Config,
-}
-
-impl Scheduler {
-    /// Works until `shutdown` is cancelled; writes under way are finished then.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let (first, longest) = self.config.backoff;
-        let mut options = QueueOptions::backoff(first, longest);
-        options.metrics = self.metrics;
-        let worker = Arc::new(Worker {
-            api: self.api,
-            caches: self.caches,
-            recorder: self.recorder,
-            config: self.config,
-            queue: WorkQueue::new("scheduler", options),
-            state: State::default(),
-        });
-        tokio::select! {
-            () = worker.synced() => {}
-            () = shutdown.cancelled() => return,
-        }
-        worker.subscribe();
-        let (queue, turn) = (worker.queue.clone(), worker.clone());
-        queue
-            .run_until(WORKERS, &shutdown, move |key| {
-                let worker = turn.clone();
-                async move { worker.turn(&key).await }
-            })
-            .await;
-    }
-}
-
-/// The scheduler at work.
-struct Worker {
     api: Api,
     caches: Caches,
     recorder: Recorder,
     config: Config,
     queue: WorkQueue<ObjectKey>,
     state: State,
+}
+
+/// What the scheduler looks at.
+struct Caches {
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    claims: Cache<Claim>,
+    volumes: Cache<Volume>,
+    classes: Cache<StorageClass>,
+    drivers: Cache<CsiDriver>,
+    csi_nodes: Cache<CsiNode>,
+    capacities: Cache<CsiStorageCapacity>,
+    attachments: Cache<VolumeAttachment>,
+}
+
+impl Caches {
+    fn of(context: &Context) -> Self {
+        let caches = Self {
+            pods: context.cache(),
+            nodes: context.cache(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            classes: context.cache(),
+            drivers: context.cache(),
+            csi_nodes: context.cache(),
+            capacities: context.cache(),
+            attachments: context.cache(),
+        };
+        index_pods(&caches.pods);
+        index_attachments(&caches.attachments);
+        view::index_volumes(&caches.volumes);
+        caches
+    }
+}
+
+impl Scheduler {
+    /// A scheduler that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context, config: Config) -> Self {
+        let retry = QueueOptions { backoff: config.backoff, ..QueueOptions::default() };
+        Self {
+            api: context.api.clone(),
+            caches: Caches::of(context),
+            recorder: context.recorder(COMPONENT),
+            config,
+            queue: context.queue("scheduler", retry),
+            state: State::default(),
+        }
+    }
+
+    /// Runs until `shutdown` is cancelled; writes in flight are finished then.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue = self.queue.clone();
+        Loop::new("schedule", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;
+    }
 }
 
 /// Why a placement did not come to its end.
@@ -171,27 +144,9 @@ enum PlaceError {
     TimedOut,
 }
 
-impl Worker {
-    async fn synced(&self) {
-        let caches = &self.caches;
-        index_pods(&caches.pods);
-        index_attachments(&caches.attachments);
-        view::index_volumes(&caches.volumes);
-        tokio::join!(
-            caches.pods.synced(),
-            caches.nodes.synced(),
-            caches.claims.synced(),
-            caches.volumes.synced(),
-            caches.classes.synced(),
-            caches.drivers.synced(),
-            caches.csi_nodes.synced(),
-            caches.capacities.synced(),
-            caches.attachments.synced(),
-        );
-    }
-
-    /// One turn of one pod: find a node, or see how far the placement has come.
-    async fn turn(&self, key: &ObjectKey) -> Outcome {
+impl Scheduler {
+    /// One pass over one pod: find a node, or see how far the placement has come.
+    async fn pass(&self, key: &ObjectKey) -> Outcome {
         let pod = self.caches.pods.get(key).filter(|pod| waits_for_us(pod));
         let Some(pod) = pod else {
             self.state.forget(key);
@@ -220,8 +175,7 @@ impl Worker {
     async fn give_back(&self, pod: &Pod, error: PlaceError) -> Outcome {
         let key = pod.metadata.key();
         self.state.forget(&key);
-        let (first, longest) = self.config.backoff;
-        self.state.pause(&key, first, longest);
+        self.state.pause(&key, self.config.backoff);
         let text = error.to_string();
         let object = ObjectRef::of::<Pod>(&pod.metadata);
         self.recorder.event(&object, EventType::Warning, "FailedScheduling", text.as_str());

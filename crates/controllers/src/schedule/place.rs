@@ -15,9 +15,9 @@ use longshore_core::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{PlaceError, Worker, state::Placement};
+use super::{PlaceError, Scheduler, state::Placement};
 
-impl Worker {
+impl Scheduler {
     /// Brings a placement as far as it goes now.
     pub(super) async fn place(
         &self,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use longshore_cluster::Api;
+use longshore_cluster::{Api, Context};
 use longshore_core::model::{
     ObjectKey,
     keys::annotations,
@@ -16,21 +16,15 @@ use longshore_core::model::{
 };
 use serde_json::json;
 
-use super::{COMPONENT, Caches, Config, Scheduler};
+use super::{Config, Scheduler};
 use crate::testing::{Bench, DRIVER, Process, key};
 
-fn start(bench: &Bench, change: impl FnOnce(&mut Scheduler)) -> Process {
+fn start(bench: &Bench, change: impl FnOnce(&mut Context)) -> Process {
     let mut process = bench.process();
-    let mut scheduler = Scheduler {
-        api: process.api.clone(),
-        caches: Caches::shared(&process.caches),
-        recorder: bench.recorder(COMPONENT),
-        metrics: None,
-        config: Config::default(),
-    };
-    change(&mut scheduler);
+    let mut context = process.context.clone();
+    change(&mut context);
     let shutdown = process.shutdown.clone();
-    process.spawn(scheduler.run(shutdown));
+    process.spawn(Scheduler::new(&context, Config::default()).run(shutdown));
     process
 }
 
@@ -104,7 +98,7 @@ async fn a_promised_volume_is_taken_before_the_api_shows_it() {
     disk(&bench, "disk", "5Gi").await;
     let held = Arc::new(AtomicBool::new(true));
     let api = holding(&bench, held.clone());
-    let _process = start(&bench, |scheduler| scheduler.api = api);
+    let _process = start(&bench, |context| context.api = api);
     bench.claim("first", "hand").await;
     bench.pod("a", None, &["first"]).await;
     bench.pass(Duration::from_secs(5)).await;
@@ -128,9 +122,9 @@ async fn a_volume_that_changed_meanwhile_is_not_taken() {
     // case: scheduler-and-api/S18
     let bench = world().await;
     disk(&bench, "disk", "5Gi").await;
-    let volumes = bench.frozen().await;
+    let volumes = bench.frozen::<Volume>().await;
     bench.merge::<Volume>(&ObjectKey::cluster("disk"), touched()).await;
-    let process = start(&bench, |scheduler| scheduler.caches.volumes = volumes);
+    let process = start(&bench, |context| context.caches.put(volumes));
     bench.claim("data", "hand").await;
     bench.pod("web", None, &["data"]).await;
     bench.pass(Duration::from_secs(5)).await;
@@ -150,9 +144,9 @@ async fn what_was_written_before_a_conflict_stays() {
     let bench = world().await;
     disk(&bench, "disk1", "1Gi").await;
     disk(&bench, "disk2", "5Gi").await;
-    let volumes = bench.frozen().await;
+    let volumes = bench.frozen::<Volume>().await;
     bench.merge::<Volume>(&ObjectKey::cluster("disk2"), touched()).await;
-    let process = start(&bench, |scheduler| scheduler.caches.volumes = volumes);
+    let process = start(&bench, |context| context.caches.put(volumes));
     sized(&bench, "small", "hand", "1Gi").await;
     sized(&bench, "large", "hand", "2Gi").await;
     bench.pod("web", None, &["small", "large"]).await;
@@ -173,9 +167,9 @@ async fn a_claim_that_changed_meanwhile_is_not_told_of_a_node() {
     let bench = world().await;
     sized(&bench, "small", "wait", "1Gi").await;
     sized(&bench, "large", "wait", "2Gi").await;
-    let claims = bench.frozen().await;
+    let claims = bench.frozen::<Claim>().await;
     bench.merge::<Claim>(&key("large"), touched()).await;
-    let _process = start(&bench, |scheduler| scheduler.caches.claims = claims);
+    let _process = start(&bench, |context| context.caches.put(claims));
     bench.pod("web", None, &["small", "large"]).await;
     bench.pass(Duration::from_secs(5)).await;
     assert_eq!(selected(&bench, "small").await.as_deref(), Some("n1"));

@@ -6,6 +6,7 @@ use std::{
 };
 
 use longshore_core::{
+    backoff::Backoff,
     model::{ObjectKey, kinds::Pod},
     schedule::NodePlan,
 };
@@ -121,9 +122,9 @@ impl State {
     }
 
     /// Pauses a pod, each time twice as long as the last.
-    pub(super) fn pause(&self, key: &ObjectKey, first: Duration, longest: Duration) {
+    pub(super) fn pause(&self, key: &ObjectKey, backoff: Backoff) {
         let mut inner = self.inner.lock();
-        let length = inner.paused.get(key).map_or(first, |(_, last)| (*last * 2).min(longest));
+        let length = backoff.following(inner.paused.get(key).map(|(_, last)| *last));
         inner.paused.insert(key.clone(), (Instant::now() + length, length));
     }
 

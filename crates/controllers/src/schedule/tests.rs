@@ -10,18 +10,12 @@ use longshore_core::model::{
 };
 use serde_json::json;
 
-use super::{COMPONENT, Caches, Config, Scheduler};
+use super::{Config, Scheduler};
 use crate::testing::{Bench, DRIVER, Process, key};
 
 fn start(bench: &Bench) -> Process {
     let mut process = bench.process();
-    let scheduler = Scheduler {
-        api: process.api.clone(),
-        caches: Caches::shared(&process.caches),
-        recorder: bench.recorder(COMPONENT),
-        metrics: None,
-        config: Config::default(),
-    };
+    let scheduler = Scheduler::new(&process.context, Config::default());
     let shutdown = process.shutdown.clone();
     process.spawn(scheduler.run(shutdown));
     process

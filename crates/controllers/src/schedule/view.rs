@@ -11,7 +11,7 @@ use longshore_core::{
     schedule::{ClaimFacts, VolumeUse, volume_use},
 };
 
-use super::{Worker, state::Inner};
+use super::{Scheduler, state::Inner};
 use crate::index::{attachments_on_node, pods_on_node};
 
 /// Volumes that are not bound, by their class, or by the claim that they are kept for.
@@ -58,7 +58,7 @@ impl HeldClaim {
     }
 }
 
-impl Worker {
+impl Scheduler {
     /// The pod's claims that exist.
     pub(super) fn claims_of(&self, pod: &Pod) -> Vec<HeldClaim> {
         let hold = |(name, _): (String, _)| {

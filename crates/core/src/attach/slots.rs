@@ -7,11 +7,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::UniqueName;
+use crate::backoff::Backoff;
 
-/// First pause after a failure; doubled with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause after a failure.
-const LONGEST_PAUSE: Duration = Duration::from_secs(122);
+/// The pause after a failure.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
 
 /// What an operation does. A pause after one kind does not hold back the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,10 +190,7 @@ impl Slots {
         let running = slots.iter_mut().find(|slot| slot.pending && slot.key == *key);
         let Some(slot) = running else { return now };
         let last = slot.pauses.of(slot.operation);
-        let length = match last {
-            None => FIRST_PAUSE,
-            Some(pause) => (pause.length * 2).min(LONGEST_PAUSE),
-        };
+        let length = BACKOFF.following(last.as_ref().map(|pause| pause.length));
         let pause = Pause { since: now, length };
         *last = Some(pause);
         slot.pending = false;
@@ -237,7 +233,7 @@ mod tests {
         let mut slots = Slots::default();
         slots.start(&key("a", false), Attach, T0).expect("free");
         let until = slots.fail(&key("a", false), T0);
-        assert_eq!(until, FIRST_PAUSE);
+        assert_eq!(until, BACKOFF.after(0));
         assert_eq!(slots.start(&key("a", false), Attach, T0), Err(Refused::Paused { until }));
         assert_eq!(slots.start(&key("a", false), Detach, T0), Ok(()));
         slots.succeed(&key("a", false));

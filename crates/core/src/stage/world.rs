@@ -121,6 +121,41 @@ pub enum Action {
 }
 
 impl Action {
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> &str {
+        match self {
+            Self::Unpublish { volume, .. }
+            | Self::Mount { volume, .. }
+            | Self::Expand { volume, .. }
+            | Self::Unstage { volume }
+            | Self::Forget { volume } => volume,
+        }
+    }
+
+    /// The UID of the pod that it is about, if it is about one.
+    #[must_use]
+    pub fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Unpublish { pod, .. } | Self::Mount { pod, .. } | Self::Expand { pod, .. } => {
+                Some(pod)
+            }
+            Self::Unstage { .. } | Self::Forget { .. } => None,
+        }
+    }
+
+    /// Its word in log lines.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Unpublish { .. } => "unpublish",
+            Self::Mount { .. } => "mount",
+            Self::Expand { .. } => "expand",
+            Self::Unstage { .. } => "unstage",
+            Self::Forget { .. } => "forget",
+        }
+    }
+
     /// What the step occupies.
     #[must_use]
     pub fn slot(&self) -> Slot {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{
-    Api, Metrics, Recorder, SharedCaches,
+    Api, Context, Metrics,
     election::{self, ElectionConfig, OnLoss},
     shutdown,
 };
@@ -19,18 +19,10 @@ use crate::cli::controllers::{Config, Controller, Settings};
 /// What all loops of a process share.
 #[derive(Clone)]
 pub struct Shared {
-    /// The API.
-    pub api: Api,
-    /// One cache per kind.
-    pub caches: SharedCaches,
-    /// Where everything is counted.
-    pub metrics: Metrics,
-    /// Ends the recorders.
-    pub shutdown: CancellationToken,
+    /// What each loop works with.
+    pub context: Context,
     /// How the controllers behave.
     settings: Settings,
-    bind_counted: bind::BindMetrics,
-    ephemeral_counted: protect::EphemeralMetrics,
 }
 
 impl Shared {
@@ -40,45 +32,32 @@ impl Shared {
     }
 
     fn with(api: Api, metrics: Metrics, settings: Settings, shutdown: &CancellationToken) -> Self {
-        let caches = SharedCaches::new(&api, shutdown);
-        let bind_counted = bind::BindMetrics::register(&metrics);
-        let ephemeral_counted = protect::EphemeralMetrics::register(&metrics);
-        let shutdown = shutdown.clone();
-        Self { api, caches, metrics, shutdown, settings, bind_counted, ephemeral_counted }
-    }
-
-    /// A recorder for one component's events.
-    pub fn recorder(&self, component: &str) -> Recorder {
-        Recorder::start(&self.api, component, "", &self.shutdown).0
+        Self { context: Context::new(api, metrics, shutdown), settings }
     }
 
     /// Runs one controller until `stop`.
     pub async fn run(&self, controller: Controller, stop: CancellationToken) {
+        let (context, settings) = (&self.context, &self.settings);
         match controller {
             Controller::Binder => self.binder().run(stop).await,
             Controller::AttachDetach => self.attach_detach().run(stop).await,
-            Controller::Ephemeral => self.ephemeral().run(stop).await,
-            Controller::ClaimProtection => self.claim_protection().run(stop).await,
-            Controller::VolumeProtection => self.volume_protection().run(stop).await,
-            Controller::ClassProtection => self.class_protection().run(stop).await,
-            Controller::Expander => self.expander().run(stop).await,
-            Controller::Scheduler => self.scheduler().run(stop).await,
+            Controller::Ephemeral => {
+                protect::EphemeralClaims::new(context, settings.ephemeral_workers).run(stop).await;
+            }
+            Controller::ClaimProtection => {
+                protect::ClaimProtection::new(context, settings.unused_condition).run(stop).await;
+            }
+            Controller::VolumeProtection => protect::VolumeProtection::new(context).run(stop).await,
+            Controller::ClassProtection => protect::ClassProtection::new(context).run(stop).await,
+            Controller::Expander => expand::Expander::new(context).run(stop).await,
+            Controller::Scheduler => {
+                let config = schedule::Config::default();
+                schedule::Scheduler::new(context, config).run(stop).await;
+            }
         }
     }
 
     fn binder(&self) -> bind::Binder {
-        let parts = bind::Parts {
-            api: self.api.clone(),
-            claims: self.caches.of(),
-            volumes: self.caches.of(),
-            classes: self.caches.of(),
-            pods: self.caches.of(),
-            recorder: self.recorder("persistentvolume-controller"),
-            metrics: self.metrics.clone(),
-            counted: self.bind_counted.clone(),
-            inside: (self.settings.host_path != HostPathPlugin::Off)
-                .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>),
-        };
         let config = bind::Config {
             options: Options {
                 dynamic_provisioning: self.settings.dynamic_provisioning,
@@ -88,80 +67,20 @@ impl Shared {
             resync: self.settings.binder_resync,
             ..bind::Config::default()
         };
-        bind::Binder::new(parts, config)
+        let plugin = (self.settings.host_path != HostPathPlugin::Off)
+            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>);
+        bind::Binder::new(&self.context, config, plugin)
     }
 
     fn attach_detach(&self) -> attach::AttachDetach {
-        attach::AttachDetach {
-            api: self.api.clone(),
-            caches: attach::Caches::shared(&self.caches),
-            recorder: self.recorder("attachdetach-controller"),
-            metrics: Some(self.metrics.clone()),
-            config: attach::Config {
-                verify_period: self.settings.attach_verify,
-                disable_force_detach_on_timeout: self.settings.no_force_detach,
-                holder_notice: self.settings.holder_notice,
-                lane_places: self.settings.attach_requests,
-                ..attach::Config::default()
-            },
-        }
-    }
-
-    fn ephemeral(&self) -> protect::EphemeralClaims {
-        protect::EphemeralClaims {
-            api: self.api.clone(),
-            pods: self.caches.of(),
-            claims: self.caches.of(),
-            recorder: self.recorder("ephemeral_volume"),
-            metrics: Some(self.metrics.clone()),
-            counted: self.ephemeral_counted.clone(),
-            workers: self.settings.ephemeral_workers,
-        }
-    }
-
-    fn claim_protection(&self) -> protect::ClaimProtection {
-        protect::ClaimProtection {
-            api: self.api.clone(),
-            caches: protect::ClaimProtectionCaches::shared(&self.caches),
-            metrics: Some(self.metrics.clone()),
-            unused_condition: self.settings.unused_condition,
-        }
-    }
-
-    fn volume_protection(&self) -> protect::VolumeProtection {
-        protect::VolumeProtection {
-            api: self.api.clone(),
-            volumes: self.caches.of(),
-            metrics: Some(self.metrics.clone()),
-        }
-    }
-
-    fn class_protection(&self) -> protect::ClassProtection {
-        protect::ClassProtection {
-            api: self.api.clone(),
-            caches: protect::ClassProtectionCaches::shared(&self.caches),
-            metrics: Some(self.metrics.clone()),
-        }
-    }
-
-    fn expander(&self) -> expand::Expander {
-        expand::Expander {
-            api: self.api.clone(),
-            claims: self.caches.of(),
-            volumes: self.caches.of(),
-            recorder: self.recorder("volume_expand"),
-            metrics: Some(self.metrics.clone()),
-        }
-    }
-
-    fn scheduler(&self) -> schedule::Scheduler {
-        schedule::Scheduler {
-            api: self.api.clone(),
-            caches: schedule::Caches::shared(&self.caches),
-            recorder: self.recorder("default-scheduler"),
-            metrics: Some(self.metrics.clone()),
-            config: schedule::Config::default(),
-        }
+        let config = attach::Config {
+            verify_period: self.settings.attach_verify,
+            disable_force_detach_on_timeout: self.settings.no_force_detach,
+            holder_notice: self.settings.holder_notice,
+            lane_places: self.settings.attach_requests,
+            ..attach::Config::default()
+        };
+        attach::AttachDetach::new(&self.context, config)
     }
 }
 
@@ -175,7 +94,7 @@ pub async fn run(config: Config) -> Result<()> {
     let shared = Shared::with(api, metrics, settings, &shutdown);
     let status = election::Status::default();
     if let Some(diagnostics) = &diagnostics {
-        serve(diagnostics, &shared.metrics, &status, &shutdown).await?;
+        serve(diagnostics, &shared.context.metrics, &status, &shutdown).await?;
     }
     let chosen: Vec<Controller> = controllers.into_iter().collect();
     let Some((name, asked)) = election else {
@@ -188,7 +107,7 @@ pub async fn run(config: Config) -> Result<()> {
         renew_deadline: asked.times.renew_deadline,
         retry_period: asked.times.retry_period,
         on_loss: OnLoss::Exit,
-        metrics: Some(shared.metrics.clone()),
+        metrics: Some(shared.context.metrics.clone()),
         status,
         ..ElectionConfig::new(Api::new(client.lease_client().await?), namespace, name)
     };

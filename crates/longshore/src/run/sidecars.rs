@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, Result};
-use longshore_cluster::{Api, Recorder, SharedCaches};
+use longshore_cluster::{Api, Context, Recorder, SharedCaches};
 use longshore_controllers::{self as controllers, attacher, capacity::CapacityMetrics, provision};
 use longshore_core::{
     model::{Kind as _, keys::embedded, kinds::VolumeAttributesClass},
@@ -232,14 +232,8 @@ pub async fn attacher(config: cli::attacher::Config) -> Result<()> {
     };
     let lock = format!("external-attacher-leader-{}", sidecar.driver);
     let work = |stop: CancellationToken| {
-        let caches = SharedCaches::new(&sidecar.api, &stop);
-        let attacher = attacher::Attacher {
-            api: sidecar.api.clone(),
-            driver: sidecar.csi.clone(),
-            caches: attacher::Caches::shared(&caches),
-            metrics: Some(sidecar.metrics.clone()),
-            config: config.clone(),
-        };
+        let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
+        let attacher = attacher::Attacher::new(&context, sidecar.csi.clone(), config.clone());
         async move {
             if let Err(error) = attacher.run(stop).await {
                 tracing::error!(%error, "the attacher did not start");
@@ -278,7 +272,7 @@ async fn embedded_capacity(
         None => (None, MANAGER.to_owned()),
     };
     let config = controllers::capacity::Config::new(EMBEDDED_NAMESPACE, manager);
-    Ok(provision::CapacityParts { config, api: shared.api.clone(), counts, place })
+    Ok(provision::CapacityParts { config, api: shared.context.api.clone(), counts, place })
 }
 
 /// The provisioner of one driver in the embedded mode, leak guard on. With a scope it answers only
@@ -292,12 +286,12 @@ pub async fn provision(
 ) {
     let driver = csi.driver_name().await.unwrap_or_default();
     let mut parts = provision::Parts::shared(
-        &shared.api,
+        &shared.context.api,
         csi.clone(),
-        &shared.caches,
-        shared.recorder(&driver),
+        &shared.context.caches,
+        shared.context.recorder(&driver),
         counted.provision,
-        shared.metrics.clone(),
+        shared.context.metrics.clone(),
     );
     if driver == embedded::LOCAL_DRIVER {
         match embedded_capacity(shared, &csi, counted.capacity, scope.as_ref()).await {

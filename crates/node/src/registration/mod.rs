@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use longshore_cluster::{Api, Cache};
+use longshore_cluster::{Api, Cache, Subscription};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::CsiDriver;
 use longshore_core::stage::paths::NodePaths;
@@ -31,6 +31,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::drivers::Drivers;
 use crate::metrics::Counts;
+use crate::volumes::BACKOFF;
 use node_info::NodeInfo;
 use watch::{Seen, Watcher};
 
@@ -39,8 +40,6 @@ const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limits are not asked for more often than this, in seconds.
 const SHORTEST_PERIOD: u64 = 10;
-const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-const BACKOFF_MAX: Duration = Duration::from_secs(122);
 
 /// Why a driver is not registered.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +68,8 @@ pub struct Registrar {
     node: NodeInfo,
     /// Sockets that are there, and whether their plugin is registered.
     sockets: Mutex<BTreeMap<PathBuf, bool>>,
+    /// Ends with the registrar.
+    notified: Mutex<Option<Subscription>>,
 }
 
 struct Task {
@@ -87,14 +88,15 @@ impl Registrar {
         node_name: &str,
     ) -> Arc<Self> {
         let (node, news) = (NodeInfo::new(api, node_name), watch_channel::Sender::new(0));
-        let sockets = Mutex::default();
-        let registrar = Arc::new(Self { drivers, objects, news, paths, node, sockets });
+        let (sockets, notified) = (Mutex::default(), Mutex::default());
+        let registrar = Arc::new(Self { drivers, objects, news, paths, node, sockets, notified });
         let weak = Arc::downgrade(&registrar);
-        registrar.objects.subscribe(move |_| {
+        let notified = registrar.objects.subscribe(move |_| {
             if let Some(registrar) = weak.upgrade() {
                 registrar.news.send_modify(|count| *count += 1);
             }
         });
+        *registrar.notified.lock() = Some(notified);
         registrar
     }
 
@@ -201,7 +203,7 @@ impl Registrar {
     }
 
     async fn keep_registered(&self, socket: &Path, stop: &CancellationToken) {
-        let mut delay = BACKOFF_FIRST;
+        let mut pauses = BACKOFF.series();
         let name = loop {
             // Never dropped half-way: what it wrote would stay. A socket that is gone ends it soon.
             match self.register(socket).await {
@@ -212,7 +214,7 @@ impl Registrar {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(delay) => delay = (delay * 2).min(BACKOFF_MAX),
+                () = tokio::time::sleep(pauses.pause()) => {}
             }
         };
         self.set_registered(socket, true);

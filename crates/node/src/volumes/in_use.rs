@@ -8,7 +8,7 @@ use longshore_core::model::kinds::Node;
 use longshore_core::stage::world::Slot;
 use tokio::time::Instant;
 
-use super::{BACKOFF_FIRST, Backoff, State, VolumeManager};
+use super::{BACKOFF, Failures, State, VolumeManager};
 
 impl VolumeManager {
     /// Reads the lists of the node object.
@@ -66,7 +66,7 @@ impl VolumeManager {
 
     fn retry_soon(&self) {
         let mut state = self.state();
-        let until = Instant::now() + BACKOFF_FIRST;
-        state.backoff.insert(Slot::volume("volumesInUse"), Backoff { delay: BACKOFF_FIRST, until });
+        let until = Instant::now() + BACKOFF.after(0);
+        state.backoff.insert(Slot::volume("volumesInUse"), Failures { count: 1, until });
     }
 }

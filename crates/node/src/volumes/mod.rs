@@ -32,7 +32,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, Recorder};
+use longshore_cluster::controller::pass_span;
+use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
+use longshore_core::backoff::Backoff;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::stage::paths::NodePaths;
@@ -43,13 +45,15 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, Span};
 
 use crate::drivers::Drivers;
 use crate::metrics::{Counts, NodeMetrics};
 use stats::NodeStats;
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(500);
-const BACKOFF_MAX: Duration = Duration::from_secs(122);
+/// The pause after a failure, as the kubelet's.
+pub(crate) const BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
 /// How often publish is repeated for drivers that want that, besides changes of the pod.
 const RESYNC: Duration = Duration::from_secs(75);
 
@@ -139,8 +143,9 @@ struct PodFacts {
     since: Instant,
 }
 
-struct Backoff {
-    delay: Duration,
+/// Failures in a row, and when the next attempt may begin.
+struct Failures {
+    count: u32,
     until: Instant,
 }
 
@@ -149,7 +154,7 @@ struct State {
     world: World,
     volumes: BTreeMap<String, VolumeFacts>,
     pods: BTreeMap<String, PodFacts>,
-    backoff: BTreeMap<Slot, Backoff>,
+    backoff: BTreeMap<Slot, Failures>,
     in_use_written: Option<Vec<String>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
     mounting: BTreeSet<(String, String)>,
@@ -177,6 +182,8 @@ pub struct VolumeManager {
     tasks: TaskTracker,
     stop: CancellationToken,
     dropped: CancellationToken,
+    /// They end with the manager.
+    subscriptions: Mutex<Vec<Subscription>>,
 }
 
 impl VolumeManager {
@@ -194,21 +201,23 @@ impl VolumeManager {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             dropped: CancellationToken::new(),
+            subscriptions: Mutex::default(),
         });
         manager.deps.metrics.count_volumes(&manager);
         let weak = Arc::downgrade(&manager);
-        manager.deps.node.subscribe(move |_| {
+        let node = manager.deps.node.subscribe(move |_| {
             if let Some(manager) = weak.upgrade() {
                 manager.wake.notify_one();
             }
         });
         let weak = Arc::downgrade(&manager);
-        manager.deps.claims.subscribe(move |change| {
+        let claims = manager.deps.claims.subscribe(move |change| {
             if let Some(manager) = weak.upgrade() {
                 manager.claim_changes.send_modify(|count| *count += 1);
                 manager.claim_changed(change.object());
             }
         });
+        manager.subscriptions.lock().extend([node, claims]);
         manager
     }
 
@@ -425,7 +434,8 @@ impl VolumeManager {
             if let Action::Mount { volume, pod } = &action {
                 state.mounting.insert((pod.clone(), volume.clone()));
             }
-            self.spawn(self.clone().act(action));
+            let span = span_of(&state, &action);
+            self.spawn(self.clone().act(action).instrument(span));
         }
         state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
     }
@@ -440,6 +450,9 @@ impl VolumeManager {
             Action::Forget { .. } => Ok(()),
         };
         self.measured(timed, result.is_ok());
+        if result.is_ok() {
+            tracing::debug!(action = action.name(), "done");
+        }
         let mut state = self.state();
         state.world.busy.remove(&action.slot());
         if let Action::Mount { volume, pod } = &action {
@@ -452,11 +465,9 @@ impl VolumeManager {
                 self.clear_error(&mut state, &action);
             }
             Err(failure) => {
-                let delay = state
-                    .backoff
-                    .get(&slot)
-                    .map_or(BACKOFF_FIRST, |one| (one.delay * 2).min(BACKOFF_MAX));
-                state.backoff.insert(slot, Backoff { delay, until: Instant::now() + delay });
+                let count = state.backoff.get(&slot).map_or(0, |one| one.count);
+                let until = Instant::now() + BACKOFF.after(count);
+                state.backoff.insert(slot, Failures { count: count + 1, until });
                 self.report(&mut state, &action, &failure);
             }
         }
@@ -479,6 +490,22 @@ impl VolumeManager {
         self.changes.send_modify(|count| *count += 1);
         self.wake.notify_one();
     }
+}
+
+/// The span of one action: the volume by the name that users know, and the pod.
+fn span_of(state: &State, action: &Action) -> Span {
+    let unique = action.volume();
+    let facts = state.volumes.get(unique);
+    let name = facts.map_or(unique, |facts| facts.spec_name.as_str());
+    let failures = state.backoff.get(&action.backoff_slot()).map_or(0, |one| one.count);
+    let span = pass_span("stage", &Subject::volume(name), failures.saturating_add(1));
+    if let Some(facts) = facts {
+        span.record("driver", facts.driver.as_str());
+    }
+    if let Some(pod) = action.pod().and_then(|uid| state.pods.get(uid)) {
+        span.record("pod", pod.pod.metadata.key().to_string());
+    }
+    span
 }
 
 /// A failed operation.

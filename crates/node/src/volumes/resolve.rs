@@ -17,7 +17,7 @@ use longshore_core::stage::paths::publish_target;
 use longshore_core::stage::selinux::{admit, label_of, mount_label};
 use tokio::time::Instant;
 
-use super::{BACKOFF_FIRST, BACKOFF_MAX, Plugin, Use, VolumeFacts, VolumeManager};
+use super::{BACKOFF, Plugin, Use, VolumeFacts, VolumeManager};
 
 /// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
 /// takes that long.
@@ -43,7 +43,8 @@ enum Behind {
 impl VolumeManager {
     /// Looks a pod's volumes up, again and again until it works or nobody wants them any more.
     pub(super) async fn resolve_until_known(self: Arc<Self>, uid: String) {
-        let (mut delay, began) = (BACKOFF_FIRST, Instant::now());
+        let (mut pauses, began) = (BACKOFF.series(), Instant::now());
+        let mut pause = pauses.pause();
         loop {
             let Some(pod) = self.state().pods.get(&uid).map(|facts| facts.pod.clone()) else {
                 return;
@@ -60,7 +61,7 @@ impl VolumeManager {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(delay) => delay = (delay * 2).min(BACKOFF_MAX),
+                () = tokio::time::sleep(pause) => pause = pauses.pause(),
                 () = self.claims_changed(&pod, &seen, &mut news) => {}
             }
         }

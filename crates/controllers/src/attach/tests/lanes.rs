@@ -41,7 +41,7 @@ impl Scripted {
         let (attaches, mut to_attach) = mpsc::unbounded_channel::<String>();
         let (detaches, mut to_detach) = mpsc::unbounded_channel::<String>();
         let noted = asked.clone();
-        cache.subscribe(move |change| {
+        let kept = cache.subscribe(move |change| {
             let Change::Applied { old, new } = change else { return };
             let (name, deleting) = (new.metadata.name.clone(), new.metadata.deleting());
             if deleting && !old.as_ref().is_some_and(|old| old.metadata.deleting()) {
@@ -64,7 +64,7 @@ impl Scripted {
         let (api, cache) = (bench.api.clone(), cache.clone());
         tokio::spawn(async move {
             // The cache lives as long as its reader.
-            let _cache = cache;
+            let _cache = (cache, kept);
             while let Some(name) = to_detach.recv().await {
                 tokio::time::sleep(SLOW).await;
                 let done = json!({"metadata": {"finalizers": null}});

@@ -11,7 +11,7 @@ mod rig;
 
 use std::time::Duration;
 
-use longshore_cluster::{DeleteParams, Recorder};
+use longshore_cluster::DeleteParams;
 use longshore_core::{
     attach::{UniqueName, attachment_name},
     model::{
@@ -21,7 +21,7 @@ use longshore_core::{
 };
 use serde_json::json;
 
-use super::{AttachDetach, COMPONENT, Caches, Config};
+use super::{AttachDetach, Config};
 use crate::testing::{Bench, DRIVER, Process, key};
 
 fn unique(handle: &str) -> String {
@@ -32,19 +32,13 @@ fn attachment(handle: &str, node: &str) -> ObjectKey {
     ObjectKey::cluster(attachment_name(handle, DRIVER, node))
 }
 
-fn controller(process: &Process, recorder: Recorder) -> AttachDetach {
-    AttachDetach {
-        api: process.api.clone(),
-        caches: Caches::shared(&process.caches),
-        recorder,
-        metrics: None,
-        config: Config::default(),
-    }
+fn controller(process: &Process) -> AttachDetach {
+    AttachDetach::new(&process.context, Config::default())
 }
 
 fn start(bench: &Bench) -> Process {
     let mut process = bench.process();
-    let controller = controller(&process, bench.recorder(COMPONENT));
+    let controller = controller(&process);
     let shutdown = process.shutdown.clone();
     process.spawn(controller.run(shutdown));
     process

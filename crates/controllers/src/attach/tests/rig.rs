@@ -10,7 +10,7 @@ use longshore_core::{
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::super::{AttachDetach, COMPONENT, Caches, Config, Controller};
+use super::super::{AttachDetach, Config, Controller};
 use super::{attachment, one_pod, say_attached};
 use crate::testing::{Bench, DRIVER, Process};
 
@@ -120,18 +120,13 @@ impl Rig {
 
     /// A controller that finds the bench as it is.
     pub(super) fn on(bench: Bench, config: Config) -> Self {
-        let (wire, metrics) = (Wire::new(), Metrics::new());
+        let wire = Wire::new();
         let mut process = bench.process();
-        let controller = AttachDetach {
-            api: wire.api(process.api.client().clone()),
-            caches: Caches::shared(&process.caches),
-            recorder: bench.recorder(COMPONENT),
-            metrics: Some(metrics.clone()),
-            config,
-        }
-        .controller();
-        let (running, shutdown) = (controller.clone(), process.shutdown.clone());
-        process.spawn(async move { running.work(&shutdown).await });
+        let metrics = process.context.metrics.clone();
+        let context = process.context.with_api(wire.api(process.api.client().clone()));
+        let running = AttachDetach::new(&context, config);
+        let (controller, shutdown) = (running.controller.clone(), process.shutdown.clone());
+        process.spawn(running.run(shutdown));
         Self { bench, wire, metrics, controller, process }
     }
 

@@ -15,7 +15,7 @@ where
 }
 
 /// An object's namespace (empty for cluster-wide kinds) and name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ObjectKey {
     /// Empty for cluster-wide kinds.
     pub namespace: String,
@@ -43,6 +43,13 @@ impl ObjectKey {
             Some((namespace, name)) => Self::new(namespace, name),
             None => Self::cluster(text),
         }
+    }
+}
+
+/// As people write it: `namespace/name`.
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use longshore_cluster::{Api, Cache, DeleteParams, Scope};
+use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Scope};
 use longshore_core::model::{
-    HasMeta, Kind, ObjectKey,
+    ObjectKey,
     kinds::{Claim, Node, Pod, Volume},
 };
-use serde::de::DeserializeOwned;
+
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +51,7 @@ async fn one_life(api: &Api, display: &mut Display, class: &str) -> Result<()> {
 
 async fn node_ready(api: &Api) -> Result<((), String)> {
     let nodes = api.list::<Node>(None, &Default::default()).await?;
-    let name = nodes.first().context("there is no node")?.key();
+    let name = nodes.first().context("there is no node")?.metadata.key();
     wait_for::<Node>(api, &name, |node| node.is_some_and(Node::ready), "is ready").await?;
     Ok(((), format!("node {name} is Ready")))
 }
@@ -112,7 +112,7 @@ async fn bound_volume(api: &Api, key: &ObjectKey) -> Result<(ObjectKey, String)>
 
 async fn delete_and_wait<T>(api: &Api, key: &ObjectKey, done: &str) -> Result<((), String)>
 where
-    T: Kind + HasMeta + DeserializeOwned + Send + Sync + Clone + 'static,
+    T: Cacheable + Clone,
 {
     api.delete::<T>(key, &DeleteParams::default()).await?;
     wait_for::<T>(api, key, |object| object.is_none(), "is gone").await?;
@@ -134,7 +134,7 @@ async fn wait_for<T>(
     what: &str,
 ) -> Result<Option<T>>
 where
-    T: Kind + HasMeta + DeserializeOwned + Send + Sync + Clone + 'static,
+    T: Cacheable + Clone,
 {
     let stop = CancellationToken::new();
     let _guard = stop.clone().drop_guard();
@@ -146,7 +146,7 @@ where
     let (cache, _task) = Cache::<T>::start(api, scope, &stop);
     let changed = std::sync::Arc::new(tokio::sync::Notify::new());
     let wake = changed.clone();
-    cache.subscribe(move |_| wake.notify_one());
+    let _notified = cache.subscribe(move |_| wake.notify_one());
     let wait = async {
         cache.synced().await;
         loop {

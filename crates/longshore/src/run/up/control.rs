@@ -62,7 +62,7 @@ impl Control {
     }
 
     fn empty(shared: Shared, stop: &CancellationToken, identity: String) -> Self {
-        let counted = Counted::register(&shared.metrics);
+        let counted = Counted::register(&shared.context.metrics);
         Self { shared, counted, identity, stop: stop.clone(), tasks: JoinSet::new() }
     }
 
@@ -90,13 +90,8 @@ impl Control {
     pub fn attach(&mut self, driver: &str, csi: Client) {
         let shared = self.shared.clone();
         self.lead(&format!("external-attacher-leader-{driver}"), move |stop| {
-            let attacher = attacher::Attacher {
-                api: shared.api.clone(),
-                driver: csi.clone(),
-                caches: attacher::Caches::shared(&shared.caches),
-                metrics: Some(shared.metrics.clone()),
-                config: attacher::Config::default(),
-            };
+            let config = attacher::Config::default();
+            let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
             attacher.run_patiently(stop)
         });
     }
@@ -109,8 +104,12 @@ impl Control {
         let config = ElectionConfig {
             identity: self.identity.clone(),
             on_loss: OnLoss::Rejoin,
-            metrics: Some(self.shared.metrics.clone()),
-            ..ElectionConfig::new(self.shared.api.clone(), NAMESPACE, election::lease_name(lock))
+            metrics: Some(self.shared.context.metrics.clone()),
+            ..ElectionConfig::new(
+                self.shared.context.api.clone(),
+                NAMESPACE,
+                election::lease_name(lock),
+            )
         };
         let stop = self.stop.clone();
         let lock = lock.to_owned();

@@ -104,7 +104,7 @@ impl Many {
         let (nodes, _task) = Cache::<Node>::start(&self.api, Scope::all(), &stop);
         let changed = Arc::new(Notify::new());
         let wake = changed.clone();
-        nodes.subscribe(move |_| wake.notify_one());
+        let _notified = nodes.subscribe(move |_| wake.notify_one());
         loop {
             let Some(settled) = signal.run_until_cancelled(self.settle(&nodes)).await else {
                 return Ok(());

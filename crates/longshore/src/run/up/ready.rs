@@ -24,9 +24,9 @@ pub async fn wait(api: &Api, config: &Config) -> Result<()> {
     let (drivers, _task) = Cache::<CsiNode>::start(api, Scope::all(), &stop);
     let changed = std::sync::Arc::new(tokio::sync::Notify::new());
     let wake = changed.clone();
-    nodes.subscribe(move |_| wake.notify_one());
+    let _nodes = nodes.subscribe(move |_| wake.notify_one());
     let wake = changed.clone();
-    drivers.subscribe(move |_| wake.notify_one());
+    let _drivers = drivers.subscribe(move |_| wake.notify_one());
     let names = config.node_names();
     let missing = || -> Vec<String> {
         let ready = nodes.list();

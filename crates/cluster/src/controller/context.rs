@@ -1,0 +1,73 @@
+//! What every loop of a process works with.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Api;
+use crate::cache::{Cache, Cacheable, SharedCaches};
+use crate::events::Recorder;
+use crate::queue::{QueueKey, QueueOptions, WorkQueue};
+use crate::telemetry::Metrics;
+
+/// The API, one cache per kind, one recorder per component and one registry of metrics. Cheap to
+/// clone. A loop that is started again after a lost lease gets the same ones.
+#[derive(Clone)]
+pub struct Context {
+    /// The API.
+    pub api: Api,
+    /// One cache per kind.
+    pub caches: SharedCaches,
+    /// Where queues and loops count.
+    pub metrics: Metrics,
+    recorders: Arc<Recorders>,
+}
+
+struct Recorders {
+    api: Api,
+    shutdown: CancellationToken,
+    by_component: Mutex<HashMap<String, Recorder>>,
+}
+
+impl Context {
+    /// Caches and recorders are started when they are first asked for, and end with `shutdown`.
+    #[must_use]
+    pub fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
+        let caches = SharedCaches::new(&api, shutdown);
+        let recorders = Recorders {
+            api: api.clone(),
+            shutdown: shutdown.clone(),
+            by_component: Mutex::default(),
+        };
+        Self { api, caches, metrics, recorders: Arc::new(recorders) }
+    }
+
+    /// The same with another way to the API: other limits, another user. Caches and events keep theirs.
+    #[must_use]
+    pub fn with_api(&self, api: Api) -> Self {
+        Self { api, ..self.clone() }
+    }
+
+    /// The cache of all objects of a kind.
+    #[must_use]
+    pub fn cache<T: Cacheable>(&self) -> Cache<T> {
+        self.caches.of()
+    }
+
+    /// A queue that reports to the metrics of the process.
+    #[must_use]
+    pub fn queue<K: QueueKey>(&self, name: &str, options: QueueOptions) -> WorkQueue<K> {
+        WorkQueue::new(name, options.with_metrics(&self.metrics))
+    }
+
+    /// The recorder of events that come from `component`.
+    #[must_use]
+    pub fn recorder(&self, component: &str) -> Recorder {
+        let recorders = &self.recorders;
+        let mut by_component = recorders.by_component.lock();
+        let start = || Recorder::start(&recorders.api, component, "", &recorders.shutdown).0;
+        by_component.entry(component.to_owned()).or_insert_with(start).clone()
+    }
+}

@@ -1,0 +1,199 @@
+//! The kit that every loop is built from.
+//!
+//! A loop is a [`Reconciler`]: it says which keys a change concerns ([`Reconciler::sources`]) and
+//! what to do about one key ([`Reconciler::reconcile`]). [`Loop::run`] does the rest, the same for
+//! all: it waits for the caches, subscribes, feeds the queue, looks at everything again now and
+//! then, and runs each pass inside a span with the loop, the key and the attempt. Whatever way the
+//! run ends, its subscriptions end with it.
+//!
+//! What is absent on purpose: rules. They are functions in `longshore_core` that see a small view
+//! and return what to do.
+
+mod context;
+mod sources;
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+use tracing::field::Empty;
+
+pub use context::Context;
+pub use sources::Sources;
+
+use crate::queue::{Outcome, QueueKey, WorkQueue};
+
+/// What a loop is: which keys does a change concern, and what is to be done about a key.
+pub trait Reconciler: Send + Sync + Sized + 'static {
+    /// What one pass is about.
+    type Key: QueueKey;
+
+    /// Names the caches that the loop needs, and for each the keys that a change concerns.
+    fn sources(&self, sources: &mut Sources<Self>);
+
+    /// Called once, when all caches of the sources have their first list and before any change
+    /// enqueues a key.
+    fn prepare(&self) {}
+
+    /// What a key is, for the span of its pass.
+    fn subject(&self, key: &Self::Key) -> Subject;
+
+    /// One pass over one key: look, decide, act. The queue repeats it as the outcome says.
+    fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Outcome> + Send;
+}
+
+/// What a pass is about, as its span shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The span's field for this kind of object, if it has one.
+    field: Option<&'static str>,
+    key: String,
+}
+
+impl Subject {
+    /// A key that is no object's name.
+    pub fn key(key: impl Display) -> Self {
+        Self { field: None, key: key.to_string() }
+    }
+
+    /// A claim.
+    pub fn claim(key: impl Display) -> Self {
+        Self { field: Some("claim"), key: key.to_string() }
+    }
+
+    /// A volume.
+    pub fn volume(name: impl Display) -> Self {
+        Self { field: Some("volume"), key: name.to_string() }
+    }
+
+    /// A node.
+    pub fn node(name: impl Display) -> Self {
+        Self { field: Some("node"), key: name.to_string() }
+    }
+
+    /// A pod.
+    pub fn pod(key: impl Display) -> Self {
+        Self { field: Some("pod"), key: key.to_string() }
+    }
+}
+
+/// The span of a pass. Fields that are not known yet are recorded later with [`note`].
+#[must_use]
+pub fn pass_span(step: &'static str, subject: &Subject, attempt: u32) -> Span {
+    let span = tracing::info_span!(
+        "pass",
+        r#loop = step,
+        key = subject.key,
+        attempt,
+        claim = Empty,
+        volume = Empty,
+        node = Empty,
+        pod = Empty,
+        driver = Empty,
+    );
+    if let Some(field) = subject.field {
+        span.record(field, subject.key.as_str());
+    }
+    span
+}
+
+/// Records a field of the pass that runs: `claim`, `volume`, `node`, `pod` or `driver`.
+pub fn note(field: &'static str, value: impl Display) {
+    let span = Span::current();
+    if !span.is_disabled() {
+        span.record(field, tracing::field::display(value));
+    }
+}
+
+/// A loop, ready to run.
+pub struct Loop<R: Reconciler> {
+    step: &'static str,
+    reconciler: Arc<R>,
+    queue: WorkQueue<R::Key>,
+    workers: usize,
+    resync: Duration,
+    beside: Vec<BoxFuture<'static, ()>>,
+}
+
+impl<R: Reconciler> Loop<R> {
+    /// A loop with one worker that never resyncs. `step` is its word in log lines.
+    #[must_use]
+    pub fn new(step: &'static str, reconciler: Arc<R>, queue: WorkQueue<R::Key>) -> Self {
+        Self { step, reconciler, queue, workers: 1, resync: Duration::ZERO, beside: Vec::new() }
+    }
+
+    /// How many passes run side by side.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// How often every object of the sources is looked at again; zero for never.
+    #[must_use]
+    pub fn resync(mut self, period: Duration) -> Self {
+        self.resync = period;
+        self
+    }
+
+    /// Runs `work` beside the passes: it begins when the caches have their first list and all
+    /// subscriptions are made, and is dropped at shutdown.
+    #[must_use]
+    pub fn beside(mut self, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.beside.push(work.boxed());
+        self
+    }
+
+    /// Runs until `shutdown` is cancelled; passes in flight are finished then. Dropping the future
+    /// aborts them. Either way the subscriptions end and the queue is closed.
+    pub async fn run(self, shutdown: &CancellationToken) {
+        let _closing = Closing(self.queue.clone());
+        let mut sources = Sources::new(self.reconciler.clone(), self.queue.clone());
+        self.reconciler.sources(&mut sources);
+        if shutdown.run_until_cancelled(sources.synced()).await.is_none() {
+            tracing::debug!(r#loop = self.step, "stopped before the first list was there");
+            return;
+        }
+        self.reconciler.prepare();
+        let resyncs = sources.resyncs();
+        let _subscriptions = sources.subscribe();
+        let (step, spans, work) = (self.step, self.reconciler.clone(), self.reconciler);
+        let passes = self.queue.run_until_in(
+            self.workers,
+            shutdown,
+            move |key, attempt| pass_span(step, &spans.subject(key), attempt),
+            move |key| {
+                let reconciler = work.clone();
+                async move { reconciler.reconcile(&key).await }
+            },
+        );
+        let beside = shutdown.run_until_cancelled(join_all(self.beside));
+        tokio::join!(passes, resync(resyncs, self.resync, shutdown), beside);
+    }
+}
+
+async fn resync(all: Vec<sources::Resync>, period: Duration, shutdown: &CancellationToken) {
+    if period.is_zero() || all.is_empty() {
+        return;
+    }
+    let forever = async {
+        loop {
+            tokio::time::sleep(period).await;
+            all.iter().for_each(|enqueue| enqueue());
+        }
+    };
+    shutdown.run_until_cancelled(forever).await;
+}
+
+/// Closes the queue in whatever way the run ends: what others add later finds no worker.
+struct Closing<K: QueueKey>(WorkQueue<K>);
+
+impl<K: QueueKey> Drop for Closing<K> {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
+}
