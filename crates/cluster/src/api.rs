@@ -15,6 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kube::client::Body;
 use longshore_core::model::{Kind, ObjectKey};
 use longshore_core::tree::{Tree, TreeWelcome};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -552,6 +553,9 @@ fn object_path<T: Kind>(key: &ObjectKey, sub: &str) -> String {
 /// A query string under construction.
 struct Query(String);
 
+/// What is encoded in a query: all but letters, digits and RFC 3986's unreserved marks.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 impl Query {
     fn selectors(params: &ListParams) -> Self {
         let mut query = Self(String::new());
@@ -568,14 +572,7 @@ impl Query {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(name);
         self.0.push('=');
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    self.0.push(char::from(byte));
-                }
-                other => self.0.push_str(&format!("%{other:02X}")),
-            }
-        }
+        self.0.extend(utf8_percent_encode(value, RESERVED));
     }
 
     fn onto(self, path: String) -> String {

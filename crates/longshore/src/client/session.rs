@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use futures::AsyncBufRead;
 use http::{Method, Request};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -167,16 +168,11 @@ fn read_kubeconfig(path: Option<&Path>) -> Result<(kube::config::Kubeconfig, Str
     Ok((merged, from))
 }
 
-/// A piece of a path or query, with everything but letters, digits and a few harmless marks encoded.
+/// What is encoded in a piece of a path or query: all but letters, digits and a few harmless marks.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+
+/// A piece of a path or query, encoded.
 pub(super) fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    utf8_percent_encode(text, ENCODED).to_string()
 }
