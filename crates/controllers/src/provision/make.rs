@@ -15,7 +15,7 @@ use longshore_core::{
     provision::{
         Created, DeletionSecret, NotPlanned, Plan, PlanView, RefusalView, Useless,
         attributes_class, check, deletion_secret, migration, name::volume_name, plan,
-        proves_nothing_made,
+        refusal_is_conclusive,
     },
 };
 use longshore_csi::{Client, CsiError, Verdict, code_name, v1};
@@ -179,8 +179,9 @@ impl CsiProvisioner {
         let mut all = self.refusals.lock();
         let refusals = all.entry(plan.claim.uid.clone()).or_default();
         *refusals += 1;
-        let believed = proves_nothing_made(RefusalView {
-            in_doubt: attempt != Attempt::First,
+        let believed = refusal_is_conclusive(RefusalView {
+            guarded: true,
+            uncertain: attempt != Attempt::First,
             refusals: *refusals,
             infeasible: error.is_infeasible(),
             claim_waits: attempt != Attempt::Abandoned,
