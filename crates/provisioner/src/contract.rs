@@ -57,20 +57,10 @@ pub trait Provisioner: Send + Sync + 'static {
         async { true }
     }
 
-    /// Whether raw block volumes can be made.
-    fn supports_block(&self) -> bool {
-        false
-    }
-
-    /// The name of the volume for a claim. The same claim always gets the same name.
-    fn volume_name(&self, claim: &Claim) -> String {
-        format!("pvc-{}", claim.metadata.uid)
-    }
-
-    /// The PersistentVolume for `request` is saved: whatever was kept for the case of a crash in
-    /// between can go.
-    fn saved(&self, request: &Request) -> impl Future<Output = ()> + Send {
-        let _ = request;
+    /// The claim's PersistentVolume is saved: whatever was kept for the case of a crash in between
+    /// can go.
+    fn saved(&self, claim: &Claim) -> impl Future<Output = ()> + Send {
+        let _ = claim;
         async {}
     }
 }

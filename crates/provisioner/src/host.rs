@@ -10,7 +10,9 @@ use longshore_cluster::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Config, InvalidConfig, Parts, ProvisionController, ProvisionMetrics, Provisioner};
+use crate::{
+    Attempts, Config, InvalidConfig, Parts, ProvisionController, ProvisionMetrics, Provisioner,
+};
 
 /// The pause before a busy address is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
@@ -221,9 +223,10 @@ impl Shared {
         };
         let lease = config.name.replace('/', "-");
         let work = |stop| {
-            let controller =
-                ProvisionController::shared(config.clone(), parts.clone(), provisioner.clone());
-            controller.run(stop)
+            // A new term begins with nothing: the leader in between may have done it all.
+            let attempts = Attempts::default();
+            let (config, parts) = (config.clone(), parts.clone());
+            ProvisionController::shared(config, parts, provisioner.clone(), attempts).run(stop)
         };
         let ended = match self.election.clone() {
             None => {

@@ -47,8 +47,8 @@
 //! # Guarantees
 //! * One claim is worked on by one task at a time, and so is one volume.
 //! * A request whose answer was lost ([`NotMade::InBackground`]) is repeated until there is a
-//!   verdict, also when the claim is deleted meanwhile; the volume is then saved all the same and
-//!   goes the way of every released volume.
+//!   verdict, also when the claim is deleted meanwhile; the volume is then saved all the same and is
+//!   reclaimed like any released volume.
 //! * A volume is deleted only when a fresh read says that it is released and its policy says so.
 //!
 //! # What is absent on purpose
@@ -60,6 +60,7 @@
 
 #![warn(missing_docs)]
 
+mod attempts;
 mod claims;
 mod config;
 mod contract;
@@ -72,6 +73,7 @@ mod save;
 mod tests;
 mod volumes;
 
+pub use attempts::{Attempts, ClaimLock};
 pub use config::{Config, InvalidConfig, Retry, Save};
 pub use contract::{Cause, Made, NotDeleted, NotMade, Provisioner, Request};
 pub use controller::{Parts, ProvisionController, Waker};

@@ -9,6 +9,7 @@
 
 mod call;
 mod clones;
+mod create;
 mod distributed;
 mod driver;
 mod fill;
@@ -16,7 +17,9 @@ mod guard;
 mod in_use;
 mod make;
 mod places;
+mod planning;
 mod planted;
+mod remove;
 mod resolve;
 mod sweep;
 
@@ -36,8 +39,8 @@ use longshore_core::{
 };
 use longshore_csi::Client;
 use longshore_provisioner::{
-    Config as LibraryConfig, Parts as LibraryParts, ProvisionController, ProvisionMetrics, Retry,
-    Save,
+    Attempts, Config as LibraryConfig, Parts as LibraryParts, ProvisionController,
+    ProvisionMetrics, Retry, Save,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -293,12 +296,16 @@ impl CsiController {
         let (nodes, volumes) = (parts.nodes.clone(), parts.volumes.clone());
         let publisher = publisher(&config, &parts, &driver.name);
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
-        let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
+        let attempts = Attempts::default();
+        let provisioner =
+            CsiProvisioner::new(config, parts, driver, intents, attempts.clone(), waker);
+        let provisioner = Arc::new(provisioner);
         provisioner.wait_for_caches().await;
         forget_deleted_claims(&provisioner);
         #[cfg(any(test, feature = "planted-bugs"))]
         planted::delete_early(&provisioner);
-        let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
+        let controller =
+            ProvisionController::shared(library, library_parts, provisioner.clone(), attempts);
         if let Some(attachments) = attachments {
             // A volume that was still attached can go as soon as its last attachment has.
             let waker = controller.waker();
@@ -328,13 +335,12 @@ impl CsiController {
     }
 }
 
-/// What is remembered for a claim goes with it.
+/// Forgets a deleted claim for which nothing is owed.
 fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) {
     let weak = Arc::downgrade(provisioner);
     provisioner.parts.claims.subscribe(move |change| {
         if let (Change::Deleted { old }, Some(provisioner)) = (change, weak.upgrade()) {
-            provisioner.places.forget(&old.metadata.uid);
-            provisioner.contests.forget(&old.metadata.uid);
+            provisioner.attempts.forget(&old.metadata.uid);
         }
     });
 }
@@ -374,6 +380,9 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
             .map(String::from)
             .into_iter()
             .collect(),
+        block_volumes: true,
+        volume_name_prefix: config.plan.name_prefix.clone(),
+        volume_name_uuid_length: config.plan.name_uuid_length,
         ..LibraryConfig::new(driver.name.clone())
     }
 }

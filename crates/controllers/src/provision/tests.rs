@@ -481,7 +481,7 @@ fn codes() {
                 continue;
             }
             let text = error.to_string();
-            let refused = super::make::refusal(error, movable);
+            let refused = super::create::refusal(error, movable);
             assert_eq!(refused.to_string(), text, "the driver's words and code stay");
             let elsewhere = movable && code == tonic::Code::ResourceExhausted;
             match refused {

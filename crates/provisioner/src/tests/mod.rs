@@ -13,9 +13,12 @@ use std::{
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, ListParams, Outcome, Patch};
-use longshore_core::model::{
-    Kind, ObjectKey,
-    kinds::{Event, Namespace},
+use longshore_core::{
+    model::{
+        Kind, ObjectKey,
+        kinds::{Event, Namespace},
+    },
+    provision::attempt::{Attempt, Event as AttemptEvent},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -23,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Claim, Config, Made, NotDeleted, NotMade, Parts, ProvisionController, Provisioner, Request,
-    Save, StorageClass, Volume, controller::BY_UID,
+    Save, StorageClass, Volume,
+    controller::{BY_UID, Inner},
 };
 
 const NAME: &str = "foo.bar/baz";
@@ -37,7 +41,6 @@ struct Scripted {
     delete_fails: bool,
     delete_ignored: bool,
     disqualified: bool,
-    block: bool,
     asked: Mutex<Vec<Request>>,
     deleted: Mutex<Vec<String>>,
 }
@@ -61,10 +64,6 @@ impl Provisioner for Scripted {
 
     async fn should_provision(&self, _claim: &Claim) -> bool {
         !self.disqualified
-    }
-
-    fn supports_block(&self) -> bool {
-        self.block
     }
 }
 
@@ -193,6 +192,31 @@ impl Lab {
     fn failed(&self, count: u32) -> bool {
         let name = "controller_persistentvolumeclaim_provision_failed_total";
         self.counted(&format!("{name}{{class=\"class-1\",source=\"\"}} {count}"))
+    }
+}
+
+impl<P: Provisioner> Inner<P> {
+    /// Whether the calls for a claim go on when it is deleted.
+    fn is_begun(&self, uid: &str) -> bool {
+        self.attempts.read(uid, |attempt| attempt.asker().is_some())
+    }
+
+    /// The volume that waits to be saved.
+    fn unsaved(&self, uid: &str) -> Option<Value> {
+        self.attempts.read(uid, |attempt| match attempt {
+            Attempt::Made { volume, .. } => Some((**volume).clone()),
+            _ => None,
+        })
+    }
+
+    /// Gives the volume that waits to be saved the access mode that it lacks.
+    fn mend_unsaved(&self, uid: &str) {
+        let made = self.attempts.read(uid, Attempt::clone);
+        let Attempt::Made { volume, asker, .. } = made else { panic!("{made:?}") };
+        let mut volume = (*volume).clone();
+        volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+        self.attempts.apply(uid, AttemptEvent::NotSaved);
+        self.attempts.apply(uid, AttemptEvent::Made(Arc::new(volume), asker));
     }
 }
 
@@ -327,7 +351,7 @@ async fn what_is_begun_is_remembered() {
         for _ in answers {
             assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Retry(_)), "{name}");
         }
-        assert_eq!(controller.inner.memory.begun(&uid).is_some(), begun, "{name}");
+        assert_eq!(controller.inner.is_begun(&uid), begun, "{name}");
     }
     // case: provisioner/17: the claim (and its class) go; the call goes on and the volume is saved.
     let controller = lab.controller(Config::new(NAME), refusing(&[background]));
@@ -338,7 +362,7 @@ async fn what_is_begun_is_remembered() {
     lab.settle().await;
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.contains_key(&format!("pvc-{uid}")));
-    assert!(controller.inner.memory.begun(&uid).is_none());
+    assert!(!controller.inner.is_begun(&uid));
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,7 +385,7 @@ async fn another_node_is_asked_for() {
     let claim = lab.api.get::<Claim>(&key).await.unwrap().unwrap();
     assert_eq!(claim.metadata.annotation(node), None);
     assert_eq!(claim.metadata.annotation("other"), Some("kept"));
-    assert!(controller.inner.memory.begun(&uid).is_none());
+    assert!(!controller.inner.is_begun(&uid));
     assert!(lab.failed(4), "three refusals before, and this one");
     // case: provisioner/21
     let outcome = controller.inner.sync_claim(&uid).await;
@@ -408,7 +432,7 @@ async fn infeasible_claims_rest() {
     lab.class("class-1", NAME, json!({})).await;
     lab.settle().await;
     assert!(matches!(inner.sync_claim(&uid).await, Outcome::Done));
-    assert!(inner.memory.resting().is_empty());
+    assert!(inner.attempts.resting().is_empty());
     assert_eq!(lab.volumes().await.len(), 1);
     // case: provisioner/28
     let uid = lab.claim("claim-2", "class-1", json!({}), json!({})).await;
