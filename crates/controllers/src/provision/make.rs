@@ -7,6 +7,7 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, Volume, VolumeNodeAffinity},
     },
+    provision::attempt::Debt,
 };
 use longshore_provisioner::{Attempts, Made, NotDeleted, NotMade, Provisioner, Request};
 use serde::Deserialize;
@@ -132,7 +133,11 @@ impl Provisioner for CsiProvisioner {
     async fn saved(&self, claim: &Claim) {
         let uid = &claim.metadata.uid;
         if !self.intents.as_ref().is_some_and(|intents| intents.finish_later(uid)) {
-            self.drop_settled(uid).await;
+            // The resolver may have been faster.
+            let _lock = self.attempts.lock(uid).await;
+            if self.attempts.read(uid, |attempt| attempt.owes() == Debt::DropRecord) {
+                self.drop_settled(uid).await;
+            }
         }
         self.release_snapshot(claim).await;
     }

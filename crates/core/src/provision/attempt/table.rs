@@ -95,6 +95,7 @@ impl Attempt {
             (same @ (Resting(_) | Settled { rest: Some(_) }), E::Rest(_)) => same,
             (Resting(_), E::Rested) => Self::default(),
             (Settled { .. }, E::Rested) => SETTLED,
+            (same, E::Rested) => same,
 
             (state, event) => return Err(Box::new(Misplaced { state, event })),
         })
