@@ -1,11 +1,15 @@
 //! Provisions and deletes volumes through a CSI driver.
 //!
-//! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module speaks to
-//! the driver. What makes it more than that is the leak guard: before CreateVolume goes out, the
-//! whole call is written down as an *intent* (a ConfigMap, with secrets by reference only), and
-//! the intent is dropped when the volume is saved or the driver has said a final "no". Whatever
-//! happens in between, the intent is there: a later attempt repeats the very same call, and an
-//! intent whose claim has gone is repeated to a verdict and the volume deleted.
+//! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module calls the
+//! driver: `planning` from claim to plan, `create` from plan to volume, `remove` from released volume
+//! to DeleteVolume. Where each claim stands is in one map, shared with the library
+//! ([`longshore_core::provision::attempt`] says what may follow on what).
+//!
+//! The leak guard (`guard`): before CreateVolume goes out, the whole call is written down as an
+//! *intent* (a ConfigMap, with secrets by reference only), and the intent is deleted when the volume
+//! is saved or the driver has refused for good. Whatever happens in between, the intent is there: a
+//! later attempt repeats the very same call, and an intent whose claim has gone is repeated to a
+//! verdict and the volume deleted (`resolve`).
 
 mod call;
 mod clones;
@@ -390,8 +394,6 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 #[cfg(test)]
 pub(crate) mod bench;
 #[cfg(test)]
-mod doubt_tests;
-#[cfg(test)]
 mod node_tests;
 #[cfg(test)]
 mod place_tests;
@@ -403,3 +405,5 @@ mod source_tests;
 mod tests;
 #[cfg(test)]
 mod throttle_tests;
+#[cfg(test)]
+mod uncertain_tests;
