@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Cause, Made, NotMade, Provisioner, Request,
+    Cause, ProvisionError, ProvisionedVolume, Provisioner, Request,
     controller::{BY_UID, Inner},
 };
 
@@ -148,7 +148,7 @@ impl<P: Provisioner> Inner<P> {
     }
 
     /// Calls the provisioner and takes in what that says about the claim's volume.
-    async fn ask(&self, request: &Request) -> Result<Arc<Value>, NotMade> {
+    async fn ask(&self, request: &Request) -> Result<Arc<Value>, ProvisionError> {
         let Request { claim, class, .. } = request;
         let uid = &claim.metadata.uid;
         let _lock = self.attempts.lock(uid).await;
@@ -157,12 +157,16 @@ impl<P: Provisioner> Inner<P> {
         let asker = || Asker { claim: claim.clone(), class: class.clone() };
         match &result {
             Ok(volume) => self.attempts.apply(uid, Event::Made(volume.clone(), asker())),
-            Err(NotMade::InBackground(_)) => self.attempts.apply(uid, Event::Kept(asker())),
-            Err(NotMade::Unchanged(_)) => {}
-            Err(NotMade::Final(_) | NotMade::Elsewhere(_) | NotMade::Ignored(_)) => {
+            Err(ProvisionError::InBackground(_)) => self.attempts.apply(uid, Event::Kept(asker())),
+            Err(ProvisionError::Unchanged(_)) => {}
+            Err(
+                ProvisionError::Final(_)
+                | ProvisionError::Elsewhere(_)
+                | ProvisionError::Ignored(_),
+            ) => {
                 self.attempts.apply(uid, Event::LetGo);
             }
-            Err(NotMade::Infeasible(_)) => {
+            Err(ProvisionError::Infeasible(_)) => {
                 self.attempts.apply(uid, Event::LetGo);
                 let class_uid = class.metadata.uid.clone();
                 let rest = Rest { class_uid, since: Instant::now().into_std() };
@@ -172,35 +176,42 @@ impl<P: Provisioner> Inner<P> {
         result
     }
 
-    async fn call_provisioner(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn call_provisioner(
+        &self,
+        request: &Request,
+    ) -> Result<ProvisionedVolume, ProvisionError> {
         let call = self.provisioner.provision(request);
         let Some(limit) = self.config.provision_timeout else { return call.await };
         match tokio::time::timeout(limit, call).await {
             Ok(result) => result,
-            Err(_) => Err(NotMade::InBackground("timed out waiting for the provisioner".into())),
+            Err(_) => {
+                Err(ProvisionError::InBackground("timed out waiting for the provisioner".into()))
+            }
         }
     }
 
     /// `Err(None)` stops, `Err(Some)` retries.
-    async fn not_made(&self, claim: &Claim, error: NotMade) -> Result<(), Option<Cause>> {
+    async fn not_made(&self, claim: &Claim, error: ProvisionError) -> Result<(), Option<Cause>> {
         let text = error.to_string();
         let warn = |text| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
         match error {
-            NotMade::Ignored(reason) => {
+            ProvisionError::Ignored(reason) => {
                 tracing::info!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
                 Err(None)
             }
-            NotMade::Infeasible(cause) => {
+            ProvisionError::Infeasible(cause) => {
                 warn(format!(
                     "Volume provisioning failed with infeasible error. Retries will be delayed. {text}"
                 ));
                 Err(Some(cause))
             }
-            NotMade::Final(cause) | NotMade::InBackground(cause) | NotMade::Unchanged(cause) => {
+            ProvisionError::Final(cause)
+            | ProvisionError::InBackground(cause)
+            | ProvisionError::Unchanged(cause) => {
                 warn(text);
                 Err(Some(cause))
             }
-            NotMade::Elsewhere(cause) => {
+            ProvisionError::Elsewhere(cause) => {
                 warn(text);
                 match self.reschedule(claim).await {
                     true => Err(None),

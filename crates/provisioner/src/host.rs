@@ -70,12 +70,12 @@ pub enum HostError {
 /// # use longshore_provisioner::*;
 /// # struct Fast; struct Slow;
 /// # impl Provisioner for Fast {
-/// #     async fn provision(&self, _: &Request) -> Result<Made, NotMade> { unreachable!() }
-/// #     async fn delete(&self, _: &Volume) -> Result<(), NotDeleted> { Ok(()) }
+/// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
+/// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
 /// # }
 /// # impl Provisioner for Slow {
-/// #     async fn provision(&self, _: &Request) -> Result<Made, NotMade> { unreachable!() }
-/// #     async fn delete(&self, _: &Volume) -> Result<(), NotDeleted> { Ok(()) }
+/// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
+/// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
 /// # }
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = Host::connect(&ClientConfig::default()).await?

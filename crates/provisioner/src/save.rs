@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Cause, NotDeleted, Provisioner, Request, Save,
+    Cause, DeleteError, Provisioner, Request, Save,
     controller::{BY_UID, Inner},
 };
 
@@ -136,10 +136,10 @@ impl<P: Provisioner> Inner<P> {
         while attempts.another().await {
             match self.provisioner.delete(&record).await {
                 Ok(()) => return Ok(()),
-                Err(NotDeleted::Ignored(reason)) => {
+                Err(DeleteError::Ignored(reason)) => {
                     last = format!("ignored because {reason}").into()
                 }
-                Err(NotDeleted::Failed(cause)) => last = cause,
+                Err(DeleteError::Failed(cause)) => last = cause,
             }
         }
         Err(last)

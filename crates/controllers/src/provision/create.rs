@@ -12,7 +12,7 @@ use longshore_core::{
     },
 };
 use longshore_csi::{Client, CsiError, Verdict, code_name, v1};
-use longshore_provisioner::{Made, NotMade, Request};
+use longshore_provisioner::{ProvisionError, ProvisionedVolume, Request};
 
 use super::{
     Planted,
@@ -36,11 +36,11 @@ pub(super) enum CreateOutcome {
 
 impl CsiProvisioner {
     /// Finds what to ask for: the earlier call that has no outcome yet, or a new one, written down.
-    pub(super) async fn begin(&self, request: &Request) -> Result<Arc<Plan>, NotMade> {
+    pub(super) async fn begin(&self, request: &Request) -> Result<Arc<Plan>, ProvisionError> {
         let Request { claim, class, node, .. } = request;
         let uid = &claim.metadata.uid;
         let node = node.as_deref();
-        self.recover(uid).await.map_err(|error| NotMade::Unchanged(error.into()))?;
+        self.recover(uid).await.map_err(|error| ProvisionError::Unchanged(error.into()))?;
         loop {
             match self.attempts.read(uid, |attempt| attempt.next(node)) {
                 Next::Repeat(plan) => {
@@ -50,19 +50,25 @@ impl CsiProvisioner {
                 // What was begun on the other node comes to its end first, or it would be left there.
                 Next::Abandon(plan) => {
                     let abandoned = self.abandon(&plan, true).await;
-                    abandoned.map_err(|error| NotMade::InBackground(error.into()))?;
+                    abandoned.map_err(|error| ProvisionError::InBackground(error.into()))?;
                 }
                 Next::DropRecord => {
                     let dropped = self.drop_record(uid, &self.parts.api).await;
-                    dropped.map_err(|error| NotMade::Unchanged(error.into()))?;
+                    dropped.map_err(|error| ProvisionError::Unchanged(error.into()))?;
                 }
                 Next::Plan => {
                     let plan = Arc::new(self.plan_for(claim, class, node).await?);
-                    if self.record(&plan).await.map_err(|error| NotMade::Unchanged(error.into()))? {
+                    if self
+                        .record(&plan)
+                        .await
+                        .map_err(|error| ProvisionError::Unchanged(error.into()))?
+                    {
                         return Ok(plan);
                     }
                 }
-                Next::Wait => return Err(NotMade::Unchanged("the volume is being saved".into())),
+                Next::Wait => {
+                    return Err(ProvisionError::Unchanged("the volume is being saved".into()));
+                }
             }
         }
     }
@@ -95,12 +101,15 @@ impl CsiProvisioner {
     }
 
     /// Calls the driver, and takes in what its response says about the volume.
-    pub(super) async fn create_planned(&self, plan: &Plan) -> Result<Made, NotMade> {
+    pub(super) async fn create_planned(
+        &self,
+        plan: &Plan,
+    ) -> Result<ProvisionedVolume, ProvisionError> {
         let uid = &plan.claim.uid;
         let secrets = self
             .content(plan.secrets.provisioner.as_ref())
             .await
-            .map_err(|error| NotMade::Unchanged(error.into()))?;
+            .map_err(|error| ProvisionError::Unchanged(error.into()))?;
         match self.create(plan, secrets.clone()).await {
             CreateOutcome::Created(created) => match plan.useless(&created) {
                 None => self.finished(plan, &created, secrets).await,
@@ -108,15 +117,17 @@ impl CsiProvisioner {
             },
             CreateOutcome::NoVerdict(error) if self.config.has(Planted::Leak) => {
                 self.settle(uid, Event::Absent).await;
-                Err(NotMade::Final(error.into()))
+                Err(ProvisionError::Final(error.into()))
             }
             CreateOutcome::NoVerdict(error) => {
                 self.attempts.apply(uid, Event::NoVerdict);
-                Err(NotMade::InBackground(error.into()))
+                Err(ProvisionError::InBackground(error.into()))
             }
             CreateOutcome::MissingVolume => {
                 self.settle(uid, Event::Absent).await;
-                Err(NotMade::Final("the driver answered CreateVolume without a volume".into()))
+                Err(ProvisionError::Final(
+                    "the driver answered CreateVolume without a volume".into(),
+                ))
             }
             CreateOutcome::Refused(error) => {
                 // Otherwise the record stays: also when the claim goes, the call is repeated.
@@ -217,23 +228,23 @@ impl CsiProvisioner {
         plan: &Plan,
         created: &Created,
         secrets: Content,
-    ) -> Result<Made, NotMade> {
+    ) -> Result<ProvisionedVolume, ProvisionError> {
         let mut volume = plan.volume(created, &self.identity);
         if !plan.in_tree {
-            return Ok(Made { volume });
+            return Ok(ProvisionedVolume { volume });
         }
         let Err(error) = migration::volume_to_in_tree(&mut volume) else {
-            return Ok(Made { volume });
+            return Ok(ProvisionedVolume { volume });
         };
         match self.delete_handle(&created.handle, secrets, true).await {
             Ok(()) => {
                 self.settle(&plan.claim.uid, Event::Absent).await;
-                Err(NotMade::Final(error.into()))
+                Err(ProvisionError::Final(error.into()))
             }
             Err(failed) => {
                 tracing::warn!(volume = plan.volume, %failed, "a volume without an in-tree form stays for now");
                 self.attempts.apply(&plan.claim.uid, Event::NoVerdict);
-                Err(NotMade::InBackground(error.into()))
+                Err(ProvisionError::InBackground(error.into()))
             }
         }
     }
@@ -246,14 +257,14 @@ impl CsiProvisioner {
         created: &Created,
         secrets: Content,
         useless: Useless,
-    ) -> NotMade {
+    ) -> ProvisionError {
         let Useless { problem, removal } = useless;
         let mut last = None;
         for _ in 0..CLEANUP_TRIES {
             match self.delete_handle(&created.handle, secrets.clone(), plan.in_tree).await {
                 Ok(()) => {
                     self.settle(&plan.claim.uid, Event::Absent).await;
-                    return NotMade::InBackground(problem.into());
+                    return ProvisionError::InBackground(problem.into());
                 }
                 Err(error) => last = Some(error),
             }
@@ -263,17 +274,17 @@ impl CsiProvisioner {
         self.attempts.apply(&plan.claim.uid, Event::NoVerdict);
         let text =
             format!("{problem}. {removal} of volume {name} failed, volume is orphaned: {error}");
-        NotMade::InBackground(text.into())
+        ProvisionError::InBackground(text.into())
     }
 }
 
 /// What a refusal means for the claim. A full node is left for another one, where the scheduler can
 /// choose.
-pub(super) fn refusal(error: CsiError, movable: bool) -> NotMade {
+pub(super) fn refusal(error: CsiError, movable: bool) -> ProvisionError {
     let exhausted = code_name(error.code()) == "ResourceExhausted";
     match error.verdict() {
-        Verdict::Infeasible => NotMade::Infeasible(error.into()),
-        _ if exhausted && movable => NotMade::Elsewhere(error.into()),
-        _ => NotMade::Final(error.into()),
+        Verdict::Infeasible => ProvisionError::Infeasible(error.into()),
+        _ if exhausted && movable => ProvisionError::Elsewhere(error.into()),
+        _ => ProvisionError::Final(error.into()),
     }
 }

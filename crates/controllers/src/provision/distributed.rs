@@ -20,7 +20,7 @@ use longshore_csi::{
     CsiError,
     v1::{GetCapacityRequest, Topology},
 };
-use longshore_provisioner::{NotMade, Request};
+use longshore_provisioner::{ProvisionError, Request};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{call::capabilities, make::CsiProvisioner};
@@ -82,17 +82,19 @@ impl CsiProvisioner {
     }
 
     /// The same as an answer to a request.
-    pub(super) async fn check_node(&self, request: &Request) -> Result<(), NotMade> {
+    pub(super) async fn check_node(&self, request: &Request) -> Result<(), ProvisionError> {
         match self.is_ours_to_make(&request.claim, Some(&request.class)).await {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let key = request.claim.metadata.key();
                 let node = self.config.deployment.as_ref().map_or("", |one| &one.node);
-                Err(NotMade::Ignored(format!(
+                Err(ProvisionError::Ignored(format!(
                     "not responsible for provisioning of PVC {key} because it is not assigned to node {node:?}"
                 )))
             }
-            Err(error) => Err(NotMade::Unchanged(format!("node check failed: {error}").into())),
+            Err(error) => {
+                Err(ProvisionError::Unchanged(format!("node check failed: {error}").into()))
+            }
         }
     }
 

@@ -9,7 +9,9 @@ use longshore_core::{
     },
     provision::attempt::Debt,
 };
-use longshore_provisioner::{Attempts, Made, NotDeleted, NotMade, Provisioner, Request};
+use longshore_provisioner::{
+    Attempts, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request,
+};
 use serde::Deserialize;
 
 use super::{
@@ -77,7 +79,7 @@ impl CsiProvisioner {
     }
 
     /// What became of a claim says something about the room there is.
-    fn tell_room(&self, class: &str, result: &Result<Made, NotMade>) {
+    fn tell_room(&self, class: &str, result: &Result<ProvisionedVolume, ProvisionError>) {
         let Some(capacity) = &self.capacity else { return };
         match result {
             Ok(made) => {
@@ -85,14 +87,14 @@ impl CsiProvisioner {
                 let affinity = VolumeNodeAffinity::deserialize(affinity).unwrap_or_default();
                 capacity.made(class, &affinity);
             }
-            Err(NotMade::Unchanged(_) | NotMade::Ignored(_)) => {}
+            Err(ProvisionError::Unchanged(_) | ProvisionError::Ignored(_)) => {}
             Err(_) => capacity.not_made(class),
         }
     }
 }
 
 impl Provisioner for CsiProvisioner {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         self.check_node(request).await?;
         let result = match self.begin(request).await {
             Ok(plan) => self.create_planned(&plan).await,
@@ -102,7 +104,7 @@ impl Provisioner for CsiProvisioner {
         result
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         self.delete_volume(volume).await
     }
 

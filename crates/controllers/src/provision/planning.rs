@@ -13,7 +13,7 @@ use longshore_core::{
         topology::{Requirement, TopologyError},
     },
 };
-use longshore_provisioner::NotMade;
+use longshore_provisioner::ProvisionError;
 
 use super::{make::CsiProvisioner, places::Manner};
 
@@ -24,7 +24,7 @@ impl CsiProvisioner {
         claim: &Claim,
         class: &StorageClass,
         node: Option<&str>,
-    ) -> Result<Plan, NotMade> {
+    ) -> Result<Plan, ProvisionError> {
         let (class, in_tree) = self.csi_class(class)?;
         let grants = self.parts.grants.as_ref().map(|grants| grants.list());
         let mut view = PlanView {
@@ -51,38 +51,40 @@ impl CsiProvisioner {
         }
     }
 
-    async fn tune(&self, claim: &Claim, plan: Plan, name: &str) -> Result<Plan, NotMade> {
+    async fn tune(&self, claim: &Claim, plan: Plan, name: &str) -> Result<Plan, ProvisionError> {
         let found = self.parts.api.get::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
         let secret = plan.secrets.provisioner.clone();
         let tuned = match found {
             Ok(Some(class)) => plan.tuned(&class).map_err(|why| self.not_planned(claim, why)),
             Ok(None) => {
                 let text = format!("volumeattributesclasses.storage.k8s.io \"{name}\" not found");
-                Err(NotMade::Unchanged(text.into()))
+                Err(ProvisionError::Unchanged(text.into()))
             }
-            Err(error) => Err(NotMade::Unchanged(error.into())),
+            Err(error) => Err(ProvisionError::Unchanged(error.into())),
         };
         if tuned.is_err() {
             // Upstream reads the secret before the class: of two faults the same one is told.
-            self.content(secret.as_ref()).await.map_err(|why| NotMade::Unchanged(why.into()))?;
+            self.content(secret.as_ref())
+                .await
+                .map_err(|why| ProvisionError::Unchanged(why.into()))?;
         }
         tuned
     }
 
-    fn not_planned(&self, claim: &Claim, why: NotPlanned) -> NotMade {
+    fn not_planned(&self, claim: &Claim, why: NotPlanned) -> ProvisionError {
         match why {
-            NotPlanned::Final(text) => NotMade::Final(text.into()),
-            NotPlanned::Unchanged(text) => NotMade::Unchanged(text.into()),
-            NotPlanned::Elsewhere(text) => NotMade::Elsewhere(text.into()),
+            NotPlanned::Final(text) => ProvisionError::Final(text.into()),
+            NotPlanned::Unchanged(text) => ProvisionError::Unchanged(text.into()),
+            NotPlanned::Elsewhere(text) => ProvisionError::Elsewhere(text.into()),
             NotPlanned::Populator => self.leave_to_populator(claim),
         }
     }
 
-    fn leave_to_populator(&self, claim: &Claim) -> NotMade {
+    fn leave_to_populator(&self, claim: &Claim) -> ProvisionError {
         let object = ObjectRef::of::<Claim>(&claim.metadata);
         let text = "Assuming an external populator will provision the volume";
         self.parts.recorder.event(&object, EventType::Normal, "Provisioning", text);
-        NotMade::Ignored("the data source is filled by an external populator".into())
+        ProvisionError::Ignored("the data source is filled by an external populator".into())
     }
 
     pub(super) fn topology_in_use(&self) -> bool {
@@ -112,12 +114,12 @@ impl CsiProvisioner {
     fn csi_class<'a>(
         &self,
         class: &'a StorageClass,
-    ) -> Result<(Cow<'a, StorageClass>, bool), NotMade> {
+    ) -> Result<(Cow<'a, StorageClass>, bool), ProvisionError> {
         if migration::plugin_of(&self.driver.name) != Some(class.provisioner.as_str()) {
             return Ok((Cow::Borrowed(class), false));
         }
         let new = migration::class_to_csi(class).map_err(|error| {
-            NotMade::Final(format!("failed to translate storage class: {error}").into())
+            ProvisionError::Final(format!("failed to translate storage class: {error}").into())
         })?;
         Ok((Cow::Owned(new), true))
     }

@@ -6,7 +6,7 @@ use longshore_core::{
     model::{ObjectKey, kinds::Volume},
     provision::{DeletionSecret, deletion_secret, migration},
 };
-use longshore_provisioner::NotDeleted;
+use longshore_provisioner::DeleteError;
 
 use super::{
     call::{Content, read_secret},
@@ -14,18 +14,18 @@ use super::{
 };
 
 impl CsiProvisioner {
-    pub(super) async fn delete_volume(&self, volume: &Volume) -> Result<(), NotDeleted> {
-        let failed = |text: String| NotDeleted::Failed(text.into());
+    pub(super) async fn delete_volume(&self, volume: &Volume) -> Result<(), DeleteError> {
+        let failed = |text: String| DeleteError::Failed(text.into());
         let translated =
-            migration::volume_to_csi(volume).map_err(|error| NotDeleted::Failed(error.into()))?;
+            migration::volume_to_csi(volume).map_err(|error| DeleteError::Failed(error.into()))?;
         let in_tree = translated.is_some();
         let volume = translated.as_ref().unwrap_or(volume);
         let Some(source) = &volume.spec.csi else { return Err(failed("invalid CSI PV".into())) };
         if source.driver != self.driver.name {
-            return Err(NotDeleted::Ignored(format!("the volume is of driver {}", source.driver)));
+            return Err(DeleteError::Ignored(format!("the volume is of driver {}", source.driver)));
         }
         if !self.is_on_this_node(volume) {
-            return Err(NotDeleted::Ignored("PV was not provisioned on this node".into()));
+            return Err(DeleteError::Ignored("PV was not provisioned on this node".into()));
         }
         if let Some(missing) = self.driver.capabilities.missing() {
             return Err(failed(missing.into()));
@@ -43,7 +43,7 @@ impl CsiProvisioner {
             )));
         }
         let deleted = self.delete_handle(&source.volume_handle, secrets, in_tree).await;
-        deleted.map_err(|error| NotDeleted::Failed(error.into()))?;
+        deleted.map_err(|error| DeleteError::Failed(error.into()))?;
         if let Some(capacity) = &self.capacity {
             capacity.deleted(&volume.spec.node_affinity);
         }
@@ -55,18 +55,18 @@ impl CsiProvisioner {
         &self,
         volume: &Volume,
         in_tree: bool,
-    ) -> Result<Content, NotDeleted> {
+    ) -> Result<Content, DeleteError> {
         let class = self.parts.classes.get(&ObjectKey::cluster(volume.class_name()));
         let name = &volume.metadata.name;
         let class = match class {
             Some(class) if in_tree => Some(Arc::new(
                 migration::class_to_csi(&class)
-                    .map_err(|error| NotDeleted::Failed(error.into()))?,
+                    .map_err(|error| DeleteError::Failed(error.into()))?,
             )),
             other => other,
         };
         let found = deletion_secret(volume, class.as_deref()).map_err(|error| {
-            NotDeleted::Failed(
+            DeleteError::Failed(
                 format!("failed to get secretreference for volume {name}: {error}").into(),
             )
         })?;

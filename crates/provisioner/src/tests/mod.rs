@@ -25,14 +25,14 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Claim, Config, Made, NotDeleted, NotMade, Parts, ProvisionController, Provisioner, Request,
-    Save, StorageClass, Volume,
+    Claim, Config, DeleteError, Parts, ProvisionController, ProvisionError, ProvisionedVolume,
+    Provisioner, Request, Save, StorageClass, Volume,
     controller::{BY_UID, Inner},
 };
 
 const NAME: &str = "foo.bar/baz";
 
-type Answer = fn() -> NotMade;
+type Answer = fn() -> ProvisionError;
 
 /// Answers as scripted, and with success when the script is over.
 #[derive(Default)]
@@ -46,20 +46,20 @@ struct Scripted {
 }
 
 impl Provisioner for Scripted {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         self.asked.lock().push(request.clone());
         match self.refusals.lock().pop_front() {
             Some(answer) => Err(answer()),
-            None => Ok(Made::new(request, json!({"hostPath": {"path": "/srv"}}))),
+            None => Ok(ProvisionedVolume::new(request, json!({"hostPath": {"path": "/srv"}}))),
         }
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         self.deleted.lock().push(volume.metadata.name.clone());
         if self.delete_ignored {
-            return Err(NotDeleted::Ignored("it is not ours".into()));
+            return Err(DeleteError::Ignored("it is not ours".into()));
         }
-        if self.delete_fails { Err(NotDeleted::Failed("no".into())) } else { Ok(()) }
+        if self.delete_fails { Err(DeleteError::Failed("no".into())) } else { Ok(()) }
     }
 
     async fn should_provision(&self, _claim: &Claim) -> bool {
@@ -230,23 +230,23 @@ fn refusing(refusals: &[Answer]) -> Scripted {
     Scripted { refusals: Mutex::new(refusals.iter().copied().collect()), ..Scripted::default() }
 }
 
-fn final_no() -> NotMade {
-    NotMade::Final("no".into())
+fn final_no() -> ProvisionError {
+    ProvisionError::Final("no".into())
 }
-fn background() -> NotMade {
-    NotMade::InBackground("who knows".into())
+fn background() -> ProvisionError {
+    ProvisionError::InBackground("who knows".into())
 }
-fn unchanged() -> NotMade {
-    NotMade::Unchanged("not asked".into())
+fn unchanged() -> ProvisionError {
+    ProvisionError::Unchanged("not asked".into())
 }
-fn elsewhere() -> NotMade {
-    NotMade::Elsewhere("full".into())
+fn elsewhere() -> ProvisionError {
+    ProvisionError::Elsewhere("full".into())
 }
-fn infeasible() -> NotMade {
-    NotMade::Infeasible("never".into())
+fn infeasible() -> ProvisionError {
+    ProvisionError::Infeasible("never".into())
 }
-fn ignored() -> NotMade {
-    NotMade::Ignored("others will".into())
+fn ignored() -> ProvisionError {
+    ProvisionError::Ignored("others will".into())
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use super::*;
 struct Unsavable(Scripted);
 
 impl Provisioner for Unsavable {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         let mut made = self.0.provision(request).await?;
         if self.0.asked.lock().len() == 1 {
             made.volume["spec"]["accessModes"] = json!([]);
@@ -14,7 +14,7 @@ impl Provisioner for Unsavable {
         Ok(made)
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         self.0.delete(volume).await
     }
 }
@@ -87,11 +87,11 @@ struct LateQuota {
 }
 
 impl Provisioner for LateQuota {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
-        Ok(Made::new(request, json!({"hostPath": {"path": "/srv"}})))
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
+        Ok(ProvisionedVolume::new(request, json!({"hostPath": {"path": "/srv"}})))
     }
 
-    async fn delete(&self, _volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, _volume: &Volume) -> Result<(), DeleteError> {
         *self.refused.lock() += 1;
         Ok(())
     }
