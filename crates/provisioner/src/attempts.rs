@@ -1,6 +1,6 @@
 //! What is known about each claim: one map by claim UID, one lock per claim.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use longshore_core::provision::attempt::{Attempt, Draft, Event};
 use parking_lot::Mutex;
@@ -121,13 +121,6 @@ impl Attempts {
             claims.remove(uid);
         }
         result
-    }
-}
-
-impl fmt::Debug for Attempts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let claims = self.claims.lock();
-        f.debug_map().entries(claims.iter().map(|(uid, entry)| (uid, &entry.attempt))).finish()
     }
 }
 

@@ -194,31 +194,28 @@ impl<P: Provisioner> Inner<P> {
     async fn not_made(&self, claim: &Claim, error: ProvisionError) -> Result<(), Option<Cause>> {
         let text = error.to_string();
         let warn = |text| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
-        match error {
+        Err(match error {
             ProvisionError::Ignored(reason) => {
                 tracing::info!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
-                Err(None)
+                None
             }
             ProvisionError::Infeasible(cause) => {
                 warn(format!(
                     "Volume provisioning failed with infeasible error. Retries will be delayed. {text}"
                 ));
-                Err(Some(cause))
+                Some(cause)
             }
             ProvisionError::Final(cause)
             | ProvisionError::InBackground(cause)
             | ProvisionError::Unchanged(cause) => {
                 warn(text);
-                Err(Some(cause))
+                Some(cause)
             }
             ProvisionError::Elsewhere(cause) => {
                 warn(text);
-                match self.reschedule(claim).await {
-                    true => Err(None),
-                    false => Err(Some(cause)),
-                }
+                (!self.reschedule(claim).await).then_some(cause)
             }
-        }
+        })
     }
 
     /// Takes the scheduler's choice off the claim; true when it is off.

@@ -81,16 +81,8 @@ impl<P: Provisioner> Inner<P> {
 
     /// A later attempt, for a volume that could not be saved at once.
     pub(crate) async fn save_again(&self, uid: &str) -> Outcome {
-        let made = self.attempts.read(uid, |attempt| match attempt {
-            Attempt::Made { volume, asker, .. } => Some((volume.clone(), asker.claim.clone())),
-            Attempt::Idle(_)
-            | Attempt::Resting(_)
-            | Attempt::Asked { .. }
-            | Attempt::Uncertain { .. }
-            | Attempt::Abandoned { .. }
-            | Attempt::Settled { .. } => None,
-        });
-        let Some((volume, claim)) = made else { return Outcome::Done };
+        let unsaved = self.attempts.read(uid, Attempt::unsaved);
+        let Some((volume, claim)) = unsaved else { return Outcome::Done };
         match self.create(&claim, &volume).await {
             Ok(()) => Outcome::Done,
             Err(error) => Outcome::retry(error),

@@ -28,7 +28,6 @@ use super::{call::capabilities, make::CsiProvisioner};
 /// The node that a provisioner is for, in a deployment with one on each node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDeployment {
-    /// Its name.
     pub node: String,
     /// Where the driver says it is.
     pub segments: Term,
@@ -36,7 +35,6 @@ pub struct NodeDeployment {
     pub immediate_binding: bool,
     /// First wait before such a claim is taken.
     pub base_delay: Duration,
-    /// Longest wait.
     pub max_delay: Duration,
 }
 

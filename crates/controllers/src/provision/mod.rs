@@ -1,8 +1,7 @@
 //! Provisions and deletes volumes through a CSI driver.
 //!
 //! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module calls the
-//! driver: `planning` from claim to plan, `create` from plan to volume, `remove` from released volume
-//! to DeleteVolume. Where each claim stands is in one map, shared with the library
+//! driver: `planning` from claim to plan, `create` from plan to volume. Where each claim stands is in one map, shared with the library
 //! ([`longshore_core::provision::attempt`] says what may follow on what).
 //!
 //! The leak guard (`guard`): before CreateVolume goes out, the whole call is written down as an
@@ -23,7 +22,6 @@ mod make;
 mod places;
 mod planning;
 mod planted;
-mod remove;
 mod resolve;
 mod sweep;
 
@@ -67,15 +65,10 @@ const INFEASIBLE_PAUSE: Duration = Duration::from_secs(300);
 /// What the provisioner works with.
 #[derive(Clone)]
 pub struct Parts {
-    /// The API.
     pub api: Api,
-    /// The driver.
     pub csi: Client,
-    /// All claims.
     pub claims: Cache<Claim>,
-    /// All volumes.
     pub volumes: Cache<Volume>,
-    /// All classes.
     pub classes: Cache<StorageClass>,
     /// Nodes and what they know of drivers; needed only for drivers with topology.
     pub nodes: Option<(Cache<Node>, Cache<CsiNode>)>,
@@ -85,11 +78,9 @@ pub struct Parts {
     pub grants: Option<Cache<ReferenceGrant>>,
     /// Where the three above come from, once it is known what the driver can do.
     pub caches: SharedCaches,
-    /// Where events go.
     pub recorder: Recorder,
     /// Counters, shared by all provisioners of the process.
     pub metrics: ProvisionMetrics,
-    /// Where queues report.
     pub registry: Metrics,
     /// Publish how much room there is.
     pub capacity: Option<CapacityParts>,
@@ -98,11 +89,8 @@ pub struct Parts {
 /// What publishing capacity needs besides.
 #[derive(Clone)]
 pub struct CapacityParts {
-    /// How, and where.
     pub config: capacity::Config,
-    /// The API, with limits of its own.
     pub api: Api,
-    /// Counts.
     pub counts: CapacityMetrics,
     /// The only place that this driver knows about; without it, wherever nodes say that it runs.
     pub place: Option<Term>,
@@ -190,7 +178,6 @@ pub struct Config {
     /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
     /// were granted to the official program may not cover more.
     pub spare_watches: bool,
-    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }
@@ -305,7 +292,7 @@ impl CsiController {
             CsiProvisioner::new(config, parts, driver, intents, attempts.clone(), waker);
         let provisioner = Arc::new(provisioner);
         provisioner.wait_for_caches().await;
-        forget_deleted_claims(&provisioner);
+        forget_deleted_claims(&provisioner.parts.claims, attempts.clone());
         #[cfg(any(test, feature = "planted-bugs"))]
         planted::delete_early(&provisioner);
         let controller =
@@ -340,11 +327,10 @@ impl CsiController {
 }
 
 /// Forgets a deleted claim for which nothing is owed.
-fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) {
-    let weak = Arc::downgrade(provisioner);
-    provisioner.parts.claims.subscribe(move |change| {
-        if let (Change::Deleted { old }, Some(provisioner)) = (change, weak.upgrade()) {
-            provisioner.attempts.forget(&old.metadata.uid);
+fn forget_deleted_claims(claims: &Cache<Claim>, attempts: Attempts) {
+    claims.subscribe(move |change| {
+        if let Change::Deleted { old } = change {
+            attempts.forget(&old.metadata.uid);
         }
     });
 }

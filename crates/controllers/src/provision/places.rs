@@ -20,15 +20,14 @@ use longshore_core::{
 
 type Labels = BTreeMap<String, String>;
 
-/// Who knows the nodes.
+/// Where topology is read from.
 pub(super) enum Map {
-    /// Nobody.
+    /// Topology is not in use.
     Unknown,
     /// The API.
     Watched(Cache<Node>, Cache<CsiNode>),
     /// The driver said where it is when it was asked, and stays there.
     Fixed {
-        /// The node.
         node: String,
         /// The driver's keys and values for it.
         segments: Term,

@@ -201,12 +201,8 @@ impl<P: Provisioner> Inner<P> {
         self.attempts.read(uid, |attempt| attempt.asker().is_some())
     }
 
-    /// The volume that waits to be saved.
-    fn unsaved(&self, uid: &str) -> Option<Value> {
-        self.attempts.read(uid, |attempt| match attempt {
-            Attempt::Made { volume, .. } => Some((**volume).clone()),
-            _ => None,
-        })
+    fn is_unsaved(&self, uid: &str) -> bool {
+        self.attempts.read(uid, |attempt| attempt.unsaved().is_some())
     }
 
     /// Gives the volume that waits to be saved the access mode that it lacks.

@@ -51,14 +51,14 @@ async fn volumes_that_cannot_be_saved() {
     let controller = make(Save::Always, false);
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     let name = format!("pvc-{uid}");
-    assert!(controller.inner.unsaved(&uid).is_some());
+    assert!(controller.inner.is_unsaved(&uid));
     assert!(controller.inner.provisioner.0.deleted.lock().is_empty());
     assert!(matches!(controller.inner.save_again(&uid).await, Outcome::Retry(_)));
     // case: provisioner/37: somebody else has saved it meanwhile
     controller.inner.mend_unsaved(&uid);
     lab.volume(&name, "Available", json!({}), json!({})).await;
     assert!(matches!(controller.inner.save_again(&uid).await, Outcome::Done));
-    assert!(controller.inner.unsaved(&uid).is_none());
+    assert!(!controller.inner.is_unsaved(&uid));
     assert!(told(&lab.events().await, "ProvisioningSucceeded"));
 }
 
@@ -125,7 +125,7 @@ async fn a_volume_that_is_refused_twice_is_saved_in_the_end() {
     lab.grant("creator", json!([rule])).await;
     assert!(matches!(inner.save_again(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.contains_key(&name));
-    assert!(inner.unsaved(&uid).is_none());
+    assert!(!inner.is_unsaved(&uid));
     let events = lab.events().await;
     assert!(
         events.contains(&format!("ProvisioningSucceeded: Successfully provisioned volume {name}"))

@@ -270,6 +270,20 @@ impl Attempt {
         }
     }
 
+    /// The PersistentVolume that is to be saved, and the claim that it is for.
+    #[must_use]
+    pub fn unsaved(&self) -> Option<(Arc<Value>, Arc<Claim>)> {
+        match self {
+            Self::Made { volume, asker, .. } => Some((volume.clone(), asker.claim.clone())),
+            Self::Idle(_)
+            | Self::Resting(_)
+            | Self::Asked { .. }
+            | Self::Uncertain { .. }
+            | Self::Abandoned { .. }
+            | Self::Settled { .. } => None,
+        }
+    }
+
     /// Whether the claim queue settles the attempt whatever becomes of the claim, so that the resolver
     /// of intents has nothing to do.
     #[must_use]
