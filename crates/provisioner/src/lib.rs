@@ -79,5 +79,8 @@ pub use contract::{Cause, DeleteError, ProvisionError, ProvisionedVolume, Provis
 pub use controller::{Parts, ProvisionController, Waker};
 pub use host::{Election, Host, HostError};
 pub use longshore_cluster::{Api, ClientConfig, shutdown::on_signals};
-pub use longshore_core::model::kinds::{Claim, StorageClass, Volume};
+pub use longshore_core::{
+    model::kinds::{Claim, StorageClass, Volume},
+    provision::attempt,
+};
 pub use metrics::ProvisionMetrics;
