@@ -10,7 +10,8 @@
 use std::{io, path::PathBuf};
 
 use longshore_provisioner::{
-    ClientConfig, Config, Host, Made, NotDeleted, NotMade, Provisioner, Request, Volume, on_signals,
+    ClientConfig, Config, DeleteError, Host, ProvisionError, ProvisionedVolume, Provisioner,
+    Request, Volume, on_signals,
 };
 use serde_json::json;
 
@@ -22,21 +23,24 @@ struct Directories {
 }
 
 impl Provisioner for Directories {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         // The same claim gets the same name, so a repeated request finds the directory it made.
         let path = self.root.join(&request.volume);
-        std::fs::create_dir_all(&path).map_err(|error| NotMade::Final(error.into()))?;
-        let made = Made::new(request, json!({"hostPath": {"path": path, "type": "Directory"}}));
+        std::fs::create_dir_all(&path).map_err(|error| ProvisionError::Final(error.into()))?;
+        let made = ProvisionedVolume::new(
+            request,
+            json!({"hostPath": {"path": path, "type": "Directory"}}),
+        );
         Ok(match &self.node {
             Some(node) => made.pinned("kubernetes.io/hostname", node),
             None => made,
         })
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         match std::fs::remove_dir_all(self.root.join(&volume.metadata.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(NotDeleted::Failed(error.into()))
+                Err(DeleteError::Failed(error.into()))
             }
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! One look at a claim.
+//! One reconcile of a claim.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,17 +10,21 @@ use longshore_core::{
         ObjectKey,
         kinds::{Claim, StorageClass},
     },
-    provision::{Choice, ChoiceView, choose},
+    provision::{
+        Choice, ChoiceView,
+        attempt::{Asker, Debt, Event, Rest},
+        choose,
+    },
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Cause, Made, NotMade, Provisioner, Request,
+    Cause, ProvisionError, ProvisionedVolume, Provisioner, Request,
     controller::{BY_UID, Inner},
-    memory::Begun,
 };
 
-/// How one look ended.
+/// How one reconcile ended.
 enum End {
     /// Nothing more to do until something changes.
     Done,
@@ -31,20 +35,19 @@ enum End {
 }
 
 impl<P: Provisioner> Inner<P> {
-    /// Looks at a claim; when it is gone but its storage may be on its way, at what it was.
+    /// Reconciles a claim; when it is gone but its storage may be on its way, what it was.
     pub(crate) async fn sync_claim(&self, uid: &str) -> Outcome {
-        let begun = self.memory.begun(uid);
+        let asker = self.attempts.read(uid, |attempt| attempt.asker().cloned());
         let cached = self.parts.claims.by_index(BY_UID, uid).into_iter().next();
-        let Some(claim) = cached.or_else(|| begun.as_ref().map(|begun| begun.claim.clone())) else {
-            self.memory.claim_done(uid);
-            self.memory.wake(uid);
+        let Some(claim) = cached.or_else(|| asker.as_ref().map(|asker| asker.claim.clone())) else {
+            self.attempts.forget(uid);
             return Outcome::Done;
         };
-        // The class may be deleted under a request that is on its way; that request goes on.
-        let class = self.class_of(claim.class_name()).or(begun.map(|begun| begun.class));
+        // The class may be deleted under a request that is in flight; that request goes on.
+        let class = self.class_of(claim.class_name()).or(asker.map(|asker| asker.class));
         match self.provision_if_due(&claim, class).await {
             End::Done => {
-                self.memory.claim_done(uid);
+                self.attempts.succeeded(uid);
                 Outcome::Done
             }
             End::Rest(left) => Outcome::After(left),
@@ -53,31 +56,41 @@ impl<P: Provisioner> Inner<P> {
     }
 
     fn claim_failed(&self, uid: &str, error: Cause) -> Outcome {
-        if self.memory.claim_failed(uid, self.config.failed_provision_threshold) {
-            self.memory.settle(uid);
+        if self.attempts.failed(uid, self.config.failed_provision_threshold) {
+            self.attempts.apply(uid, Event::LetGo);
             tracing::error!(claim_uid = uid, %error, "giving the claim up after too many failures");
             return Outcome::Done;
         }
         Outcome::Retry(error)
     }
 
+    /// How much longer an infeasible claim rests. It does not once its class is made anew.
+    fn rests_for(&self, uid: &str, class: &StorageClass) -> Option<Duration> {
+        let rest = self.attempts.read(uid, |attempt| attempt.resting().cloned())?;
+        let now = Instant::now().into_std();
+        let left = rest.left(&class.metadata.uid, self.config.infeasible_pause, now);
+        if left.is_none() {
+            self.attempts.apply(uid, Event::Rested);
+        }
+        left
+    }
+
     async fn provision_if_due(&self, claim: &Arc<Claim>, class: Option<Arc<StorageClass>>) -> End {
         let uid = &claim.metadata.uid;
-        let class_uid = class.as_ref().map(|class| class.metadata.uid.as_str());
         let bound = !claim.spec.volume_name.is_empty();
         if bound || !self.provisioner.should_provision(claim).await {
             return End::Done;
         }
-        if let Some(left) = self.memory.rests_for(uid, class_uid, self.config.infeasible_pause) {
+        if let Some(left) = class.as_deref().and_then(|class| self.rests_for(uid, class)) {
             return End::Rest(left);
         }
-        let volume = self.provisioner.volume_name(claim);
+        let volume = self.config.volume_name(uid);
         let choice = choose(&ChoiceView {
             claim,
             class: class.as_deref(),
             names: &self.names,
             made: self.parts.volumes.get(&ObjectKey::cluster(&volume)).is_some(),
-            block: self.provisioner.supports_block(),
+            block: self.config.block_volumes,
         });
         match (choice, class) {
             (Choice::NotOurs | Choice::Wait, _) => End::Done,
@@ -86,7 +99,7 @@ impl<P: Provisioner> Inner<P> {
                 End::Failed(text.into())
             }
             (Choice::Made, _) => {
-                self.memory.settle(uid);
+                self.attempts.apply(uid, Event::LetGo);
                 self.parts.metrics.provision_failed(claim);
                 End::Done
             }
@@ -109,22 +122,18 @@ impl<P: Provisioner> Inner<P> {
     }
 
     async fn provision(&self, request: Request) -> End {
-        if self.memory.unsaved(&request.volume).is_some() {
+        let claim = request.claim.clone();
+        if self.attempts.read(&claim.metadata.uid, |attempt| attempt.owes() == Debt::Save) {
             // Made already; the savers have it.
             return End::Done;
         }
-        let claim = request.claim.clone();
         let key = claim.metadata.key();
         let text = format!("External provisioner is provisioning volume for claim \"{key}\"");
         self.tell(&claim, EventType::Normal, "Provisioning", text);
         let started = Instant::now();
-        let result = match self.call_provisioner(&request).await {
-            Ok(made) => {
-                self.memory.settle(&claim.metadata.uid);
-                self.memory.wake(&claim.metadata.uid);
-                self.save(&request, made).await
-            }
-            Err(error) => self.not_made(&request, error).await,
+        let result = match self.ask(&request).await {
+            Ok(volume) => self.save(&claim, &volume).await,
+            Err(error) => self.not_made(&claim, error).await,
         };
         match result {
             Ok(()) => {
@@ -138,59 +147,75 @@ impl<P: Provisioner> Inner<P> {
         }
     }
 
-    async fn call_provisioner(&self, request: &Request) -> Result<Made, NotMade> {
+    /// Calls the provisioner and takes in what that says about the claim's volume.
+    async fn ask(&self, request: &Request) -> Result<Arc<Value>, ProvisionError> {
+        let Request { claim, class, .. } = request;
+        let uid = &claim.metadata.uid;
+        let _lock = self.attempts.lock(uid).await;
+        let result = self.call_provisioner(request).await;
+        let result = result.map(|made| Arc::new(self.completed(request, made.volume)));
+        let asker = || Asker { claim: claim.clone(), class: class.clone() };
+        match &result {
+            Ok(volume) => self.attempts.apply(uid, Event::Made(volume.clone(), asker())),
+            Err(ProvisionError::InBackground(_)) => self.attempts.apply(uid, Event::Kept(asker())),
+            Err(ProvisionError::Unchanged(_)) => {}
+            Err(
+                ProvisionError::Final(_)
+                | ProvisionError::Elsewhere(_)
+                | ProvisionError::Ignored(_),
+            ) => {
+                self.attempts.apply(uid, Event::LetGo);
+            }
+            Err(ProvisionError::Infeasible(_)) => {
+                self.attempts.apply(uid, Event::LetGo);
+                let class_uid = class.metadata.uid.clone();
+                let rest = Rest { class_uid, since: Instant::now().into_std() };
+                self.attempts.apply(uid, Event::Rest(rest));
+            }
+        }
+        result
+    }
+
+    async fn call_provisioner(
+        &self,
+        request: &Request,
+    ) -> Result<ProvisionedVolume, ProvisionError> {
         let call = self.provisioner.provision(request);
         let Some(limit) = self.config.provision_timeout else { return call.await };
         match tokio::time::timeout(limit, call).await {
             Ok(result) => result,
-            Err(_) => Err(NotMade::InBackground("timed out waiting for the provisioner".into())),
+            Err(_) => {
+                Err(ProvisionError::InBackground("timed out waiting for the provisioner".into()))
+            }
         }
     }
 
     /// `Err(None)` stops, `Err(Some)` retries.
-    async fn not_made(&self, request: &Request, error: NotMade) -> Result<(), Option<Cause>> {
-        let claim = &request.claim;
-        let uid = &claim.metadata.uid;
+    async fn not_made(&self, claim: &Claim, error: ProvisionError) -> Result<(), Option<Cause>> {
         let text = error.to_string();
         let warn = |text| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
-        match error {
-            NotMade::Ignored(reason) => {
+        Err(match error {
+            ProvisionError::Ignored(reason) => {
                 tracing::info!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
-                self.memory.settle(uid);
-                Err(None)
+                None
             }
-            NotMade::Infeasible(cause) => {
-                self.memory.rest(uid, &request.class.metadata.uid);
-                self.memory.settle(uid);
+            ProvisionError::Infeasible(cause) => {
                 warn(format!(
                     "Volume provisioning failed with infeasible error. Retries will be delayed. {text}"
                 ));
-                Err(Some(cause))
+                Some(cause)
             }
-            NotMade::Final(cause) => {
-                self.memory.settle(uid);
+            ProvisionError::Final(cause)
+            | ProvisionError::InBackground(cause)
+            | ProvisionError::Unchanged(cause) => {
                 warn(text);
-                Err(Some(cause))
+                Some(cause)
             }
-            NotMade::InBackground(cause) => {
-                let begun = Begun { claim: claim.clone(), class: request.class.clone() };
-                self.memory.begin(uid, begun);
+            ProvisionError::Elsewhere(cause) => {
                 warn(text);
-                Err(Some(cause))
+                (!self.reschedule(claim).await).then_some(cause)
             }
-            NotMade::Unchanged(cause) => {
-                warn(text);
-                Err(Some(cause))
-            }
-            NotMade::Elsewhere(cause) => {
-                self.memory.settle(uid);
-                warn(text);
-                match self.reschedule(claim).await {
-                    true => Err(None),
-                    false => Err(Some(cause)),
-                }
-            }
-        }
+        })
     }
 
     /// Takes the scheduler's choice off the claim; true when it is off.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use longshore_core::provision::name::volume_name;
+
 /// How a controller behaves. Start from [`Config::new`] and change what differs.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -29,6 +31,12 @@ pub struct Config {
     pub deletion_timeout: Option<Duration>,
     /// How often everything is looked at again, whether it changed or not.
     pub resync: Duration,
+    /// Raw block volumes can be made.
+    pub block_volumes: bool,
+    /// What volumes are called: this, a dash, and the claim's UID.
+    pub volume_name_prefix: String,
+    /// Characters of the UID in volume names, dashes left out; all of it when absent.
+    pub volume_name_uuid_length: Option<usize>,
 }
 
 /// Pauses between attempts: doubling from `start` to `max`. With both alike they are constant.
@@ -109,6 +117,9 @@ impl Config {
             provision_timeout: None,
             deletion_timeout: None,
             resync: Duration::from_secs(15 * 60),
+            block_volumes: false,
+            volume_name_prefix: "pvc".into(),
+            volume_name_uuid_length: None,
         }
     }
 
@@ -137,6 +148,12 @@ impl Config {
             }
             Save::Attempts { .. } | Save::Always => Ok(()),
         }
+    }
+
+    /// The name of a claim's volume. One that cannot be made is empty, and the provisioner says why.
+    pub(crate) fn volume_name(&self, claim_uid: &str) -> String {
+        volume_name(&self.volume_name_prefix, claim_uid, self.volume_name_uuid_length)
+            .unwrap_or_default()
     }
 
     /// All names, the own one first.

@@ -18,31 +18,34 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// second one, and what is gone already is deleted with success.
 ///
 /// ```
-/// use longshore_provisioner::{Made, NotDeleted, NotMade, Provisioner, Request, Volume};
+/// use longshore_provisioner::{ProvisionedVolume, DeleteError, ProvisionError, Provisioner, Request, Volume};
 /// use serde_json::json;
 ///
 /// struct Ramdisks;
 ///
 /// impl Provisioner for Ramdisks {
-///     async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+///     async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
 ///         if request.bytes > 1 << 30 {
-///             return Err(NotMade::Final("a ramdisk holds at most 1 GiB".into()));
+///             return Err(ProvisionError::Final("a ramdisk holds at most 1 GiB".into()));
 ///         }
 ///         let path = format!("/dev/shm/{}", request.volume);
-///         Ok(Made::new(request, json!({"hostPath": {"path": path}})))
+///         Ok(ProvisionedVolume::new(request, json!({"hostPath": {"path": path}})))
 ///     }
 ///
-///     async fn delete(&self, _volume: &Volume) -> Result<(), NotDeleted> {
+///     async fn delete(&self, _volume: &Volume) -> Result<(), DeleteError> {
 ///         Ok(())
 ///     }
 /// }
 /// ```
 pub trait Provisioner: Send + Sync + 'static {
     /// Makes the storage for one claim. Never writes the PersistentVolume itself.
-    fn provision(&self, request: &Request) -> impl Future<Output = Result<Made, NotMade>> + Send;
+    fn provision(
+        &self,
+        request: &Request,
+    ) -> impl Future<Output = Result<ProvisionedVolume, ProvisionError>> + Send;
 
     /// Removes the storage behind a volume. Never deletes the PersistentVolume itself.
-    fn delete(&self, volume: &Volume) -> impl Future<Output = Result<(), NotDeleted>> + Send;
+    fn delete(&self, volume: &Volume) -> impl Future<Output = Result<(), DeleteError>> + Send;
 
     /// Whether to look at this claim at all. Asked for every unbound claim of the cluster, before
     /// anything else; `false` skips it silently.
@@ -57,20 +60,10 @@ pub trait Provisioner: Send + Sync + 'static {
         async { true }
     }
 
-    /// Whether raw block volumes can be made.
-    fn supports_block(&self) -> bool {
-        false
-    }
-
-    /// The name of the volume for a claim. The same claim always gets the same name.
-    fn volume_name(&self, claim: &Claim) -> String {
-        format!("pvc-{}", claim.metadata.uid)
-    }
-
-    /// The PersistentVolume for `request` is saved: whatever was kept for the case of a crash in
-    /// between can go.
-    fn saved(&self, request: &Request) -> impl Future<Output = ()> + Send {
-        let _ = request;
+    /// The claim's PersistentVolume is saved: whatever was kept for the case of a crash in between
+    /// can go.
+    fn saved(&self, claim: &Claim) -> impl Future<Output = ()> + Send {
+        let _ = claim;
         async {}
     }
 }
@@ -92,13 +85,13 @@ pub struct Request {
 
 /// A volume that was made.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Made {
+pub struct ProvisionedVolume {
     /// The PersistentVolume as it shall be saved. The controller adds the claim, the class, the
     /// origin and its finalizer.
     pub volume: Value,
 }
 
-impl Made {
+impl ProvisionedVolume {
     /// A volume with the given source (`{"hostPath": {…}}`, `{"nfs": {…}}`, `{"csi": {…}}`), the
     /// size and modes that the claim asks for, and the class's policy and mount options.
     #[must_use]
@@ -147,10 +140,10 @@ impl Made {
 
 /// Why there is no volume, and what is known about the storage behind it.
 #[derive(Debug)]
-pub enum NotMade {
+pub enum ProvisionError {
     /// Nothing was made and nothing is running; the claim is tried again later.
     Final(Cause),
-    /// As [`NotMade::Final`], and the same request will fail for a long time: tried again seldom.
+    /// As [`ProvisionError::Final`], and the same request will fail for a long time: tried again seldom.
     Infeasible(Cause),
     /// No verdict: the storage may exist or may come to be. The same request is repeated until
     /// there is a verdict, even if the claim is deleted meanwhile.
@@ -163,7 +156,7 @@ pub enum NotMade {
     Ignored(String),
 }
 
-impl fmt::Display for NotMade {
+impl fmt::Display for ProvisionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Final(cause)
@@ -176,18 +169,18 @@ impl fmt::Display for NotMade {
     }
 }
 
-impl std::error::Error for NotMade {}
+impl std::error::Error for ProvisionError {}
 
 /// Why storage was not removed.
 #[derive(Debug)]
-pub enum NotDeleted {
+pub enum DeleteError {
     /// It failed, or nobody knows; tried again.
     Failed(Cause),
     /// Not ours: the PersistentVolume is left alone.
     Ignored(String),
 }
 
-impl fmt::Display for NotDeleted {
+impl fmt::Display for DeleteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(cause) => cause.fmt(f),
@@ -196,4 +189,4 @@ impl fmt::Display for NotDeleted {
     }
 }
 
-impl std::error::Error for NotDeleted {}
+impl std::error::Error for DeleteError {}

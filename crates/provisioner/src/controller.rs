@@ -11,7 +11,7 @@ use longshore_core::model::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Config, ProvisionMetrics, Provisioner, memory::Memory};
+use crate::{Attempts, Config, ProvisionMetrics, Provisioner, memory::Memory};
 
 /// How many tasks save volumes that could not be saved at once.
 const SAVERS: usize = 4;
@@ -71,12 +71,13 @@ pub(crate) struct Inner<P> {
     pub(crate) names: Vec<String>,
     pub(crate) parts: Parts,
     pub(crate) provisioner: Arc<P>,
+    pub(crate) attempts: Attempts,
     pub(crate) memory: Memory,
     /// By claim UID: a claim of the same name made later is another claim.
     pub(crate) claims: WorkQueue<String>,
     /// By volume name.
     pub(crate) volumes: WorkQueue<String>,
-    /// By volume name.
+    /// By claim UID.
     pub(crate) unsaved: WorkQueue<String>,
 }
 
@@ -84,12 +85,13 @@ impl<P: Provisioner> ProvisionController<P> {
     /// A controller that does nothing until [`Self::run`].
     #[must_use]
     pub fn new(config: Config, parts: Parts, provisioner: P) -> Self {
-        Self::shared(config, parts, Arc::new(provisioner))
+        Self::shared(config, parts, Arc::new(provisioner), Attempts::default())
     }
 
-    /// As [`Self::new`], for a provisioner that others hold too.
+    /// As [`Self::new`], for a provisioner that others hold too, and with attempts that it takes part
+    /// in.
     #[must_use]
-    pub fn shared(config: Config, parts: Parts, provisioner: Arc<P>) -> Self {
+    pub fn shared(config: Config, parts: Parts, provisioner: Arc<P>, attempts: Attempts) -> Self {
         let retry = QueueOptions {
             bucket: config.retry.bucket,
             ..QueueOptions::backoff(config.retry.start, config.retry.max)
@@ -101,6 +103,7 @@ impl<P: Provisioner> ProvisionController<P> {
             claims: WorkQueue::new("claims", retry.clone()),
             volumes: WorkQueue::new("volumes", retry),
             unsaved: WorkQueue::new("unsavedpvs", save),
+            attempts,
             memory: Memory::default(),
             config,
             parts,
@@ -198,7 +201,7 @@ fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) -> [Subscription; 3] {
             Change::Deleted { .. } => false,
         };
         if new_uid {
-            inner.memory.resting().into_iter().for_each(|uid| queue.add(uid));
+            inner.attempts.resting().into_iter().for_each(|uid| queue.add(uid));
         }
     });
     [claims, volumes, classes]

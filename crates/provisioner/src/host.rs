@@ -10,7 +10,9 @@ use longshore_cluster::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Config, InvalidConfig, Parts, ProvisionController, ProvisionMetrics, Provisioner};
+use crate::{
+    Attempts, Config, InvalidConfig, Parts, ProvisionController, ProvisionMetrics, Provisioner,
+};
 
 /// The pause before a busy address is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
@@ -68,12 +70,12 @@ pub enum HostError {
 /// # use longshore_provisioner::*;
 /// # struct Fast; struct Slow;
 /// # impl Provisioner for Fast {
-/// #     async fn provision(&self, _: &Request) -> Result<Made, NotMade> { unreachable!() }
-/// #     async fn delete(&self, _: &Volume) -> Result<(), NotDeleted> { Ok(()) }
+/// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
+/// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
 /// # }
 /// # impl Provisioner for Slow {
-/// #     async fn provision(&self, _: &Request) -> Result<Made, NotMade> { unreachable!() }
-/// #     async fn delete(&self, _: &Volume) -> Result<(), NotDeleted> { Ok(()) }
+/// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
+/// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
 /// # }
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = Host::connect(&ClientConfig::default()).await?
@@ -221,9 +223,10 @@ impl Shared {
         };
         let lease = config.name.replace('/', "-");
         let work = |stop| {
-            let controller =
-                ProvisionController::shared(config.clone(), parts.clone(), provisioner.clone());
-            controller.run(stop)
+            // A new term begins with nothing: the leader in between may have done it all.
+            let attempts = Attempts::default();
+            let (config, parts) = (config.clone(), parts.clone());
+            ProvisionController::shared(config, parts, provisioner.clone(), attempts).run(stop)
         };
         let ended = match self.election.clone() {
             None => {

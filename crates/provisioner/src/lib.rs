@@ -9,24 +9,24 @@
 //!
 //! ```no_run
 //! use longshore_provisioner::{
-//!     ClientConfig, Config, Host, Made, NotDeleted, NotMade, Provisioner, Request, Volume, on_signals,
+//!     ClientConfig, Config, Host, ProvisionedVolume, DeleteError, ProvisionError, Provisioner, Request, Volume, on_signals,
 //! };
 //!
 //! struct Directories;
 //!
 //! impl Provisioner for Directories {
-//!     async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+//!     async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
 //!         let path = format!("/srv/volumes/{}", request.volume);
-//!         std::fs::create_dir_all(&path).map_err(|error| NotMade::Final(error.into()))?;
-//!         let made = Made::new(request, serde_json::json!({"hostPath": {"path": path}}));
+//!         std::fs::create_dir_all(&path).map_err(|error| ProvisionError::Final(error.into()))?;
+//!         let made = ProvisionedVolume::new(request, serde_json::json!({"hostPath": {"path": path}}));
 //!         Ok(made.pinned("kubernetes.io/hostname", "this-machine"))
 //!     }
 //!
-//!     async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+//!     async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
 //!         let path = format!("/srv/volumes/{}", volume.metadata.name);
 //!         match std::fs::remove_dir_all(path) {
 //!             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-//!                 Err(NotDeleted::Failed(error.into()))
+//!                 Err(DeleteError::Failed(error.into()))
 //!             }
 //!             _ => Ok(()),
 //!         }
@@ -46,9 +46,9 @@
 //!
 //! # Guarantees
 //! * One claim is worked on by one task at a time, and so is one volume.
-//! * A request whose answer was lost ([`NotMade::InBackground`]) is repeated until there is a
-//!   verdict, also when the claim is deleted meanwhile; the volume is then saved all the same and
-//!   goes the way of every released volume.
+//! * A request whose answer was lost ([`ProvisionError::InBackground`]) is repeated until there is a
+//!   verdict, also when the claim is deleted meanwhile; the volume is then saved all the same and is
+//!   reclaimed like any released volume.
 //! * A volume is deleted only when a fresh read says that it is released and its policy says so.
 //!
 //! # What is absent on purpose
@@ -56,10 +56,11 @@
 //! lose storage in a crash writes its own record and drops it in [`Provisioner::saved`]. And whole
 //! objects: [`Claim`], [`StorageClass`] and [`Volume`] hold the fields that provisioning needs. What
 //! else [`Provisioner::delete`] has to know belongs into an annotation of the volume
-//! ([`Made::annotated`]).
+//! ([`ProvisionedVolume::annotated`]).
 
 #![warn(missing_docs)]
 
+mod attempts;
 mod claims;
 mod config;
 mod contract;
@@ -72,10 +73,14 @@ mod save;
 mod tests;
 mod volumes;
 
+pub use attempts::{Attempts, ClaimLock};
 pub use config::{Config, InvalidConfig, Retry, Save};
-pub use contract::{Cause, Made, NotDeleted, NotMade, Provisioner, Request};
+pub use contract::{Cause, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request};
 pub use controller::{Parts, ProvisionController, Waker};
 pub use host::{Election, Host, HostError};
 pub use longshore_cluster::{Api, ClientConfig, shutdown::on_signals};
-pub use longshore_core::model::kinds::{Claim, StorageClass, Volume};
+pub use longshore_core::{
+    model::kinds::{Claim, StorageClass, Volume},
+    provision::attempt,
+};
 pub use metrics::ProvisionMetrics;

@@ -3,45 +3,45 @@
 use std::time::Duration;
 
 use longshore_cluster::{ApiError, EventType, Outcome};
-use longshore_core::model::{
-    ObjectRef,
-    keys::{annotations, finalizers},
-    kinds::{Claim, Volume},
+use longshore_core::{
+    model::{
+        ObjectRef,
+        keys::{annotations, finalizers},
+        kinds::{Claim, Volume},
+    },
+    provision::attempt::{Attempt, Event},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Cause, Made, NotDeleted, Provisioner, Request, Save,
+    Cause, DeleteError, Provisioner, Request, Save,
     controller::{BY_UID, Inner},
-    memory::Unsaved,
 };
 
 impl<P: Provisioner> Inner<P> {
-    /// Completes and saves a volume. An error means that the storage is gone again, or that
-    /// nobody could find out.
-    pub(crate) async fn save(&self, request: &Request, made: Made) -> Result<(), Option<Cause>> {
-        let volume = self.completed(request, made.volume);
+    /// Saves a claim's volume. An error means that the storage is gone again, or that nobody could
+    /// find out.
+    pub(crate) async fn save(&self, claim: &Claim, volume: &Value) -> Result<(), Option<Cause>> {
         match self.config.save {
             Save::Always => {
-                if let Err(error) = self.create(request, &volume).await {
-                    let name = request.volume.clone();
+                if let Err(error) = self.create(claim, volume).await {
+                    let uid = claim.metadata.uid.clone();
+                    let name = self.config.volume_name(&uid);
                     tracing::warn!(volume = name, %error, "the volume is not saved yet");
-                    let unsaved = Unsaved { volume, request: request.clone() };
-                    self.memory.keep_unsaved(&name, unsaved);
-                    self.unsaved.add_rate_limited(name);
+                    self.unsaved.add_rate_limited(uid);
                 }
                 Ok(())
             }
             Save::Attempts { count, interval, factor, longest } => {
                 let pauses = Pauses { count, begun: false, next: interval, factor, longest };
-                self.save_or_remove(request, &volume, pauses).await
+                self.save_or_remove(claim, volume, pauses).await
             }
         }
     }
 
     /// What the library writes onto every volume.
-    fn completed(&self, request: &Request, mut volume: Value) -> Value {
+    pub(crate) fn completed(&self, request: &Request, mut volume: Value) -> Value {
         let claim = &request.claim;
         volume["spec"]["claimRef"] = json!(ObjectRef::of::<Claim>(&claim.metadata));
         volume["spec"]["storageClassName"] = json!(claim.class_name());
@@ -59,7 +59,7 @@ impl<P: Provisioner> Inner<P> {
     }
 
     /// One attempt. A volume that is there already is the one we wanted: its name says so.
-    async fn create(&self, request: &Request, volume: &Value) -> Result<(), ApiError> {
+    async fn create(&self, claim: &Claim, volume: &Value) -> Result<(), ApiError> {
         match self.parts.api.create::<Volume>(volume).await {
             Ok(written) => {
                 self.parts.volumes.assume(&written);
@@ -68,52 +68,57 @@ impl<P: Provisioner> Inner<P> {
             Err(error) if error.is_already_exists() => {}
             Err(error) => return Err(error),
         }
-        self.provisioner.saved(request).await;
+        let uid = &claim.metadata.uid;
+        self.attempts.apply(uid, Event::Saved);
+        self.provisioner.saved(claim).await;
         // Nobody reads the events of a claim that was deleted meanwhile.
-        if !self.parts.claims.by_index(BY_UID, &request.claim.metadata.uid).is_empty() {
-            let text = format!("Successfully provisioned volume {}", request.volume);
-            self.tell(&request.claim, EventType::Normal, "ProvisioningSucceeded", text);
+        if !self.parts.claims.by_index(BY_UID, uid).is_empty() {
+            let text = format!("Successfully provisioned volume {}", self.config.volume_name(uid));
+            self.tell(claim, EventType::Normal, "ProvisioningSucceeded", text);
         }
         Ok(())
     }
 
     /// A later attempt, for a volume that could not be saved at once.
-    pub(crate) async fn save_again(&self, name: &str) -> Outcome {
-        let Some(unsaved) = self.memory.unsaved(name) else { return Outcome::Done };
-        match self.create(&unsaved.request, &unsaved.volume).await {
-            Ok(()) => {
-                self.memory.drop_unsaved(name);
-                Outcome::Done
-            }
+    pub(crate) async fn save_again(&self, uid: &str) -> Outcome {
+        let unsaved = self.attempts.read(uid, Attempt::unsaved);
+        let Some((volume, claim)) = unsaved else { return Outcome::Done };
+        match self.create(&claim, &volume).await {
+            Ok(()) => Outcome::Done,
             Err(error) => Outcome::retry(error),
         }
     }
 
     async fn save_or_remove(
         &self,
-        request: &Request,
+        claim: &Claim,
         volume: &Value,
         pauses: Pauses,
     ) -> Result<(), Option<Cause>> {
         let mut last: Cause = "no attempt to save the volume is configured".into();
         let mut attempts = pauses;
         while attempts.another().await {
-            match self.create(request, volume).await {
+            match self.create(claim, volume).await {
                 Ok(()) => return Ok(()),
                 Err(error) => last = error.into(),
             }
         }
-        let key = request.claim.metadata.key();
+        let key = claim.metadata.key();
         let text = format!(
             "Error creating provisioned PV object for claim {key}: {last}. Deleting the volume."
         );
-        self.tell(&request.claim, EventType::Warning, "ProvisioningFailed", text);
-        if let Err(error) = self.remove(volume, pauses).await {
-            let text = format!(
-                "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
-            );
-            self.tell(&request.claim, EventType::Warning, "ProvisioningCleanupFailed", text);
-        }
+        self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        let event = match self.remove(volume, pauses).await {
+            Ok(()) => Event::Absent,
+            Err(error) => {
+                let text = format!(
+                    "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
+                );
+                self.tell(claim, EventType::Warning, "ProvisioningCleanupFailed", text);
+                Event::NotSaved
+            }
+        };
+        self.attempts.apply(&claim.metadata.uid, event);
         Err(Some(last))
     }
 
@@ -123,10 +128,10 @@ impl<P: Provisioner> Inner<P> {
         while attempts.another().await {
             match self.provisioner.delete(&record).await {
                 Ok(()) => return Ok(()),
-                Err(NotDeleted::Ignored(reason)) => {
+                Err(DeleteError::Ignored(reason)) => {
                     last = format!("ignored because {reason}").into()
                 }
-                Err(NotDeleted::Failed(cause)) => last = cause,
+                Err(DeleteError::Failed(cause)) => last = cause,
             }
         }
         Err(last)

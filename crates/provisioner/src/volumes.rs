@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{Cause, NotDeleted, Provisioner, controller::Inner};
+use crate::{Cause, DeleteError, Provisioner, controller::Inner};
 
 /// How often our finalizer is taken off against the writes of others.
 const TRIES: u32 = 8;
@@ -106,16 +106,16 @@ impl<P: Provisioner> Inner<P> {
         let result = match self.config.deletion_timeout {
             None => call.await,
             Some(limit) => tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-                Err(NotDeleted::Failed("timed out waiting for the provisioner".into()))
+                Err(DeleteError::Failed("timed out waiting for the provisioner".into()))
             }),
         };
         match result {
             Ok(()) => Ok(true),
-            Err(NotDeleted::Ignored(reason)) => {
+            Err(DeleteError::Ignored(reason)) => {
                 tracing::info!(volume = volume.metadata.name, reason, "deletion is ignored");
                 Ok(false)
             }
-            Err(NotDeleted::Failed(cause)) => {
+            Err(DeleteError::Failed(cause)) => {
                 let object = ObjectRef::of::<Volume>(&volume.metadata);
                 let text = cause.to_string();
                 self.parts.recorder.event(&object, EventType::Warning, "VolumeFailedDelete", text);

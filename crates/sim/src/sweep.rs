@@ -70,6 +70,20 @@ impl Plan {
         Self { runs: runs.into_iter().step_by(step).collect(), until_failure: false }
     }
 
+    /// The same worlds, and each kind of fault at the first call of this name.
+    #[must_use]
+    pub fn and_at(mut self, base: &Run, point: &str) -> Self {
+        let calm = base.play();
+        let first = calm.lines.iter().position(|line| line.point == point);
+        let at = |number: usize, fault| {
+            let faults = vec![(number as u64 + 1, fault)];
+            Run { faults, ..base.clone() }
+        };
+        let runs = first.into_iter().flat_map(|number| Fault::ALL.map(|fault| at(number, fault)));
+        self.runs.extend(runs);
+        self
+    }
+
     /// Several faults in each run, and a user who does not always wait, all from seeds.
     #[must_use]
     pub fn seeds(seeds: impl IntoIterator<Item = u64>) -> Self {

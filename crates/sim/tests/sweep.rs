@@ -110,10 +110,11 @@ fn a_fault_while_a_volume_moves_from_node_to_node() {
 #[test]
 fn a_fault_while_a_claim_is_cloned() {
     let run = Run::calm(Scenario::Cloned);
-    let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 20) };
+    let marked = "api update persistentvolumeclaims";
+    let some = || Plan::some(&run, 20).and_at(&run, marked);
+    let plan = if long() { Plan::every_call(&run) } else { some() };
     let swept = sweep(&plan);
     check("a claim that is cloned", &swept);
-    let marked = "api update persistentvolumeclaims";
     for fault in Fault::ALL {
         assert!(swept.tally.count(marked, fault) > 0, "{fault} never struck {marked}");
     }

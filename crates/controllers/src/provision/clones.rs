@@ -108,7 +108,7 @@ impl CsiProvisioner {
     /// Whether an intent tells of a call that fills a volume from this object.
     pub(super) fn is_begun_from(&self, kind: SourceKind, key: &ObjectKey) -> bool {
         let Some(intents) = &self.intents else { return false };
-        intents.plans().filter_map(|plan| plan.content).any(|content| {
+        intents.plans().filter_map(|plan| plan.content.clone()).any(|content| {
             content.kind == kind && content.namespace == key.namespace && content.name == key.name
         })
     }

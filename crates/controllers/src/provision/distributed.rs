@@ -1,6 +1,6 @@
 //! One provisioner on each node: which claims and volumes are this node's.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::ApiError;
 use longshore_core::{
@@ -20,8 +20,7 @@ use longshore_csi::{
     CsiError,
     v1::{GetCapacityRequest, Topology},
 };
-use longshore_provisioner::{NotMade, Provisioner, Request};
-use parking_lot::Mutex;
+use longshore_provisioner::{ProvisionError, Request};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{call::capabilities, make::CsiProvisioner};
@@ -29,7 +28,6 @@ use super::{call::capabilities, make::CsiProvisioner};
 /// The node that a provisioner is for, in a deployment with one on each node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDeployment {
-    /// Its name.
     pub node: String,
     /// Where the driver says it is.
     pub segments: Term,
@@ -37,25 +35,7 @@ pub struct NodeDeployment {
     pub immediate_binding: bool,
     /// First wait before such a claim is taken.
     pub base_delay: Duration,
-    /// Longest wait.
     pub max_delay: Duration,
-}
-
-/// How often claims were fought for, by UID.
-#[derive(Debug, Default)]
-pub(super) struct Contests(Mutex<HashMap<String, u32>>);
-
-impl Contests {
-    fn begin(&self, uid: &str) -> u32 {
-        let mut all = self.0.lock();
-        let attempts = all.entry(uid.to_owned()).or_default();
-        *attempts += 1;
-        *attempts - 1
-    }
-
-    pub(super) fn forget(&self, uid: &str) {
-        self.0.lock().remove(uid);
-    }
 }
 
 /// How one attempt to become a claim's owner ended.
@@ -85,8 +65,10 @@ impl CsiProvisioner {
                 format!("PVC {key}: storageclass.storage.k8s.io \"{name}\" not found")
             })?,
         };
-        let fits =
-            || !self.topology_in_use() || self.requirement_on(claim, &class, &deployment.node);
+        let fits = || {
+            !self.topology_in_use()
+                || self.requirement(claim, &class, Some(&deployment.node)).is_ok()
+        };
         match stake(claim, &class, &deployment.node, deployment.immediate_binding, fits) {
             Stake::Ours => Ok(true),
             Stake::NotOurs => Ok(false),
@@ -98,17 +80,19 @@ impl CsiProvisioner {
     }
 
     /// The same as an answer to a request.
-    pub(super) async fn check_node(&self, request: &Request) -> Result<(), NotMade> {
+    pub(super) async fn check_node(&self, request: &Request) -> Result<(), ProvisionError> {
         match self.is_ours_to_make(&request.claim, Some(&request.class)).await {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let key = request.claim.metadata.key();
                 let node = self.config.deployment.as_ref().map_or("", |one| &one.node);
-                Err(NotMade::Ignored(format!(
+                Err(ProvisionError::Ignored(format!(
                     "not responsible for provisioning of PVC {key} because it is not assigned to node {node:?}"
                 )))
             }
-            Err(error) => Err(NotMade::Unchanged(format!("node check failed: {error}").into())),
+            Err(error) => {
+                Err(ProvisionError::Unchanged(format!("node check failed: {error}").into()))
+            }
         }
     }
 
@@ -140,10 +124,13 @@ impl CsiProvisioner {
         class: &Arc<StorageClass>,
     ) -> Result<Attempted, String> {
         let uid = &claim.metadata.uid;
-        let earlier = self.contests.begin(uid);
+        let earlier = self.attempts.draft(uid, |draft| {
+            draft.contests += 1;
+            draft.contests - 1
+        });
         let wait = delay(deployment.base_delay, deployment.max_delay, earlier, fastrand::f64());
         let Some(current) = self.wait_for_turn(claim, wait, deployment.base_delay).await? else {
-            self.contests.forget(uid);
+            self.attempts.draft(uid, |draft| draft.contests = 0);
             return Ok(Attempted::Over);
         };
         match self.has_room(&current, class, &deployment.node).await {
@@ -200,14 +187,8 @@ impl CsiProvisioner {
         if bytes == 0 {
             return Ok(true);
         }
-        let request = Request {
-            claim: claim.clone(),
-            class: class.clone(),
-            volume: self.volume_name(claim),
-            bytes,
-            node: Some(node.to_owned()),
-        };
-        let plan = self.plan_afresh(&request).await.map_err(|error| error.to_string())?;
+        let plan =
+            self.plan_for(claim, class, Some(node)).await.map_err(|error| error.to_string())?;
         self.room_for(&plan).await.map_err(|error| error.to_string())
     }
 
@@ -245,7 +226,7 @@ impl CsiProvisioner {
         match self.parts.api.update::<Claim>(&object).await {
             Ok(written) => {
                 self.parts.claims.assume(&written);
-                self.contests.forget(&claim.metadata.uid);
+                self.attempts.draft(&claim.metadata.uid, |draft| draft.contests = 0);
                 Ok(Attempted::Over)
             }
             Err(error) if error.is_conflict() => Ok(Attempted::Again),

@@ -14,14 +14,12 @@ use longshore_csi::{
 pub struct Driver {
     /// Its name, which is the provisioner's name too.
     pub name: String,
-    /// What it can do.
     pub capabilities: DriverCapabilities,
 }
 
 /// Why the driver is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It is not ready.
     #[error(transparent)]
     Probe(#[from] ProbeFailed),
     /// It has no usable name.

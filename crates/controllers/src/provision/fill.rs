@@ -12,7 +12,7 @@ use longshore_core::{
         content_of, restore, snapshot_source,
     },
 };
-use longshore_provisioner::{Cause, NotMade, Request};
+use longshore_provisioner::{Cause, ProvisionError};
 use serde_json::{Value, json};
 
 use super::make::CsiProvisioner;
@@ -24,26 +24,26 @@ impl CsiProvisioner {
     /// Finds what the driver is to be told, and puts our finalizer on the source.
     pub(super) async fn fill(
         &self,
-        request: &Request,
+        claim: &Claim,
         class: &StorageClass,
         source: &Source,
-    ) -> Result<Content, NotMade> {
+    ) -> Result<Content, ProvisionError> {
         let Source { kind, key } = source;
         let found = match kind {
-            SourceKind::Snapshot => self.snapshot_handle(&request.claim, class, key).await,
-            SourceKind::Claim => self.volume_handle(&request.claim, class, key).await,
+            SourceKind::Snapshot => self.snapshot_handle(claim, class, key).await,
+            SourceKind::Claim => self.volume_handle(claim, class, key).await,
         };
         let handle = found.map_err(|why| {
             let name = &key.name;
             let text =
                 format!("error getting handle for DataSource Type {kind} by Name {name}: {why}");
-            NotMade::Unchanged(text.into())
+            ProvisionError::Unchanged(text.into())
         })?;
         let held = match kind {
             SourceKind::Snapshot => self.hold_snapshot(key).await,
             SourceKind::Claim => self.hold_claim(key).await,
         };
-        held.map_err(NotMade::Unchanged)?;
+        held.map_err(ProvisionError::Unchanged)?;
         let ObjectKey { namespace, name } = key.clone();
         Ok(Content { kind: *kind, namespace, name, handle })
     }

@@ -1,14 +1,18 @@
 //! Provisions and deletes volumes through a CSI driver.
 //!
-//! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module speaks to
-//! the driver. What makes it more than that is the leak guard: before CreateVolume goes out, the
-//! whole call is written down as an *intent* (a ConfigMap, with secrets by reference only), and
-//! the intent is dropped when the volume is saved or the driver has said a final "no". Whatever
-//! happens in between, the intent is there: a later attempt repeats the very same call, and an
-//! intent whose claim has gone is repeated to a verdict and the volume deleted.
+//! [`longshore_core::provision`] decides, [`longshore_provisioner`] drives, and this module calls the
+//! driver: `planning` from claim to plan, `create` from plan to volume. Where each claim stands is in one map, shared with the library
+//! ([`longshore_core::provision::attempt`] says what may follow on what).
+//!
+//! The leak guard (`guard`): before CreateVolume goes out, the whole call is written down as an
+//! *intent* (a ConfigMap, with secrets by reference only), and the intent is deleted when the volume
+//! is saved or the driver has refused for good. Whatever happens in between, the intent is there: a
+//! later attempt repeats the very same call, and an intent whose claim has gone is repeated to a
+//! verdict and the volume deleted (`resolve`).
 
 mod call;
 mod clones;
+mod create;
 mod distributed;
 mod driver;
 mod fill;
@@ -16,6 +20,7 @@ mod guard;
 mod in_use;
 mod make;
 mod places;
+mod planning;
 mod planted;
 mod resolve;
 mod sweep;
@@ -35,8 +40,8 @@ use longshore_core::{
 };
 use longshore_csi::Client;
 use longshore_provisioner::{
-    Config as LibraryConfig, Parts as LibraryParts, ProvisionController, ProvisionMetrics, Retry,
-    Save,
+    Attempts, Config as LibraryConfig, Parts as LibraryParts, ProvisionController,
+    ProvisionMetrics, Retry, Save,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -59,15 +64,10 @@ const INFEASIBLE_PAUSE: Duration = Duration::from_secs(300);
 /// What the provisioner works with.
 #[derive(Clone)]
 pub struct Parts {
-    /// The API.
     pub api: Api,
-    /// The driver.
     pub csi: Client,
-    /// All claims.
     pub claims: Cache<Claim>,
-    /// All volumes.
     pub volumes: Cache<Volume>,
-    /// All classes.
     pub classes: Cache<StorageClass>,
     /// Nodes and what they know of drivers; needed only for drivers with topology.
     pub nodes: Option<(Cache<Node>, Cache<CsiNode>)>,
@@ -77,11 +77,9 @@ pub struct Parts {
     pub grants: Option<Cache<ReferenceGrant>>,
     /// Where the three above come from, once it is known what the driver can do.
     pub caches: SharedCaches,
-    /// Where events go.
     pub recorder: Recorder,
     /// Counters, shared by all provisioners of the process.
     pub metrics: ProvisionMetrics,
-    /// Where queues report.
     pub registry: Metrics,
     /// Publish how much room there is.
     pub capacity: Option<CapacityParts>,
@@ -90,11 +88,8 @@ pub struct Parts {
 /// What publishing capacity needs besides.
 #[derive(Clone)]
 pub struct CapacityParts {
-    /// How, and where.
     pub config: capacity::Config,
-    /// The API, with limits of its own.
     pub api: Api,
-    /// Counts.
     pub counts: CapacityMetrics,
     /// The only place that this driver knows about; without it, wherever nodes say that it runs.
     pub place: Option<Term>,
@@ -182,7 +177,6 @@ pub struct Config {
     /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
     /// were granted to the official program may not cover more.
     pub spare_watches: bool,
-    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }
@@ -291,12 +285,16 @@ impl CsiController {
         let (nodes, volumes) = (parts.nodes.clone(), parts.volumes.clone());
         let publisher = publisher(&config, &parts, &driver.name);
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
-        let provisioner = Arc::new(CsiProvisioner::new(config, parts, driver, intents, waker));
+        let attempts = Attempts::default();
+        let provisioner =
+            CsiProvisioner::new(config, parts, driver, intents, attempts.clone(), waker);
+        let provisioner = Arc::new(provisioner);
         provisioner.wait_for_caches().await;
-        let _forgets = forget_deleted_claims(&provisioner);
+        let _forgets = forget_deleted_claims(&provisioner.parts.claims, attempts.clone());
         #[cfg(any(test, feature = "planted-bugs"))]
         let _planted = planted::delete_early(&provisioner);
-        let controller = ProvisionController::shared(library, library_parts, provisioner.clone());
+        let controller =
+            ProvisionController::shared(library, library_parts, provisioner.clone(), attempts);
         let _detached = attachments.map(|attachments| {
             // A volume that was still attached can go as soon as its last attachment has.
             let waker = controller.waker();
@@ -324,13 +322,11 @@ impl CsiController {
     }
 }
 
-/// What is remembered for a claim goes with it.
-fn forget_deleted_claims(provisioner: &Arc<CsiProvisioner>) -> Subscription {
-    let weak = Arc::downgrade(provisioner);
-    provisioner.parts.claims.subscribe(move |change| {
-        if let (Change::Deleted { old }, Some(provisioner)) = (change, weak.upgrade()) {
-            provisioner.places.forget(&old.metadata.uid);
-            provisioner.contests.forget(&old.metadata.uid);
+/// Forgets a deleted claim for which nothing is owed.
+fn forget_deleted_claims(claims: &Cache<Claim>, attempts: Attempts) -> Subscription {
+    claims.subscribe(move |change| {
+        if let Change::Deleted { old } = change {
+            attempts.forget(&old.metadata.uid);
         }
     })
 }
@@ -370,14 +366,15 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
             .map(String::from)
             .into_iter()
             .collect(),
+        block_volumes: true,
+        volume_name_prefix: config.plan.name_prefix.clone(),
+        volume_name_uuid_length: config.plan.name_uuid_length,
         ..LibraryConfig::new(driver.name.clone())
     }
 }
 
 #[cfg(test)]
 pub(crate) mod bench;
-#[cfg(test)]
-mod doubt_tests;
 #[cfg(test)]
 mod node_tests;
 #[cfg(test)]
@@ -390,3 +387,5 @@ mod source_tests;
 mod tests;
 #[cfg(test)]
 mod throttle_tests;
+#[cfg(test)]
+mod uncertain_tests;

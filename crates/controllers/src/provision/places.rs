@@ -2,7 +2,7 @@
 //! is for.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -12,33 +12,32 @@ use longshore_core::{
         ObjectKey,
         kinds::{Claim, CsiNode, Node, StorageClass},
     },
-    provision::topology::{self, Requirement, SelectedNode, Term, TopologyError, term_of},
+    provision::{
+        attempt::Observed,
+        topology::{self, Requirement, SelectedNode, Term, TopologyError, term_of},
+    },
 };
-use parking_lot::Mutex;
 
 type Labels = BTreeMap<String, String>;
 
-/// Who knows the nodes.
+/// Where topology is read from.
 pub(super) enum Map {
-    /// Nobody.
+    /// Topology is not in use.
     Unknown,
     /// The API.
     Watched(Cache<Node>, Cache<CsiNode>),
     /// The driver said where it is when it was asked, and stays there.
     Fixed {
-        /// The node.
         node: String,
         /// The driver's keys and values for it.
         segments: Term,
     },
 }
 
-/// Works out topology requirements. What was seen for a claim is remembered until the claim's
-/// volume is made or refused: a node that goes away in between must not change the request.
+/// Works out topology requirements.
 pub(super) struct Places {
     driver: String,
     map: Map,
-    memory: Mutex<HashMap<String, Seen>>,
 }
 
 /// How requirements are made.
@@ -48,46 +47,30 @@ pub(super) struct Manner {
     pub(super) immediate: bool,
 }
 
-/// What a requirement was made from.
-#[derive(Debug, Clone, Default)]
-struct Seen {
-    /// For this node; another choice makes all of it void.
-    node: Option<String>,
-    keys: Option<Vec<String>>,
-    labels: Option<Labels>,
-    terms: Option<Vec<Term>>,
-}
-
 impl Places {
     pub(super) fn new(driver: &str, map: Map) -> Self {
-        Self { driver: driver.to_owned(), map, memory: Mutex::default() }
+        Self { driver: driver.to_owned(), map }
     }
 
     pub(super) fn known(&self) -> bool {
         !matches!(self.map, Map::Unknown)
     }
 
-    /// The claim is over and done with.
-    pub(super) fn forget(&self, uid: &str) {
-        self.memory.lock().remove(uid);
-    }
-
-    /// The requirement for a claim.
+    /// The requirement for a claim. What was observed for it before counts, and is completed.
     pub(super) fn requirement(
         &self,
+        seen: &mut Observed,
         claim: &Claim,
         class: &StorageClass,
         node: Option<&str>,
         manner: Manner,
     ) -> Result<Option<Requirement>, TopologyError> {
         let allowed = allowed(class);
-        let uid = &claim.metadata.uid;
-        let seen = self.memory.lock().get(uid).cloned();
-        let mut seen = seen
-            .filter(|seen| seen.node.as_deref() == node)
-            .unwrap_or_else(|| Seen { node: node.map(String::from), ..Seen::default() });
+        if seen.node.as_deref() != node {
+            *seen = Observed { node: node.map(String::from), ..Observed::default() };
+        }
         let all_places = allowed.is_empty() && !manner.strict;
-        self.complete(&mut seen, all_places || node.is_none());
+        self.complete(seen, all_places || node.is_none());
         let terms: Vec<&Term> = seen.terms.iter().flatten().collect();
         let selected = node.map(|name| SelectedNode {
             name,
@@ -107,12 +90,11 @@ impl Places {
             // Places without keys are nowhere: the node is known, its driver is not yet.
             seen.terms = None;
         }
-        self.memory.lock().insert(uid.clone(), seen);
         result
     }
 
     /// Looks for what is not remembered. Labels without a key that is needed do not count.
-    fn complete(&self, seen: &mut Seen, all_places: bool) {
+    fn complete(&self, seen: &mut Observed, all_places: bool) {
         let node = seen.node.as_deref();
         if seen.keys.as_ref().is_none_or(Vec::is_empty) {
             seen.keys = self.keys(node);

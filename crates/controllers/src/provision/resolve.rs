@@ -8,19 +8,22 @@ use longshore_core::{
         ObjectKey,
         kinds::{Claim, Volume},
     },
-    provision::Plan,
+    provision::{
+        Plan,
+        attempt::{Debt, Event},
+    },
 };
 use longshore_csi::CsiError;
-use longshore_provisioner::Cause;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    create::CreateOutcome,
     guard::{INTENT_KIND, Intents, plan_in},
-    make::{Answer, Attempt, CsiProvisioner},
+    make::CsiProvisioner,
 };
 
 const WORKERS: usize = 4;
-/// When to look again at an intent that a claim's own turns are working on.
+/// When to look again at an intent that the claim queue is working on.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Why an intent is still open.
@@ -77,7 +80,7 @@ fn subscribe(
         if let Change::Applied { new, .. } = change
             && let Some(plan) = plan_in(new)
         {
-            records.add(plan.claim.uid);
+            records.add(plan.claim.uid.clone());
         }
     });
     let (claims, known) = (queue.clone(), intents.clone());
@@ -103,40 +106,40 @@ fn subscribe(
 impl CsiProvisioner {
     async fn resolve(&self, uid: &str) -> Outcome {
         let Some(intents) = &self.intents else { return Outcome::Done };
-        let _taken = intents.take(uid).await;
-        if intents.is_finished(uid) {
-            return match intents.end_finished(uid).await {
-                Ok(()) => Outcome::Done,
-                Err(error) => Outcome::retry(error),
-            };
+        let _lock = self.attempts.lock(uid).await;
+        let (debt, owned) =
+            self.attempts.read(uid, |attempt| (attempt.owes(), attempt.is_owned_by_claim_queue()));
+        if debt == Debt::DropRecord {
+            let dropped = self.drop_record(uid, &self.parts.api.later()).await;
+            return dropped.map_or_else(Outcome::retry, |()| Outcome::Done);
         }
-        if intents.is_owned(uid) {
-            // The claim's own turns end it and drop the record; look again in case that fails.
+        if owned {
+            // The claim queue settles it and drops the record; look again in case that fails.
             return Outcome::After(LOOK_AGAIN);
         }
         let resolved = match intents.open(uid).await {
-            Ok(Some(plan)) => self.resolve_open(intents, &plan).await,
-            Ok(None) => return Outcome::Done,
+            Ok(Some(plan)) => self.resolve_open(&plan).await,
+            Ok(None) => Ok(()),
             Err(error) => Err(error.into()),
         };
-        match resolved {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Retry(Cause::from(error)),
-        }
+        resolved.map_or_else(Outcome::retry, |()| Outcome::Done)
     }
 
-    async fn resolve_open(&self, intents: &Intents, plan: &Plan) -> Result<(), Unresolved> {
+    async fn resolve_open(&self, plan: &Arc<Plan>) -> Result<(), Unresolved> {
+        let uid = &plan.claim.uid;
         if self.is_saved(plan).await? {
-            return Ok(intents.end(&plan.claim.uid).await?);
+            self.attempts.apply(uid, Event::Recovered(plan.clone()));
+            self.attempts.apply(uid, Event::Saved);
+            return Ok(self.drop_record(uid, &self.parts.api).await?);
         }
         let key = ObjectKey::new(plan.claim.namespace.clone(), plan.claim.name.clone());
         let claim = self.parts.api.get::<Claim>(&key).await?;
         let waits = claim.is_some_and(|claim| {
             let volume = &claim.spec.volume_name;
-            claim.metadata.uid == plan.claim.uid && (volume.is_empty() || *volume == plan.volume)
+            claim.metadata.uid == *uid && (volume.is_empty() || *volume == plan.volume)
         });
         if waits {
-            // The claim's own turn repeats the call and saves the volume.
+            // The claim's own reconcile repeats the call and saves the volume.
             return Ok(());
         }
         tracing::info!(
@@ -145,7 +148,8 @@ impl CsiProvisioner {
             volume = plan.volume,
             "the claim is gone; settling what was begun for it"
         );
-        self.abandon(plan, Attempt::Abandoned).await
+        self.attempts.apply(uid, Event::Recovered(plan.clone()));
+        self.abandon(plan, false).await
     }
 
     /// Whether the volume of this plan is in the API.
@@ -157,30 +161,35 @@ impl CsiProvisioner {
     }
 
     /// Repeats a call to a verdict, deletes what it made, and drops the record.
-    pub(super) async fn abandon(&self, plan: &Plan, attempt: Attempt) -> Result<(), Unresolved> {
+    pub(super) async fn abandon(&self, plan: &Plan, claim_waits: bool) -> Result<(), Unresolved> {
+        let uid = &plan.claim.uid;
+        self.attempts.apply(uid, Event::Abandoned);
         let secrets =
             self.content(plan.secrets.provisioner.as_ref()).await.map_err(Unresolved::Secret)?;
         match self.create(plan, secrets.clone()).await {
-            Answer::Made(created) => {
+            CreateOutcome::Created(created) => {
+                // Refusals before this one proved nothing.
+                self.attempts.apply(uid, Event::NoVerdict);
                 // A volume that was saved after all belongs to its PersistentVolume.
-                if !self.is_saved(plan).await? {
+                let saved = self.is_saved(plan).await?;
+                if !saved {
                     self.delete_handle(&created.handle, secrets, plan.in_tree).await?;
                 }
+                self.attempts.apply(uid, if saved { Event::Saved } else { Event::Absent });
             }
-            Answer::No(error) if self.believes(plan, &error, attempt) => {
+            CreateOutcome::Refused(error) if self.refusal_settles(plan, &error, claim_waits) => {
                 tracing::info!(volume = plan.volume, %error, "nothing was made");
             }
-            Answer::No(error) => return Err(error.into()),
-            Answer::Nonsense => tracing::error!(volume = plan.volume, "an answer without a volume"),
-            Answer::NoVerdict(error) => {
-                self.forget_refusals(&plan.claim.uid);
+            CreateOutcome::Refused(error) => return Err(error.into()),
+            CreateOutcome::MissingVolume => {
+                tracing::error!(volume = plan.volume, "an answer without a volume");
+                self.attempts.apply(uid, Event::Absent);
+            }
+            CreateOutcome::NoVerdict(error) => {
+                self.attempts.apply(uid, Event::NoVerdict);
                 return Err(error.into());
             }
         }
-        self.forget_refusals(&plan.claim.uid);
-        match &self.intents {
-            Some(intents) => Ok(intents.end(&plan.claim.uid).await?),
-            None => Ok(()),
-        }
+        Ok(self.drop_record(uid, &self.parts.api).await?)
     }
 }

@@ -464,7 +464,7 @@ async fn many_claims_at_once() {
 fn codes() {
     // case: provisioner/78
     use longshore_csi::CsiError;
-    use longshore_provisioner::NotMade;
+    use longshore_provisioner::ProvisionError;
     for code in 1..=16 {
         let code = tonic::Code::from(code);
         for movable in [false, true] {
@@ -481,13 +481,13 @@ fn codes() {
                 continue;
             }
             let text = error.to_string();
-            let refused = super::make::refusal(error, movable);
+            let refused = super::create::refusal(error, movable);
             assert_eq!(refused.to_string(), text, "the driver's words and code stay");
             let elsewhere = movable && code == tonic::Code::ResourceExhausted;
             match refused {
-                NotMade::Elsewhere(_) => assert!(elsewhere, "{code:?}"),
-                NotMade::Infeasible(_) => assert_eq!(code, tonic::Code::InvalidArgument),
-                NotMade::Final(_) => {
+                ProvisionError::Elsewhere(_) => assert!(elsewhere, "{code:?}"),
+                ProvisionError::Infeasible(_) => assert_eq!(code, tonic::Code::InvalidArgument),
+                ProvisionError::Final(_) => {
                     assert!(!elsewhere && code != tonic::Code::InvalidArgument, "{code:?}");
                 }
                 other => panic!("{code:?}: {other:?}"),

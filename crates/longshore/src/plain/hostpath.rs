@@ -11,7 +11,8 @@ use longshore_core::{
     model::keys::{annotations::PROVISIONER_IDENTITY, labels},
 };
 use longshore_provisioner::{
-    Claim, Made, NotDeleted, NotMade, Provisioner, Request, StorageClass, Volume,
+    Claim, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request, StorageClass,
+    Volume,
 };
 use serde_json::json;
 
@@ -64,7 +65,7 @@ impl Hostpath {
         Self { base, place, per_node }
     }
 
-    fn check_place(&self, request: &Request) -> Result<(), NotMade> {
+    fn check_place(&self, request: &Request) -> Result<(), ProvisionError> {
         let node = &self.place.node;
         if let Some(chosen) = request.node.as_ref().filter(|chosen| *chosen != node) {
             let text = format!(
@@ -72,7 +73,7 @@ impl Hostpath {
                  only; it asks for another node (allowedTopologies of the class can say so from the start, \
                  or run one provisioner on each node with --node-deployment)"
             );
-            return Err(NotMade::Elsewhere(text.into()));
+            return Err(ProvisionError::Elsewhere(text.into()));
         }
         if !self.place.is_allowed_by(&request.class) {
             let text = format!(
@@ -80,15 +81,15 @@ impl Hostpath {
                  directories; add it, or run a provisioner on an allowed node",
                 request.class.metadata.name
             );
-            return Err(NotMade::Infeasible(text.into()));
+            return Err(ProvisionError::Infeasible(text.into()));
         }
         Ok(())
     }
 
     /// The directory of a volume, if it is here and ours.
-    fn ours(&self, volume: &Volume) -> Result<Directory, NotDeleted> {
+    fn ours(&self, volume: &Volume) -> Result<Directory, DeleteError> {
         let name = &volume.metadata.name;
-        let no = |text: String| NotDeleted::Failed(text.into());
+        let no = |text: String| DeleteError::Failed(text.into());
         match volume.metadata.annotation(PROVISIONER_IDENTITY) {
             None => {
                 return Err(no(format!(
@@ -97,7 +98,7 @@ impl Hostpath {
                 )));
             }
             Some(node) if node != self.place.node => {
-                return Err(NotDeleted::Ignored(format!("its directory is on node {node}")));
+                return Err(DeleteError::Ignored(format!("its directory is on node {node}")));
             }
             Some(_) => {}
         }
@@ -115,25 +116,27 @@ impl Hostpath {
 }
 
 impl Provisioner for Hostpath {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         check(request)?;
         self.check_place(request)?;
-        let directory = Directory::new(&request.volume).map_err(|e| NotMade::Final(e.into()))?;
+        let directory =
+            Directory::new(&request.volume).map_err(|e| ProvisionError::Final(e.into()))?;
         let path = self.base.path_of(&directory);
         let base = self.base.clone();
         let made = tokio::task::spawn_blocking(move || base.create(&directory)).await;
-        made.map_err(|e| NotMade::Final(e.into()))?.map_err(|e| NotMade::Final(e.into()))?;
+        made.map_err(|e| ProvisionError::Final(e.into()))?
+            .map_err(|e| ProvisionError::Final(e.into()))?;
         let identity = BTreeMap::from([(PROVISIONER_IDENTITY.to_owned(), self.place.node.clone())]);
         // Without this type a kubelet would make a directory that is missing, and hide the loss.
         let source = json!({"hostPath": {"path": path, "type": "Directory"}});
-        let made = Made::new(request, source).annotated(&identity);
+        let made = ProvisionedVolume::new(request, source).annotated(&identity);
         Ok(made.pinned(labels::HOSTNAME, self.place.hostname()))
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         let (base, directory) = (self.base.clone(), self.ours(volume)?);
         let removed = tokio::task::spawn_blocking(move || base.remove(&directory)).await;
-        let failed = |error: longshore_provisioner::Cause| NotDeleted::Failed(error);
+        let failed = |error: longshore_provisioner::Cause| DeleteError::Failed(error);
         removed.map_err(|e| failed(e.into()))?.map_err(|e| failed(e.into()))
     }
 
@@ -157,7 +160,7 @@ mod tests {
         (dir, Hostpath::new(base, place, per_node))
     }
 
-    fn volume(made: &Made) -> Volume {
+    fn volume(made: &ProvisionedVolume) -> Volume {
         serde_json::from_value(made.volume.clone()).unwrap()
     }
 
@@ -205,13 +208,13 @@ mod tests {
             let mut changed = made.clone();
             change(&mut changed.volume, &dir.path().join("root"));
             let refused = hostpath.delete(&volume(&changed)).await.unwrap_err();
-            assert!(matches!(refused, NotDeleted::Failed(_)));
+            assert!(matches!(refused, DeleteError::Failed(_)));
             assert!(refused.to_string().contains(part), "{part}: {refused}");
         }
         let mut foreign = made.clone();
         foreign.volume["metadata"]["annotations"][PROVISIONER_IDENTITY] = json!("node-b");
         let ignored = hostpath.delete(&volume(&foreign)).await;
-        assert!(matches!(ignored, Err(NotDeleted::Ignored(_))));
+        assert!(matches!(ignored, Err(DeleteError::Ignored(_))));
         assert!(path.exists() && other.exists());
     }
 
@@ -220,7 +223,7 @@ mod tests {
         let (dir, hostpath) = hostpath(false);
         let elsewhere = Request { node: Some("node-b".into()), ..request(json!({}), json!({})) };
         let refused = hostpath.provision(&elsewhere).await.unwrap_err();
-        assert!(matches!(refused, NotMade::Elsewhere(_)), "{refused}");
+        assert!(matches!(refused, ProvisionError::Elsewhere(_)), "{refused}");
         let allowed = |key: &str, value: &str| json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": key, "values": [value]}]}]});
         for (key, value, fine) in [
             ("zone", "west", false),

@@ -9,11 +9,11 @@ pub mod hostpath;
 pub mod nfs;
 mod pattern;
 
-use longshore_provisioner::{NotMade, Request};
+use longshore_provisioner::{ProvisionError, Request};
 
 /// What neither provisioner can answer. The words of the first two are the tutorial's.
-fn check(request: &Request) -> Result<(), NotMade> {
-    let no = |text: &str| Err(NotMade::Infeasible(text.into()));
+fn check(request: &Request) -> Result<(), ProvisionError> {
+    let no = |text: &str| Err(ProvisionError::Infeasible(text.into()));
     if request.bytes <= 0 {
         return no(
             "requested storage size is zero; set spec.resources.requests.storage to more than 0",
@@ -28,7 +28,7 @@ fn check(request: &Request) -> Result<(), NotMade> {
         return no("spec.selector is not supported for volumes that are made on demand; remove it");
     }
     if let Some(source) = &request.claim.spec.data_source {
-        return Err(NotMade::Infeasible(
+        return Err(ProvisionError::Infeasible(
             format!(
                 "spec.dataSource names {} {:?}, but new directories are empty; remove it",
                 source.kind, source.name
@@ -94,7 +94,7 @@ mod tests {
             (source, 1, "spec.dataSource"),
         ] {
             let refused = check(&Request { bytes, ..request(claim, json!({})) }).unwrap_err();
-            assert!(matches!(refused, NotMade::Infeasible(_)));
+            assert!(matches!(refused, ProvisionError::Infeasible(_)));
             assert!(refused.to_string().contains(part), "{part}: {refused}");
         }
     }

@@ -13,7 +13,8 @@ use std::{
 use longshore_cluster::{Api, ListParams};
 use longshore_core::model::{ObjectKey, keys::annotations::ON_DELETE};
 use longshore_provisioner::{
-    Cause, Made, NotDeleted, NotMade, Provisioner, Request, StorageClass, Volume,
+    Cause, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request, StorageClass,
+    Volume,
 };
 use serde_json::json;
 
@@ -172,27 +173,27 @@ fn archive(base: &Base, directory: &Directory, volume: &str) -> Result<(), Cause
 }
 
 impl Provisioner for Nfs {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         check(request)?;
-        let infeasible = |text: String| NotMade::Infeasible(text.into());
+        let infeasible = |text: String| ProvisionError::Infeasible(text.into());
         let on_delete = OnDelete::of(&request.class.parameters).map_err(infeasible)?;
         let directory = Self::directory_for(request).map_err(infeasible)?;
         let path = self.export.path.join(directory.to_string());
         let create = move |base: &Base| Ok(base.create(&directory)?);
-        self.in_background(create).await.map_err(NotMade::Final)?;
+        self.in_background(create).await.map_err(ProvisionError::Final)?;
         let source = json!({"nfs": {"server": self.export.server, "path": path}});
         let decided = BTreeMap::from([(ON_DELETE.to_owned(), on_delete.name().to_owned())]);
-        Ok(Made::new(request, source).annotated(&decided))
+        Ok(ProvisionedVolume::new(request, source).annotated(&decided))
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         let name = volume.metadata.name.clone();
-        let directory = self.directory_of(volume).map_err(|e| NotDeleted::Failed(e.into()))?;
-        let on_delete = self.on_delete(volume).await.map_err(NotDeleted::Failed)?;
+        let directory = self.directory_of(volume).map_err(|e| DeleteError::Failed(e.into()))?;
+        let on_delete = self.on_delete(volume).await.map_err(DeleteError::Failed)?;
         if on_delete == OnDelete::Retain {
             return Ok(());
         }
-        if let Some(other) = self.shared_with(volume).await.map_err(NotDeleted::Failed)? {
+        if let Some(other) = self.shared_with(volume).await.map_err(DeleteError::Failed)? {
             tracing::info!(volume = name, %directory, other, "the directory is still another volume's");
             return Ok(());
         }
@@ -201,7 +202,7 @@ impl Provisioner for Nfs {
             _ => Ok(base.remove(&directory)?),
         })
         .await
-        .map_err(NotDeleted::Failed)
+        .map_err(DeleteError::Failed)
     }
 }
 

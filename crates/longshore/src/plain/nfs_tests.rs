@@ -112,7 +112,7 @@ async fn wrong_parameters_are_named_and_nothing_is_made() {
     ] {
         let request = request(json!({}), json!({"parameters": parameters}));
         let refused = lab.nfs.provision(&request).await.unwrap_err();
-        assert!(matches!(refused, NotMade::Infeasible(_)));
+        assert!(matches!(refused, ProvisionError::Infeasible(_)));
         assert!(refused.to_string().contains(part), "{parameters}: {refused}");
     }
     let tricky = json!({"metadata": {"annotations": {"path": "../../etc"}}});
@@ -149,7 +149,7 @@ async fn only_what_is_on_our_export_is_touched() {
         let mut changed = volume.clone();
         change(&mut changed);
         let refused = lab.nfs.delete(&changed).await;
-        assert!(matches!(refused, Err(NotDeleted::Failed(_))), "{changed:?}");
+        assert!(matches!(refused, Err(DeleteError::Failed(_))), "{changed:?}");
     }
     assert_eq!(lab.names(), ["team-data-pvc-u1"]);
 }

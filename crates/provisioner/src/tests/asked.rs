@@ -38,14 +38,14 @@ async fn the_request_carries_class_and_node_unchanged() {
 struct Meddler(Api);
 
 impl Provisioner for Meddler {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         let patch = json!({"metadata": {"labels": {"changed": "meanwhile"}}});
         let key = request.claim.metadata.key();
         self.0.patch::<Claim>(&key, Patch::Merge(&patch)).await.unwrap();
-        Err(NotMade::Elsewhere("full".into()))
+        Err(ProvisionError::Elsewhere("full".into()))
     }
 
-    async fn delete(&self, _volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, _volume: &Volume) -> Result<(), DeleteError> {
         Ok(())
     }
 }
@@ -77,7 +77,8 @@ async fn what_is_infeasible_may_wrap_any_cause() {
     // case: provisioner/31
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
-    let wrapped = || NotMade::Infeasible(Wrapped(std::io::Error::other("no such pool")).into());
+    let wrapped =
+        || ProvisionError::Infeasible(Wrapped(std::io::Error::other("no such pool")).into());
     let config = Config { infeasible_pause: Duration::from_secs(60), ..Config::new(NAME) };
     let controller = lab.controller(config, refusing(&[wrapped, wrapped]));
     let inner = &controller.inner;

@@ -9,11 +9,14 @@ use crate::{Election, Host, HostError};
 struct Named(&'static str);
 
 impl Provisioner for Named {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
-        Ok(Made::new(request, json!({"hostPath": {"path": format!("/srv/{}", self.0)}})))
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
+        Ok(ProvisionedVolume::new(
+            request,
+            json!({"hostPath": {"path": format!("/srv/{}", self.0)}}),
+        ))
     }
 
-    async fn delete(&self, _volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, _volume: &Volume) -> Result<(), DeleteError> {
         Ok(())
     }
 }

@@ -13,22 +13,26 @@ use std::{
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, ListParams, Outcome, Patch};
-use longshore_core::model::{
-    Kind, ObjectKey,
-    kinds::{Event, Namespace},
+use longshore_core::{
+    model::{
+        Kind, ObjectKey,
+        kinds::{Event, Namespace},
+    },
+    provision::attempt::{Attempt, Event as AttemptEvent},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Claim, Config, Made, NotDeleted, NotMade, Parts, ProvisionController, Provisioner, Request,
-    Save, StorageClass, Volume, controller::BY_UID,
+    Claim, Config, DeleteError, Parts, ProvisionController, ProvisionError, ProvisionedVolume,
+    Provisioner, Request, Save, StorageClass, Volume,
+    controller::{BY_UID, Inner},
 };
 
 const NAME: &str = "foo.bar/baz";
 
-type Answer = fn() -> NotMade;
+type Answer = fn() -> ProvisionError;
 
 /// Answers as scripted, and with success when the script is over.
 #[derive(Default)]
@@ -37,34 +41,29 @@ struct Scripted {
     delete_fails: bool,
     delete_ignored: bool,
     disqualified: bool,
-    block: bool,
     asked: Mutex<Vec<Request>>,
     deleted: Mutex<Vec<String>>,
 }
 
 impl Provisioner for Scripted {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         self.asked.lock().push(request.clone());
         match self.refusals.lock().pop_front() {
             Some(answer) => Err(answer()),
-            None => Ok(Made::new(request, json!({"hostPath": {"path": "/srv"}}))),
+            None => Ok(ProvisionedVolume::new(request, json!({"hostPath": {"path": "/srv"}}))),
         }
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         self.deleted.lock().push(volume.metadata.name.clone());
         if self.delete_ignored {
-            return Err(NotDeleted::Ignored("it is not ours".into()));
+            return Err(DeleteError::Ignored("it is not ours".into()));
         }
-        if self.delete_fails { Err(NotDeleted::Failed("no".into())) } else { Ok(()) }
+        if self.delete_fails { Err(DeleteError::Failed("no".into())) } else { Ok(()) }
     }
 
     async fn should_provision(&self, _claim: &Claim) -> bool {
         !self.disqualified
-    }
-
-    fn supports_block(&self) -> bool {
-        self.block
     }
 }
 
@@ -196,6 +195,27 @@ impl Lab {
     }
 }
 
+impl<P: Provisioner> Inner<P> {
+    /// Whether the calls for a claim go on when it is deleted.
+    fn is_begun(&self, uid: &str) -> bool {
+        self.attempts.read(uid, |attempt| attempt.asker().is_some())
+    }
+
+    fn is_unsaved(&self, uid: &str) -> bool {
+        self.attempts.read(uid, |attempt| attempt.unsaved().is_some())
+    }
+
+    /// Gives the volume that waits to be saved the access mode that it lacks.
+    fn mend_unsaved(&self, uid: &str) {
+        let made = self.attempts.read(uid, Attempt::clone);
+        let Attempt::Made { volume, asker, .. } = made else { panic!("{made:?}") };
+        let mut volume = (*volume).clone();
+        volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
+        self.attempts.apply(uid, AttemptEvent::NotSaved);
+        self.attempts.apply(uid, AttemptEvent::Made(Arc::new(volume), asker));
+    }
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         self.stop.cancel();
@@ -206,23 +226,23 @@ fn refusing(refusals: &[Answer]) -> Scripted {
     Scripted { refusals: Mutex::new(refusals.iter().copied().collect()), ..Scripted::default() }
 }
 
-fn final_no() -> NotMade {
-    NotMade::Final("no".into())
+fn final_no() -> ProvisionError {
+    ProvisionError::Final("no".into())
 }
-fn background() -> NotMade {
-    NotMade::InBackground("who knows".into())
+fn background() -> ProvisionError {
+    ProvisionError::InBackground("who knows".into())
 }
-fn unchanged() -> NotMade {
-    NotMade::Unchanged("not asked".into())
+fn unchanged() -> ProvisionError {
+    ProvisionError::Unchanged("not asked".into())
 }
-fn elsewhere() -> NotMade {
-    NotMade::Elsewhere("full".into())
+fn elsewhere() -> ProvisionError {
+    ProvisionError::Elsewhere("full".into())
 }
-fn infeasible() -> NotMade {
-    NotMade::Infeasible("never".into())
+fn infeasible() -> ProvisionError {
+    ProvisionError::Infeasible("never".into())
 }
-fn ignored() -> NotMade {
-    NotMade::Ignored("others will".into())
+fn ignored() -> ProvisionError {
+    ProvisionError::Ignored("others will".into())
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,7 +347,7 @@ async fn what_is_begun_is_remembered() {
         for _ in answers {
             assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Retry(_)), "{name}");
         }
-        assert_eq!(controller.inner.memory.begun(&uid).is_some(), begun, "{name}");
+        assert_eq!(controller.inner.is_begun(&uid), begun, "{name}");
     }
     // case: provisioner/17: the claim (and its class) go; the call goes on and the volume is saved.
     let controller = lab.controller(Config::new(NAME), refusing(&[background]));
@@ -338,7 +358,7 @@ async fn what_is_begun_is_remembered() {
     lab.settle().await;
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.contains_key(&format!("pvc-{uid}")));
-    assert!(controller.inner.memory.begun(&uid).is_none());
+    assert!(!controller.inner.is_begun(&uid));
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,7 +381,7 @@ async fn another_node_is_asked_for() {
     let claim = lab.api.get::<Claim>(&key).await.unwrap().unwrap();
     assert_eq!(claim.metadata.annotation(node), None);
     assert_eq!(claim.metadata.annotation("other"), Some("kept"));
-    assert!(controller.inner.memory.begun(&uid).is_none());
+    assert!(!controller.inner.is_begun(&uid));
     assert!(lab.failed(4), "three refusals before, and this one");
     // case: provisioner/21
     let outcome = controller.inner.sync_claim(&uid).await;
@@ -408,7 +428,7 @@ async fn infeasible_claims_rest() {
     lab.class("class-1", NAME, json!({})).await;
     lab.settle().await;
     assert!(matches!(inner.sync_claim(&uid).await, Outcome::Done));
-    assert!(inner.memory.resting().is_empty());
+    assert!(inner.attempts.resting().is_empty());
     assert_eq!(lab.volumes().await.len(), 1);
     // case: provisioner/28
     let uid = lab.claim("claim-2", "class-1", json!({}), json!({})).await;

@@ -6,7 +6,7 @@ use super::*;
 struct Unsavable(Scripted);
 
 impl Provisioner for Unsavable {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         let mut made = self.0.provision(request).await?;
         if self.0.asked.lock().len() == 1 {
             made.volume["spec"]["accessModes"] = json!([]);
@@ -14,7 +14,7 @@ impl Provisioner for Unsavable {
         Ok(made)
     }
 
-    async fn delete(&self, volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         self.0.delete(volume).await
     }
 }
@@ -51,16 +51,14 @@ async fn volumes_that_cannot_be_saved() {
     let controller = make(Save::Always, false);
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     let name = format!("pvc-{uid}");
-    assert!(controller.inner.memory.unsaved(&name).is_some());
+    assert!(controller.inner.is_unsaved(&uid));
     assert!(controller.inner.provisioner.0.deleted.lock().is_empty());
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Retry(_)));
+    assert!(matches!(controller.inner.save_again(&uid).await, Outcome::Retry(_)));
     // case: provisioner/37: somebody else has saved it meanwhile
-    let mut unsaved = controller.inner.memory.unsaved(&name).unwrap();
-    unsaved.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    controller.inner.memory.keep_unsaved(&name, unsaved);
+    controller.inner.mend_unsaved(&uid);
     lab.volume(&name, "Available", json!({}), json!({})).await;
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Done));
-    assert!(controller.inner.memory.unsaved(&name).is_none());
+    assert!(matches!(controller.inner.save_again(&uid).await, Outcome::Done));
+    assert!(!controller.inner.is_unsaved(&uid));
     assert!(told(&lab.events().await, "ProvisioningSucceeded"));
 }
 
@@ -75,10 +73,8 @@ async fn a_claim_that_is_gone_is_not_told() {
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     lab.delete_claim("claim-1").await;
     let name = format!("pvc-{uid}");
-    let mut unsaved = controller.inner.memory.unsaved(&name).unwrap();
-    unsaved.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    controller.inner.memory.keep_unsaved(&name, unsaved);
-    assert!(matches!(controller.inner.save_again(&name).await, Outcome::Done));
+    controller.inner.mend_unsaved(&uid);
+    assert!(matches!(controller.inner.save_again(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.contains_key(&name));
     let events = lab.events().await;
     assert!(!events.iter().any(|event| event.starts_with("ProvisioningSucceeded")), "{events:?}");
@@ -91,11 +87,11 @@ struct LateQuota {
 }
 
 impl Provisioner for LateQuota {
-    async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
-        Ok(Made::new(request, json!({"hostPath": {"path": "/srv"}})))
+    async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
+        Ok(ProvisionedVolume::new(request, json!({"hostPath": {"path": "/srv"}})))
     }
 
-    async fn delete(&self, _volume: &Volume) -> Result<(), NotDeleted> {
+    async fn delete(&self, _volume: &Volume) -> Result<(), DeleteError> {
         *self.refused.lock() += 1;
         Ok(())
     }
@@ -122,14 +118,14 @@ async fn a_volume_that_is_refused_twice_is_saved_in_the_end() {
     let inner = &controller.inner;
     assert!(matches!(inner.sync_claim(&uid).await, Outcome::Done));
     let name = format!("pvc-{uid}");
-    assert!(matches!(inner.save_again(&name).await, Outcome::Retry(_)), "refused again");
+    assert!(matches!(inner.save_again(&uid).await, Outcome::Retry(_)), "refused again");
     let told = |events: &[String]| events.iter().any(|e| e.starts_with("ProvisioningSucceeded"));
     assert!(lab.volumes().await.is_empty() && !told(&lab.events().await));
     let rule = json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["create"]});
     lab.grant("creator", json!([rule])).await;
-    assert!(matches!(inner.save_again(&name).await, Outcome::Done));
+    assert!(matches!(inner.save_again(&uid).await, Outcome::Done));
     assert!(lab.volumes().await.contains_key(&name));
-    assert!(inner.memory.unsaved(&name).is_none());
+    assert!(!inner.is_unsaved(&uid));
     let events = lab.events().await;
     assert!(
         events.contains(&format!("ProvisioningSucceeded: Successfully provisioned volume {name}"))
