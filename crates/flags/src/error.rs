@@ -108,8 +108,14 @@ impl UsageError {
     }
 
     /// The sentence for a line that clap refused.
-    pub(crate) fn from_clap(error: &clap::Error) -> Self {
+    #[must_use]
+    pub fn from_clap(error: &clap::Error) -> Self {
         use clap::error::{ContextKind, ContextValue, ErrorKind};
+        // A value parser may refuse with a sentence and an exit code of its own.
+        let source = std::error::Error::source(error);
+        if let Some(own) = source.and_then(|source| source.downcast_ref::<Self>()) {
+            return own.clone();
+        }
         let text = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => texts.first().cloned(),
