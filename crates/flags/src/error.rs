@@ -145,6 +145,12 @@ impl UsageError {
     }
 }
 
+impl From<std::convert::Infallible> for UsageError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|name| format!("; did you mean {name}?")).unwrap_or_default()
 }

@@ -4,8 +4,10 @@
 
 mod shared;
 
-pub use longshore_flags::{Gate, Gates, Stage, UsageError, goify, nearest, normalise, values};
-pub use shared::{
+pub(crate) use longshore_flags::{
+    Gate, Gates, Stage, UsageError, goify, nearest, normalise, values,
+};
+pub(crate) use shared::{
     CommonFlags, CsiFlags, Diagnostics, DiagnosticsFlags, Election, ElectionFlags, ElectionTimes,
     Environment, KlogFlags, KubeAccess, KubeFlags, LogFormat, Logging, Throttle,
 };

@@ -33,7 +33,7 @@ pub enum LogFormat {
 }
 
 /// Log levels of source files: a pattern for the file's name, and the level.
-pub type ModuleLevels = Vec<(String, u8)>;
+pub(super) type ModuleLevels = Vec<(String, u8)>;
 
 /// How to log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl KlogFlags {
 
 /// What the process finds in its environment. Kept beside the flags so that tests can set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Environment {
+pub(crate) struct Environment {
     /// `KUBECONFIG`.
     pub kubeconfig: Option<String>,
     /// `NODE_NAME`.
@@ -155,7 +155,7 @@ pub struct Environment {
 impl Environment {
     /// The environment of this process; an empty variable counts as absent.
     #[must_use]
-    pub fn of_process() -> Self {
+    pub(crate) fn of_process() -> Self {
         let read = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         Self {
             kubeconfig: read("KUBECONFIG"),
@@ -170,7 +170,7 @@ impl Environment {
 /// Which cluster to talk to, and how hard.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Kubernetes API")]
-pub struct KubeFlags {
+pub(crate) struct KubeFlags {
     /// Client configuration; without it the in-cluster one is used.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "FILE")]
     pub kubeconfig: String,
@@ -184,7 +184,7 @@ pub struct KubeFlags {
 
 /// Access to a cluster.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KubeAccess {
+pub(crate) struct KubeAccess {
     /// The kubeconfig file; none means in-cluster.
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, over what the kubeconfig says.
@@ -195,7 +195,7 @@ pub struct KubeAccess {
 
 /// The limit on API requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Throttle {
+pub(crate) enum Throttle {
     /// Requests in flight, grown and shrunk by how the server answers.
     Adaptive,
     /// Requests per second, as upstream.
@@ -212,7 +212,7 @@ pub enum Throttle {
 impl KubeFlags {
     /// The access these flags describe. `overriding` is the `KUBECONFIG` of programs that let it win over the flag.
     #[must_use]
-    pub fn access(self, master: String, overriding: Option<String>) -> KubeAccess {
+    pub(crate) fn access(self, master: String, overriding: Option<String>) -> KubeAccess {
         let Self { kubeconfig, kube_api_qps, kube_api_burst } = self;
         // Upstream's defaults stand in for whichever of the two is unset; Go clients also read zero as unset.
         let burst = kube_api_burst.filter(|burst| *burst > 0).unwrap_or(10);
@@ -230,7 +230,7 @@ impl KubeFlags {
 
 /// Where the CSI driver is.
 #[derive(Debug, Clone, clap::Args)]
-pub struct CsiFlags {
+pub(crate) struct CsiFlags {
     /// Socket of the CSI driver: a path or unix:///path.
     #[arg(long, default_value = "/run/csi/socket", value_parser = values::socket)]
     pub csi_address: PathBuf,
@@ -239,7 +239,7 @@ pub struct CsiFlags {
 /// Leader election of the sidecars.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Leader election")]
-pub struct ElectionFlags {
+pub(crate) struct ElectionFlags {
     /// Work only while holding the lease.
     #[arg(long)]
     pub leader_election: bool,
@@ -262,7 +262,7 @@ pub struct ElectionFlags {
 
 /// Leader election, asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Election {
+pub(crate) struct Election {
     /// From the flag or `POD_NAMESPACE`; none means the service account's file, then `default`.
     pub namespace: Option<String>,
     /// Checked against each other.
@@ -273,7 +273,7 @@ pub struct Election {
 
 /// The three times of an election, with lease > renew > 1.2 × retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ElectionTimes {
+pub(crate) struct ElectionTimes {
     /// How long others wait after the last renewal.
     pub lease_duration: Duration,
     /// How long the leader tries to renew.
@@ -287,7 +287,10 @@ impl ElectionFlags {
     ///
     /// # Errors
     /// When labels are malformed or the times do not fit together.
-    pub fn election(self, environment: &Environment) -> Result<Option<Election>, UsageError> {
+    pub(crate) fn election(
+        self,
+        environment: &Environment,
+    ) -> Result<Option<Election>, UsageError> {
         let Self {
             leader_election,
             leader_election_namespace,
@@ -323,7 +326,7 @@ impl ElectionFlags {
 /// The diagnostics endpoint of the sidecars.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Diagnostics")]
-pub struct DiagnosticsFlags {
+pub(crate) struct DiagnosticsFlags {
     /// Serve metrics and health checks on HOST:PORT or :PORT.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "ADDR")]
     pub http_endpoint: String,
@@ -337,7 +340,7 @@ pub struct DiagnosticsFlags {
 
 /// Where to serve metrics and health.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnostics {
+pub(crate) struct Diagnostics {
     /// `HOST:PORT` to listen on.
     pub address: String,
     /// Path of the metrics.
@@ -352,13 +355,13 @@ impl Diagnostics {
     /// The same for a program that elects a leader, or does not: the health of its lease is served
     /// only where there is one.
     #[must_use]
-    pub fn with_election(self, elects: bool) -> Self {
+    pub(crate) fn with_election(self, elects: bool) -> Self {
         Self { leader_health: self.leader_health && elects, ..self }
     }
 
     /// The same with `/debug/pprof/`, or without.
     #[must_use]
-    pub fn with_pprof(self, pprof: bool) -> Self {
+    pub(crate) fn with_pprof(self, pprof: bool) -> Self {
         Self { pprof, ..self }
     }
 }
@@ -368,7 +371,7 @@ impl DiagnosticsFlags {
     ///
     /// # Errors
     /// When both addresses are given or one cannot be read.
-    pub fn endpoint(self) -> Result<Option<Diagnostics>, UsageError> {
+    pub(crate) fn endpoint(self) -> Result<Option<Diagnostics>, UsageError> {
         let Self { http_endpoint, metrics_address, metrics_path } = self;
         let (flag, text) = match (http_endpoint.is_empty(), metrics_address.is_empty()) {
             (true, true) => return Ok(None),
