@@ -18,6 +18,21 @@ pub use gates::{Gate, Gates, Stage};
 pub use nearest::nearest;
 pub use normalise::{Normalised, goify, normalise};
 
+use std::time::Duration;
+
+/// Checks a pair of delays after failures, which sidecars call `--retry-interval-start` and `--retry-interval-max`.
+///
+/// # Errors
+/// When the first delay is longer than the longest.
+pub fn check_backoff(start: Duration, max: Duration) -> Result<(), UsageError> {
+    if start > max {
+        return Err(UsageError::Together(
+            "--retry-interval-start may not be longer than --retry-interval-max".into(),
+        ));
+    }
+    Ok(())
+}
+
 /// Returns the settings of an empty command line.
 ///
 /// # Panics
@@ -32,7 +47,6 @@ pub fn defaults<A: clap::Args>() -> A {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[derive(Debug, PartialEq, clap::Args)]
     struct Settings {
