@@ -3,22 +3,17 @@
 mod per_node;
 mod run;
 
-use std::num::NonZeroU32;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use super::sidecar::Backoff;
-use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{
-    CommonFlags, CsiFlags, Diagnostics, DiagnosticsFlags, Election, ElectionFlags, Environment,
-    Gate, Gates, KlogFlags, KubeAccess, KubeFlags, Logging, Stage, UsageError, values,
-};
+use longshore_controllers::provision;
 
 use per_node::{Capacity, CapacityFlags, NodeDeployment, NodeDeploymentFlags};
 pub(crate) use run::place_of;
 
+use super::sidecar::{self, SidecarFlags, read_gates};
+use crate::cli::{Program, Syntax, Threads};
+use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError};
+
 /// Flags that csi-provisioner once had, and what replaced them.
-pub(super) const REMOVED: &[(&str, &str)] = &[
+const REMOVED: &[(&str, &str)] = &[
     (
         "provisioner",
         "the name is asked from the driver behind --csi-address, so leave the flag out",
@@ -31,65 +26,15 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ("leader-election-type", "use --leader-election, which always takes a Lease"),
 ];
 
-const GATES: &[Gate] = &[
-    Gate { name: "Topology", default: true, stage: Stage::Stable },
-    Gate { name: "VolumeAttributesClass", default: true, stage: Stage::Stable },
-    Gate { name: "CrossNamespaceVolumeDataSource", default: false, stage: Stage::Alpha },
-    Gate { name: "ReleaseLeaderElectionOnExit", default: false, stage: Stage::Alpha },
-];
-
 /// Flags of `longshore provisioner`, named as csi-provisioner names them.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Flags {
+pub(crate) struct Flags {
     #[command(flatten)]
     common: CommonFlags,
     #[command(flatten)]
     csi: CsiFlags,
-    /// Longest time one CSI call may take.
-    #[arg(long, default_value = "10s", value_parser = values::positive_duration)]
-    timeout: Duration,
-    /// Prefix of volume names.
-    #[arg(long, default_value = "pvc")]
-    volume_name_prefix: String,
-    /// Characters of the claim's UID in volume names; -1 takes the whole UID.
-    #[arg(long, default_value = "-1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
-    volume_name_uuid_length: i64,
-    /// First delay after a failure; doubles with every further one.
-    #[arg(long, default_value = "1s", value_parser = values::positive_duration)]
-    retry_interval_start: Duration,
-    /// Longest delay after a failure.
-    #[arg(long, default_value = "5m", value_parser = values::positive_duration)]
-    retry_interval_max: Duration,
-    /// Claims provisioned at once, and as many volumes deleted at once.
-    #[arg(long, default_value = "100", value_parser = values::at_least_one, value_name = "N")]
-    worker_threads: NonZeroU32,
-    /// Late binding: ask only for the selected node's topology.
-    #[arg(long)]
-    strict_topology: bool,
-    /// Immediate binding: pass the topology of all nodes to the driver.
-    #[arg(long, default_value_t = true)]
-    immediate_topology: bool,
-    /// Pass names of claim and volume to the driver as parameters.
-    #[arg(long)]
-    extra_create_metadata: bool,
-    /// File system used when the class names none.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TYPE")]
-    default_fstype: String,
-    /// Mark volumes of read-only claims as read-only for the driver.
-    #[arg(long)]
-    controller_publish_readonly: bool,
-    /// Restored volumes keep the mode of the snapshot's source, unless the content allows a change.
-    #[arg(long, default_value_t = true)]
-    prevent_volume_mode_conversion: bool,
-    /// Deleted claims worked on at once that are kept while they are cloned; 0 lets none go.
-    #[arg(long, default_value = "1", value_parser = values::count, value_name = "N")]
-    cloning_protection_threads: u32,
-    /// Period of the sweep of finalizers that restores left on snapshots; 0 turns it off.
-    #[arg(long, default_value = "5m", value_parser = values::duration)]
-    snapshot_orphan_sweep_interval: Duration,
-    /// Write an intent record before each volume is made, so that a crash leaks none (not in csi-provisioner).
-    #[arg(long)]
-    leak_guard: bool,
+    #[command(flatten)]
+    provision: provision::Flags,
     /// Feature gates: Name=true,Name=false.
     #[arg(long, value_name = "GATES")]
     feature_gates: Vec<String>,
@@ -97,102 +42,29 @@ pub(super) struct Flags {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
     master: String,
     #[command(flatten)]
-    kube: KubeFlags,
-    #[command(flatten)]
-    election: ElectionFlags,
-    #[command(flatten)]
-    diagnostics: DiagnosticsFlags,
+    sidecar: SidecarFlags,
     /// Serve /debug/pprof/ beside the metrics: the command line, and word that there are no Go profiles here.
     #[arg(long, help_heading = "Diagnostics")]
     enable_pprof: bool,
     #[command(flatten)]
-    klog: KlogFlags,
-    #[command(flatten)]
     capacity: CapacityFlags,
     #[command(flatten)]
     node: NodeDeploymentFlags,
-    #[arg(skip = Environment::of_process())]
-    environment: Environment,
 }
 
-/// What the provisioner runs on. Built once from [`Flags`]; past this point no value is doubtful.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Config {
-    /// How to log.
-    pub logging: Logging,
-    /// Socket of the driver.
-    pub socket: PathBuf,
-    /// Deadline of each CSI call.
-    pub call_timeout: Duration,
-    /// The cluster.
-    pub kube: KubeAccess,
-    /// How volumes are named.
-    pub naming: VolumeNaming,
-    /// Delays after failures.
-    pub backoff: Backoff,
-    /// Claims at once, and volumes to delete at once.
-    pub workers: NonZeroU32,
-    /// Only the selected node's topology with late binding.
-    pub strict_topology: bool,
-    /// All topology with immediate binding.
-    pub immediate_topology: bool,
-    /// Names of claim and volume as parameters.
-    pub extra_create_metadata: bool,
-    /// File system when the class names none.
-    pub default_fstype: Option<String>,
-    /// Read-only volumes for read-only claims.
-    pub controller_publish_readonly: bool,
-    /// Restored volumes keep their mode.
-    pub prevent_volume_mode_conversion: bool,
-    /// Deleted claims at once that are kept while they are cloned.
-    pub cloning_protection_threads: u32,
-    /// Period of the sweep of snapshots' finalizers, if it is on.
-    pub snapshot_sweep: Option<Duration>,
-    /// Intent records before each volume.
-    pub leak_guard: bool,
-    /// Gate `Topology`.
-    pub topology: bool,
-    /// Gate `VolumeAttributesClass`; none leaves it to what the API server has.
-    pub attributes_classes: Option<bool>,
-    /// Gate `CrossNamespaceVolumeDataSource`.
-    pub cross_namespace: bool,
-    /// Gate `ReleaseLeaderElectionOnExit`.
-    pub release_lease_on_exit: bool,
-    /// Leader election, if on.
-    pub election: Option<Election>,
-    /// Metrics and health, if served.
-    pub diagnostics: Option<Diagnostics>,
+/// What the provisioner runs on.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    sidecar: sidecar::Config,
+    provision: provision::Config,
+    /// Whether intent records are kept.
+    leak_guard: bool,
+    /// Whether the API server decides about the gate `VolumeAttributesClass`, because the command line does not.
+    ask_for_attributes_classes: bool,
     /// Publish how much room there is.
-    pub capacity: Option<Capacity>,
+    capacity: Option<Capacity>,
     /// Serve one node only.
-    pub deployment: Option<NodeDeployment>,
-}
-
-/// How volumes are named: `<prefix>-<uid>`, or with the first characters of the UID without dashes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct VolumeNaming {
-    /// Not empty.
-    pub prefix: String,
-    /// How many characters of the dash-less UID; none takes the UID as it is.
-    pub uid_length: Option<usize>,
-}
-
-impl VolumeNaming {
-    fn new(prefix: String, uid_length: i64) -> Result<Self, UsageError> {
-        if prefix.is_empty() {
-            let why = "volume name prefix cannot be of length 0";
-            return Err(UsageError::bad_value("--volume-name-prefix", prefix, why));
-        }
-        let uid_length = match uid_length {
-            -1 => None,
-            1..=32 => Some(uid_length as usize),
-            _ => {
-                let why = "it is -1, or between 1 and 32, the characters of a UID";
-                return Err(UsageError::bad_value("--volume-name-uuid-length", uid_length, why));
-            }
-        };
-        Ok(Self { prefix, uid_length })
-    }
+    deployment: Option<NodeDeployment>,
 }
 
 impl Program for Config {
@@ -217,71 +89,38 @@ impl Program for Config {
     fn from_flags(flags: Flags) -> Result<Self, UsageError> {
         let Flags {
             common,
-            csi: CsiFlags { csi_address },
-            timeout,
-            volume_name_prefix,
-            volume_name_uuid_length,
-            retry_interval_start,
-            retry_interval_max,
-            worker_threads,
-            strict_topology,
-            immediate_topology,
-            extra_create_metadata,
-            default_fstype,
-            controller_publish_readonly,
-            prevent_volume_mode_conversion,
-            cloning_protection_threads,
-            snapshot_orphan_sweep_interval,
-            leak_guard,
+            csi,
+            provision,
             feature_gates,
             master,
-            kube,
-            election,
-            diagnostics,
+            sidecar,
             enable_pprof,
-            klog,
             capacity,
             node,
-            environment,
         } = flags;
-        let gates = Gates::read(GATES, &feature_gates)?;
-        let election = election.election(&environment)?;
-        let diagnostics = diagnostics.endpoint()?;
-        let logging = Logging::try_from(common)?.with(klog)?;
+        let gates = read_gates(provision::GATES, &feature_gates)?;
+        let environment = sidecar.environment.clone();
+        let mut sidecar = sidecar.config(common, csi, &gates)?;
+        sidecar.kube.master = Some(master).filter(|url| !url.is_empty());
+        // csi-provisioner lets the variable win over the flag.
+        if let Some(file) = &environment.kubeconfig {
+            sidecar.kube.kubeconfig = Some(file.into());
+        }
+        let elects = sidecar.election.is_some();
+        sidecar.diagnostics =
+            sidecar.diagnostics.map(|served| served.with_election(elects).with_pprof(enable_pprof));
         Ok(Self {
-            logging,
-            socket: csi_address,
-            call_timeout: timeout,
-            // csi-provisioner lets the variable win over the flag.
-            kube: kube.access(master, environment.kubeconfig.clone()),
-            naming: VolumeNaming::new(volume_name_prefix, volume_name_uuid_length)?,
-            backoff: Backoff::new(retry_interval_start, retry_interval_max)?,
-            workers: worker_threads,
-            strict_topology,
-            immediate_topology,
-            extra_create_metadata,
-            default_fstype: Some(default_fstype).filter(|name| !name.is_empty()),
-            controller_publish_readonly,
-            prevent_volume_mode_conversion,
-            cloning_protection_threads,
-            snapshot_sweep: Some(snapshot_orphan_sweep_interval).filter(|time| !time.is_zero()),
-            leak_guard,
-            attributes_classes: gates
-                .set_explicitly("VolumeAttributesClass")
-                .then(|| gates.on("VolumeAttributesClass")),
-            cross_namespace: gates.on("CrossNamespaceVolumeDataSource"),
-            topology: gates.on("Topology"),
-            release_lease_on_exit: gates.on("ReleaseLeaderElectionOnExit"),
-            diagnostics: diagnostics
-                .map(|served| served.with_election(election.is_some()).with_pprof(enable_pprof)),
-            election,
+            sidecar,
+            leak_guard: provision.leak_guard,
+            ask_for_attributes_classes: !gates.set_explicitly(provision::ATTRIBUTES_CLASSES.name),
+            provision: provision.config(&gates)?,
             capacity: capacity.capacity(&environment)?,
             deployment: node.deployment(&environment)?,
         })
     }
 
     fn logging(&self) -> Option<&Logging> {
-        Some(&self.logging)
+        Some(&self.sidecar.logging)
     }
 
     async fn run(self) -> anyhow::Result<()> {
@@ -291,72 +130,68 @@ impl Program for Config {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
     use super::*;
     use crate::cli::testing::flags;
-    use crate::flags::Throttle;
+    use crate::flags::{Environment, Throttle};
 
     fn config(line: &str) -> Result<Config, String> {
         let mut flags: Flags = flags(line, REMOVED)?;
-        flags.environment = Environment::default();
+        flags.sidecar.environment = Environment::default();
         Config::from_flags(flags).map_err(|error| error.to_string())
     }
 
     #[test]
     fn defaults_are_the_official_ones() {
         let config = config("").unwrap();
-        assert_eq!(config.socket, PathBuf::from("/run/csi/socket"));
-        assert_eq!(config.call_timeout, Duration::from_secs(10));
-        assert_eq!(config.naming, VolumeNaming { prefix: "pvc".into(), uid_length: None });
-        assert_eq!(config.backoff.start, Duration::from_secs(1));
-        assert_eq!(config.backoff.max, Duration::from_secs(300));
-        assert_eq!(config.workers.get(), 100);
-        assert!(config.immediate_topology && config.topology);
-        assert!(!config.strict_topology && !config.extra_create_metadata && !config.leak_guard);
-        assert_eq!((config.election, config.diagnostics), (None, None));
-        assert_eq!(config.kube.throttle, Throttle::Adaptive);
-        assert_eq!(config.logging, Logging::default());
+        assert_eq!(config.sidecar.socket, PathBuf::from("/run/csi/socket"));
+        assert_eq!(
+            format!("{:?}", config.provision),
+            format!("{:?}", provision::Config::default())
+        );
+        assert!(!config.leak_guard && config.ask_for_attributes_classes);
+        assert_eq!((config.sidecar.election, config.sidecar.diagnostics), (None, None));
+        assert_eq!(config.sidecar.kube.throttle, Throttle::Adaptive);
+        assert_eq!(config.sidecar.logging, Logging::default());
     }
 
     #[test]
     fn flags_of_a_real_manifest() {
-        let config = config(
+        let Config { sidecar, provision, .. } = config(
             "-v=5 --csi-address=/csi/csi.sock --timeout=150s --retry-interval-start=500ms --leader-election=true \
              --leader-election-namespace=kube-system --feature-gates=Topology=true --extra-create-metadata \
              --kube-api-qps=20 --kube-api-burst 100 --worker-threads 0x10 --default-fstype=ext4 --strict-topology=1 \
              --immediate-topology=f --http-endpoint=:8080 --volume-name-uuid-length=8 --automaxprocs",
         )
         .unwrap();
-        assert_eq!(config.logging.verbosity, 5);
-        assert_eq!(config.logging.notes.len(), 1);
-        assert_eq!(config.call_timeout, Duration::from_secs(150));
-        assert_eq!(config.backoff.start, Duration::from_millis(500));
-        assert_eq!(config.election.unwrap().namespace.as_deref(), Some("kube-system"));
-        assert_eq!(config.kube.throttle, Throttle::Fixed { qps: 20.0, burst: 100 });
-        assert_eq!(config.workers.get(), 16);
-        assert!(config.extra_create_metadata && config.strict_topology);
-        assert!(!config.immediate_topology);
-        assert_eq!(config.default_fstype.as_deref(), Some("ext4"));
-        assert_eq!(config.naming.uid_length, Some(8));
-        assert_eq!(config.diagnostics.unwrap().address, "0.0.0.0:8080");
+        assert_eq!(sidecar.logging.verbosity, 5);
+        assert_eq!(sidecar.logging.notes.len(), 1);
+        assert_eq!(provision.timeout, Duration::from_secs(150));
+        assert_eq!(provision.retry_interval_start, Duration::from_millis(500));
+        assert_eq!(sidecar.election.unwrap().namespace.as_deref(), Some("kube-system"));
+        assert_eq!(sidecar.kube.throttle, Throttle::Fixed { qps: 20.0, burst: 100 });
+        assert_eq!(provision.worker_threads, 16);
+        assert!(provision.plan.extra_create_metadata && provision.strict_topology);
+        assert!(!provision.immediate_topology);
+        assert_eq!(provision.plan.default_fs_type, "ext4");
+        assert_eq!(provision.plan.name_uuid_length, Some(8));
+        assert_eq!(sidecar.diagnostics.unwrap().address, "0.0.0.0:8080");
     }
 
     #[test]
     fn flags_about_sources() {
-        let default = config("").unwrap();
-        assert!(default.prevent_volume_mode_conversion && !default.cross_namespace);
-        assert_eq!(default.cloning_protection_threads, 1);
-        assert_eq!(default.snapshot_sweep, Some(Duration::from_secs(300)));
-        assert_eq!(default.attributes_classes, None);
         let config = config(
             "--prevent-volume-mode-conversion=false --cloning-protection-threads=3 \
              --snapshot-orphan-sweep-interval=0 \
              --feature-gates=CrossNamespaceVolumeDataSource=true,VolumeAttributesClass=false",
         )
         .unwrap();
-        assert!(!config.prevent_volume_mode_conversion && config.cross_namespace);
-        assert_eq!(config.cloning_protection_threads, 3);
-        assert_eq!(config.snapshot_sweep, None);
-        assert_eq!(config.attributes_classes, Some(false));
+        let provision = config.provision;
+        assert!(!provision.plan.guard_volume_mode && provision.cross_namespace);
+        assert_eq!((provision.clone_threads, provision.snapshot_sweep), (3, None));
+        assert!(!provision.plan.attributes_classes && !config.ask_for_attributes_classes);
     }
 
     #[test]
@@ -368,9 +203,13 @@ mod tests {
         ] {
             let mut flags: Flags = flags(line, REMOVED).unwrap();
             let kubeconfig = variable.map(str::to_owned);
-            flags.environment = Environment { kubeconfig, ..Environment::default() };
+            flags.sidecar.environment = Environment { kubeconfig, ..Environment::default() };
             let config = Config::from_flags(flags).unwrap();
-            assert_eq!(config.kube.kubeconfig, path.map(PathBuf::from), "{line} {variable:?}");
+            assert_eq!(
+                config.sidecar.kube.kubeconfig,
+                path.map(PathBuf::from),
+                "{line} {variable:?}"
+            );
         }
     }
 
@@ -410,7 +249,7 @@ mod tests {
 
     fn in_a_pod(line: &str) -> Result<Config, String> {
         let mut flags: Flags = flags(line, REMOVED)?;
-        flags.environment = Environment {
+        flags.sidecar.environment = Environment {
             node_name: Some("node-a".into()),
             namespace: Some("storage".into()),
             pod_name: Some("driver-0".into()),

@@ -6,7 +6,6 @@ use longshore_controllers::{self as controllers, capacity::CapacityMetrics, prov
 use longshore_core::{
     model::{Kind as _, kinds::VolumeAttributesClass},
     provision::{
-        PlanSettings,
         capacity::{MANAGER, manager_on},
         topology::Term,
     },
@@ -16,83 +15,35 @@ use longshore_provisioner::ProvisionMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, per_node};
+use crate::cli::Program as _;
 use crate::flags::{KubeAccess, Throttle};
-use crate::programs::sidecar::{Sidecar, Start, client_config};
+use crate::programs::sidecar::{Sidecar, client_config};
 
 /// `longshore provisioner`.
 pub(super) async fn run(config: Config) -> Result<()> {
     let Config {
-        logging: _,
-        socket,
-        call_timeout,
-        kube,
-        naming,
-        backoff,
-        workers,
-        strict_topology,
-        immediate_topology,
-        extra_create_metadata,
-        default_fstype,
-        controller_publish_readonly,
-        prevent_volume_mode_conversion,
-        cloning_protection_threads,
-        snapshot_sweep,
+        sidecar,
+        provision: mut config,
         leak_guard,
-        attributes_classes,
-        cross_namespace,
-        topology,
-        release_lease_on_exit,
-        election,
-        diagnostics,
+        ask_for_attributes_classes,
         capacity,
         deployment,
     } = config;
     let capacity_access = KubeAccess {
         throttle: capacity.as_ref().map_or(Throttle::Adaptive, |capacity| capacity.throttle),
-        ..kube.clone()
+        ..sidecar.kube.clone()
     };
-    let start = Start {
-        program: "csi-provisioner",
-        socket,
-        call_timeout,
-        log_limit: None,
-        kube,
-        diagnostics,
-    };
-    let sidecar = start.begin().await?;
-    let namespace = election.as_ref().and_then(|election| election.namespace.clone());
+    let namespace = sidecar.election.as_ref().and_then(|election| election.namespace.clone());
     let namespace = namespace.unwrap_or_else(longshore_cluster::election::default_namespace);
-    let config = provision::Config {
-        plan: PlanSettings {
-            name_prefix: naming.prefix,
-            name_uuid_length: naming.uid_length,
-            default_fs_type: default_fstype.unwrap_or_default(),
-            extra_create_metadata,
-            publish_read_only: controller_publish_readonly,
-            attributes_classes: match attributes_classes {
-                Some(set) => set,
-                None => has_attributes_classes(&sidecar.api).await,
-            },
-            guard_volume_mode: prevent_volume_mode_conversion,
-        },
-        timeout: call_timeout,
-        retry_interval_start: backoff.start,
-        retry_interval_max: backoff.max,
-        worker_threads: workers.get() as usize,
-        topology,
-        strict_topology,
-        immediate_topology,
-        cross_namespace,
-        clone_threads: cloning_protection_threads as usize,
-        snapshot_sweep,
-        leak_guard: leak_guard.then_some(namespace),
-        deployment: match deployment {
-            Some(deployment) => Some(self::deployment(&sidecar, deployment).await?),
-            None => None,
-        },
-        spare_watches: true,
-        ..provision::Config::default()
-    };
+    let sidecar = sidecar.begin(Config::OFFICIAL[0], config.timeout).await?;
+    if ask_for_attributes_classes {
+        config.plan.attributes_classes = has_attributes_classes(&sidecar.api).await;
+    }
+    config.leak_guard = leak_guard.then_some(namespace);
+    if let Some(deployment) = deployment {
+        config.deployment = Some(self::deployment(&sidecar, deployment).await?);
+    }
+    config.spare_watches = true;
     let recorder = sidecar.recorder();
     let metrics = ProvisionMetrics::register(&sidecar.metrics);
     let driver = sidecar.driver.clone();
@@ -105,7 +56,7 @@ pub(super) async fn run(config: Config) -> Result<()> {
         parts.capacity.clone_from(&capacity);
         provision::run(config.clone(), parts, stop)
     };
-    sidecar.lead(election, &driver, release_lease_on_exit, work).await
+    sidecar.lead(&driver, work).await
 }
 
 /// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts

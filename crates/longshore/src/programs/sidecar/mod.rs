@@ -3,7 +3,9 @@
 //! Under an official name a process has upstream's manners: it waits 30 s for the driver's socket,
 //! probes until the driver is ready, and exits with 1 when it loses the driver or its lease.
 
-use std::{path::PathBuf, time::Duration};
+mod flags;
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{
@@ -21,46 +23,11 @@ use longshore_csi::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::flags::{Diagnostics, Election, KubeAccess, Throttle, UsageError};
-
-/// Delays after failures: the first, doubled with every further one, up to the longest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Backoff {
-    /// After the first failure.
-    pub start: Duration,
-    /// Never longer than this.
-    pub max: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new(start: Duration, max: Duration) -> Result<Self, UsageError> {
-        if start > max {
-            return Err(UsageError::Together(
-                "--retry-interval-start may not be longer than --retry-interval-max".into(),
-            ));
-        }
-        Ok(Self { start, max })
-    }
-}
-
-/// What a sidecar is started with.
-pub(super) struct Start {
-    /// The program's name, for the user agent and events.
-    pub program: &'static str,
-    /// The driver's socket.
-    pub socket: PathBuf,
-    /// Deadline of each CSI call.
-    pub call_timeout: Duration,
-    /// Longest logged response.
-    pub log_limit: Option<usize>,
-    /// The cluster.
-    pub kube: KubeAccess,
-    /// Metrics and health, if served.
-    pub diagnostics: Option<Diagnostics>,
-}
+pub(crate) use self::flags::{Config, SidecarFlags, read_gates};
+use crate::flags::{Diagnostics, Election, KubeAccess, Throttle};
 
 /// A sidecar that has reached its driver and its cluster.
-pub(super) struct Sidecar {
+pub(crate) struct Sidecar {
     pub api: Api,
     pub csi: Client,
     pub driver: String,
@@ -68,25 +35,28 @@ pub(super) struct Sidecar {
     pub shutdown: CancellationToken,
     leases: Api,
     status: election::Status,
+    election: Option<Election>,
+    release_lease_on_exit: bool,
 }
 
-impl Start {
-    /// Reaches the cluster and the driver, in upstream's order.
-    pub(super) async fn begin(self) -> Result<Sidecar> {
+impl Config {
+    /// Reaches the cluster and the driver, in upstream's order. `program` is its name in the user agent, and
+    /// `call_timeout` the deadline of each CSI call.
+    pub(crate) async fn begin(self, program: &str, call_timeout: Duration) -> Result<Sidecar> {
         let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
         let metrics = Metrics::new();
-        let config = client_config(self.kube.clone(), self.program, &metrics);
+        let config = client_config(self.kube.clone(), program, &metrics);
         let (api, leases) =
             (Api::new(config.client().await?), Api::new(config.lease_client().await?));
         let counted = metrics.with_registry(|registry| {
             longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
         });
-        let csi = self.connect(&counted).await?;
+        let csi = self.connect(call_timeout, &counted).await?;
         let status = election::Status::default();
         if let Some(diagnostics) = &self.diagnostics {
             serve(diagnostics, &metrics, &status, &shutdown).await?;
         }
-        let ready = csi.wait_ready(self.call_timeout);
+        let ready = csi.wait_ready(call_timeout);
         let ready = shutdown.run_until_cancelled(ready).await;
         ready.context("stopped before the driver was ready")??;
         let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
@@ -96,20 +66,39 @@ impl Start {
             // connection calls say whether they are about a translated object; these are not.
             Some(_) => {
                 drop(csi);
-                let csi = self.connect(&counted).await?.named(&driver).with_migrated(Some(false));
-                csi.wait_ready(self.call_timeout).await?;
+                let csi = self
+                    .connect(call_timeout, &counted)
+                    .await?
+                    .named(&driver)
+                    .with_migrated(Some(false));
+                csi.wait_ready(call_timeout).await?;
                 csi
             }
         };
         tracing::info!(driver, "connected to the driver");
         crate::process::memory::keep_small(shutdown.clone());
-        Ok(Sidecar { api, csi, driver, metrics, shutdown, leases, status })
+        let Self { election, release_lease_on_exit, .. } = self;
+        Ok(Sidecar {
+            api,
+            csi,
+            driver,
+            metrics,
+            shutdown,
+            leases,
+            status,
+            election,
+            release_lease_on_exit,
+        })
     }
 
-    async fn connect(&self, counted: &longshore_csi::metrics::Metrics) -> Result<Client> {
+    async fn connect(
+        &self,
+        call_timeout: Duration,
+        counted: &longshore_csi::metrics::Metrics,
+    ) -> Result<Client> {
         let options = ConnectOptions {
             calls: Options {
-                timeout: Some(self.call_timeout),
+                timeout: Some(call_timeout),
                 metrics: Some(counted.clone()),
                 max_log_length: self.log_limit,
             },
@@ -120,7 +109,7 @@ impl Start {
 }
 
 /// Reads the cluster's flags into a client configuration.
-pub(super) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) -> ClientConfig {
+pub(crate) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) -> ClientConfig {
     let (qps, burst) = match kube.throttle {
         Throttle::Adaptive => (None, None),
         Throttle::Fixed { qps, burst } => (Some(qps), Some(burst)),
@@ -138,7 +127,7 @@ pub(super) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) 
 }
 
 /// Serves metrics and health.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     diagnostics: &Diagnostics,
     metrics: &Metrics,
     status: &election::Status,
@@ -156,7 +145,7 @@ pub(super) async fn serve(
 
 impl Sidecar {
     /// A recorder for this program's events.
-    pub(super) fn recorder(&self) -> Recorder {
+    pub(crate) fn recorder(&self) -> Recorder {
         let component = format!("{}_{}", self.driver, election::host_identity());
         Recorder::start(&self.api, &component, "", &self.shutdown).0
     }
@@ -165,25 +154,19 @@ impl Sidecar {
     ///
     /// # Errors
     /// When the driver's connection or the lease is lost.
-    pub(super) async fn lead<F, Fut>(
-        &self,
-        election: Option<Election>,
-        lock: &str,
-        release_on_exit: bool,
-        work: F,
-    ) -> Result<()>
+    pub(crate) async fn lead<F, Fut>(&self, lock: &str, work: F) -> Result<()>
     where
         F: Fn(CancellationToken) -> Fut,
         Fut: Future<Output = ()> + Send + 'static,
     {
         let working = async {
-            match election {
+            match &self.election {
                 None => {
                     work(self.shutdown.clone()).await;
                     Ok(())
                 }
                 Some(asked) => {
-                    let config = self.election(asked, lock, release_on_exit);
+                    let config = self.election_config(asked.clone(), lock);
                     election::run(config, &self.shutdown, work).await
                 }
             }
@@ -201,7 +184,7 @@ impl Sidecar {
         }
     }
 
-    fn election(&self, asked: Election, lock: &str, release_on_exit: bool) -> ElectionConfig {
+    fn election_config(&self, asked: Election, lock: &str) -> ElectionConfig {
         let Election { namespace, times, labels } = asked;
         let namespace = namespace.unwrap_or_else(election::default_namespace);
         ElectionConfig {
@@ -210,7 +193,7 @@ impl Sidecar {
             retry_period: times.retry_period,
             labels,
             on_loss: OnLoss::Exit,
-            release_on_exit,
+            release_on_exit: self.release_lease_on_exit,
             recorder: Some(self.recorder()),
             metrics: Some(self.metrics.clone()),
             status: self.status.clone(),
