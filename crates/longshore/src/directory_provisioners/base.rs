@@ -28,6 +28,19 @@ const DIR: OFlags =
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
+/// A path that cannot be that of a directory below a base.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    /// It is not a list of plain names.
+    #[error("the directory {path:?} {why}")]
+    Malformed { path: String, why: &'static str },
+    /// It is kept for directories of deleted claims.
+    #[error(
+        "the directory \"{0}\" begins with \"{ARCHIVED}\", which is kept for directories of deleted claims"
+    )]
+    Archived(Directory),
+}
+
 /// The path of a directory below a base: plain names only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directory(Vec<String>);
@@ -37,8 +50,8 @@ impl Directory {
     ///
     /// # Errors
     /// Says why this path is not a plain one below the base.
-    pub(crate) fn new(path: &str) -> std::result::Result<Self, String> {
-        let wrong = |why: &str| Err(format!("the directory {path:?} {why}"));
+    pub(crate) fn new(path: &str) -> std::result::Result<Self, DirectoryError> {
+        let wrong = |why| Err(DirectoryError::Malformed { path: path.to_owned(), why });
         if path.is_empty() {
             return wrong("has no name");
         }
@@ -66,14 +79,11 @@ impl Directory {
     ///
     /// # Errors
     /// The first part begins like that of an archived directory.
-    pub(super) fn not_archived(self) -> std::result::Result<Self, String> {
-        if self.0.first().is_some_and(|first| first.starts_with(ARCHIVED)) {
-            return Err(format!(
-                "the directory \"{self}\" begins with \"{ARCHIVED}\", which is kept for directories of \
-                 deleted claims"
-            ));
+    pub(super) fn not_archived(self) -> std::result::Result<Self, DirectoryError> {
+        match self.0.first().is_some_and(|first| first.starts_with(ARCHIVED)) {
+            true => Err(DirectoryError::Archived(self)),
+            false => Ok(self),
         }
-        Ok(self)
     }
 
     /// The last part.

@@ -101,7 +101,7 @@ impl Hostpath {
             }
             Some(_) => {}
         }
-        let directory = Directory::new(name).map_err(no)?;
+        let directory = Directory::new(name).map_err(|e| NotDeleted::Failed(e.into()))?;
         let own = self.base.path_of(&directory);
         match &volume.spec.host_path {
             Some(source) if Path::new(&source.path) == own => Ok(directory),

@@ -18,10 +18,37 @@ use longshore_provisioner::{
 use serde_json::json;
 
 use super::{
-    base::{ARCHIVED, Base, Directory},
-    check, pattern,
+    base::{ARCHIVED, Base, Directory, DirectoryError},
+    check,
+    pattern::{self, PatternError},
 };
 use crate::flags::values;
+
+/// A class whose parameters cannot be served.
+#[derive(Debug, thiserror::Error)]
+enum ClassError {
+    #[error("parameter onDelete: {0:?} is not delete or retain (leave it out to archive)")]
+    OnDelete(String),
+    #[error("parameter archiveOnDelete: {0:?} is not true or false")]
+    ArchiveOnDelete(String),
+    #[error("parameter pathPattern: {0}")]
+    Pattern(#[from] PatternError),
+    #[error("parameter pathPattern: {0}")]
+    PatternedDirectory(DirectoryError),
+    #[error(transparent)]
+    Directory(DirectoryError),
+}
+
+/// A volume whose directory is not below our export.
+#[derive(Debug, thiserror::Error)]
+enum VolumeError {
+    #[error("volume {0} is not an NFS volume; nothing was removed")]
+    NotNfs(String),
+    #[error("volume {name} is {theirs}, and this provisioner serves {ours}; nothing was removed")]
+    OtherExport { name: String, theirs: String, ours: String },
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
 
 /// What becomes of a directory when its volume is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +73,11 @@ impl OnDelete {
     }
 
     /// What a class says. `onDelete` wins over the older `archiveOnDelete`.
-    fn of(parameters: &BTreeMap<String, String>) -> Result<Self, String> {
+    fn of(parameters: &BTreeMap<String, String>) -> Result<Self, ClassError> {
         if let Some(text) = parameters.get("onDelete").filter(|text| !text.is_empty()) {
             return match Self::named(text) {
                 Some(known @ (Self::Delete | Self::Retain)) => Ok(known),
-                _ => Err(format!(
-                    "parameter onDelete: {text:?} is not delete or retain (leave it out to archive)"
-                )),
+                _ => Err(ClassError::OnDelete(text.clone())),
             };
         }
         match parameters.get("archiveOnDelete") {
@@ -60,7 +85,7 @@ impl OnDelete {
             Some(text) => match values::boolean(text) {
                 Ok(true) => Ok(Self::Archive),
                 Ok(false) => Ok(Self::Delete),
-                Err(_) => Err(format!("parameter archiveOnDelete: {text:?} is not true or false")),
+                Err(_) => Err(ClassError::ArchiveOnDelete(text.clone())),
             },
         }
     }
@@ -89,39 +114,35 @@ impl Nfs {
         Self { base, export, api }
     }
 
-    fn directory_for(request: &Request) -> Result<Directory, String> {
+    fn directory_for(request: &Request) -> Result<Directory, ClassError> {
         let claim = &request.claim;
-        let path = match request.class.parameters.get("pathPattern").filter(|p| !p.is_empty()) {
+        match request.class.parameters.get("pathPattern").filter(|p| !p.is_empty()) {
             None => {
                 let meta = &claim.metadata;
-                return Directory::new(&format!(
-                    "{}-{}-{}",
-                    meta.namespace, meta.name, request.volume
-                ));
+                let path = format!("{}-{}-{}", meta.namespace, meta.name, request.volume);
+                Directory::new(&path).map_err(ClassError::Directory)
             }
-            Some(pattern) => pattern::render(pattern, claim),
-        };
-        path.and_then(|path| Directory::new(&path))
-            .and_then(Directory::not_archived)
-            .map_err(|why| format!("parameter pathPattern: {why}"))
+            Some(pattern) => Directory::new(&pattern::render(pattern, claim)?)
+                .and_then(Directory::not_archived)
+                .map_err(ClassError::PatternedDirectory),
+        }
     }
 
     /// The directory of a volume below our export.
-    fn directory_of(&self, volume: &Volume) -> Result<Directory, String> {
+    fn directory_of(&self, volume: &Volume) -> Result<Directory, VolumeError> {
         let name = &volume.metadata.name;
         let Some(source) = &volume.spec.nfs else {
-            return Err(format!("volume {name} is not an NFS volume; nothing was removed"));
+            return Err(VolumeError::NotNfs(name.clone()));
         };
         let Export { server, path } = &self.export;
         let below = Path::new(&source.path).strip_prefix(path).ok().and_then(Path::to_str);
         match below.filter(|_| source.server == *server) {
-            Some(below) => Directory::new(below),
-            None => Err(format!(
-                "volume {name} is {}:{}, and this provisioner serves {server}:{}; nothing was removed",
-                source.server,
-                source.path,
-                path.display()
-            )),
+            Some(below) => Ok(Directory::new(below)?),
+            None => Err(VolumeError::OtherExport {
+                name: name.clone(),
+                theirs: format!("{}:{}", source.server, source.path),
+                ours: format!("{server}:{}", path.display()),
+            }),
         }
     }
 
@@ -174,7 +195,7 @@ fn archive(base: &Base, directory: &Directory, volume: &str) -> Result<(), Cause
 impl Provisioner for Nfs {
     async fn provision(&self, request: &Request) -> Result<Made, NotMade> {
         check(request)?;
-        let infeasible = |text: String| NotMade::Infeasible(text.into());
+        let infeasible = |error: ClassError| NotMade::Infeasible(error.into());
         let on_delete = OnDelete::of(&request.class.parameters).map_err(infeasible)?;
         let directory = Self::directory_for(request).map_err(infeasible)?;
         let path = self.export.path.join(directory.to_string());

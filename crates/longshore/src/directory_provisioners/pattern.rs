@@ -2,17 +2,30 @@
 
 use longshore_provisioner::Claim;
 
+/// A pattern that cannot be applied to a claim.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PatternError {
+    #[error("{0:?} has no closing brace")]
+    Unclosed(String),
+    #[error(
+        "${{{0}}} is not known; use .PVC.name, .PVC.namespace, .PVC.labels.KEY or .PVC.annotations.KEY"
+    )]
+    Unknown(String),
+    #[error("claim {claim} has no {what} {key:?}; give it one, or change the pattern")]
+    Missing { claim: String, what: &'static str, key: String },
+}
+
 /// Puts a claim's facts into a pattern.
 ///
 /// # Errors
 /// Says which part is not known, or not there.
-pub(super) fn render(pattern: &str, claim: &Claim) -> Result<String, String> {
+pub(super) fn render(pattern: &str, claim: &Claim) -> Result<String, PatternError> {
     let mut text = String::new();
     let mut rest = pattern;
     while let Some(start) = rest.find("${") {
         let (plain, tail) = rest.split_at(start);
         let Some(end) = tail.find('}') else {
-            return Err(format!("{tail:?} has no closing brace"));
+            return Err(PatternError::Unclosed(tail.to_owned()));
         };
         text += plain;
         text += value(&tail[2..end], claim)?;
@@ -21,11 +34,12 @@ pub(super) fn render(pattern: &str, claim: &Claim) -> Result<String, String> {
     Ok(text + rest)
 }
 
-fn value<'a>(variable: &str, claim: &'a Claim) -> Result<&'a str, String> {
-    let known = "use .PVC.name, .PVC.namespace, .PVC.labels.KEY or .PVC.annotations.KEY";
+fn value<'a>(variable: &str, claim: &'a Claim) -> Result<&'a str, PatternError> {
     let meta = &claim.metadata;
-    let missing = |what: &str, key: &str| {
-        format!("claim {} has no {what} {key:?}; give it one, or change the pattern", meta.key())
+    let unknown = || PatternError::Unknown(variable.to_owned());
+    let missing = |what, key: &str| {
+        let (claim, key) = (meta.key().to_string(), key.to_owned());
+        PatternError::Missing { claim, what, key }
     };
     match variable.strip_prefix(".PVC.") {
         Some("name") => Ok(&meta.name),
@@ -34,11 +48,11 @@ fn value<'a>(variable: &str, claim: &'a Claim) -> Result<&'a str, String> {
             let (what, map, key) = match part.split_once('.') {
                 Some(("labels", key)) => ("label", &meta.labels, key),
                 Some(("annotations", key)) => ("annotation", &meta.annotations, key),
-                _ => return Err(format!("${{{variable}}} is not known; {known}")),
+                _ => return Err(unknown()),
             };
             map.get(key).map(String::as_str).ok_or_else(|| missing(what, key))
         }
-        None => Err(format!("${{{variable}}} is not known; {known}")),
+        None => Err(unknown()),
     }
 }
 
@@ -67,7 +81,9 @@ mod tests {
         ] {
             match (render(pattern, &claim), text) {
                 (Ok(got), Ok(want)) => assert_eq!(got, want),
-                (Err(got), Err(want)) => assert!(got.contains(want), "{pattern}: {got}"),
+                (Err(got), Err(want)) => {
+                    assert!(got.to_string().contains(want), "{pattern}: {got}");
+                }
                 (got, want) => panic!("{pattern}: {got:?}, not {want:?}"),
             }
         }
