@@ -195,7 +195,7 @@ fn a_link_makes_it_the_official_program() {
 }
 
 #[test]
-fn failures_of_the_commands_for_people_exit_1() {
+fn failed_client_commands_exit_1() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("nothing");
     let missing = missing.to_str().expect("UTF-8");

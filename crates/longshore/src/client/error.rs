@@ -1,4 +1,4 @@
-//! Why a command for people failed.
+//! Why a client command failed.
 
 use std::path::PathBuf;
 use std::time::Duration;

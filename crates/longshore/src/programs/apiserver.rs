@@ -126,7 +126,7 @@ impl Program for Config {
 /// `longshore apiserver`: the API alone, with its own housekeeping and nothing else.
 async fn run(config: Config) -> anyhow::Result<()> {
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
-    let mut served = up::Served::start(&config.server, false).await?;
+    let mut served = up::RunningApi::start(&config.server, false).await?;
     up::announce(&served.data.kubeconfig())?;
     tokio::select! {
         () = signal.cancelled() => served.stop().await,

@@ -53,12 +53,12 @@ pub(super) struct Config {
     /// `HOST:PORT` of the health page.
     pub address: String,
     /// Whether metrics are served, and where.
-    pub metrics: Option<Shown>,
+    pub metrics: Option<MetricsEndpoint>,
 }
 
 /// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct MetricsEndpoint {
     /// `HOST:PORT` of their own; none means beside the health page.
     pub apart: Option<String>,
     /// The path.
@@ -123,7 +123,7 @@ impl Program for Config {
             }
             (endpoint, _) => (listen("--http-endpoint", endpoint)?, Some(None)),
         };
-        let metrics = metrics.map(|apart| Shown { apart, path: metrics_path });
+        let metrics = metrics.map(|apart| MetricsEndpoint { apart, path: metrics_path });
         Ok(Self { logging, socket: csi_address, probe_timeout, address, metrics })
     }
 
@@ -150,7 +150,7 @@ async fn run(config: Config) -> Result<()> {
     tracing::info!(driver = liveness.driver(), "connected to the driver");
     let mut pages = Pages { health: Some(liveness), metrics: None };
     let mut apart = None;
-    if let Some(Shown { apart: other, path }) = metrics {
+    if let Some(MetricsEndpoint { apart: other, path }) = metrics {
         match other {
             None => pages.metrics = Some((path, registry)),
             Some(address) => {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn pages_and_ports() {
         let shown = |apart: Option<&str>, path: &str| {
-            Some(Shown { apart: apart.map(str::to_owned), path: path.to_owned() })
+            Some(MetricsEndpoint { apart: apart.map(str::to_owned), path: path.to_owned() })
         };
         for (line, address, metrics) in [
             ("--health-port=1", "0.0.0.0:1", None),

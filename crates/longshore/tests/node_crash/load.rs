@@ -1,4 +1,4 @@
-//! People who make pods and claims and delete them, over and over, whatever happens to the programs.
+//! Users who create pods and claims and delete them, over and over, whatever happens to the programs.
 
 use std::{
     collections::BTreeMap,
@@ -44,9 +44,9 @@ impl Seen {
     }
 }
 
-/// One person's way to the API. Errors are waited out: the API may be away.
+/// A client of the API that creates the load. It retries errors: the API may be down.
 #[derive(Clone)]
-pub struct People {
+pub struct Load {
     pods: Api<Pod>,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
@@ -55,7 +55,7 @@ pub struct People {
     rounds: Arc<AtomicUsize>,
 }
 
-impl People {
+impl Load {
     pub async fn new(kubeconfig: &Path) -> Self {
         let client: Client = ClientConfig::from_kubeconfig(kubeconfig).client().await.unwrap();
         let pods = Api::default_namespaced(client.clone());
@@ -150,7 +150,7 @@ impl People {
         Err("volumes stay in the API".to_owned())
     }
 
-    /// Lets `count` people work until [`Self::rest`].
+    /// Lets `count` users work until [`Self::rest`].
     pub fn work(&self, count: usize, seed: u64) -> JoinSet<Result<(), String>> {
         let mut all = JoinSet::new();
         for index in 0..count {

@@ -115,7 +115,7 @@ impl Control {
         let stop = self.stop.clone();
         let lock = lock.to_owned();
         self.tasks.spawn(async move {
-            let patience = async {
+            let stop_grace = async {
                 stop.cancelled().await;
                 tokio::time::sleep(STOP_GRACE).await;
             };
@@ -130,7 +130,7 @@ impl Control {
             };
             tokio::select! {
                 () = lead => {}
-                () = patience => tracing::warn!(lock, "a loop did not end in time and was cut off"),
+                () = stop_grace => tracing::warn!(lock, "a loop did not end in time and was cut off"),
             }
         });
     }

@@ -16,7 +16,7 @@ use crate::programs::pool::Pool;
 const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A driver that is being served.
-pub(super) struct Served {
+pub(super) struct RunningDriver {
     /// Its name.
     pub name: String,
     /// Its socket.
@@ -47,7 +47,7 @@ impl<'a> Plan<'a> {
             root: &config.root,
             pools: &config.pools,
             shared_pool: &config.shared_pool,
-            shared_mode: if config.alone { Mode::All } else { Mode::Node },
+            shared_mode: if config.only_node { Mode::All } else { Mode::Node },
         }
     }
 
@@ -70,7 +70,7 @@ impl<'a> Plan<'a> {
         &self,
         tasks: &mut JoinSet<Result<()>>,
         shutdown: &CancellationToken,
-    ) -> Result<Vec<Served>> {
+    ) -> Result<Vec<RunningDriver>> {
         let mut served = Vec::new();
         for config in self.configs() {
             let socket = self.root.join("plugins").join(&config.driver_name).join("csi.sock");
@@ -86,7 +86,7 @@ pub(super) async fn serve_one(
     socket: PathBuf,
     tasks: &mut JoinSet<Result<()>>,
     shutdown: &CancellationToken,
-) -> Result<Served> {
+) -> Result<RunningDriver> {
     let name = config.driver_name.clone();
     let opened = tokio::task::spawn_blocking(|| Driver::open(config)).await?;
     let driver = opened.with_context(|| format!("cannot open the driver {name}"))?;
@@ -97,10 +97,10 @@ pub(super) async fn serve_one(
     tasks.spawn(async move {
         longshore_csi::server::serve(routes, listener, stop).await.map_err(Into::into)
     });
-    Ok(Served { name, socket, driver: Some(driver) })
+    Ok(RunningDriver { name, socket, driver: Some(driver) })
 }
 
-impl Served {
+impl RunningDriver {
     /// Whether this process serves the driver.
     pub(super) fn is_ours(&self) -> bool {
         self.driver.is_some()

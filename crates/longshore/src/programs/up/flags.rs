@@ -163,7 +163,7 @@ pub(crate) struct NodeConfig {
     /// What pods can use up.
     pub limits: PodLimits,
     /// Whether this is the only node.
-    pub alone: bool,
+    pub only_node: bool,
     /// Whether this is the first node, which also takes claims that no node was chosen for.
     pub first: bool,
 }

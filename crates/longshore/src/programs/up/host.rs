@@ -14,13 +14,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::NodeConfig;
-use super::drivers::{Plan, Served};
+use super::drivers::{Plan, RunningDriver};
 use crate::programs::internal;
 
 /// A running node.
 pub(super) struct Host {
     pub node: String,
-    pub drivers: Vec<Served>,
+    pub drivers: Vec<RunningDriver>,
     agent: JoinHandle<Result<()>>,
     stop_agent: CancellationToken,
     stop_drivers: CancellationToken,
@@ -34,7 +34,7 @@ impl Host {
         let mut tasks = JoinSet::new();
         let mut drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
         for socket in &config.csi_endpoints {
-            drivers.push(Served::foreign(socket).await?.0);
+            drivers.push(RunningDriver::foreign(socket).await?.0);
         }
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
@@ -135,7 +135,7 @@ fn hidden(config: &NodeConfig) -> Vec<PathBuf> {
 }
 
 /// The child process of one node.
-pub(super) async fn run_alone(config: NodeConfig) -> Result<()> {
+pub(super) async fn run_in_own_process(config: NodeConfig) -> Result<()> {
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new();
     let client = ClientConfig {

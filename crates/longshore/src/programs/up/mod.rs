@@ -13,7 +13,7 @@ mod fence;
 mod flags;
 mod host;
 mod logs;
-mod many;
+mod node_processes;
 mod nodes;
 mod outage;
 mod provision;
@@ -37,7 +37,7 @@ async fn run(config: Config) -> Result<()> {
     root::require("up")?;
     root::require_mkfs()?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
-    let served = Served::start(&config.server, true).await?;
+    let served = RunningApi::start(&config.server, true).await?;
     let api = served.api();
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
@@ -53,7 +53,7 @@ async fn run(config: Config) -> Result<()> {
 /// From the first node to the last unmount.
 async fn work(
     config: &Config,
-    served: &Served,
+    served: &RunningApi,
     api: &Api,
     control: &mut Control,
     signal: &CancellationToken,
@@ -73,7 +73,7 @@ async fn work(
 
 /// Runs one node of several in this process; see [`nodes`].
 pub(super) async fn run_node(config: NodeConfig) -> Result<()> {
-    host::run_alone(config).await
+    host::run_in_own_process(config).await
 }
 
 /// The one line on stdout.
@@ -85,14 +85,14 @@ pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
 }
 
 /// The API server on its port, with its data directory locked.
-pub(super) struct Served {
+pub(super) struct RunningApi {
     pub data: DataDir,
     pub server: ApiServer,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
 }
 
-impl Served {
+impl RunningApi {
     /// The API for the parts of this process.
     fn api(&self) -> Api {
         let service = self.server.service();
@@ -141,7 +141,7 @@ impl Served {
         served
     }
 
-    /// Ends when serving ends for another reason than [`Served::stop`].
+    /// Ends when serving ends for another reason than [`RunningApi::stop`].
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         match (&mut self.task).await {
             Ok(Ok(())) => anyhow::anyhow!("the API stopped serving"),

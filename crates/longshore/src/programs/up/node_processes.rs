@@ -26,7 +26,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::NodeConfig;
 use super::{
-    drivers::{self, Served},
+    drivers::{self, RunningDriver},
     fence, outage,
 };
 use crate::programs::internal;
@@ -36,19 +36,19 @@ const STOP_SLACK: Duration = Duration::from_secs(20);
 /// Pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Several nodes.
-pub(super) struct Many {
+/// The child processes of several nodes.
+pub(super) struct NodeProcesses {
     api: Api,
     recorder: Recorder,
-    nodes: Vec<One>,
+    nodes: Vec<NodeProcess>,
     stop_driver: CancellationToken,
     tasks: JoinSet<Result<()>>,
-    patience: Duration,
+    stop_deadline: Duration,
     _recording: DropGuard,
 }
 
-/// One of them.
-struct One {
+/// The child process of one node.
+struct NodeProcess {
     config: NodeConfig,
     child: Option<Child>,
     state: State,
@@ -65,7 +65,7 @@ enum State {
     Fenced,
 }
 
-impl Many {
+impl NodeProcesses {
     /// No nodes yet. Each gets `stop_timeout`, and some more, to stop.
     pub(super) fn new(api: &Api, stop_timeout: Duration) -> Self {
         let recording = CancellationToken::new();
@@ -76,13 +76,17 @@ impl Many {
             nodes: Vec::new(),
             stop_driver: CancellationToken::new(),
             tasks: JoinSet::new(),
-            patience: stop_timeout + STOP_SLACK,
+            stop_deadline: stop_timeout + STOP_SLACK,
             _recording: recording.drop_guard(),
         }
     }
 
     /// Serves the controller side of a driver that all nodes share.
-    pub(super) async fn serve(&mut self, config: DriverConfig, socket: PathBuf) -> Result<Served> {
+    pub(super) async fn serve(
+        &mut self,
+        config: DriverConfig,
+        socket: PathBuf,
+    ) -> Result<RunningDriver> {
         drivers::serve_one(config, socket, &mut self.tasks, &self.stop_driver).await
     }
 
@@ -91,7 +95,7 @@ impl Many {
         // It may have ended in an earlier life of this instance.
         outage::back(&self.api, &config.node).await?;
         let child = Some(spawn(&config)?);
-        self.nodes.push(One { config, child, state: State::Up });
+        self.nodes.push(NodeProcess { config, child, state: State::Up });
         Ok(())
     }
 
@@ -153,7 +157,7 @@ impl Many {
         }
         let mut trouble = Vec::new();
         for one in &mut self.nodes {
-            if let Err(error) = one.stopped(self.patience).await {
+            if let Err(error) = one.stopped(self.stop_deadline).await {
                 trouble.push(format!("node {}: {error:#}", one.config.node));
             }
         }
@@ -168,7 +172,7 @@ impl Many {
     }
 }
 
-impl One {
+impl NodeProcess {
     fn ended(&mut self, why: String) {
         tracing::error!(
             node = self.config.node,
@@ -217,14 +221,14 @@ impl One {
             .context("cannot ask a node to stop")
     }
 
-    async fn stopped(&mut self, patience: Duration) -> Result<()> {
+    async fn stopped(&mut self, stop_deadline: Duration) -> Result<()> {
         let Some(child) = &mut self.child else {
             return match self.state {
                 State::Fenced => Ok(()),
                 _ => fence::node(&self.config).await,
             };
         };
-        match tokio::time::timeout(patience, child.wait()).await {
+        match tokio::time::timeout(stop_deadline, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(ended) => bail!("it ended with {ended:?}"),
             Err(_) => bail!("it did not stop in time"),
@@ -233,7 +237,7 @@ impl One {
 }
 
 /// Waits for the next process of a node to end.
-async fn next_end(nodes: &mut [One]) -> (usize, String) {
+async fn next_end(nodes: &mut [NodeProcess]) -> (usize, String) {
     let waits = nodes.iter_mut().enumerate().filter_map(|(at, one)| {
         let child = one.child.as_mut()?;
         Some(Box::pin(async move { (at, told(child.wait().await)) }))

@@ -1,7 +1,7 @@
 //! All nodes of an instance: one in this process, or several as child processes.
 //!
 //! Children end with the main process, however it ends; their pods live on under their shims and
-//! are adopted when the children start again. [`Many`] keeps an eye on them.
+//! are adopted when the children start again. [`NodeProcesses`] watches them.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
 use super::{
-    Served as Server, bootstrap, control::Control, drivers::Served, host::Host, logs::Logs,
-    many::Many,
+    RunningApi, bootstrap, control::Control, drivers::RunningDriver, host::Host, logs::Logs,
+    node_processes::NodeProcesses,
 };
 use crate::programs::pool::Pool;
 
@@ -22,13 +22,13 @@ pub(super) enum Nodes {
     /// In this process.
     One(Box<Host>),
     /// Each in a process of its own, with the shared driver's controller side here.
-    Many(Many),
+    Many(NodeProcesses),
 }
 
 /// Starts the nodes, and the loops that talk to their drivers.
 pub(super) async fn start(
     config: &Config,
-    server: &Server,
+    server: &RunningApi,
     api: &Api,
     control: &mut Control,
 ) -> Result<Nodes> {
@@ -52,13 +52,13 @@ pub(super) async fn start(
 
 async fn start_many(
     config: &Config,
-    server: &Server,
+    server: &RunningApi,
     api: &Api,
     names: &[String],
     foreign: Vec<PathBuf>,
     control: &mut Control,
 ) -> Result<Nodes> {
-    let mut many = Many::new(api, config.stop_timeout);
+    let mut many = NodeProcesses::new(api, config.stop_timeout);
     let mut shared = DriverConfig::new(DriverKind::Shared, "controller");
     shared.mode = Mode::Controller;
     shared.pools = vec![PoolConfig::new("default", &config.shared_pool)];
@@ -83,7 +83,7 @@ async fn start_many(
 /// Learns who the foreign drivers are, makes what they need, and starts their loops.
 async fn ask_foreign(config: &Config, api: &Api, control: &mut Control) -> Result<Vec<PathBuf>> {
     for socket in &config.csi_endpoints {
-        let (served, client) = Served::foreign(socket).await?;
+        let (served, client) = RunningDriver::foreign(socket).await?;
         let attach = can_attach(&client).await?;
         bootstrap::ensure_foreign(api, &served.name, attach).await?;
         control.provision(&served.name, client.clone());
@@ -102,10 +102,10 @@ async fn can_attach(client: &longshore_csi::Client) -> Result<bool> {
     Ok(client.controller_capabilities().await?.has(ControllerCapability::PublishUnpublishVolume))
 }
 
-fn node_config(config: &Config, server: &Server, name: &str, alone: bool) -> NodeConfig {
+fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool) -> NodeConfig {
     let pools = if config.pools.is_empty() {
         vec![Pool { name: "default".to_owned(), dir: server.data.pool(name) }]
-    } else if alone {
+    } else if only_node {
         config.pools.clone()
     } else {
         // A pool belongs to one node, so each takes a part of its own.
@@ -123,8 +123,8 @@ fn node_config(config: &Config, server: &Server, name: &str, alone: bool) -> Nod
         stop_timeout: config.stop_timeout,
         run_any_image_on_host: config.run_any_image_on_host,
         limits: config.limits.clone(),
-        alone,
-        first: alone,
+        only_node,
+        first: only_node,
     }
 }
 
