@@ -16,6 +16,7 @@ mod client;
 mod directory_provisioners;
 mod flags;
 mod process;
+#[deny(dead_code, reason = "a program that nothing uses has no row in the table of programs")]
 mod programs;
 
 pub use cli::main;
