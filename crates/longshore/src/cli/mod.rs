@@ -281,15 +281,6 @@ mod tests {
                 "longshore -v=5 up",
                 "longshore: the command comes first, before -v=5 (see `longshore --help`)",
             ),
-            ("longshore resizer", "longshore: `resizer` is not part of this version yet"),
-            (
-                "longshore snapshotter --x",
-                "longshore: `snapshotter` is not part of this version yet",
-            ),
-            (
-                "/a/csi-snapshotter -v=5",
-                "csi-snapshotter: `csi-snapshotter` is not part of this version yet",
-            ),
             (
                 "longshore up --data-dri=x",
                 "longshore: unknown flag --data-dri; did you mean --data-dir? (see `longshore up --help`)",
@@ -308,6 +299,23 @@ mod tests {
             ),
         ] {
             assert_eq!(decided(line).expect_err(line), sentence);
+        }
+    }
+
+    #[test]
+    fn programs_of_later_versions_are_refused_by_every_name() {
+        for row in PROGRAMS.iter().filter(|row| matches!(row.body, Body::NotYet)) {
+            let name = row.name;
+            let sentence = format!("longshore: `{name}` is not part of this version yet");
+            for flags in ["", "--x", "-v=5", "--help"] {
+                let line = format!("longshore {name} {flags}");
+                assert_eq!(decided(&line).expect_err(&line), sentence);
+            }
+            for official in row.official {
+                let sentence = format!("{official}: `{official}` is not part of this version yet");
+                let line = format!("/a/{official} -v=5");
+                assert_eq!(decided(&line).expect_err(&line), sentence);
+            }
         }
     }
 
