@@ -2,12 +2,19 @@
 //!
 //! Syntax, values and gates are in `longshore-flags`; flags of a loop are in the loop's own crate.
 
-mod shared;
+mod csi;
+mod diagnostics;
+mod election;
+mod environment;
+mod kube;
+mod logging;
 
+pub(crate) use csi::CsiFlags;
+pub(crate) use diagnostics::{Diagnostics, DiagnosticsFlags};
+pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
+pub(crate) use environment::Environment;
+pub(crate) use kube::{KubeAccess, KubeFlags, Throttle};
+pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
     Gate, Gates, Stage, UsageError, goify, nearest, normalise, values,
-};
-pub(crate) use shared::{
-    CommonFlags, CsiFlags, Diagnostics, DiagnosticsFlags, Election, ElectionFlags, ElectionTimes,
-    Environment, KlogFlags, KubeAccess, KubeFlags, LogFormat, Logging, Throttle,
 };

@@ -17,7 +17,7 @@ use crate::process::root;
 
 /// Which of the two drivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Volumes of one node.
     Local,
     /// Volumes in a directory that all nodes see.
@@ -27,7 +27,7 @@ pub enum Kind {
 impl Kind {
     /// The driver's name unless `--driver-name` gives another.
     #[must_use]
-    pub fn default_name(self) -> &'static str {
+    fn default_name(self) -> &'static str {
         match self {
             Self::Local => "local.csi.longshore.dev",
             Self::Shared => "shared.csi.longshore.dev",
@@ -37,7 +37,7 @@ impl Kind {
 
 /// Which services a driver process offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mode {
+pub(super) enum Mode {
     /// Controller and node.
     All,
     /// The controller service.
@@ -89,7 +89,7 @@ pub(crate) struct Flags {
 
 /// What a driver runs on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+pub(super) struct Config {
     /// How to log.
     pub logging: Logging,
     /// Socket to serve on.
@@ -184,29 +184,30 @@ impl Program for Config {
     }
 }
 
-impl From<Config> for longshore_driver::DriverConfig {
-    fn from(config: Config) -> Self {
-        let kind = match config.kind {
+impl Config {
+    /// What the driver is opened with.
+    fn driver_config(self) -> DriverConfig {
+        let kind = match self.kind {
             Kind::Local => longshore_driver::DriverKind::Local,
             Kind::Shared => longshore_driver::DriverKind::Shared,
         };
         let pool = |pool: Pool| longshore_driver::PoolConfig::new(pool.name, pool.dir);
-        Self {
+        DriverConfig {
             kind,
-            driver_name: config.driver_name,
-            node_id: config.node_id,
-            topology: config.topology,
-            pools: config.pools.into_iter().map(pool).collect(),
-            mode: match config.mode {
+            driver_name: self.driver_name,
+            node_id: self.node_id,
+            topology: self.topology,
+            pools: self.pools.into_iter().map(pool).collect(),
+            mode: match self.mode {
                 Mode::All => longshore_driver::Mode::All,
                 Mode::Controller => longshore_driver::Mode::Controller,
                 Mode::Node => longshore_driver::Mode::Node,
             },
-            max_volumes: config.max_volumes.unwrap_or(0),
-            default_fstype: config.default_fstype,
-            overcommit: config.overcommit,
+            max_volumes: self.max_volumes.unwrap_or(0),
+            default_fstype: self.default_fstype,
+            overcommit: self.overcommit,
             faults: longshore_driver::fault::Faults::NONE,
-            copy_budget: config.copy_budget,
+            copy_budget: self.copy_budget,
             freeze_holder: Some(freeze_holder()),
         }
     }
@@ -263,7 +264,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     root::require("driver")?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let endpoint = config.endpoint.clone();
-    let config = DriverConfig::from(config);
+    let config = config.driver_config();
     let opened = tokio::task::spawn_blocking(|| Driver::open(config)).await?;
     longshore_driver::serve(&opened?, &endpoint, signal).await.map_err(Into::into)
 }
@@ -286,13 +287,13 @@ mod tests {
         assert_eq!((plain.max_volumes, plain.mode), (Some(128), Mode::All));
         assert_eq!(plain.default_fstype, FsType::Ext4);
         assert_eq!(plain.copy_budget, longshore_driver::config::DEFAULT_COPY_BUDGET);
-        assert!(longshore_driver::DriverConfig::from(plain).validate().is_ok());
+        assert!(plain.driver_config().validate().is_ok());
         let zoned = config(
             "--endpoint /s --node-id n --pool /p --topology example.com/zone=a --topology rack=2",
         )
         .unwrap();
         assert_eq!(zoned.topology["example.com/zone"], "a");
-        assert!(longshore_driver::DriverConfig::from(zoned).validate().is_ok());
+        assert!(zoned.driver_config().validate().is_ok());
         let shared = config(
             "--endpoint /s --node-id n --kind shared --pool fast=/p --pool=/a=b --mode=node --max-volumes 0 --overcommit 2.5 --default-fstype xfs",
         )

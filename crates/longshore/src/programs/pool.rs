@@ -7,7 +7,7 @@ use crate::flags::UsageError;
 
 /// A directory for volumes.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Pool {
+pub(crate) struct Pool {
     /// The name that StorageClasses use for it.
     pub name: String,
     /// Absolute.

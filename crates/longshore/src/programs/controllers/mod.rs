@@ -265,19 +265,9 @@ impl LeaderElectFlags {
         if !leader_elect {
             return Ok(None);
         }
-        if lease_duration <= renew_deadline {
-            return Err(UsageError::Together(
-                "--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline"
-                    .into(),
-            ));
-        }
-        if renew_deadline <= retry_period.mul_f64(1.2) {
-            return Err(UsageError::Together(
-                "--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period".into(),
-            ));
-        }
         let times = ElectionTimes { lease_duration, renew_deadline, retry_period };
         let namespace = Some(leader_elect_resource_namespace);
+        let times = times.checked("--leader-elect")?;
         let election = Election { namespace, times, labels: BTreeMap::new() };
         Ok(Some((leader_elect_resource_name, election)))
     }
