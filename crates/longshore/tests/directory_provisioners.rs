@@ -1,4 +1,4 @@
-//! The plain provisioners as processes, on real directories.
+//! The directory provisioners as processes, on real directories.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
