@@ -1,15 +1,22 @@
 //! The command line of Longshore.
 //!
-//! * [`flags`]: Go's flag syntax, values and shared flag groups; turns text into checked values.
-//! * [`cli`]: the programs of the binary, each as `Flags` (what was typed) and `Config` (what can be run), and the dispatcher.
-//! * [`client`]: `apply`, `get`, `describe`, `delete` and `logs`, for people without kubectl.
-//! * [`plain`]: the provisioners that make directories, on the library `longshore-provisioner`.
-//! * [`run`]: starts the parts of Longshore from a `Config`.
+//! * `cli`: the way from `argv` to a program: what a program declares, dispatch, help.
+//! * `programs`: the programs, each with its flags, its configuration and what it runs, and the table of them.
+//! * `flags`: groups of flags that several programs share.
+//! * `client`: what `apply`, `get`, `describe`, `delete` and `logs` do, for people without kubectl.
+//! * `directory_provisioners`: provisioners that make directories, on the library `longshore-provisioner`.
+//! * `process`: log, limits and memory of the process.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage.
 
-pub mod cli;
-pub mod client;
-pub mod flags;
-pub mod plain;
-pub mod run;
+#![warn(unreachable_pub)]
+
+mod cli;
+mod client;
+mod directory_provisioners;
+mod flags;
+mod process;
+#[deny(dead_code, reason = "a program that nothing uses has no row in the table of programs")]
+mod programs;
+
+pub use cli::main;

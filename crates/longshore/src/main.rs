@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    longshore::cli::main(std::env::args_os().collect())
+    longshore::main(std::env::args_os().collect())
 }

@@ -11,6 +11,7 @@
 mod attach;
 #[cfg(test)]
 mod call_tests;
+mod config;
 mod detach;
 mod error;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod sync;
 mod tests;
 mod volumes;
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
     Api, Cache, Change, Context, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject,
@@ -46,6 +47,7 @@ use longshore_csi::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+pub use self::config::{Config, GATES};
 use self::{
     lanes::{Lane, Lanes},
     volumes::ReleasedVolumes,
@@ -57,45 +59,6 @@ const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest pause between attempts to ask a driver who it is.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// Settings, with the official defaults.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// `--timeout`: deadline of each publish and unpublish, and of one whole list of volumes.
-    pub timeout: Duration,
-    /// `--retry-interval-start`: first pause after a failure.
-    pub retry_interval_start: Duration,
-    /// `--retry-interval-max`: longest pause after a failure.
-    pub retry_interval_max: Duration,
-    /// `--resync`: pause between looks at objects that did not change; zero means never.
-    pub resync: Duration,
-    /// `--worker-threads`: workers of each lane.
-    pub worker_threads: NonZeroUsize,
-    /// `--max-entries`: page size of lists of volumes; zero means the driver's choice.
-    pub max_entries: i32,
-    /// `--default-fstype`: for volumes that name none.
-    pub default_fstype: String,
-    /// `--reconcile-sync`: pause between comparisons with the driver's own list.
-    pub reconcile_sync: Duration,
-    /// Feature gate `MutableCSINodeAllocatableCount`: write the code of a failed attach.
-    pub error_codes: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            timeout: Duration::from_secs(15),
-            retry_interval_start: Duration::from_secs(1),
-            retry_interval_max: Duration::from_secs(300),
-            resync: Duration::from_secs(600),
-            worker_threads: NonZeroUsize::new(10).expect("ten is not zero"),
-            max_entries: 0,
-            default_fstype: String::new(),
-            reconcile_sync: Duration::from_secs(60),
-            error_codes: true,
-        }
-    }
-}
 
 /// The attacher of one driver.
 pub struct Attacher {

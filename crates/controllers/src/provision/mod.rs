@@ -12,6 +12,7 @@
 
 mod call;
 mod clones;
+mod config;
 mod create;
 mod distributed;
 mod driver;
@@ -36,7 +37,7 @@ use longshore_core::{
             Claim, ConfigMap, CsiNode, Node, ReferenceGrant, StorageClass, Volume, VolumeAttachment,
         },
     },
-    provision::{PlanSettings, migration, topology::Term},
+    provision::{migration, topology::Term},
 };
 use longshore_csi::Client;
 use longshore_provisioner::{
@@ -45,6 +46,7 @@ use longshore_provisioner::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use config::{ATTRIBUTES_CLASSES, Config, Flags, GATES};
 pub use distributed::NodeDeployment;
 pub use driver::{Driver, StartError, describe};
 use guard::Intents;
@@ -138,69 +140,6 @@ impl NodeScope {
         match claim.metadata.annotation(annotations::SELECTED_NODE) {
             Some(node) if !node.is_empty() => node == self.node,
             _ => self.unplaced,
-        }
-    }
-}
-
-/// How the provisioner behaves; the defaults are the official program's.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Names, filesystem type, metadata.
-    pub plan: PlanSettings,
-    /// Deadline of one call to the driver.
-    pub timeout: Duration,
-    /// First pause between attempts.
-    pub retry_interval_start: Duration,
-    /// Longest pause between attempts.
-    pub retry_interval_max: Duration,
-    /// Claims, and volumes, worked on at a time.
-    pub worker_threads: usize,
-    /// Feature gate `Topology`.
-    pub topology: bool,
-    /// Late binding: ask for the selected node's place only.
-    pub strict_topology: bool,
-    /// Immediate binding: ask for all places of the cluster.
-    pub immediate_topology: bool,
-    /// Feature gate `CrossNamespaceVolumeDataSource`.
-    pub cross_namespace: bool,
-    /// Claims worked on at a time whose clones keep them from going; zero leaves them all alone.
-    pub clone_threads: usize,
-    /// How often finalizers are taken off snapshots that nobody restores any more, if at all.
-    pub snapshot_sweep: Option<Duration>,
-    /// Where intents are kept; `None` switches the leak guard off.
-    pub leak_guard: Option<String>,
-    /// Answer for one node only.
-    pub node: Option<NodeScope>,
-    /// Be the provisioner of one node in the official manner: ask the driver where it is, and fight
-    /// with the others for claims that name no node.
-    pub deployment: Option<NodeDeployment>,
-    /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
-    /// were granted to the official program may not cover more.
-    pub spare_watches: bool,
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub planted: Option<Planted>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            plan: PlanSettings::default(),
-            timeout: Duration::from_secs(10),
-            retry_interval_start: Duration::from_secs(1),
-            retry_interval_max: Duration::from_secs(300),
-            worker_threads: 100,
-            topology: true,
-            strict_topology: false,
-            immediate_topology: true,
-            cross_namespace: false,
-            clone_threads: 1,
-            snapshot_sweep: Some(Duration::from_secs(300)),
-            leak_guard: None,
-            node: None,
-            deployment: None,
-            spare_watches: false,
-            #[cfg(any(test, feature = "planted-bugs"))]
-            planted: None,
         }
     }
 }

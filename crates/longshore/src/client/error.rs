@@ -1,11 +1,11 @@
-//! Why a command for people failed.
+//! Why a client command failed.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why `apply`, `get`, `describe`, `delete` or `logs` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub(crate) enum ClientError {
     /// No client configuration can be used.
     #[error("cannot use the client configuration {from}: {why}")]
     Kubeconfig {
@@ -87,13 +87,13 @@ pub enum ClientError {
 impl ClientError {
     /// Whether the server said that the object does not exist.
     #[must_use]
-    pub fn is_not_found(&self) -> bool {
+    pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
     }
 
     /// Whether the server said that the object exists already.
     #[must_use]
-    pub fn is_conflict(&self) -> bool {
+    pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, .. })
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<Manifest>, ClientErro
         let message = error.to_string();
         wrong(message.lines().next().unwrap_or("not YAML").trim().to_owned())
     })?;
+    let unaddressed = |error: ManifestError| wrong(error.to_string());
     let mut manifests = Vec::new();
     for document in documents.into_iter().filter(|document| !document.is_null()) {
         let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"))
@@ -52,10 +53,10 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<Manifest>, ClientErro
         match is_list {
             true => {
                 for item in array(&document["items"]) {
-                    manifests.push(manifest(item.clone()).map_err(&wrong)?);
+                    manifests.push(manifest(item.clone()).map_err(unaddressed)?);
                 }
             }
-            false => manifests.push(manifest(document).map_err(&wrong)?),
+            false => manifests.push(manifest(document).map_err(unaddressed)?),
         }
     }
     if manifests.is_empty() {
@@ -64,7 +65,16 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<Manifest>, ClientErro
     Ok(manifests)
 }
 
-fn manifest(object: Value) -> Result<Manifest, String> {
+/// An object that cannot be addressed.
+#[derive(Debug, thiserror::Error)]
+enum ManifestError {
+    #[error("an object lacks its {0}")]
+    Lacks(&'static str),
+    #[error("a {kind} lacks its metadata.name")]
+    Nameless { kind: String },
+}
+
+fn manifest(object: Value) -> Result<Manifest, ManifestError> {
     let field = |pointer: &str| {
         object
             .pointer(pointer)
@@ -72,11 +82,10 @@ fn manifest(object: Value) -> Result<Manifest, String> {
             .filter(|text| !text.is_empty())
             .map(str::to_owned)
     };
-    let missing = |what: &str| format!("an object lacks its {what}");
-    let kind = field("/kind").ok_or_else(|| missing("kind"))?;
-    let api_version = field("/apiVersion").ok_or_else(|| missing("apiVersion"))?;
+    let kind = field("/kind").ok_or(ManifestError::Lacks("kind"))?;
+    let api_version = field("/apiVersion").ok_or(ManifestError::Lacks("apiVersion"))?;
     let name =
-        field("/metadata/name").ok_or_else(|| format!("a {kind} lacks its metadata.name"))?;
+        field("/metadata/name").ok_or_else(|| ManifestError::Nameless { kind: kind.clone() })?;
     let namespace = field("/metadata/namespace");
     Ok(Manifest { api_version, kind, name, namespace, object })
 }

@@ -23,12 +23,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use error::ClientError;
-pub use session::Session;
+pub(crate) use error::ClientError;
+pub(crate) use session::Session;
 
 /// What one of the commands was asked to do, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub(crate) struct Command {
     /// Which server.
     pub access: Access,
     /// What to do there.
@@ -37,14 +37,14 @@ pub struct Command {
 
 /// Which server to ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Access {
+pub(crate) struct Access {
     /// From `--kubeconfig`; none means `KUBECONFIG`, then the running instance's.
     pub kubeconfig: Option<PathBuf>,
 }
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// `longshore apply`.
     Apply(Apply),
     /// `longshore get`.
@@ -59,7 +59,7 @@ pub enum Request {
 
 /// Create or change the objects of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Apply {
+pub(crate) struct Apply {
     /// Files; `-` is stdin.
     pub files: Vec<PathBuf>,
     /// For objects that name none.
@@ -68,7 +68,7 @@ pub struct Apply {
 
 /// Show objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Get {
+pub(crate) struct Get {
     /// Kinds as they were typed; at least one.
     pub kinds: Vec<String>,
     /// Names; empty means all.
@@ -85,7 +85,7 @@ pub struct Get {
 
 /// Show objects in detail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Describe {
+pub(crate) struct Describe {
     /// Kinds as they were typed; at least one.
     pub kinds: Vec<String>,
     /// Names; empty means all of the namespace.
@@ -96,7 +96,7 @@ pub struct Describe {
 
 /// Delete objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delete {
+pub(crate) struct Delete {
     /// Which ones.
     pub target: Target,
     /// Where to look.
@@ -113,7 +113,7 @@ pub struct Delete {
 
 /// What to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// By kind and name.
     Named {
         /// Kinds as they were typed.
@@ -127,7 +127,7 @@ pub enum Target {
 
 /// Show what a container wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Logs {
+pub(crate) struct Logs {
     /// Name of the pod.
     pub pod: String,
     /// Name of the container.
@@ -140,7 +140,7 @@ pub struct Logs {
 
 /// Where to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// The namespace of the kubeconfig's context.
     Current,
     /// This namespace.
@@ -151,7 +151,7 @@ pub enum Scope {
 
 /// How to show objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Output {
+pub(crate) enum Output {
     /// A table, as the server makes it.
     #[default]
     #[value(skip)]
@@ -193,7 +193,7 @@ impl From<Logs> for Request {
 }
 
 /// Where results and remarks go.
-pub struct Screen<'a> {
+pub(crate) struct Screen<'a> {
     /// Results.
     pub out: &'a mut (dyn Write + Send),
     /// Remarks, such as that nothing was found.
@@ -204,7 +204,7 @@ pub struct Screen<'a> {
 ///
 /// # Errors
 /// When the server cannot be reached or refuses.
-pub async fn run(command: Command) -> anyhow::Result<()> {
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let session = Session::connect(&command.access).await?;
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     let mut screen = Screen { out: &mut out, err: &mut err };
@@ -216,7 +216,7 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When the server refuses, an object is missing, or the screen cannot be written.
-pub async fn perform(
+pub(crate) async fn perform(
     session: &Session,
     request: Request,
     screen: &mut Screen<'_>,

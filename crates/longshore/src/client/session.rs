@@ -54,7 +54,7 @@ pub(super) const JSON: &str = "application/json";
 pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// A server and what is known about it.
-pub struct Session {
+pub(crate) struct Session {
     client: kube::Client,
     url: String,
     discovery: OnceCell<Discovery>,
@@ -63,7 +63,7 @@ pub struct Session {
 impl Session {
     /// A session over a client that exists already.
     #[must_use]
-    pub fn new(client: kube::Client) -> Self {
+    pub(crate) fn new(client: kube::Client) -> Self {
         Self { client, url: "the given address".into(), discovery: OnceCell::new() }
     }
 
@@ -71,7 +71,7 @@ impl Session {
     ///
     /// # Errors
     /// When there is no usable client configuration.
-    pub async fn connect(access: &Access) -> Result<Self, ClientError> {
+    pub(crate) async fn connect(access: &Access) -> Result<Self, ClientError> {
         let (kubeconfig, from) = read_kubeconfig(access.kubeconfig.as_deref())?;
         let wrong = |why: String| ClientError::Kubeconfig { from: from.clone(), why };
         let options = kube::config::KubeConfigOptions::default();

@@ -1,4 +1,4 @@
-//! The commands for people against a real server in the same process.
+//! The client commands against a real server in the same process.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,21 +1,20 @@
-//! Flags: from what was typed to values that cannot be wrong.
+//! Flag groups that several programs share, each declared once, and what they turn into.
 //!
-//! The official sidecars are Go programs, so their manifests use Go's flag syntax: one dash or two, `--flag=value` or
-//! `--flag value`, switches as `--flag` or `--flag=false`. [`normalise`] rewrites such arguments into the one form
-//! that clap reads, and [`values`] reads the values as Go does.
+//! Syntax, values and gates are in `longshore-flags`; flags of a loop are in the loop's own crate.
 
-mod error;
-mod gates;
-mod nearest;
-mod normalise;
-mod shared;
-pub mod values;
+mod csi;
+mod diagnostics;
+mod election;
+mod environment;
+mod kube;
+mod logging;
 
-pub use error::UsageError;
-pub use gates::{Gate, Gates, Stage};
-pub use nearest::nearest;
-pub use normalise::{Normalised, goify, normalise};
-pub use shared::{
-    CommonFlags, CsiFlags, Diagnostics, DiagnosticsFlags, Election, ElectionFlags, ElectionTimes,
-    Environment, KlogFlags, KubeAccess, KubeFlags, LogFormat, Logging, Throttle,
+pub(crate) use csi::CsiFlags;
+pub(crate) use diagnostics::{Diagnostics, DiagnosticsFlags};
+pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
+pub(crate) use environment::Environment;
+pub(crate) use kube::{KubeAccess, KubeFlags, Throttle};
+pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
+pub(crate) use longshore_flags::{
+    Gate, Gates, Stage, UsageError, goify, nearest, normalise, values,
 };

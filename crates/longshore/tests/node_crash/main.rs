@@ -1,5 +1,5 @@
-//! The node agent and the API are killed, again and again and at every named point, while people go
-//! on making and deleting pods. Every program is a process of its own.
+//! The node agent and the API are killed, again and again and at every named point, while users go
+//! on creating and deleting pods. Every program is a process of its own.
 //!
 //! CI kills the agent 40 times and takes the API away for seconds; `LONGSHORE_LONG=1` kills 300 times and
 //! takes it away for a minute. `LONGSHORE_SEED=N` repeats the order of the moments.
@@ -8,7 +8,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod people;
+mod load;
 mod stack;
 mod tables;
 
@@ -19,8 +19,8 @@ use std::{
 };
 
 use common::{PATIENCE, can_run, processes_of};
+use load::{Load, WRITE_AND_COUNT};
 use longshore_node::fault::POINTS;
-use people::{People, WRITE_AND_COUNT};
 use stack::{Plot, Stack};
 use tables::{Alive, Guard, alive, becomes_exact, data_is_whole, needed};
 use tokio::task::{JoinSet, block_in_place};
@@ -47,20 +47,18 @@ struct Residents {
 }
 
 impl Residents {
-    async fn settle(stack: &Stack, people: &People, count: usize) -> Self {
+    async fn settle(stack: &Stack, load: &Load, count: usize) -> Self {
         for index in 0..count {
             let name = format!("resident-{index}");
-            people
-                .make_claim(&name, if index.is_multiple_of(2) { "local" } else { "shared" })
-                .await;
-            people.make_pod(&name, &name, WRITE_AND_COUNT).await;
+            load.make_claim(&name, if index.is_multiple_of(2) { "local" } else { "shared" }).await;
+            load.make_pod(&name, &name, WRITE_AND_COUNT).await;
         }
         for index in 0..count {
-            people.runs(&format!("resident-{index}")).await.unwrap_or_else(|error| {
+            load.runs(&format!("resident-{index}")).await.unwrap_or_else(|error| {
                 panic!("{error}\n{}", stack.log());
             });
         }
-        let seen = people.now().await;
+        let seen = load.now().await;
         let mounts = needed(&stack.root(), &seen);
         assert_eq!(mounts.len(), count);
         // Only a pod that has counted has written its file.
@@ -71,10 +69,10 @@ impl Residents {
     }
 
     /// They run as they did, on what they had, and nothing else is there.
-    async fn are_well(&self, stack: &Stack, people: &People) {
+    async fn are_well(&self, stack: &Stack, load: &Load) {
         let exact = block_in_place(|| becomes_exact(stack.home.path(), &self.mounts, PATIENCE));
         exact.unwrap_or_else(|error| panic!("{error}\n{}", stack.log()));
-        let seen = people.now().await;
+        let seen = load.now().await;
         let now = alive(&stack.root(), &seen);
         assert_eq!(now, self.before, "same process, same start, no restart");
         assert!(now.values().all(|one| format!("{one:?}").contains("restarts: 0")));
@@ -84,14 +82,14 @@ impl Residents {
     }
 
     /// Everything goes, and nothing of it stays.
-    async fn leave(self, stack: &mut Stack, people: &People) {
+    async fn leave(self, stack: &mut Stack, load: &Load) {
         let names: Vec<String> = (0..self.count).map(|index| format!("resident-{index}")).collect();
         let all = names.iter().map(async |name| {
-            people.delete_pod(name, 1).await?;
-            people.delete_claim(name).await
+            load.delete_pod(name, 1).await?;
+            load.delete_claim(name).await
         });
         futures::future::try_join_all(all).await.unwrap();
-        people.volumes_gone().await.unwrap();
+        load.volumes_gone().await.unwrap();
         let exact = block_in_place(|| becomes_exact(stack.home.path(), &BTreeMap::new(), PATIENCE));
         exact.unwrap_or_else(|error| panic!("{error}\n{}", stack.log()));
         stack.stop_node();
@@ -101,8 +99,8 @@ impl Residents {
 }
 
 /// Everybody finishes; what one could not do is the test's failure.
-async fn finished(stack: &Stack, people: &People, mut work: JoinSet<Result<(), String>>) {
-    people.rest();
+async fn finished(stack: &Stack, load: &Load, mut work: JoinSet<Result<(), String>>) {
+    load.rest();
     while let Some(done) = work.join_next().await {
         if let Err(error) = done.unwrap() {
             panic!("{error}\n{}", stack.log());
@@ -159,10 +157,10 @@ async fn an_agent_that_is_killed_all_the_time() {
     let (seed, wanted) = (seed(), if long() { 300 } else { 40 });
     let mut stack = block_in_place(|| Stack::start("kill"));
     stack.start_node(&Plot::default());
-    let people = People::new(&stack.kubeconfig).await;
-    let residents = Residents::settle(&stack, &people, 10).await;
+    let load = Load::new(&stack.kubeconfig).await;
+    let residents = Residents::settle(&stack, &load, 10).await;
     let guard = Guard::over(stack.home.path(), &residents.mounts);
-    let work = people.work(20, seed);
+    let work = load.work(20, seed);
     let (began, mut kills) = (Instant::now(), Kills::new(seed));
     stack.kill_node();
     block_in_place(|| {
@@ -188,11 +186,11 @@ async fn an_agent_that_is_killed_all_the_time() {
         println!("kills at {point}: {}", kills.at.get(point).unwrap_or(&0));
     }
     stack.start_node(&Plot::default());
-    finished(&stack, &people, work).await;
-    println!("claims that had a whole life meanwhile: {}", people.rounds());
-    residents.are_well(&stack, &people).await;
+    finished(&stack, &load, work).await;
+    println!("claims that had a whole life meanwhile: {}", load.rounds());
+    residents.are_well(&stack, &load).await;
     guard.finish();
-    residents.leave(&mut stack, &people).await;
+    residents.leave(&mut stack, &load).await;
     for point in POINTS {
         assert!(kills.at.contains_key(point), "nobody was killed at {point}");
     }
@@ -207,20 +205,20 @@ async fn planted(test: &str, point: &'static str, grace: u32, forgets: &'static 
     }
     let mut stack = block_in_place(|| Stack::start(test));
     stack.start_node(&Plot { fault: Some((point, 1)), ..Plot::default() });
-    let people = People::new(&stack.kubeconfig).await;
-    people.make_claim("data", "local").await;
-    people.make_pod("user", "data", WRITE_AND_COUNT).await;
-    let runs = people.runs("user").await;
+    let load = Load::new(&stack.kubeconfig).await;
+    load.make_claim("data", "local").await;
+    load.make_pod("user", "data", WRITE_AND_COUNT).await;
+    let runs = load.runs("user").await;
     runs.unwrap_or_else(|error| panic!("{error}\n{}", stack.log()));
     let going = tokio::spawn({
-        let people = people.clone();
-        async move { people.delete_pod("user", grace).await }
+        let load = load.clone();
+        async move { load.delete_pod("user", grace).await }
     });
     assert!(block_in_place(|| stack.node_died(PATIENCE)), "not killed at {point}");
     stack.start_node(&Plot { forgets: Some(forgets), ..Plot::default() });
     going.await.unwrap().unwrap();
     // The image stays with its claim; all else must go.
-    people.delete_claim("data").await.unwrap();
+    load.delete_claim("data").await.unwrap();
     let nothing = BTreeMap::new();
     let leaked =
         block_in_place(|| becomes_exact(stack.home.path(), &nothing, Duration::from_secs(5)));
@@ -253,13 +251,13 @@ async fn an_api_that_is_away() {
     let away = Duration::from_secs(if long() { 60 } else { 6 });
     let mut stack = block_in_place(|| Stack::start("away"));
     stack.start_node(&Plot::default());
-    let people = People::new(&stack.kubeconfig).await;
-    let residents = Residents::settle(&stack, &people, 5).await;
+    let load = Load::new(&stack.kubeconfig).await;
+    let residents = Residents::settle(&stack, &load, 5).await;
     let guard = Guard::over(stack.home.path(), &residents.mounts);
-    let work = people.work(5, seed());
+    let work = load.work(5, seed());
     let progress = async |what: &str| {
-        let (began, before) = (Instant::now(), people.rounds());
-        while people.rounds() < before + 1 {
+        let (began, before) = (Instant::now(), load.rounds());
+        while load.rounds() < before + 1 {
             assert!(began.elapsed() < PATIENCE * 3, "no work is done {what}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -281,8 +279,8 @@ async fn an_api_that_is_away() {
     tokio::time::sleep(away / 5).await;
     stack.start_api();
     progress("after the agent started without an API").await;
-    finished(&stack, &people, work).await;
-    residents.are_well(&stack, &people).await;
+    finished(&stack, &load, work).await;
+    residents.are_well(&stack, &load).await;
     guard.finish();
-    residents.leave(&mut stack, &people).await;
+    residents.leave(&mut stack, &load).await;
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{
     common::{images_below, loops_below, mounts_below},
-    people::Seen,
+    load::Seen,
 };
 
 /// Where a pod's volume is mounted for it.

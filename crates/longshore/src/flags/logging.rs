@@ -1,0 +1,161 @@
+//! How a program logs.
+
+use std::time::Duration;
+
+use longshore_cluster::telemetry::LogOptions;
+
+use super::{UsageError, values};
+
+/// Flags of every program.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct CommonFlags {
+    /// How much to log: 0 is quiet, 2 is usual, 5 shows every call.
+    #[arg(long = "v", short = 'v', value_name = "LEVEL", default_value = "0", value_parser = values::integer, allow_hyphen_values = true, help_heading = "Logging")]
+    pub v: i64,
+    /// Log as text or as one JSON object per line; both go to stderr.
+    #[arg(long, value_enum, default_value = "text", help_heading = "Logging")]
+    pub logging_format: LogFormat,
+    /// Print the version and exit.
+    #[arg(long)]
+    pub version: bool,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// klog's text form.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Log levels of source files: a pattern for the file's name, and the level.
+type ModuleLevels = Vec<(String, u8)>;
+
+/// How to log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Logging {
+    /// klog's `-v`.
+    pub verbosity: u8,
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// klog's `--vmodule`: levels of source files whose names match.
+    pub modules: ModuleLevels,
+    /// Lines to log once at start: flags that were accepted without having an effect here.
+    pub notes: Vec<String>,
+}
+
+impl TryFrom<CommonFlags> for Logging {
+    type Error = UsageError;
+
+    fn try_from(flags: CommonFlags) -> Result<Self, UsageError> {
+        // `--version` is answered by the dispatcher.
+        let CommonFlags { v, logging_format, version: _ } = flags;
+        let level = i32::try_from(v)
+            .map_err(|_| UsageError::bad_value("-v", v, "the level is too large"))?;
+        // Nothing logs above the largest level or below zero, so the ends stand for what is beyond.
+        let verbosity = u8::try_from(level.clamp(0, 255)).unwrap_or(u8::MAX);
+        Ok(Self { verbosity, format: logging_format, ..Self::default() })
+    }
+}
+
+impl Logging {
+    /// The same with klog's flags taken into account.
+    ///
+    /// # Errors
+    /// On flags that would have to change what is logged and cannot.
+    pub(crate) fn with(self, klog: KlogFlags) -> Result<Self, UsageError> {
+        let (modules, notes) = klog.check()?;
+        Ok(Self { modules, notes, ..self })
+    }
+}
+
+/// Flags of the Go runtime and of klog that the official sidecars have.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Logging and runtime flags of the Go programs")]
+pub(crate) struct KlogFlags {
+    /// Log levels of source files: pattern=N,pattern=N.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "LEVELS")]
+    pub vmodule: String,
+    /// Accepted: log lines are never held back here.
+    #[arg(long, default_value = "5s", value_parser = values::duration)]
+    pub log_flush_frequency: Duration,
+    /// Split text logs between stdout and stderr (not part of this version).
+    #[arg(long)]
+    pub log_text_split_stream: bool,
+    /// Accepted: log lines are never held back here.
+    #[arg(long, default_value = "0", value_name = "SIZE")]
+    pub log_text_info_buffer_size: String,
+    /// Split JSON logs between stdout and stderr (not part of this version).
+    #[arg(long)]
+    pub log_json_split_stream: bool,
+    /// Accepted: log lines are never held back here.
+    #[arg(long, default_value = "0", value_name = "SIZE")]
+    pub log_json_info_buffer_size: String,
+    /// Accepted: tuning of the Go runtime has no meaning here.
+    #[arg(long)]
+    pub automaxprocs: bool,
+}
+
+impl KlogFlags {
+    /// Levels of source files, and notes for flags that are accepted without an effect.
+    fn check(self) -> Result<(ModuleLevels, Vec<String>), UsageError> {
+        let Self {
+            vmodule,
+            log_flush_frequency,
+            log_text_split_stream,
+            log_text_info_buffer_size,
+            log_json_split_stream,
+            log_json_info_buffer_size,
+            automaxprocs,
+        } = self;
+        let not_yet = |flag: &str, what| Err(UsageError::FlagNotYet { flag: flag.into(), what });
+        let modules = LogOptions::parse_modules(&vmodule)
+            .map_err(|why| UsageError::bad_value("--vmodule", &vmodule, why))?;
+        let one_stream = "all log lines go to stderr";
+        if log_text_split_stream {
+            return not_yet("--log-text-split-stream", one_stream);
+        }
+        if log_json_split_stream {
+            return not_yet("--log-json-split-stream", one_stream);
+        }
+        let mut notes = Vec::new();
+        let mut note = |changed: bool, flag: &str, why: &str| {
+            if changed {
+                notes.push(format!("{flag} has no effect: {why}"));
+            }
+        };
+        let unbuffered = "every log line is written at once";
+        note(log_flush_frequency != Duration::from_secs(5), "--log-flush-frequency", unbuffered);
+        note(log_text_info_buffer_size != "0", "--log-text-info-buffer-size", unbuffered);
+        note(log_json_info_buffer_size != "0", "--log-json-info-buffer-size", unbuffered);
+        note(automaxprocs, "--automaxprocs", "it tunes the Go runtime");
+        Ok((modules, notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn klog_flags_are_noted_or_refused() {
+        let plain = KlogFlags {
+            vmodule: String::new(),
+            log_flush_frequency: Duration::from_secs(5),
+            log_text_split_stream: false,
+            log_text_info_buffer_size: "0".into(),
+            log_json_split_stream: false,
+            log_json_info_buffer_size: "0".into(),
+            automaxprocs: false,
+        };
+        assert_eq!(plain.clone().check(), Ok((vec![], vec![])));
+        let (_, notes) = KlogFlags { automaxprocs: true, ..plain.clone() }.check().unwrap();
+        assert_eq!(notes, ["--automaxprocs has no effect: it tunes the Go runtime"]);
+        let (modules, _) = KlogFlags { vmodule: "que*=5".into(), ..plain.clone() }.check().unwrap();
+        assert_eq!(modules, [("que*".to_owned(), 5)]);
+        assert!(KlogFlags { vmodule: "queue".into(), ..plain.clone() }.check().is_err());
+        assert!(KlogFlags { log_json_split_stream: true, ..plain }.check().is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! `longshore apiserver`, and the flags of the embedded API server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use longshore_apiserver::Limits;
+use longshore_cluster::shutdown;
+
+use super::up::{self, absolute};
+use crate::cli::{Program, Syntax, Threads};
+use crate::flags::{CommonFlags, Logging, UsageError, values};
+
+/// Where everything is kept unless `--data-dir` says otherwise.
+pub(super) const DEFAULT_DATA_DIR: &str = "/var/lib/longshore";
+
+/// Flags of the embedded API server.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ServerFlags {
+    /// Where all state is kept.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DATA_DIR)]
+    data_dir: PathBuf,
+    /// Address of the API; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = socket_address)]
+    listen: SocketAddr,
+    /// Requests that only read, answered at the same time, watches apart; further ones get 429.
+    /// Zero means no bound. Administrators have as many places again for themselves.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().reads)]
+    max_requests_inflight: usize,
+    /// The same for requests that may change something.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().writes)]
+    max_mutating_requests_inflight: usize,
+    /// Longest time of a request, watches and followed logs apart; a client may ask for less.
+    #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
+    request_timeout: Duration,
+    /// How long events are kept after they were last written.
+    #[arg(long, default_value = "1h", value_parser = values::positive_duration)]
+    event_ttl: Duration,
+    /// What all stored objects may take together. When it is reached, creates and growing updates are
+    /// refused with 507 StoreFull; deletes pass, and leases, status and the loops of this process have a
+    /// tenth more. Events are refused a twentieth earlier. Zero means no limit.
+    #[arg(long, value_name = "BYTES", default_value = "128Mi", value_parser = values::bytes)]
+    store_limit: u64,
+}
+
+/// The embedded API server's place on disk and on the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    /// Absolute.
+    pub data_dir: PathBuf,
+    /// Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Bounds on what clients can use up.
+    pub limits: Limits,
+}
+
+impl TryFrom<ServerFlags> for Server {
+    type Error = UsageError;
+
+    fn try_from(flags: ServerFlags) -> Result<Self, UsageError> {
+        let ServerFlags {
+            data_dir,
+            listen,
+            max_requests_inflight,
+            max_mutating_requests_inflight,
+            request_timeout,
+            event_ttl,
+            store_limit,
+        } = flags;
+        let limits = Limits {
+            reads: max_requests_inflight,
+            writes: max_mutating_requests_inflight,
+            request_timeout,
+            event_ttl,
+            store_bytes: usize::try_from(store_limit).unwrap_or(usize::MAX),
+            ..Limits::default()
+        };
+        Ok(Self { data_dir: absolute("--data-dir", data_dir)?, listen, limits })
+    }
+}
+
+/// Flags of `longshore apiserver`.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+/// What `longshore apiserver` runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    /// How to log.
+    pub logging: Logging,
+    /// Where it keeps its data and listens.
+    pub server: Server,
+}
+
+impl Program for Config {
+    const NAME: &'static str = "apiserver";
+    const OFFICIAL: &'static [&'static str] = &[];
+    const SUMMARY: &'static str = "Serve the Kubernetes API alone";
+    const EXAMPLES: &'static str = "longshore apiserver --data-dir ./data --listen 127.0.0.1:0";
+    const SYNTAX: Syntax = Syntax::GO;
+    const THREADS: Threads = Threads::Many;
+    const RBAC: &'static [&'static str] = &[];
+
+    type Flags = Flags;
+
+    fn from_flags(flags: Flags) -> Result<Self, UsageError> {
+        let Flags { common, server } = flags;
+        Ok(Self { logging: Logging::try_from(common)?, server: Server::try_from(server)? })
+    }
+
+    fn logging(&self) -> Option<&Logging> {
+        Some(&self.logging)
+    }
+
+    async fn run(self) -> anyhow::Result<()> {
+        run(self).await
+    }
+}
+
+/// `longshore apiserver`: the API alone, with its own housekeeping and nothing else.
+async fn run(config: Config) -> anyhow::Result<()> {
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    let mut served = up::RunningApi::start(&config.server, false).await?;
+    up::announce(&served.data.kubeconfig())?;
+    tokio::select! {
+        () = signal.cancelled() => served.stop().await,
+        error = served.failed() => Err(error),
+    }
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "it is IP:PORT, for example 127.0.0.1:6443".into())
+}

@@ -1,0 +1,147 @@
+//! `longshore attacher`, also as `csi-attacher`.
+
+use anyhow::Result;
+use longshore_cluster::Context;
+use longshore_controllers::attacher;
+use tokio_util::sync::CancellationToken;
+
+use super::sidecar::{self, SidecarFlags, read_gates};
+use crate::cli::{Program, Syntax, Threads};
+use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, values};
+
+/// Flags that csi-attacher once had, and what replaced them.
+const REMOVED: &[(&str, &str)] = &[
+    (
+        "connection-timeout",
+        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
+    ),
+    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+    ("leader-election-identity", "the identity is the host name, so leave the flag out"),
+];
+
+/// Flags of `longshore attacher`, named as csi-attacher names them.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    #[command(flatten)]
+    csi: CsiFlags,
+    #[command(flatten)]
+    attacher: attacher::Config,
+    /// Longest logged CSI response; -1 is no limit.
+    #[arg(long, default_value = "-1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
+    max_grpc_log_length: i64,
+    /// Feature gates: Name=true,Name=false.
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Vec<String>,
+    #[command(flatten)]
+    sidecar: SidecarFlags,
+}
+
+/// What the attacher runs on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Config {
+    sidecar: sidecar::Config,
+    attacher: attacher::Config,
+}
+
+impl Program for Config {
+    const NAME: &'static str = "attacher";
+    const OFFICIAL: &'static [&'static str] = &["csi-attacher"];
+    const SUMMARY: &'static str =
+        "Attach and detach volumes through a CSI driver (as csi-attacher)";
+    const EXAMPLES: &'static str =
+        "longshore attacher --csi-address=/run/csi/socket --leader-election -v=2";
+    const SYNTAX: Syntax = Syntax::Go { removed: REMOVED };
+    const CHECKS_BEFORE_VERSION: bool = true;
+    const THREADS: Threads = Threads::One;
+    const RBAC: &'static [&'static str] = &["rbac/attacher.yaml", "rbac/leader-election.yaml"];
+
+    type Flags = Flags;
+
+    fn from_flags(flags: Flags) -> Result<Self, UsageError> {
+        let Flags { common, csi, attacher, max_grpc_log_length, feature_gates, sidecar } = flags;
+        let gates = read_gates(attacher::GATES, &feature_gates)?;
+        let mut sidecar = sidecar.config(common, csi, &gates)?;
+        // Zero and less mean no limit.
+        sidecar.log_limit = usize::try_from(max_grpc_log_length).ok().filter(|limit| *limit > 0);
+        Ok(Self { sidecar, attacher: attacher.with(&gates)? })
+    }
+
+    fn logging(&self) -> Option<&Logging> {
+        Some(&self.sidecar.logging)
+    }
+
+    async fn run(self) -> Result<()> {
+        let Self { sidecar, attacher: config } = self;
+        let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
+        let lock = format!("external-attacher-leader-{}", sidecar.driver);
+        let work = |stop: CancellationToken| {
+            let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
+            let attacher = attacher::Attacher::new(&context, sidecar.csi.clone(), config.clone());
+            async move {
+                if let Err(error) = attacher.run(stop).await {
+                    tracing::error!(%error, "the attacher did not start");
+                }
+            }
+        };
+        sidecar.lead(&lock, work).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cli::testing::flags;
+    use crate::flags::Environment;
+
+    fn config(line: &str) -> Result<Config, String> {
+        let mut flags: Flags = flags(line, REMOVED)?;
+        flags.sidecar.environment = Environment::default();
+        Config::from_flags(flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_loop() {
+        let config = config("").unwrap();
+        assert_eq!(config.attacher, attacher::Config::default());
+        assert_eq!((config.sidecar.log_limit, config.sidecar.release_lease_on_exit), (None, false));
+        assert_eq!(config.sidecar.kube.kubeconfig, None);
+    }
+
+    #[test]
+    fn values_arrive() {
+        let Config { sidecar, attacher } = config(
+            "-timeout 30s -worker-threads=4 --max-entries=50 --max-grpc-log-length=1000 --reconcile-sync=2m --resync=1m \
+             --feature-gates=MutableCSINodeAllocatableCount=false,ReleaseLeaderElectionOnExit=true \
+             --kubeconfig=/k --default-fstype=xfs --leader-election-labels=a:b --leader-election",
+        )
+        .unwrap();
+        assert_eq!(attacher.timeout, Duration::from_secs(30));
+        assert_eq!(attacher.resync, Duration::from_secs(60));
+        assert_eq!((attacher.max_entries, sidecar.log_limit), (50, Some(1000)));
+        assert_eq!((attacher.worker_threads.get(), attacher.default_fstype.as_str()), (4, "xfs"));
+        assert!(!attacher.error_codes && sidecar.release_lease_on_exit);
+        assert_eq!(sidecar.kube.kubeconfig, Some(PathBuf::from("/k")));
+        assert_eq!(sidecar.election.unwrap().labels["a"], "b");
+    }
+
+    #[test]
+    fn refusals() {
+        for (line, part) in [
+            ("-connection-timeout 1s", "use --timeout"),
+            ("--worker-threads=0", "--worker-threads must be greater than zero"),
+            ("--resync=1", "a duration is written as in Go"),
+            ("--master=x", "unknown flag --master"),
+            ("--feature-gates=Topology=true", "there is no feature gate `Topology`"),
+            ("--max-entries=3000000000", "at most 2147483647"),
+            ("--reconcile-sync=1", "a duration is written as in Go"),
+        ] {
+            let sentence = config(line).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
+    }
+}

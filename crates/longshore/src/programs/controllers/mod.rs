@@ -1,0 +1,350 @@
+//! `longshore controllers`: the volume controllers and the scheduler.
+
+mod plugins;
+mod run;
+mod select;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use longshore_core::bind::HostPathPlugin;
+use plugins::PluginFlags;
+
+use crate::cli::{Program, Syntax, Threads};
+use crate::flags::{
+    CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gate, Gates, KubeAccess,
+    KubeFlags, Logging, Stage, UsageError, values,
+};
+
+pub(crate) use run::Shared;
+pub(crate) use select::Controller;
+
+const GATES: &[Gate] =
+    &[Gate { name: "PersistentVolumeClaimUnusedSinceTime", default: true, stage: Stage::Stable }];
+
+/// Flags of `longshore controllers`, named as kube-controller-manager names them.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Flags {
+    #[command(flatten)]
+    common: CommonFlags,
+    /// Controllers to run: names as in kube-controller-manager, `*` for all but the scheduler, `-name` to leave one out.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
+    controllers: Vec<String>,
+    /// Address of the API server, over the one in the kubeconfig.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
+    master: String,
+    /// Feature gates: Name=true,Name=false.
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Vec<String>,
+    #[command(flatten)]
+    kube: KubeFlags,
+    #[command(flatten)]
+    volumes: VolumeFlags,
+    #[command(flatten)]
+    plugins: PluginFlags,
+    #[command(flatten)]
+    election: LeaderElectFlags,
+    #[command(flatten)]
+    diagnostics: DiagnosticsFlags,
+}
+
+/// What the controllers for volumes do.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Volumes")]
+struct VolumeFlags {
+    /// Have volumes made for claims that no existing one fits.
+    #[arg(long, default_value_t = true)]
+    enable_dynamic_provisioning: bool,
+    /// Make and delete directories below /tmp on this machine as volumes, for class provisioner
+    /// kubernetes.io/host-path. For tests on one machine only.
+    #[arg(long)]
+    enable_hostpath_provisioner: bool,
+    /// Pause between looks at claims and volumes that did not change.
+    #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
+    pvclaimbinder_sync_period: Duration,
+    /// Pods whose ephemeral volumes are looked after at once.
+    #[arg(long, default_value = "5", value_parser = values::at_least_one, value_name = "N")]
+    concurrent_ephemeralvolume_syncs: NonZeroU32,
+    /// Pause between comparisons of attachments with their objects; more than a second.
+    #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
+    attach_detach_reconcile_sync_period: Duration,
+    /// Never compare attachments with their objects.
+    #[arg(long)]
+    disable_attach_detach_reconcile_sync: bool,
+    /// Never take a volume from an unhealthy node only because it took too long to let go.
+    #[arg(long)]
+    disable_force_detach_on_timeout: bool,
+    /// How long a pod waits for a volume that another node holds before an event tells it which pod on
+    /// which node that is; 0 is never. Not a flag of kube-controller-manager.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
+    attach_holder_notice: Duration,
+    /// Attaches, and as many detaches, that send their requests at once; waiting for a driver does not
+    /// count. Not a flag of kube-controller-manager.
+    #[arg(long, default_value = "16", value_parser = values::at_least_one, value_name = "N")]
+    concurrent_attach_detach_requests: NonZeroU32,
+}
+
+/// Leader election as kube-controller-manager spells it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+struct LeaderElectFlags {
+    /// Work only while holding the lease.
+    #[arg(long, default_value_t = true)]
+    leader_elect: bool,
+    /// How long others wait after the last renewal before they take over.
+    #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
+    leader_elect_lease_duration: Duration,
+    /// How long the leader tries to renew before it gives up.
+    #[arg(long, default_value = "10s", value_parser = values::positive_duration)]
+    leader_elect_renew_deadline: Duration,
+    /// Pause between attempts.
+    #[arg(long, default_value = "2s", value_parser = values::positive_duration)]
+    leader_elect_retry_period: Duration,
+    /// Name of the lease. Not kube-controller-manager's, which goes on running the controllers that are not ours.
+    #[arg(long, default_value = "longshore-controllers", value_name = "NAME")]
+    leader_elect_resource_name: String,
+    /// Namespace of the lease.
+    #[arg(long, default_value = "kube-system", value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: String,
+}
+
+/// What the controllers run on.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Config {
+    /// How to log.
+    pub logging: Logging,
+    /// The cluster.
+    pub kube: KubeAccess,
+    /// Which controllers; at least one.
+    pub controllers: BTreeSet<Controller>,
+    /// How they behave.
+    pub settings: Settings,
+    /// The lease and its election; none to work at once.
+    pub election: Option<(String, Election)>,
+    /// Metrics and health, if served.
+    pub diagnostics: Option<Diagnostics>,
+}
+
+/// How the controllers behave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// Have volumes made for claims that no existing one fits.
+    pub dynamic_provisioning: bool,
+    /// Directories of this machine as volumes.
+    pub host_path: HostPathPlugin,
+    /// Pause between looks at claims and volumes that did not change.
+    pub binder_resync: Duration,
+    /// Pods whose ephemeral volumes are looked after at once.
+    pub ephemeral_workers: usize,
+    /// Gate `PersistentVolumeClaimUnusedSinceTime`.
+    pub unused_condition: bool,
+    /// Pause between comparisons of attachments with their objects; none for never.
+    pub attach_verify: Option<Duration>,
+    /// Never take a volume from an unhealthy node because of time.
+    pub no_force_detach: bool,
+    /// How long a pod waits for a volume before it is told who holds it; none for never.
+    pub holder_notice: Option<Duration>,
+    /// Attaches, and as many detaches, that send their requests at once.
+    pub attach_requests: usize,
+}
+
+impl Default for Settings {
+    /// The embedded mode's: every change wakes a loop there, so a rare look is enough.
+    fn default() -> Self {
+        Self {
+            dynamic_provisioning: true,
+            // Static volumes are the user's own directories here.
+            host_path: HostPathPlugin::Off,
+            binder_resync: Duration::from_secs(15 * 60),
+            ephemeral_workers: 5,
+            unused_condition: true,
+            attach_verify: Some(Duration::from_secs(60)),
+            // A volume never leaves a silent node by time alone: an operator says that the node is out
+            // of service, and then its pods are ended for certain.
+            no_force_detach: true,
+            holder_notice: Some(Duration::from_secs(3)),
+            attach_requests: 16,
+        }
+    }
+}
+
+impl Program for Config {
+    const NAME: &'static str = "controllers";
+    const OFFICIAL: &'static [&'static str] = &[];
+    const SUMMARY: &'static str = "Bind, protect and attach volumes, and place pods";
+    const EXAMPLES: &'static str =
+        "longshore controllers --kubeconfig admin.kubeconfig '--controllers=*,scheduler'";
+    const SYNTAX: Syntax = Syntax::GO;
+    const THREADS: Threads = Threads::One;
+    const RBAC: &'static [&'static str] = &["rbac/controllers.yaml"];
+
+    type Flags = Flags;
+
+    fn from_flags(flags: Flags) -> Result<Self, UsageError> {
+        let Flags {
+            common,
+            controllers,
+            master,
+            feature_gates,
+            kube,
+            volumes,
+            plugins,
+            election,
+            diagnostics,
+        } = flags;
+        let gates = Gates::read(GATES, &feature_gates)?;
+        let mut logging = Logging::try_from(common)?;
+        logging.notes.extend(plugins.notes());
+        Ok(Self {
+            logging,
+            kube: kube.access(master, None),
+            controllers: select::select(&controllers.join(","))?,
+            settings: volumes.settings(&gates)?,
+            election: election.election()?,
+            diagnostics: diagnostics.endpoint()?,
+        })
+    }
+
+    fn logging(&self) -> Option<&Logging> {
+        Some(&self.logging)
+    }
+
+    async fn run(self) -> anyhow::Result<()> {
+        run::run(self).await
+    }
+}
+
+impl VolumeFlags {
+    fn settings(self, gates: &Gates) -> Result<Settings, UsageError> {
+        let Self {
+            enable_dynamic_provisioning,
+            enable_hostpath_provisioner,
+            pvclaimbinder_sync_period,
+            concurrent_ephemeralvolume_syncs,
+            attach_detach_reconcile_sync_period: period,
+            disable_attach_detach_reconcile_sync,
+            disable_force_detach_on_timeout,
+            attach_holder_notice,
+            concurrent_attach_detach_requests,
+        } = self;
+        if period <= Duration::from_secs(1) {
+            return Err(UsageError::bad_value(
+                "--attach-detach-reconcile-sync-period",
+                format!("{period:?}"),
+                "it must be more than a second",
+            ));
+        }
+        Ok(Settings {
+            dynamic_provisioning: enable_dynamic_provisioning,
+            host_path: match enable_hostpath_provisioner {
+                true => HostPathPlugin::Makes,
+                false => HostPathPlugin::Deletes,
+            },
+            binder_resync: pvclaimbinder_sync_period,
+            ephemeral_workers: concurrent_ephemeralvolume_syncs.get() as usize,
+            unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
+            attach_verify: (!disable_attach_detach_reconcile_sync).then_some(period),
+            no_force_detach: disable_force_detach_on_timeout,
+            holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
+            attach_requests: concurrent_attach_detach_requests.get() as usize,
+        })
+    }
+}
+
+impl LeaderElectFlags {
+    fn election(self) -> Result<Option<(String, Election)>, UsageError> {
+        let Self {
+            leader_elect,
+            leader_elect_lease_duration: lease_duration,
+            leader_elect_renew_deadline: renew_deadline,
+            leader_elect_retry_period: retry_period,
+            leader_elect_resource_name,
+            leader_elect_resource_namespace,
+        } = self;
+        if !leader_elect {
+            return Ok(None);
+        }
+        let times = ElectionTimes { lease_duration, renew_deadline, retry_period };
+        let namespace = Some(leader_elect_resource_namespace);
+        let times = times.checked("--leader-elect")?;
+        let election = Election { namespace, times, labels: BTreeMap::new() };
+        Ok(Some((leader_elect_resource_name, election)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::testing::flags;
+
+    fn read(line: &str) -> Result<Config, String> {
+        flags::<Flags>(line, &[])
+            .and_then(|flags| Config::from_flags(flags).map_err(|error| error.to_string()))
+    }
+
+    #[test]
+    fn flags_become_a_config() {
+        let config =
+            read("--kubeconfig /k --controllers=*,-attachdetach --leader-elect=false").unwrap();
+        assert_eq!(config.election, None);
+        assert_eq!(config.controllers.len(), 6);
+        assert_eq!(config.kube.kubeconfig.as_deref(), Some(std::path::Path::new("/k")));
+        let config = read("").unwrap();
+        assert_eq!(config.kube.kubeconfig, None, "the service account of the pod");
+        let (name, election) = config.election.unwrap();
+        assert_eq!(
+            (name.as_str(), election.namespace.as_deref()),
+            ("longshore-controllers", Some("kube-system"))
+        );
+        assert_eq!(config.settings.binder_resync, Duration::from_secs(15));
+        assert!(config.settings.dynamic_provisioning && config.settings.unused_condition);
+        // The timer is on as in kube-controller-manager, and off where everything is embedded.
+        assert!(!config.settings.no_force_detach && Settings::default().no_force_detach);
+    }
+
+    #[test]
+    fn the_flags_of_kube_controller_manager_are_honoured() {
+        let line = "--enable-dynamic-provisioning=false --enable-hostpath-provisioner --pvclaimbinder-sync-period=1m \
+            --concurrent-ephemeralvolume-syncs 2 --disable-attach-detach-reconcile-sync \
+            --disable-force-detach-on-timeout --attach-holder-notice=0s --concurrent-attach-detach-requests=4 --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
+            --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
+        let config = read(line).unwrap();
+        let want = Settings {
+            dynamic_provisioning: false,
+            host_path: HostPathPlugin::Makes,
+            binder_resync: Duration::from_secs(60),
+            ephemeral_workers: 2,
+            unused_condition: false,
+            attach_verify: None,
+            no_force_detach: true,
+            holder_notice: None,
+            attach_requests: 4,
+        };
+        assert_eq!(config.settings, want);
+        assert_eq!(config.election.unwrap().0, "mine");
+        let period = read("--attach-detach-reconcile-sync-period=90s").unwrap();
+        assert_eq!(period.settings.attach_verify, Some(Duration::from_secs(90)));
+        assert_eq!(period.settings.holder_notice, Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (line, part) in [
+            ("--attach-detach-reconcile-sync-period=1s", "more than a second"),
+            ("--pvclaimbinder-sync-period=0s", "--pvclaimbinder-sync-period"),
+            (
+                "--leader-elect-lease-duration=5s",
+                "must be longer than --leader-elect-renew-deadline",
+            ),
+            ("--leader-elect-retry-period=9s", "1.2 times"),
+            ("--concurrent-ephemeralvolume-syncs=0", "--concurrent-ephemeralvolume-syncs"),
+            ("--concurrent-attach-detach-requests=0", "--concurrent-attach-detach-requests"),
+            ("--pv-recycler-minimum-timeout-nfs=5m", "--pv-recycler-minimum-timeout-nfs"),
+            ("--feature-gates=NoSuchGate=true", "there is no feature gate"),
+        ] {
+            let sentence = read(line).expect_err(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+        }
+    }
+}

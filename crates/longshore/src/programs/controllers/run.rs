@@ -1,0 +1,133 @@
+//! The cluster's loops, each built from the process's one client and one set of caches.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use longshore_cluster::{
+    Api, Context, Metrics,
+    election::{self, ElectionConfig, OnLoss},
+    shutdown,
+};
+use longshore_controllers::{attach, bind, expand, protect, schedule};
+use longshore_core::bind::{HostPathPlugin, Options};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, Controller, Settings};
+use crate::programs::sidecar::{client_config, serve};
+
+/// What all loops of a process share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    /// What each loop works with.
+    pub context: Context,
+    /// How the controllers behave.
+    settings: Settings,
+}
+
+impl Shared {
+    /// For the embedded mode.
+    pub(crate) fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
+        Self::with(api, metrics, Settings::default(), shutdown)
+    }
+
+    fn with(api: Api, metrics: Metrics, settings: Settings, shutdown: &CancellationToken) -> Self {
+        Self { context: Context::new(api, metrics, shutdown), settings }
+    }
+
+    /// Runs one controller until `stop`.
+    pub(crate) async fn run(&self, controller: Controller, stop: CancellationToken) {
+        let (context, settings) = (&self.context, &self.settings);
+        match controller {
+            Controller::Binder => self.binder().run(stop).await,
+            Controller::AttachDetach => self.attach_detach().run(stop).await,
+            Controller::Ephemeral => {
+                protect::EphemeralClaims::new(context, settings.ephemeral_workers).run(stop).await;
+            }
+            Controller::ClaimProtection => {
+                protect::ClaimProtection::new(context, settings.unused_condition).run(stop).await;
+            }
+            Controller::VolumeProtection => protect::VolumeProtection::new(context).run(stop).await,
+            Controller::ClassProtection => protect::ClassProtection::new(context).run(stop).await,
+            Controller::Expander => expand::Expander::new(context).run(stop).await,
+            Controller::Scheduler => {
+                let config = schedule::Config::default();
+                schedule::Scheduler::new(context, config).run(stop).await;
+            }
+        }
+    }
+
+    fn binder(&self) -> bind::Binder {
+        let config = bind::Config {
+            options: Options {
+                dynamic_provisioning: self.settings.dynamic_provisioning,
+                host_path: self.settings.host_path,
+                ..Options::default()
+            },
+            resync: self.settings.binder_resync,
+            ..bind::Config::default()
+        };
+        let plugin = (self.settings.host_path != HostPathPlugin::Off)
+            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>);
+        bind::Binder::new(&self.context, config, plugin)
+    }
+
+    fn attach_detach(&self) -> attach::AttachDetach {
+        let config = attach::Config {
+            verify_period: self.settings.attach_verify,
+            disable_force_detach_on_timeout: self.settings.no_force_detach,
+            holder_notice: self.settings.holder_notice,
+            lane_places: self.settings.attach_requests,
+            ..attach::Config::default()
+        };
+        attach::AttachDetach::new(&self.context, config)
+    }
+}
+
+/// `longshore controllers`.
+pub(super) async fn run(config: Config) -> Result<()> {
+    let Config { logging: _, kube, controllers, settings, election, diagnostics } = config;
+    let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
+    let metrics = Metrics::new();
+    let client = client_config(kube, "longshore-controllers", &metrics);
+    let api = Api::new(client.client().await?);
+    let shared = Shared::with(api, metrics, settings, &shutdown);
+    let status = election::Status::default();
+    if let Some(diagnostics) = &diagnostics {
+        serve(diagnostics, &shared.context.metrics, &status, &shutdown).await?;
+    }
+    let chosen: Vec<Controller> = controllers.into_iter().collect();
+    let Some((name, asked)) = election else {
+        run_all(&shared, &chosen, shutdown).await;
+        return Ok(());
+    };
+    let namespace = asked.namespace.unwrap_or_else(election::default_namespace);
+    let lease = ElectionConfig {
+        lease_duration: asked.times.lease_duration,
+        renew_deadline: asked.times.renew_deadline,
+        retry_period: asked.times.retry_period,
+        on_loss: OnLoss::Exit,
+        metrics: Some(shared.context.metrics.clone()),
+        status,
+        ..ElectionConfig::new(Api::new(client.lease_client().await?), namespace, name)
+    };
+    election::run(lease, &shutdown, |stop| {
+        let (shared, chosen) = (shared.clone(), chosen.clone());
+        async move { run_all(&shared, &chosen, stop).await }
+    })
+    .await
+    .map_err(Into::into)
+}
+
+async fn run_all(shared: &Shared, chosen: &[Controller], stop: CancellationToken) {
+    let mut tasks = JoinSet::new();
+    for controller in chosen.iter().copied() {
+        let (shared, stop) = (shared.clone(), stop.clone());
+        tasks.spawn(async move { shared.run(controller, stop).await });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a controller ended abnormally; the others go on");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The walk: claim, pod writes, another pod reads, everything goes.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Scope};
+use longshore_core::model::{
+    ObjectKey,
+    kinds::{Claim, Node, Pod, Volume},
+};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{display::Display, instance::Instance};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Writes, syncs, and leaves the checksum where the next pod finds it.
+const WRITER: &str =
+    "head -c 1048576 /dev/urandom > /data/blob && sha256sum /data/blob > /data/sum && sync";
+/// Compares the data with the checksum that the first pod left.
+const READER: &str = "sha256sum --check --status /data/sum";
+
+/// Walks both embedded drivers: one with attach, one without.
+pub(super) async fn walk(instance: &Instance, display: &mut Display) -> Result<()> {
+    let api = &instance.api;
+    display.step("node", node_ready(api)).await?;
+    one_life(api, display, "longshore-local").await?;
+    one_life(api, display, "longshore-shared").await
+}
+
+async fn one_life(api: &Api, display: &mut Display, class: &str) -> Result<()> {
+    println!("\n  class {class}");
+    let claim = ObjectKey::new("default", format!("{class}-data"));
+    display.step("claim", make_claim(api, &claim, class)).await?;
+    let writer = ObjectKey::new("default", format!("{class}-writer"));
+    display
+        .step("write", run_pod(api, &writer, &claim, WRITER, "wrote 1 MiB and its checksum"))
+        .await?;
+    let volume = display.step("volume", bound_volume(api, &claim)).await?;
+    let gone = delete_and_wait::<Pod>(api, &writer, "the first pod is gone, the data stays");
+    display.step("unmount", gone).await?;
+    let reader = ObjectKey::new("default", format!("{class}-reader"));
+    display
+        .step("read", run_pod(api, &reader, &claim, READER, "another pod: the checksum matches"))
+        .await?;
+    display.step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone")).await?;
+    display.step("delete", delete_claim(api, &claim, &volume)).await
+}
+
+async fn node_ready(api: &Api) -> Result<((), String)> {
+    let nodes = api.list::<Node>(None, &Default::default()).await?;
+    let name = nodes.first().context("there is no node")?.metadata.key();
+    wait_for::<Node>(api, &name, |node| node.is_some_and(Node::ready), "is ready").await?;
+    Ok(((), format!("node {name} is Ready")))
+}
+
+async fn make_claim(api: &Api, key: &ObjectKey, class: &str) -> Result<((), String)> {
+    let object = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": {"requests": {"storage": "16Mi"}},
+        },
+    });
+    api.create::<Claim>(&object).await?;
+    Ok(((), format!("claim {key} asks for 16Mi; it waits for its first pod")))
+}
+
+fn pod(key: &ObjectKey, claim: &ObjectKey, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{
+                "name": "main", "image": "host", "command": ["/bin/sh", "-c", script],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim.name}}],
+        },
+    })
+}
+
+async fn run_pod(
+    api: &Api,
+    key: &ObjectKey,
+    claim: &ObjectKey,
+    script: &str,
+    done: &str,
+) -> Result<((), String)> {
+    api.create::<Pod>(&pod(key, claim, script)).await?;
+    let ended =
+        wait_for::<Pod>(api, key, |pod| pod.is_some_and(Pod::finished), "has ended").await?;
+    match ended.as_ref().map(|pod| pod.status.phase.as_str()) {
+        Some("Succeeded") => Ok(((), done.to_owned())),
+        other => bail!("pod {key} ended as {}", other.unwrap_or("nothing")),
+    }
+}
+
+async fn bound_volume(api: &Api, key: &ObjectKey) -> Result<(ObjectKey, String)> {
+    let claim = api.get::<Claim>(key).await?.with_context(|| format!("claim {key} is gone"))?;
+    let name = ObjectKey::cluster(claim.spec.volume_name.clone());
+    let volume =
+        api.get::<Volume>(&name).await?.with_context(|| format!("volume {name} is gone"))?;
+    let source = volume.spec.csi.as_ref().context("the volume has no CSI source")?;
+    let text = format!("{name}: {} {} on {}", volume.capacity(), source.fs_type, source.driver);
+    Ok((name, text))
+}
+
+async fn delete_and_wait<T>(api: &Api, key: &ObjectKey, done: &str) -> Result<((), String)>
+where
+    T: Cacheable + Clone,
+{
+    api.delete::<T>(key, &DeleteParams::default()).await?;
+    wait_for::<T>(api, key, |object| object.is_none(), "is gone").await?;
+    Ok(((), done.to_owned()))
+}
+
+async fn delete_claim(api: &Api, claim: &ObjectKey, volume: &ObjectKey) -> Result<((), String)> {
+    api.delete::<Claim>(claim, &DeleteParams::default()).await?;
+    wait_for::<Claim>(api, claim, |object| object.is_none(), "is gone").await?;
+    wait_for::<Volume>(api, volume, |object| object.is_none(), "is gone").await?;
+    Ok(((), "claim, volume and image file are gone".to_owned()))
+}
+
+/// Watches one object until `done` says yes.
+async fn wait_for<T>(
+    api: &Api,
+    key: &ObjectKey,
+    done: impl Fn(Option<&T>) -> bool,
+    what: &str,
+) -> Result<Option<T>>
+where
+    T: Cacheable + Clone,
+{
+    let stop = CancellationToken::new();
+    let _guard = stop.clone().drop_guard();
+    let scope = Scope {
+        namespace: T::NAMESPACED.then(|| key.namespace.clone()),
+        field_selector: Some(format!("metadata.name={}", key.name)),
+        ..Scope::default()
+    };
+    let (cache, _task) = Cache::<T>::start(api, scope, &stop);
+    let changed = std::sync::Arc::new(tokio::sync::Notify::new());
+    let wake = changed.clone();
+    let _notified = cache.subscribe(move |_| wake.notify_one());
+    let wait = async {
+        cache.synced().await;
+        loop {
+            let object = cache.get(key);
+            if done(object.as_deref()) {
+                return object.map(|object| T::clone(&object));
+            }
+            changed.notified().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .with_context(|| format!("waited {PATIENCE:?} in vain until {} {key} {what}", T::KIND))
+}

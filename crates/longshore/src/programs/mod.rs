@@ -1,0 +1,59 @@
+//! The programs of the binary, one module each: flags, configuration, and what is run.
+//!
+//! [`PROGRAMS`] is the only list of them. Dispatch, help, completions, official names and the tests over all programs
+//! go through it.
+
+mod apiserver;
+mod attacher;
+mod client;
+mod completions;
+mod controllers;
+mod demo;
+mod directory_provisioners;
+mod driver;
+mod internal;
+mod liveness_probe;
+mod node;
+mod node_registrar;
+mod pod_limits;
+mod pool;
+mod provisioner;
+mod sidecar;
+#[cfg(test)]
+mod tests;
+mod up;
+
+use crate::cli::Row;
+
+/// All programs, in the order of the help.
+pub(crate) const PROGRAMS: &[Row] = &[
+    Row::of::<demo::Config>(),
+    Row::of::<up::Config>(),
+    Row::of::<client::Client<client::ApplyFlags>>(),
+    Row::of::<client::Client<client::GetFlags>>(),
+    Row::of::<client::Client<client::DescribeFlags>>(),
+    Row::of::<client::Client<client::DeleteFlags>>(),
+    Row::of::<client::Client<client::LogsFlags>>(),
+    Row::of::<provisioner::Config>(),
+    Row::of::<attacher::Config>(),
+    Row::of::<controllers::Config>(),
+    Row::of::<node::Config>(),
+    Row::of::<node_registrar::Config>(),
+    Row::of::<liveness_probe::Config>(),
+    Row::of::<driver::Config>(),
+    Row::of::<directory_provisioners::Hostpath>(),
+    Row::of::<directory_provisioners::Nfs>(),
+    Row::of::<apiserver::Config>(),
+    Row::of::<completions::Completions>(),
+    Row::internal(internal::POD_SHIM, internal::pod_shim),
+    Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
+    Row::internal(internal::UP_NODE, internal::up_node),
+    Row::not_yet("resizer", &["csi-resizer"]),
+    Row::not_yet("snapshotter", &["csi-snapshotter"]),
+    Row::not_yet("snapshot-controller", &["snapshot-controller"]),
+    Row::not_yet("health-monitor", &["csi-external-health-monitor-controller"]),
+    Row::not_yet("sidecars", &[]),
+    Row::not_yet("status", &[]),
+    Row::not_yet("explain", &[]),
+    Row::not_yet("audit", &[]),
+];

@@ -1,0 +1,138 @@
+//! From the provisioner's configuration to its loop.
+
+use anyhow::{Context as _, Result};
+use longshore_cluster::{Api, Recorder, SharedCaches};
+use longshore_controllers::{self as controllers, capacity::CapacityMetrics, provision};
+use longshore_core::{
+    model::{Kind as _, kinds::VolumeAttributesClass},
+    provision::{
+        capacity::{MANAGER, manager_on},
+        topology::Term,
+    },
+};
+use longshore_csi::{Client, v1::NodeGetInfoRequest};
+use longshore_provisioner::ProvisionMetrics;
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, per_node};
+use crate::cli::Program as _;
+use crate::flags::{KubeAccess, Throttle};
+use crate::programs::sidecar::{Sidecar, client_config};
+
+/// `longshore provisioner`.
+pub(super) async fn run(config: Config) -> Result<()> {
+    let Config {
+        sidecar,
+        provision: mut config,
+        leak_guard,
+        ask_for_attributes_classes,
+        capacity,
+        deployment,
+    } = config;
+    let capacity_access = KubeAccess {
+        throttle: capacity.as_ref().map_or(Throttle::Adaptive, |capacity| capacity.throttle),
+        ..sidecar.kube.clone()
+    };
+    let namespace = sidecar.election.as_ref().and_then(|election| election.namespace.clone());
+    let namespace = namespace.unwrap_or_else(longshore_cluster::election::default_namespace);
+    let sidecar = sidecar.begin(Config::OFFICIAL[0], config.timeout).await?;
+    if ask_for_attributes_classes {
+        config.plan.attributes_classes = has_attributes_classes(&sidecar.api).await;
+    }
+    config.leak_guard = leak_guard.then_some(namespace);
+    if let Some(deployment) = deployment {
+        config.deployment = Some(self::deployment(&sidecar, deployment).await?);
+    }
+    config.spare_watches = true;
+    let recorder = sidecar.recorder();
+    let metrics = ProvisionMetrics::register(&sidecar.metrics);
+    let driver = sidecar.driver.clone();
+    let capacity = match capacity {
+        Some(asked) => Some(self::capacity(&sidecar, asked, capacity_access, &config).await?),
+        None => None,
+    };
+    let work = |stop: CancellationToken| {
+        let mut parts = provisioner_parts(&sidecar, &recorder, &metrics, &stop);
+        parts.capacity.clone_from(&capacity);
+        provision::run(config.clone(), parts, stop)
+    };
+    sidecar.lead(&driver, work).await
+}
+
+/// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts
+/// as having them.
+async fn has_attributes_classes(api: &Api) -> bool {
+    match api.client().list_api_group_resources("storage.k8s.io/v1").await {
+        Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
+        Err(error) => {
+            tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
+            true
+        }
+    }
+}
+
+/// Asks the driver where it is. It stays there, so once is enough.
+async fn deployment(
+    sidecar: &Sidecar,
+    asked: per_node::NodeDeployment,
+) -> Result<provision::NodeDeployment> {
+    let per_node::NodeDeployment { node, immediate_binding, base_delay, max_delay } = asked;
+    let segments = place_of(&sidecar.csi).await?;
+    Ok(provision::NodeDeployment { node, segments, immediate_binding, base_delay, max_delay })
+}
+
+pub(crate) async fn place_of(csi: &Client) -> Result<Term> {
+    let info = csi.node_get_info(NodeGetInfoRequest {}).await;
+    let info = info.context("cannot ask the driver on which node it is")?;
+    Ok(info.accessible_topology.map(|place| place.segments).unwrap_or_default())
+}
+
+/// What publishing capacity needs: a client with limits of its own, and an owner for the objects.
+async fn capacity(
+    sidecar: &Sidecar,
+    asked: per_node::Capacity,
+    access: KubeAccess,
+    config: &provision::Config,
+) -> Result<provision::CapacityParts> {
+    let client = client_config(access, "csi-provisioner", &sidecar.metrics).client().await?;
+    let api = Api::new(client);
+    let owner = match &asked.owner {
+        Some((pod, level)) => {
+            let found = controllers::capacity::owner(&api, &asked.namespace, pod, *level).await;
+            Some(found.context("look up owner(s) of pod")?)
+        }
+        None => None,
+    };
+    let node = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
+    let manager = node.map_or_else(|| MANAGER.to_owned(), |node| manager_on(MANAGER, node));
+    let config = controllers::capacity::Config {
+        owner,
+        for_immediate: asked.for_immediate,
+        poll: asked.poll,
+        threads: asked.threads.get() as usize,
+        retry_interval_start: config.retry_interval_start,
+        retry_interval_max: config.retry_interval_max,
+        timeout: config.timeout,
+        ..controllers::capacity::Config::new(asked.namespace, manager)
+    };
+    let counts = CapacityMetrics::register(&sidecar.metrics);
+    Ok(provision::CapacityParts { config, api, counts, place: None })
+}
+
+/// Caches of their own for each leadership: what was known before a loss is not trusted after it.
+fn provisioner_parts(
+    sidecar: &Sidecar,
+    recorder: &Recorder,
+    metrics: &ProvisionMetrics,
+    stop: &CancellationToken,
+) -> provision::Parts {
+    let caches = SharedCaches::new(&sidecar.api, stop);
+    provision::Parts::shared(
+        &sidecar.api,
+        sidecar.csi.clone(),
+        &caches,
+        recorder.clone(),
+        metrics.clone(),
+        sidecar.metrics.clone(),
+    )
+}

@@ -1,0 +1,203 @@
+//! What the sidecars share: the way they start, lead and end.
+//!
+//! Under an official name a process has upstream's manners: it waits 30 s for the driver's socket,
+//! probes until the driver is ready, and exits with 1 when it loses the driver or its lease.
+
+mod flags;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use longshore_cluster::{
+    Api, Metrics, Recorder,
+    config::ClientConfig,
+    election::{self, ElectionConfig, OnLoss},
+    shutdown,
+    telemetry::Endpoint,
+};
+use longshore_core::provision::migration::plugin_of;
+use longshore_csi::{
+    Client, ConnectOptions, Options,
+    client::{LOST_CONNECTION, TERMINATION_LOG},
+    metrics::Side,
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::flags::{Config, SidecarFlags, read_gates};
+use crate::flags::{Diagnostics, Election, KubeAccess, Throttle};
+
+/// A sidecar that has reached its driver and its cluster.
+pub(crate) struct Sidecar {
+    pub api: Api,
+    pub csi: Client,
+    pub driver: String,
+    pub metrics: Metrics,
+    pub shutdown: CancellationToken,
+    leases: Api,
+    status: election::Status,
+    election: Option<Election>,
+    release_lease_on_exit: bool,
+}
+
+impl Config {
+    /// Reaches the cluster and the driver, in upstream's order. `program` is its name in the user agent, and
+    /// `call_timeout` the deadline of each CSI call.
+    pub(crate) async fn begin(self, program: &str, call_timeout: Duration) -> Result<Sidecar> {
+        let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
+        let metrics = Metrics::new();
+        let config = client_config(self.kube.clone(), program, &metrics);
+        let (api, leases) =
+            (Api::new(config.client().await?), Api::new(config.lease_client().await?));
+        let counted = metrics.with_registry(|registry| {
+            longshore_csi::metrics::Metrics::register(registry, Side::Sidecar)
+        });
+        let csi = self.connect(call_timeout, &counted).await?;
+        let status = election::Status::default();
+        if let Some(diagnostics) = &self.diagnostics {
+            serve(diagnostics, &metrics, &status, &shutdown).await?;
+        }
+        let ready = csi.wait_ready(call_timeout);
+        let ready = shutdown.run_until_cancelled(ready).await;
+        ready.context("stopped before the driver was ready")??;
+        let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
+        let csi = match plugin_of(&driver) {
+            None => csi,
+            // A driver that took over from an in-tree plugin is met anew, as upstream does. On the new
+            // connection calls say whether they are about a translated object; these are not.
+            Some(_) => {
+                drop(csi);
+                let csi = self
+                    .connect(call_timeout, &counted)
+                    .await?
+                    .named(&driver)
+                    .with_migrated(Some(false));
+                csi.wait_ready(call_timeout).await?;
+                csi
+            }
+        };
+        tracing::info!(driver, "connected to the driver");
+        crate::process::memory::keep_small(shutdown.clone());
+        let Self { election, release_lease_on_exit, .. } = self;
+        Ok(Sidecar {
+            api,
+            csi,
+            driver,
+            metrics,
+            shutdown,
+            leases,
+            status,
+            election,
+            release_lease_on_exit,
+        })
+    }
+
+    async fn connect(
+        &self,
+        call_timeout: Duration,
+        counted: &longshore_csi::metrics::Metrics,
+    ) -> Result<Client> {
+        let options = ConnectOptions {
+            calls: Options {
+                timeout: Some(call_timeout),
+                metrics: Some(counted.clone()),
+                max_log_length: self.log_limit,
+            },
+            ..ConnectOptions::from(self.socket.display().to_string())
+        };
+        Ok(Client::connect(options).await?)
+    }
+}
+
+/// Reads the cluster's flags into a client configuration.
+pub(crate) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) -> ClientConfig {
+    let (qps, burst) = match kube.throttle {
+        Throttle::Adaptive => (None, None),
+        Throttle::Fixed { qps, burst } => (Some(qps), Some(burst)),
+        Throttle::Unlimited => (Some(-1.0), None),
+    };
+    ClientConfig {
+        kubeconfig: kube.kubeconfig,
+        master: kube.master,
+        context: None,
+        qps,
+        burst,
+        user_agent: Some(format!("{program}/{}", env!("CARGO_PKG_VERSION"))),
+        metrics: Some(metrics.clone()),
+    }
+}
+
+/// Serves metrics and health.
+pub(crate) async fn serve(
+    diagnostics: &Diagnostics,
+    metrics: &Metrics,
+    status: &election::Status,
+    shutdown: &CancellationToken,
+) -> Result<()> {
+    let mut endpoint =
+        Endpoint::new(metrics).metrics_path(&diagnostics.metrics_path).pprof(diagnostics.pprof);
+    if diagnostics.leader_health {
+        let status = status.clone();
+        endpoint = endpoint.check("leader-election", move || status.check());
+    }
+    endpoint.serve(&diagnostics.address, shutdown).await?;
+    Ok(())
+}
+
+impl Sidecar {
+    /// A recorder for this program's events.
+    pub(crate) fn recorder(&self) -> Recorder {
+        let component = format!("{}_{}", self.driver, election::host_identity());
+        Recorder::start(&self.api, &component, "", &self.shutdown).0
+    }
+
+    /// Runs `work` while leading (or at once without election) until a signal or a loss.
+    ///
+    /// # Errors
+    /// When the driver's connection or the lease is lost.
+    pub(crate) async fn lead<F, Fut>(&self, lock: &str, work: F) -> Result<()>
+    where
+        F: Fn(CancellationToken) -> Fut,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let working = async {
+            match &self.election {
+                None => {
+                    work(self.shutdown.clone()).await;
+                    Ok(())
+                }
+                Some(asked) => {
+                    let config = self.election_config(asked.clone(), lock);
+                    election::run(config, &self.shutdown, work).await
+                }
+            }
+        };
+        tokio::select! {
+            done = working => done.map_err(Into::into),
+            () = self.csi.connection_lost() => {
+                let log = std::path::Path::new(TERMINATION_LOG);
+                // Only a container has this file; elsewhere it would litter /dev.
+                if log.exists() && let Err(error) = std::fs::write(log, LOST_CONNECTION) {
+                    tracing::warn!(%error, "cannot write the termination log");
+                }
+                bail!("{LOST_CONNECTION}")
+            }
+        }
+    }
+
+    fn election_config(&self, asked: Election, lock: &str) -> ElectionConfig {
+        let Election { namespace, times, labels } = asked;
+        let namespace = namespace.unwrap_or_else(election::default_namespace);
+        ElectionConfig {
+            lease_duration: times.lease_duration,
+            renew_deadline: times.renew_deadline,
+            retry_period: times.retry_period,
+            labels,
+            on_loss: OnLoss::Exit,
+            release_on_exit: self.release_lease_on_exit,
+            recorder: Some(self.recorder()),
+            metrics: Some(self.metrics.clone()),
+            status: self.status.clone(),
+            ..ElectionConfig::new(self.leases.clone(), namespace, election::lease_name(lock))
+        }
+    }
+}

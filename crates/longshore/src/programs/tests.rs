@@ -1,0 +1,185 @@
+//! What holds for every program of the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::PROGRAMS;
+use crate::cli::{Entry, Row};
+
+/// With this variable, texts in the repository that come from the table are written anew.
+const BLESS: &str = "LONGSHORE_BLESS";
+
+const ELECTION: &str = "rbac/leader-election.yaml";
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn entries() -> impl Iterator<Item = (&'static Row, &'static Entry)> {
+    PROGRAMS.iter().filter_map(|row| row.entry().map(|entry| (row, entry)))
+}
+
+/// The objects of a file below `deploy`.
+fn manifest(file: &str) -> Vec<Value> {
+    let path = root().join("deploy").join(file);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let parts = text.split("\n---\n").map(serde_saphyr::from_str);
+    parts.collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Compares what is between two texts of a file with what the table says, or writes it.
+fn compare(file: &str, begin: &str, end: &str, want: &str) {
+    let path = root().join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(begin).expect("where it begins");
+    let (found, after) = rest.split_at(rest.rfind(end).expect("where it ends"));
+    if found != want && std::env::var_os(BLESS).is_some() {
+        std::fs::write(&path, format!("{before}{begin}{want}{after}")).unwrap();
+        return;
+    }
+    assert_eq!(found, want, "{file} is old: run the tests once with {BLESS}=1");
+}
+
+#[test]
+fn every_name_is_used_once() {
+    let mut used = BTreeMap::new();
+    for row in PROGRAMS {
+        for name in row.official.iter().chain([&row.name]) {
+            let other = used.insert(*name, row.name).filter(|other| *other != row.name);
+            assert_eq!(other, None, "{name} is also a name of another program");
+        }
+    }
+}
+
+#[test]
+fn every_program_says_what_it_is_and_how_it_is_called() {
+    for (row, entry) in entries() {
+        assert!(!entry.summary.ends_with('.') && !entry.summary.is_empty(), "{}", row.name);
+        for official in row.official {
+            let named = format!("(as {official})");
+            assert!(entry.summary.ends_with(&named), "{}: {}", row.name, entry.summary);
+        }
+        let call = format!("longshore {}", row.name);
+        assert!(entry.examples.contains(&call), "{}: {}", row.name, entry.examples);
+    }
+}
+
+#[test]
+fn documentation_lists_every_program() {
+    let mut table = String::from("| program | what it does |\n|---|---|\n");
+    for (row, entry) in entries() {
+        let summary = entry.summary.replace("(as ", "(as `").replace(')', "`)");
+        let summary = if summary.contains("(as `") { summary } else { entry.summary.to_owned() };
+        table += &format!("| `{}` | {summary} |\n", row.name);
+    }
+    let (begin, end) = ("<!-- programs: begin -->\n", "<!-- programs: end -->");
+    compare("docs/command-line.md", begin, end, &table);
+}
+
+#[test]
+fn every_role_belongs_to_a_program() {
+    let owned: BTreeSet<&str> = entries().flat_map(|(_, entry)| entry.rbac).copied().collect();
+    let dir = std::fs::read_dir(root().join("deploy/rbac")).unwrap();
+    let shipped: BTreeSet<String> = dir
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".yaml") && name != "namespace.yaml")
+        .map(|name| format!("rbac/{name}"))
+        .collect();
+    for file in &shipped {
+        assert!(owned.contains(file.as_str()), "no program needs deploy/{file}");
+    }
+    for file in owned {
+        assert!(shipped.contains(file) || file.ends_with("-provisioner/rbac.yaml"), "{file}");
+    }
+}
+
+#[test]
+fn rules_name_groups_resources_and_verbs_without_wildcards() {
+    for (row, entry) in entries() {
+        for file in entry.rbac {
+            let objects = manifest(file);
+            let roles = of_kind(&objects, "ClusterRole").chain(of_kind(&objects, "Role"));
+            let rules: Vec<&Value> =
+                roles.flat_map(|role| role["rules"].as_array().unwrap()).collect();
+            assert!(!rules.is_empty(), "{file}");
+            for rule in rules {
+                for list in ["apiGroups", "resources", "verbs"] {
+                    let listed = names(&rule[list]);
+                    assert!(
+                        !listed.is_empty() && !listed.contains(&"*"),
+                        "{}: {file}: {list} of {rule}",
+                        row.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn accounts_are_named_like_their_programs_and_bound_to_every_role() {
+    for (row, entry) in entries() {
+        let account = format!("longshore-{}", row.name);
+        let Some(first) = entry.rbac.first() else { continue };
+        let objects = manifest(first);
+        let accounts: Vec<_> = of_kind(&objects, "ServiceAccount").collect();
+        assert_eq!(accounts.len(), 1, "{first}");
+        assert_eq!(accounts[0]["metadata"]["name"], account, "{first}");
+        for file in entry.rbac {
+            let objects = manifest(file);
+            for kind in ["ClusterRole", "Role"] {
+                for role in of_kind(&objects, kind) {
+                    let name = &role["metadata"]["name"];
+                    let binding = format!("{kind}Binding");
+                    let bound = of_kind(&objects, &binding).any(|binding| {
+                        let subjects = binding["subjects"].as_array().unwrap();
+                        binding["roleRef"]["name"] == *name
+                            && subjects.iter().any(|subject| subject["name"] == account)
+                    });
+                    assert!(bound, "{file}: {kind} {name} is not bound to {account}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn leader_election_is_granted_to_the_programs_that_ask_for_it() {
+    let asking = entries().filter(|(_, entry)| entry.rbac.contains(&ELECTION));
+    let subjects: String = asking
+        .map(|(row, _)| {
+            let name = row.name;
+            format!(
+                "- kind: ServiceAccount\n  name: longshore-{name}\n  namespace: longshore-system\n"
+            )
+        })
+        .collect();
+    compare(&format!("deploy/{ELECTION}"), "subjects:\n", "", &subjects);
+}
+
+#[test]
+fn documentation_says_which_program_needs_which_role() {
+    let mut needed: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (row, entry) in entries() {
+        for file in entry.rbac.iter().filter_map(|file| file.strip_prefix("rbac/")) {
+            needed.entry(file).or_default().push(format!("`longshore {}`", row.name));
+        }
+    }
+    let mut table = String::from("| file | for |\n|---|---|\n");
+    for (file, programs) in needed {
+        table += &format!("| `{file}` | {} |\n", programs.join(", "));
+    }
+    let (begin, end) = ("<!-- roles: begin -->\n", "<!-- roles: end -->");
+    compare("deploy/rbac/README.md", begin, end, &table);
+}

@@ -1,0 +1,139 @@
+//! Making certain that nothing of a node runs or writes any more.
+//!
+//! A node whose process ended leaves its pods behind: they run under their shims and write to their
+//! volumes. Nobody else may have those volumes until every process is gone, every mount is undone and
+//! every loop device is detached. Each step is looked at again from the start when one fails, so a
+//! fence that was interrupted is simply run once more.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use longshore_driver::{
+    Driver,
+    mount::{
+        self,
+        table::{MountTable, is_within},
+    },
+};
+use longshore_node::pods::cgroups::remove_cgroups;
+use longshore_node::pods::shim_client::{kill_leftovers, living_shim};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::NodeConfig;
+use super::drivers::Plan;
+
+/// How long a killed process may take to end. The kernel ends it as soon as it waits for nothing.
+const KILL_PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// Mounts on mounts: each round takes the uppermost ones.
+const ROUNDS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Ends the pods of a node whose own process is gone, undoes its mounts and detaches its devices.
+///
+/// # Errors
+/// When something of it may still be in use.
+pub(super) async fn node(config: &NodeConfig) -> Result<()> {
+    let config = config.clone();
+    let drivers = {
+        let config = config.clone();
+        // Opening a driver thaws what was frozen; a process that waits for a frozen file system
+        // cannot be killed.
+        tokio::task::spawn_blocking(move || {
+            let open = |one| Driver::open(one).context("cannot open a driver of the node");
+            Plan::of(&config).configs().into_iter().map(open).collect::<Result<Vec<Driver>>>()
+        })
+        .await??
+    };
+    for pod in entries(&config.root.join("pods"))? {
+        end_pod(&pod).await?;
+    }
+    tokio::task::spawn_blocking(move || {
+        remove_cgroups(&config.root).context("the cgroups of the node's pods stay")?;
+        unmount_below(&config.root)?;
+        for driver in &drivers {
+            let name = &driver.config().driver_name;
+            let freed = driver.evacuate();
+            let freed = freed.with_context(|| format!("the driver {name} did not let go"))?;
+            tracing::info!(node = config.node, driver = name, freed, "volumes let go");
+        }
+        Ok(())
+    })
+    .await?
+}
+
+fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let look = || dir.read_dir()?.map(|one| Ok(one?.path())).collect::<std::io::Result<_>>();
+    match look() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.with_context(|| format!("cannot look into {}", dir.display())),
+    }
+}
+
+/// Ends a pod's shim and whatever it had started.
+async fn end_pod(dir: &Path) -> Result<()> {
+    if let Some(shim) = living_shim(dir) {
+        let same = dir.to_owned();
+        let ended = tokio::task::spawn_blocking(move || {
+            let Some(pid) = Pid::from_raw(shim.pid) else { return Ok(()) };
+            let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+                Err(rustix::io::Errno::SRCH) => return Ok(()),
+                other => other.context("cannot get hold of a pod's process")?,
+            };
+            // The number may have come to mean another process before it was held.
+            if living_shim(&same).is_none_or(|now| now.pid != shim.pid) {
+                return Ok(());
+            }
+            kill(&handle)
+        });
+        ended.await?.with_context(|| format!("the pod in {} did not end", dir.display()))?;
+    }
+    kill_leftovers(dir).await;
+    Ok(())
+}
+
+fn kill(process: &std::os::fd::OwnedFd) -> Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        other => other.context("cannot kill it")?,
+    }
+    let mut wait = [PollFd::new(process, PollFlags::IN)];
+    loop {
+        match poll(&mut wait, Some(&KILL_PATIENCE)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for its end"),
+            Ok(ready) => {
+                ensure!(ready > 0, "it was killed and did not end in {} s", KILL_PATIENCE.tv_sec);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Undoes every mount below a directory, the latest first. Never lazily: what stays in use is an error.
+fn unmount_below(dir: &Path) -> Result<()> {
+    let mut failed = None;
+    for _ in 0..ROUNDS {
+        let table = MountTable::read().context("cannot read the mount table")?;
+        let below = |entry: &&mount::table::Entry| is_within(&entry.path, dir);
+        let found: Vec<_> = table.entries.iter().rev().filter(below).collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        failed = None;
+        for entry in found {
+            if let Err(error) = mount::unmount(&entry.path) {
+                failed = Some(error);
+            }
+        }
+        if failed.is_some() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    match failed {
+        Some(error) => Err(error).context("a mount of the node cannot be undone"),
+        None => Ok(()),
+    }
+}

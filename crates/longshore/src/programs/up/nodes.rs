@@ -1,0 +1,151 @@
+//! All nodes of an instance: one in this process, or several as child processes.
+//!
+//! Children end with the main process, however it ends; their pods live on under their shims and
+//! are adopted when the children start again. [`NodeProcesses`] watches them.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use longshore_cluster::Api;
+use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, NodeConfig};
+use super::{
+    RunningApi, bootstrap, control::Control, drivers::RunningDriver, host::Host, logs::Logs,
+    node_processes::NodeProcesses,
+};
+use crate::programs::pool::Pool;
+
+/// The running nodes.
+pub(super) enum Nodes {
+    /// In this process.
+    One(Box<Host>),
+    /// Each in a process of its own, with the shared driver's controller side here.
+    Many(NodeProcesses),
+}
+
+/// Starts the nodes, and the loops that talk to their drivers.
+pub(super) async fn start(
+    config: &Config,
+    server: &RunningApi,
+    api: &Api,
+    control: &mut Control,
+) -> Result<Nodes> {
+    let foreign = ask_foreign(config, api, control).await?;
+    let names = config.node_names();
+    if let [name] = names.as_slice() {
+        let mut node = node_config(config, server, name, true);
+        node.csi_endpoints = foreign;
+        let host = Host::start(&node, api.clone()).await?;
+        server.server.set_log_source(Logs::new(api, [(name.clone(), node.root.clone())]));
+        for driver in host.drivers.iter().filter(|driver| driver.is_ours()) {
+            control.provision(&driver.name, driver.client().await?);
+            if !driver.is_local() {
+                control.attach(&driver.name, driver.client().await?);
+            }
+        }
+        return Ok(Nodes::One(Box::new(host)));
+    }
+    start_many(config, server, api, &names, foreign, control).await
+}
+
+async fn start_many(
+    config: &Config,
+    server: &RunningApi,
+    api: &Api,
+    names: &[String],
+    foreign: Vec<PathBuf>,
+    control: &mut Control,
+) -> Result<Nodes> {
+    let mut many = NodeProcesses::new(api, config.stop_timeout);
+    let mut shared = DriverConfig::new(DriverKind::Shared, "controller");
+    shared.mode = Mode::Controller;
+    shared.pools = vec![PoolConfig::new("default", &config.shared_pool)];
+    let socket = server.data.path().join("shared-controller.sock");
+    let served = many.serve(shared, socket).await?;
+    control.provision(&served.name, served.client().await?);
+    control.attach(&served.name, served.client().await?);
+    let mut roots = Vec::new();
+    for name in names {
+        let mut node = node_config(config, server, name, false);
+        if Some(name) == names.first() {
+            node.first = true;
+            node.csi_endpoints.clone_from(&foreign);
+        }
+        roots.push((name.clone(), node.root.clone()));
+        many.start(node).await?;
+    }
+    server.server.set_log_source(Logs::new(api, roots));
+    Ok(Nodes::Many(many))
+}
+
+/// Learns who the foreign drivers are, makes what they need, and starts their loops.
+async fn ask_foreign(config: &Config, api: &Api, control: &mut Control) -> Result<Vec<PathBuf>> {
+    for socket in &config.csi_endpoints {
+        let (served, client) = RunningDriver::foreign(socket).await?;
+        let attach = can_attach(&client).await?;
+        bootstrap::ensure_foreign(api, &served.name, attach).await?;
+        control.provision(&served.name, client.clone());
+        if attach {
+            control.attach(&served.name, client);
+        }
+    }
+    Ok(config.csi_endpoints.clone())
+}
+
+async fn can_attach(client: &longshore_csi::Client) -> Result<bool> {
+    use longshore_csi::capabilities::{ControllerCapability, PluginService};
+    if !client.plugin_capabilities().await?.has(PluginService::ControllerService) {
+        return Ok(false);
+    }
+    Ok(client.controller_capabilities().await?.has(ControllerCapability::PublishUnpublishVolume))
+}
+
+fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool) -> NodeConfig {
+    let pools = if config.pools.is_empty() {
+        vec![Pool { name: "default".to_owned(), dir: server.data.pool(name) }]
+    } else if only_node {
+        config.pools.clone()
+    } else {
+        // A pool belongs to one node, so each takes a part of its own.
+        let own = |pool: &Pool| Pool { name: pool.name.clone(), dir: pool.dir.join(name) };
+        config.pools.iter().map(own).collect()
+    };
+    NodeConfig {
+        node: name.to_owned(),
+        data_dir: server.data.path().to_owned(),
+        root: server.data.node(name),
+        kubeconfig: server.data.kubeconfig(),
+        pools,
+        shared_pool: config.shared_pool.clone(),
+        csi_endpoints: Vec::new(),
+        stop_timeout: config.stop_timeout,
+        run_any_image_on_host: config.run_any_image_on_host,
+        limits: config.limits.clone(),
+        only_node,
+        first: only_node,
+    }
+}
+
+impl Nodes {
+    /// Waits for the signal; an error when the only node stops without it. With several nodes the
+    /// others go on.
+    pub(super) async fn watch(&mut self, signal: &CancellationToken) -> Result<()> {
+        match self {
+            Self::One(host) => tokio::select! {
+                () = signal.cancelled() => Ok(()),
+                error = host.failed() => Err(error),
+            },
+            Self::Many(many) => many.watch(signal).await,
+        }
+    }
+
+    /// Stops pods and unmounts everywhere.
+    pub(super) async fn stop(self) -> Result<()> {
+        match self {
+            Self::One(host) => host.stop().await,
+            Self::Many(many) => many.stop().await,
+        }
+    }
+}
