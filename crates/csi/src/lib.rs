@@ -44,7 +44,7 @@ pub use call::Call;
 pub use client::{Client, ConnectError, ConnectOptions, Options};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
 
-/// Generated messages, client and server stubs of `csi.v1` (CSI 1.12).
+/// Generated messages, client and server stubs of `csi.v1`: CSI 1.13, with the volume condition of 1.12.
 #[allow(clippy::all, rustdoc::all, missing_docs)]
 pub mod v1 {
     tonic::include_proto!("csi.v1");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nineteen_secret_fields_are_known() {
+    fn all_twenty_two_secret_fields_are_known() {
         let mut found = secret_fields();
         found.sort();
         let mut expected: Vec<String> = [
@@ -224,11 +224,14 @@ mod tests {
             "GetVolumeGroupSnapshot",
             "GetMetadataAllocated",
             "GetMetadataDelta",
+            "ControllerListVolumeHealth",
+            "ControllerGetVolumeHealth",
+            "NodeGetStorageHealth",
         ]
         .map(|call| format!("csi.v1.{call}Request.secrets"))
         .into();
         expected.sort();
-        assert_eq!(found.len(), 19);
+        assert_eq!(found.len(), 22);
         assert_eq!(found, expected);
     }
 
@@ -277,6 +280,21 @@ mod tests {
                 r#""mount":{"fs_type":"ext4"}}]}"#
             )
         );
+    }
+
+    /// case: csi-1.13/C28
+    #[test]
+    fn secrets_of_the_health_calls_are_replaced() {
+        let stripped = |text: String| {
+            assert!(text.contains(r#""secrets":"***stripped***""#), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        };
+        let list =
+            v1::ControllerListVolumeHealthRequest { secrets: secrets(), ..Default::default() };
+        stripped(text(&list));
+        let volume_id = "v".to_owned();
+        stripped(text(&v1::ControllerGetVolumeHealthRequest { volume_id, secrets: secrets() }));
+        stripped(text(&v1::NodeGetStorageHealthRequest { secrets: secrets() }));
     }
 
     /// case: csi-protocol/14.8
@@ -328,7 +346,7 @@ mod tests {
             assert!(!shown.contains("eyJ"), "{}: {shown}", kind.full_name());
             held += usize::from(shown.contains(STRIPPED));
         }
-        assert!(held > 60, "only {held} messages have strings");
+        assert!(held > 67, "only {held} messages have strings");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use super::world::{
     PublishedOnNode, Volume, World, capability, multi_node, required, wanted_bytes,
 };
-use super::{Config, Driver, snapshots};
+use super::{Config, Driver, Version, health, snapshots};
 use crate::capabilities::ControllerCapability as Cap;
 use crate::{Call, names, v1};
 
@@ -96,7 +96,8 @@ fn create_volume(
     if source.is_some_and(|source| capacity < source) {
         return Err(Status::out_of_range("the volume would be smaller than its source"));
     }
-    let pool = choose_pool(world, config, request.accessibility_requirements.as_ref(), capacity)?;
+    let wanted = request.accessibility_requirements.as_ref().filter(|_| topology);
+    let pool = choose_pool(world, config, wanted, capacity)?;
     let volume = Volume {
         id: world.next_id("vol"),
         name: request.name.clone(),
@@ -109,28 +110,28 @@ fn create_volume(
         source: request.volume_content_source.clone(),
         published: BTreeMap::new(),
         condition: None,
+        health: Vec::new(),
     };
     let answer = volume.answer(config);
     world.volumes.insert(volume.id.clone(), volume);
     Ok(answer)
 }
 
-/// Preferred places first, in order, then the requisite ones; without a wish any place.
-fn choose_pool(
+/// Preferred topologies first, in order, then the requisite ones; without a requirement any pool.
+pub(super) fn choose_pool(
     world: &World,
     config: &Config,
-    wish: Option<&v1::TopologyRequirement>,
+    wanted: Option<&v1::TopologyRequirement>,
     bytes: i64,
 ) -> Result<usize, Status> {
     let all = 0..config.pools.len();
-    let wish = wish.filter(|_| config.topology());
-    let order: Vec<usize> = match wish {
+    let order: Vec<usize> = match wanted {
         None => all.collect(),
-        Some(wish) if wish.preferred.is_empty() && wish.requisite.is_empty() => {
+        Some(wanted) if wanted.preferred.is_empty() && wanted.requisite.is_empty() => {
             return Err(Status::invalid_argument("accessibility_requirements are empty"));
         }
-        Some(wish) => {
-            let ordered = wish.preferred.iter().chain(&wish.requisite);
+        Some(wanted) => {
+            let ordered = wanted.preferred.iter().chain(&wanted.requisite);
             ordered
                 .flat_map(|topology| {
                     let fits =
@@ -258,11 +259,14 @@ fn validate(
 
 /// Cuts a list into pages: the token is the position of the first entry of the next page.
 pub(super) fn page<T>(
+    config: &Config,
     all: Vec<T>,
     max: i32,
     token: &str,
 ) -> Result<(impl Iterator<Item = T>, String), Status> {
-    let start = if token.is_empty() { Some(0) } else { token.parse().ok() };
+    let stuck = config.stuck_token.as_deref();
+    let first = token.is_empty() || Some(token) == stuck;
+    let start = if first { Some(0) } else { token.parse().ok() };
     let start: usize = start
         .filter(|start| *start <= all.len())
         .ok_or_else(|| Status::aborted(format!("starting_token {token:?} is not valid")))?;
@@ -273,6 +277,7 @@ pub(super) fn page<T>(
     };
     let end = start.saturating_add(max);
     let next = if end < all.len() { end.to_string() } else { String::new() };
+    let next = stuck.map_or(next, str::to_owned);
     Ok((all.into_iter().skip(start).take(max), next))
 }
 
@@ -287,12 +292,17 @@ fn list_volumes(
         volume: Some(volume.message(config.topology())),
         status: Some(VolumeStatus {
             published_node_ids: volume.published.keys().cloned().collect(),
-            volume_condition: volume.condition.clone(),
+            volume_condition: condition(volume, config),
         }),
     };
     let all = world.volumes.values().map(entry).collect();
-    let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
+    let (entries, next_token) = page(config, all, request.max_entries, &request.starting_token)?;
     Ok(v1::ListVolumesResponse { entries: entries.collect(), next_token })
+}
+
+/// CSI 1.13 has no such field.
+fn condition(volume: &Volume, config: &Config) -> Option<v1::VolumeCondition> {
+    volume.condition.clone().filter(|_| config.version < Version::V1_13)
 }
 
 fn get_volume(
@@ -306,7 +316,7 @@ fn get_volume(
         volume: Some(volume.message(config.topology())),
         status: Some(v1::controller_get_volume_response::VolumeStatus {
             published_node_ids: volume.published.keys().cloned().collect(),
-            volume_condition: volume.condition.clone(),
+            volume_condition: condition(volume, config),
         }),
     })
 }
@@ -409,6 +419,10 @@ serve! {
         -> ControllerExpandVolumeResponse = expand;
     controller_get_volume: ControllerGetVolume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse = get_volume;
+    controller_list_volume_health: ControllerListVolumeHealth(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse = health::list;
+    controller_get_volume_health: ControllerGetVolumeHealth(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse = health::get;
     controller_modify_volume: ControllerModifyVolume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse = modify;
 }

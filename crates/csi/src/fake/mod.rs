@@ -5,10 +5,13 @@
 //! ([`Driver::calls`]) and every breach of the call order by its caller ([`Driver::violations`]).
 
 mod controller;
+mod groups;
+mod health;
 mod identity;
 mod node;
 mod script;
 mod snapshots;
+mod version;
 mod world;
 
 use std::collections::BTreeMap;
@@ -23,14 +26,15 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::capabilities::{
-    ControllerCapabilities, ControllerCapability, NodeCapabilities, NodeCapability,
-    PluginCapabilities, PluginService, VolumeExpansion,
+    ControllerCapabilities, ControllerCapability, GroupCapabilities, NodeCapabilities,
+    NodeCapability, PluginCapabilities, PluginService, VolumeExpansion,
 };
 use crate::server::{self, Routes, Severable};
 use crate::{Client, Options, v1};
 
 pub use script::{Action, CallRecord, Fault, Moment, Phase};
-pub use world::{NodeVolume, PublishedOnNode, Target, Volume, World};
+pub use version::Version;
+pub use world::{Group, NodeVolume, PublishedOnNode, Target, Volume, World};
 
 /// What the driver says about itself and how much it has to give. Change it at any time with
 /// [`Driver::configure`].
@@ -46,6 +50,10 @@ pub struct Config {
     pub controller: ControllerCapabilities,
     /// Capabilities of the Node service.
     pub node: NodeCapabilities,
+    /// Capabilities of the GroupController service, which is served only with its plugin capability.
+    pub group: GroupCapabilities,
+    /// The version of CSI that the driver was built with: it has no later call, whatever it advertises.
+    pub version: Version,
     /// Where volumes can be, each with its size in bytes; volumes without topology use the first one.
     pub pools: Vec<Pool>,
     /// Largest volume.
@@ -64,6 +72,8 @@ pub struct Config {
     pub node_expansion_required: bool,
     /// Changes what CreateVolume answers, as a driver with a fault would; the volume is as asked for.
     pub twist: Option<fn(&mut v1::Volume)>,
+    /// The `next_token` of every page, as a driver with a fault would have it.
+    pub stuck_token: Option<String>,
     /// Create and remove target paths in the real file system, as a real node plugin does.
     pub touch_paths: bool,
 }
@@ -109,6 +119,8 @@ impl Config {
                 NodeCapability::ExpandVolume,
             ]
             .into(),
+            group: GroupCapabilities::default(),
+            version: Version::V1_13,
             pools: vec![Pool::default()],
             max_volume_size: None,
             max_volumes_per_node: 0,
@@ -118,6 +130,7 @@ impl Config {
             snapshot_polls: 0,
             node_expansion_required: true,
             twist: None,
+            stuck_token: None,
             touch_paths: false,
         }
     }
@@ -125,6 +138,11 @@ impl Config {
     /// True when volumes and nodes have a topology.
     pub fn topology(&self) -> bool {
         self.plugin.has(PluginService::VolumeAccessibilityConstraints)
+    }
+
+    /// True when snapshots have a topology.
+    pub fn snapshot_topology(&self) -> bool {
+        self.plugin.has(PluginService::SnapshotAccessibilityConstraints)
     }
 }
 
@@ -219,6 +237,7 @@ impl Driver {
     pub fn routes(&self) -> Routes {
         Routes::new(v1::identity_server::IdentityServer::new(self.clone()))
             .add_service(v1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v1::group_controller_server::GroupControllerServer::new(self.clone()))
             .add_service(v1::node_server::NodeServer::new(self.clone()))
     }
 

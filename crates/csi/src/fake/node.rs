@@ -5,11 +5,11 @@ use std::path::Path;
 use tonic::{Request, Response, Status};
 
 use super::world::{NodeVolume, Target, World, capability, required};
-use super::{Config, Driver};
+use super::{Config, Driver, health};
 use crate::capabilities::{ControllerCapability, NodeCapability as Cap};
 use crate::{Call, v1};
 
-fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
+pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
     if config.node.has(capability) {
         return Ok(());
     }
@@ -254,7 +254,7 @@ fn info(
 }
 
 macro_rules! serve {
-    ($($method:ident: $call:ident($request:ident) -> $response:ident = $effect:ident;)*) => {
+    ($($method:ident: $call:ident($request:ident) -> $response:ident = $effect:expr;)*) => {
         #[tonic::async_trait]
         impl v1::node_server::Node for Driver { $(
             async fn $method(
@@ -286,4 +286,8 @@ serve! {
     node_get_capabilities: NodeGetCapabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse = capabilities;
     node_get_info: NodeGetInfo(NodeGetInfoRequest) -> NodeGetInfoResponse = info;
+    node_get_volume_health: NodeGetVolumeHealth(NodeGetVolumeHealthRequest)
+        -> NodeGetVolumeHealthResponse = health::of_volume_on_node;
+    node_get_storage_health: NodeGetStorageHealth(NodeGetStorageHealthRequest)
+        -> NodeGetStorageHealthResponse = health::of_node;
 }

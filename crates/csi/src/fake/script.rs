@@ -163,6 +163,9 @@ impl Driver {
         let (index, fault) = self.begin(call, &text);
         let result = self.perform(call, &text, fault, move |driver| {
             let config = driver.backend.config.lock().clone();
+            if !config.version.knows(call) {
+                return Err(Status::unimplemented(format!("unknown method {}", call.name())));
+            }
             effect(&mut driver.backend.world.lock(), &config, &request)
         });
         let result = result.await;

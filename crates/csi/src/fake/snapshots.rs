@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::Config;
-use super::controller::{gate, page};
+use super::controller::{choose_pool, gate, page};
 use super::world::{Snapshot, World, required};
 use crate::capabilities::ControllerCapability as Cap;
 use crate::{names, v1};
@@ -61,7 +61,23 @@ pub(super) fn create(
         }
         return Ok(v1::CreateSnapshotResponse { snapshot: Some(present.tell()) });
     }
+    let wanted = request.accessibility_requirements.as_ref();
+    let id = cut(world, config, &request.name, source, wanted, "")?;
+    let snapshot = world.snapshots.get_mut(&id).map(Snapshot::tell);
+    Ok(v1::CreateSnapshotResponse { snapshot })
+}
+
+/// Makes a snapshot that does not exist yet and gives back its id.
+pub(super) fn cut(
+    world: &mut World,
+    config: &Config,
+    name: &str,
+    source: &str,
+    wanted: Option<&v1::TopologyRequirement>,
+    group: &str,
+) -> Result<String, Status> {
     let size_bytes = world.volume(source)?.capacity;
+    let accessible_topology = topology(world, config, wanted)?;
     let id = world.next_id("snap");
     let seconds = EPOCH + world.created as i64;
     let message = v1::Snapshot {
@@ -70,13 +86,26 @@ pub(super) fn create(
         source_volume_id: source.to_owned(),
         creation_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
         ready_to_use: false,
-        group_snapshot_id: String::new(),
+        group_snapshot_id: group.to_owned(),
+        accessible_topology,
     };
-    let polls_left = config.snapshot_polls;
-    let mut snapshot = Snapshot { name: request.name.clone(), polls_left, message };
-    let told = snapshot.tell();
-    world.snapshots.insert(id, snapshot);
-    Ok(v1::CreateSnapshotResponse { snapshot: Some(told) })
+    let snapshot = Snapshot { name: name.to_owned(), polls_left: config.snapshot_polls, message };
+    world.snapshots.insert(id.clone(), snapshot);
+    Ok(id)
+}
+
+/// Where a new snapshot can be used; empty means everywhere, as it does without the capability.
+fn topology(
+    world: &World,
+    config: &Config,
+    wanted: Option<&v1::TopologyRequirement>,
+) -> Result<Vec<v1::Topology>, Status> {
+    if !config.snapshot_topology() {
+        return Ok(Vec::new());
+    }
+    let pool = choose_pool(world, config, wanted, 0)?;
+    let segments = config.pools[pool].segments.clone();
+    Ok(if segments.is_empty() { Vec::new() } else { vec![v1::Topology { segments }] })
 }
 
 pub(super) fn delete(
@@ -104,7 +133,7 @@ pub(super) fn list(
         snapshot: Some(snapshot.tell()),
     };
     let all = found.map(entry).collect();
-    let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
+    let (entries, next_token) = page(config, all, request.max_entries, &request.starting_token)?;
     Ok(v1::ListSnapshotsResponse { entries: entries.collect(), next_token })
 }
 

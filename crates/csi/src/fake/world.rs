@@ -14,6 +14,8 @@ pub struct World {
     pub volumes: BTreeMap<String, Volume>,
     /// Snapshots by id.
     pub snapshots: BTreeMap<String, Snapshot>,
+    /// Group snapshots by id.
+    pub groups: BTreeMap<String, Group>,
     /// Nodes by id.
     pub nodes: BTreeMap<String, NodeState>,
     /// Breaches of the call order by the caller.
@@ -44,8 +46,10 @@ pub struct Volume {
     pub source: Option<v1::VolumeContentSource>,
     /// Nodes it is published to by the controller.
     pub published: BTreeMap<String, PublishedOnNode>,
-    /// Its condition; absent means normal.
+    /// Its condition, up to CSI 1.12; absent means normal.
     pub condition: Option<v1::VolumeCondition>,
+    /// Its health, from CSI 1.13 on; empty means healthy.
+    pub health: Vec<v1::volume_health::VolumeHealthEntry>,
 }
 
 /// How a volume is published to a node.
@@ -68,6 +72,19 @@ pub struct Snapshot {
     pub message: v1::Snapshot,
 }
 
+/// A group snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its id.
+    pub id: String,
+    /// The name it was asked for with.
+    pub name: String,
+    /// The volumes it is of.
+    pub sources: Vec<String>,
+    /// Its snapshots.
+    pub members: Vec<String>,
+}
+
 /// A node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
@@ -75,6 +92,10 @@ pub struct NodeState {
     pub segments: BTreeMap<String, String>,
     /// What is on it, by volume id.
     pub volumes: BTreeMap<String, NodeVolume>,
+    /// What only this node sees of the health of volumes, by volume id.
+    pub volume_health: BTreeMap<String, Vec<v1::volume_health::VolumeHealthEntry>>,
+    /// The health of its storage; empty means healthy.
+    pub storage_health: Vec<v1::node_get_storage_health_response::StorageBackendHealth>,
 }
 
 /// A volume on a node.

@@ -158,6 +158,8 @@ pub(crate) fn describe(record: &SnapshotRecord) -> Snapshot {
         // A copy is complete when its call is answered.
         ready_to_use: true,
         group_snapshot_id: record.group.as_ref().map(ToString::to_string).unwrap_or_default(),
+        // Only for drivers that advertise SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
+        accessible_topology: Vec::new(),
     }
 }
 

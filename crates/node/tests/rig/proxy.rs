@@ -290,4 +290,18 @@ impl Node for Proxy {
     ) -> Answer<v1::NodeGetInfoResponse> {
         Node::node_get_info(&self.inner, request).await
     }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<v1::NodeGetVolumeHealthRequest>,
+    ) -> Answer<v1::NodeGetVolumeHealthResponse> {
+        Node::node_get_volume_health(&self.inner, request).await
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        request: Request<v1::NodeGetStorageHealthRequest>,
+    ) -> Answer<v1::NodeGetStorageHealthResponse> {
+        Node::node_get_storage_health(&self.inner, request).await
+    }
 }
