@@ -33,6 +33,8 @@ pub mod capabilities;
 pub mod client;
 mod error;
 pub mod fake;
+mod gate;
+mod health;
 pub mod metrics;
 pub mod names;
 pub mod redact;
@@ -41,8 +43,10 @@ pub mod server;
 mod wire_tests;
 
 pub use call::Call;
-pub use client::{Client, ConnectError, ConnectOptions, Options};
+pub use client::{Client, ConnectError, ConnectOptions, Options, SnapshotLookup};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
+pub use gate::Gate;
+pub use health::HealthSource;
 
 /// Generated messages, client and server stubs of `csi.v1`: CSI 1.13, with the volume condition of 1.12.
 #[allow(clippy::all, rustdoc::all, missing_docs)]

@@ -27,6 +27,7 @@ use super::{
     Config, Driver, Parts, Planted,
     call::{Content, create_request, created, read_secret},
     distributed::Contests,
+    driver,
     guard::{Begun, Intents},
     in_use::InUse,
     places::{Manner, Map, Places},
@@ -223,13 +224,15 @@ impl CsiProvisioner {
     pub(super) async fn plan_afresh(&self, request: &Request) -> Result<Plan, NotMade> {
         let node = request.node.as_deref();
         let (class, in_tree) = self.csi_class(&request.class)?;
+        let capabilities = driver::capabilities(&self.parts.csi).await;
+        let capabilities = capabilities.map_err(|error| NotMade::Unchanged(error.into()))?;
         let grants = self.parts.grants.as_ref().map(|grants| grants.list());
         let mut view = PlanView {
             claim: &request.claim,
             class: &class,
             in_tree,
             driver: &self.driver.name,
-            capabilities: self.driver.capabilities,
+            capabilities,
             settings: &self.config.plan,
             selected_node: node,
             grants: grants.as_deref(),
@@ -555,7 +558,9 @@ impl Provisioner for CsiProvisioner {
         if !self.is_on_this_node(volume) {
             return Err(NotDeleted::Ignored("PV was not provisioned on this node".into()));
         }
-        if let Some(missing) = self.driver.capabilities.missing() {
+        let capabilities = driver::capabilities(&self.parts.csi).await;
+        let capabilities = capabilities.map_err(|error| NotDeleted::Failed(error.into()))?;
+        if let Some(missing) = capabilities.missing() {
             return Err(failed(missing.into()));
         }
         let secrets = self.deletion_content(volume, in_tree).await?;

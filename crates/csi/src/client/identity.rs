@@ -1,13 +1,10 @@
-//! Who the driver is, whether it is ready and what it can do.
+//! Who the driver is and whether it is ready.
 
 use std::time::Duration;
 
 use tonic::Code;
 
 use super::Client;
-use crate::capabilities::{
-    ControllerCapabilities, GroupCapabilities, NodeCapabilities, PluginCapabilities,
-};
 use crate::names::{self, BadDriverName};
 use crate::{CsiError, v1};
 
@@ -57,46 +54,6 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
             tokio::time::sleep(PROBE_EVERY).await;
-        }
-    }
-
-    /// What the plugin as a whole can do.
-    pub async fn plugin_capabilities(&self) -> Result<PluginCapabilities, CsiError> {
-        let request = v1::GetPluginCapabilitiesRequest {};
-        Ok((&self.get_plugin_capabilities(request).await?).into())
-    }
-
-    /// What the Controller service can do.
-    pub async fn controller_capabilities(&self) -> Result<ControllerCapabilities, CsiError> {
-        let request = v1::ControllerGetCapabilitiesRequest {};
-        Ok((&self.controller_get_capabilities(request).await?).into())
-    }
-
-    /// What the Node service can do.
-    pub async fn node_capabilities(&self) -> Result<NodeCapabilities, CsiError> {
-        let request = v1::NodeGetCapabilitiesRequest {};
-        Ok((&self.node_get_capabilities(request).await?).into())
-    }
-
-    /// What the GroupController service can do.
-    pub async fn group_capabilities(&self) -> Result<GroupCapabilities, CsiError> {
-        let request = v1::GroupControllerGetCapabilitiesRequest {};
-        Ok((&self.group_controller_get_capabilities(request).await?).into())
-    }
-
-    /// All volumes, page by page. Give the client one deadline for the whole with [`Client::with_deadline`].
-    pub async fn list_all_volumes(
-        &self,
-    ) -> Result<Vec<v1::list_volumes_response::Entry>, CsiError> {
-        let mut entries = Vec::new();
-        let mut request = v1::ListVolumesRequest::default();
-        loop {
-            let page = self.list_volumes(request.clone()).await?;
-            entries.extend(page.entries);
-            if page.next_token.is_empty() {
-                return Ok(entries);
-            }
-            request.starting_token = page.next_token;
         }
     }
 }

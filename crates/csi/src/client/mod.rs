@@ -1,12 +1,16 @@
 //! Calling a driver.
 
 mod connect;
+mod current;
 mod identity;
+mod lists;
 mod rpcs;
+mod snapshots;
 mod watched;
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +32,7 @@ pub use connect::{
     ConnectError, ConnectOptions, LOST_CONNECTION, OnLost, TERMINATION_LOG, channel, exit_on_loss,
 };
 pub use identity::{DriverNameError, ProbeFailed};
+pub use snapshots::SnapshotLookup;
 
 /// What every call of a client shares.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +62,9 @@ struct Shared {
     max_log_length: Option<usize>,
     driver: OnceLock<String>,
     losses: Arc<watch::Sender<u64>>,
+    current: current::Current,
+    /// Set once a snapshot came with a topology that the driver had not announced.
+    stray_topology: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +82,6 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client over any channel, for example one in memory. Lost connections are not noticed.
-    pub fn from_channel(channel: Channel, options: Options) -> Self {
-        Self::assemble(Either::Left(channel), options, Arc::new(watch::Sender::new(0)))
-    }
-
     /// A client of services in this process: no connection stands in between, so none can be lost.
     ///
     /// ```
@@ -99,7 +102,14 @@ impl Client {
 
     fn assemble(way: Way, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
         let Options { timeout, metrics, max_log_length } = options;
-        let shared = Shared { metrics, max_log_length, driver: OnceLock::new(), losses };
+        let shared = Shared {
+            metrics,
+            max_log_length,
+            driver: OnceLock::new(),
+            losses,
+            current: current::Current::default(),
+            stray_topology: AtomicBool::new(false),
+        };
         Self {
             way,
             shared: Arc::new(shared),
@@ -154,7 +164,7 @@ impl Client {
         });
         let result = answer.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
-        self.record(call, result.as_ref().err(), start);
+        self.finished(call, result.as_ref().err(), start);
         self.log_response(call, &result);
         result
     }
@@ -176,7 +186,7 @@ impl Client {
         });
         let result = answer.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
-        self.record(call, result.as_ref().err(), start);
+        self.finished(call, result.as_ref().err(), start);
         result
     }
 
@@ -219,7 +229,10 @@ impl Client {
         }
     }
 
-    fn record(&self, call: Call, error: Option<&CsiError>, start: Instant) {
+    fn finished(&self, call: Call, error: Option<&CsiError>, start: Instant) {
+        if error.is_some_and(|error| error.code() == Code::Unimplemented) {
+            self.note_unimplemented(call);
+        }
         if let Some(metrics) = &self.shared.metrics {
             let driver = self.shared.driver.get().map(String::as_str);
             let code = error.map_or(Code::Ok, CsiError::code);
