@@ -234,8 +234,7 @@ impl Controller for Service {
             ControllerRpc::CreateDeleteSnapshot,
             ControllerRpc::ListSnapshots,
             ControllerRpc::CloneVolume,
-            // GetSnapshot is answered but not announced: csi-sanity takes its capability, which
-            // is alpha, for a mistake.
+            ControllerRpc::GetSnapshot,
         ];
         if self.inner.config.kind == DriverKind::Shared {
             types.extend([
