@@ -4,7 +4,7 @@
 //! * [`Client`] calls a driver: one method per [`Call`], each with a deadline, metrics and redacted logs.
 //! * [`CsiError`] says what a failure means: final, no verdict yet, or infeasible. The table is in one place.
 //! * [`server`] serves any of the generated services on a unix socket.
-//! * [`fake`] is a driver in memory with scripted faults, for tests and for the simulator.
+//! * `fake`, with the feature of that name, is a driver in memory with scripted faults, for tests and for the simulator.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -32,6 +32,7 @@ mod call;
 pub mod capabilities;
 pub mod client;
 mod error;
+#[cfg(feature = "fake")]
 pub mod fake;
 mod gate;
 mod health;
