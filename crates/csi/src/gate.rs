@@ -5,7 +5,7 @@ use crate::capabilities::{
     CapabilitySet, ControllerCapability, GroupCapability, NodeCapability, PluginService,
 };
 
-/// What a driver has to advertise for a call. CSI has no version handshake: capabilities are all there is to ask.
+/// What a driver has to advertise for a call. CSI has no version handshake: only capabilities tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// Every driver that serves the service has the call.
@@ -88,9 +88,9 @@ impl Call {
     }
 }
 
-/// A kind of capability that a [`Gate`] can ask for.
+/// A kind of capability that a [`Gate`] can require.
 pub(crate) trait Gated: Into<i32> + Sized {
-    /// The capability that the gate asks for, if it is of this kind.
+    /// The capability that the gate requires, if it is of this kind.
     fn of(gate: Gate) -> Option<Self>;
 }
 
@@ -114,7 +114,7 @@ gated! {
     GroupCapability: Group;
 }
 
-/// The advertised set without the capabilities whose only call the driver has answered with `Unimplemented`.
+/// The advertised set without the capabilities whose only call failed with `Unimplemented`.
 pub(crate) fn implemented<T: Gated>(
     advertised: &CapabilitySet<T>,
     unimplemented: impl IntoIterator<Item = Call>,

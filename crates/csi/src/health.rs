@@ -1,6 +1,6 @@
 //! From which calls the health of volumes is learned.
 //!
-//! Up to CSI 1.12 a driver gives volumes a condition, as a field of other answers. CSI 1.13 removed it and has calls of
+//! Up to CSI 1.12 a driver gives volumes a condition, as a field of other responses. CSI 1.13 removed it and has calls of
 //! its own for health. A driver that serves callers of both ages advertises both.
 
 use crate::capabilities::{ControllerCapabilities, ControllerCapability};
@@ -24,7 +24,7 @@ pub enum HealthSource {
 }
 
 impl HealthSource {
-    /// Chooses the calls: never both ages at once, or one illness would be reported twice.
+    /// Chooses the calls: never both ages at once, or one fault would be reported twice.
     pub fn of(advertised: &ControllerCapabilities) -> Self {
         use ControllerCapability as C;
         let has = |capability| advertised.has(capability);

@@ -2,7 +2,7 @@
 //!
 //! * [`v1`] and [`registration`] are the generated protocols.
 //! * [`Client`] calls a driver: one method per [`Call`], each with a deadline, metrics and redacted logs.
-//! * [`CsiError`] says what a failure means: final, no verdict yet, or infeasible. The table is in one place.
+//! * [`CsiError`] classifies a failure: final, no verdict yet, or infeasible. The table is in one place.
 //! * [`server`] serves any of the generated services on a unix socket.
 //! * `fake`, with the feature of that name, is a driver in memory with scripted faults, for tests and for the simulator.
 //!
@@ -15,7 +15,7 @@
 //! let client = driver.client();
 //! client.wait_ready(std::time::Duration::from_secs(1)).await?;
 //!
-//! // The answer is lost, but the volume exists: the caller must ask again.
+//! // The response is lost, but the volume exists: the caller must repeat the request.
 //! driver.script(Call::CreateVolume, [fake::Fault::after(tonic::Code::Unavailable)]);
 //! let request = fake::create_request("pvc-1", 1 << 30);
 //! let error = client.create_volume(request.clone()).await.expect_err("scripted");

@@ -123,13 +123,13 @@ fn is_token(key: &MapKey) -> bool {
     matches!(key, MapKey::String(key) if key == tokens::KEY)
 }
 
-/// A request in a form from which its secrets can be had after it was sent.
-pub(crate) struct Sent {
+/// An encoded copy of a request, from which its secrets are read when its response is redacted.
+pub(crate) struct SentRequest {
     name: String,
     bytes: Vec<u8>,
 }
 
-impl Sent {
+impl SentRequest {
     pub(crate) fn new<M: Message + Name>(request: &M) -> Self {
         Self { name: M::full_name(), bytes: request.encode_to_vec() }
     }
@@ -370,7 +370,7 @@ mod tests {
             volume_context: BTreeMap::from([(tokens::KEY.to_owned(), "opaque-token".to_owned())]),
             ..Default::default()
         };
-        let sent = Sent::new(&request);
+        let sent = SentRequest::new(&request);
         let clean = sent.scrub("bad password \"hunter2\" or token opaque-token").unwrap();
         assert_eq!(clean, "bad password \"***stripped***\" or token ***stripped***");
         assert_eq!(sent.scrub("no such pool"), None);

@@ -90,8 +90,8 @@ async fn a_topology_without_the_capability_is_ignored(log: &Captured) {
     let client = driver.client();
     let id = snapshot_of_new_volume(&client).await;
     let topology = v1::Topology { segments: [("zone".to_owned(), "a".to_owned())].into() };
-    driver.edit(|world| {
-        let snapshot = world.snapshots.get_mut(&id).expect("there");
+    driver.edit(|state| {
+        let snapshot = state.snapshots.get_mut(&id).expect("there");
         snapshot.message.accessible_topology = vec![topology];
     });
     for _ in 0..3 {

@@ -1,7 +1,7 @@
-//! The capabilities that the driver advertises on its present connection.
+//! The client caches the capabilities that a driver advertises, for as long as the connection lasts.
 //!
-//! Another driver may answer behind the same socket after a connection was lost, older or newer than the one before.
-//! So an answer counts for one connection only and is read again on the next one.
+//! Another driver may serve the same socket after a reconnect, older or newer than the one before. So a response counts
+//! for one connection only and is requested again on the next one.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::capabilities::{
 use crate::gate::{Gate, implemented};
 use crate::{Call, CsiError, v1};
 
-/// What is known about the driver behind one connection.
+/// The capability responses of one connection.
 #[derive(Debug, Default)]
 struct Advertised {
     /// How many connections were lost before this one.
@@ -23,12 +23,12 @@ struct Advertised {
     controller: Option<ControllerCapabilities>,
     node: Option<NodeCapabilities>,
     group: Option<GroupCapabilities>,
-    /// Calls that are advertised and answered with `Unimplemented` all the same.
+    /// Calls that the driver advertises and yet fails with `Unimplemented`.
     unimplemented: BTreeSet<Call>,
 }
 
 impl Advertised {
-    /// Whether a capability answer of this connection has the gate of a call in it.
+    /// Whether a capability response of this connection contains the gate of a call.
     fn has(&self, gate: Gate) -> bool {
         match gate {
             Gate::Open => false,
@@ -40,11 +40,11 @@ impl Advertised {
     }
 }
 
-/// The last capability answers, forgotten when the connection is lost. Shared by all clones of a client.
+/// The last capability responses, dropped when the connection is lost. All clones of a client share them.
 #[derive(Debug, Default)]
-pub(super) struct Current(Mutex<Advertised>);
+pub(super) struct CapabilityCache(Mutex<Advertised>);
 
-impl Current {
+impl CapabilityCache {
     /// Gives access to what is known of a connection; what was known of an earlier one is dropped.
     fn of<T>(&self, connection: u64, access: impl FnOnce(&mut Advertised) -> T) -> T {
         let mut known = self.0.lock();
@@ -62,34 +62,34 @@ impl Client {
     }
 
     fn known<T>(&self, access: impl FnOnce(&mut Advertised) -> T) -> T {
-        self.shared.current.of(self.connection(), access)
+        self.shared.capabilities.of(self.connection(), access)
     }
 
-    /// The answer of the present connection: the one at hand, or that of `ask`, which is kept.
+    /// Returns the cached response of the present connection, or sends `request` and caches its response.
     async fn advertised<T: Clone>(
         &self,
         slot: fn(&mut Advertised) -> &mut Option<T>,
-        ask: impl Future<Output = Result<T, CsiError>>,
+        request: impl Future<Output = Result<T, CsiError>>,
     ) -> Result<T, CsiError> {
         if let Some(known) = self.known(|known| slot(known).clone()) {
             return Ok(known);
         }
-        self.fresh(slot, ask).await
+        self.fresh(slot, request).await
     }
 
-    /// The answer of `ask`, which is kept for the present connection.
+    /// Sends `request` and caches its response for the present connection.
     async fn fresh<T: Clone>(
         &self,
         slot: fn(&mut Advertised) -> &mut Option<T>,
-        ask: impl Future<Output = Result<T, CsiError>>,
+        request: impl Future<Output = Result<T, CsiError>>,
     ) -> Result<T, CsiError> {
         let connection = self.connection();
-        let answer = ask.await?;
-        // An answer that a loss overtook may be that of the driver before.
+        let response = request.await?;
+        // The connection was lost meanwhile: the response may be that of the previous driver.
         if connection == self.connection() {
-            self.known(|known| *slot(known) = Some(answer.clone()));
+            self.known(|known| *slot(known) = Some(response.clone()));
         }
-        Ok(answer)
+        Ok(response)
     }
 
     fn unimplemented(&self) -> BTreeSet<Call> {
@@ -98,43 +98,43 @@ impl Client {
 
     /// What the plugin as a whole advertises on the present connection.
     pub async fn plugin_capabilities(&self) -> Result<PluginCapabilities, CsiError> {
-        let ask = async {
+        let request = async {
             let request = v1::GetPluginCapabilitiesRequest {};
             Ok((&self.get_plugin_capabilities(request).await?).into())
         };
-        self.advertised(|known| &mut known.plugin, ask).await
+        self.advertised(|known| &mut known.plugin, request).await
     }
 
     /// What the Controller service advertises on the present connection, without capabilities whose only call turned
     /// out to be unimplemented.
     pub async fn controller_capabilities(&self) -> Result<ControllerCapabilities, CsiError> {
-        let ask = async {
+        let request = async {
             let request = v1::ControllerGetCapabilitiesRequest {};
             Ok((&self.controller_get_capabilities(request).await?).into())
         };
-        let advertised = self.advertised(|known| &mut known.controller, ask).await?;
+        let advertised = self.advertised(|known| &mut known.controller, request).await?;
         Ok(implemented(&advertised, self.unimplemented()))
     }
 
     /// What the Node service advertises now, without capabilities whose only call turned out to be unimplemented.
     ///
-    /// Asked for every time, as the kubelet does: node plugins may learn what they can do after they were registered.
+    /// Requested every time, as by the kubelet: a node plugin may gain capabilities after its registration.
     pub async fn node_capabilities(&self) -> Result<NodeCapabilities, CsiError> {
-        let ask = async {
+        let request = async {
             let request = v1::NodeGetCapabilitiesRequest {};
             Ok((&self.node_get_capabilities(request).await?).into())
         };
-        let advertised = self.fresh(|known| &mut known.node, ask).await?;
+        let advertised = self.fresh(|known| &mut known.node, request).await?;
         Ok(implemented(&advertised, self.unimplemented()))
     }
 
     /// What the GroupController service advertises on the present connection.
     pub async fn group_capabilities(&self) -> Result<GroupCapabilities, CsiError> {
-        let ask = async {
+        let request = async {
             let request = v1::GroupControllerGetCapabilitiesRequest {};
             Ok((&self.group_controller_get_capabilities(request).await?).into())
         };
-        self.advertised(|known| &mut known.group, ask).await
+        self.advertised(|known| &mut known.group, request).await
     }
 
     /// Whether the driver behind the present connection advertises a call and has not refused it as unimplemented.
@@ -162,9 +162,9 @@ impl Client {
         Ok(self.plugin_capabilities().await?.has(service))
     }
 
-    /// Remembers that an advertised call is answered with `Unimplemented`, and logs it once per connection.
+    /// Records that an advertised call failed with `Unimplemented`, and logs it once per connection.
     ///
-    /// A call that was never advertised tells nothing: the caller did not ask first.
+    /// A call that the driver does not advertise is not recorded: its caller did not check first.
     pub(super) fn note_unimplemented(&self, call: Call) {
         let first = self.known(|known| known.has(call.gate()) && known.unimplemented.insert(call));
         if first {

@@ -1,4 +1,4 @@
-//! Who the driver is and whether it is ready.
+//! The driver's name and readiness.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ pub enum DriverNameError {
     Name(#[from] BadDriverName),
 }
 
-/// The driver answered a probe with an error that waiting does not cure.
+/// A probe failed with an error that does not go away by waiting.
 #[derive(Debug, thiserror::Error)]
 #[error("CSI driver probe failed: {0}")]
 pub struct ProbeFailed(#[from] pub CsiError);
 
 impl Client {
-    /// Asks the driver for its name, checks it and uses it as metrics label from then on.
+    /// Requests the driver's name, validates it and uses it as metrics label from then on.
     pub async fn driver_name(&self) -> Result<String, DriverNameError> {
         let name = self.get_plugin_info(v1::GetPluginInfoRequest {}).await?.name;
         names::driver_name(&name)?;
         Ok(self.shared.driver.get_or_init(|| name).clone())
     }
 
-    /// The same client with a name that was asked for on another connection, as metrics label.
+    /// Sets the driver name for metrics, where it is known from another connection.
     #[must_use]
-    pub fn named(self, driver: &str) -> Self {
+    pub fn with_driver_name(self, driver: &str) -> Self {
         self.shared.driver.get_or_init(|| driver.to_owned());
         self
     }
@@ -46,7 +46,7 @@ impl Client {
         let client = self.with_timeout(Some(per_try));
         loop {
             match client.probe(v1::ProbeRequest {}).await {
-                Ok(answer) if answer.ready.unwrap_or(true) => return Ok(()),
+                Ok(response) if response.ready.unwrap_or(true) => return Ok(()),
                 Ok(_) => tracing::warn!("CSI driver is not ready"),
                 Err(error) if error.code() == Code::DeadlineExceeded => {
                     tracing::warn!("CSI driver probe timed out");

@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Paged lists.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +93,7 @@ impl Client {
             if next.is_empty() {
                 return Ok(());
             }
-            // A driver that hands out a token twice would be asked for the same pages for ever.
+            // A token that repeats would make this loop endless.
             if !tokens.insert(next.clone()) {
                 let text = format!("the driver returned next_token {next:?} twice in one list");
                 return Err(CsiError::new(call, Status::internal(text)));

@@ -21,7 +21,7 @@ pub enum SnapshotLookup {
 }
 
 impl Client {
-    /// Calls `CreateSnapshot`. A topology is sent, and believed, only with SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
+    /// Calls `CreateSnapshot`. A topology is sent, and accepted, only with SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
     pub async fn take_snapshot(
         &self,
         mut request: v1::CreateSnapshotRequest,
@@ -65,7 +65,7 @@ impl Client {
         match self.get_snapshot(request).await {
             Ok(response) => Ok(found(response.snapshot)),
             Err(error) if error.code() == Code::NotFound => Ok(SnapshotLookup::Missing),
-            // Says nothing about the snapshot: the driver advertises what it does not have.
+            // No verdict about the snapshot: the driver advertises a call that it does not implement.
             Err(error) if error.code() == Code::Unimplemented => Ok(SnapshotLookup::Unsupported),
             Err(error) => Err(error),
         }
@@ -92,7 +92,7 @@ impl Client {
         self.has_service(PluginService::SnapshotAccessibilityConstraints).await
     }
 
-    /// Drops a topology that the driver has no right to give out, and logs the first one.
+    /// Drops a snapshot topology that the driver does not advertise, and logs the first one.
     async fn check_topology(&self, snapshot: &mut v1::Snapshot) -> Result<(), CsiError> {
         if snapshot.accessible_topology.is_empty() || self.has_snapshot_topology().await? {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::world::{Group, World, required};
+use super::state::{Group, State, required};
 use super::{Config, Driver, snapshots};
 use crate::capabilities::{GroupCapability, PluginService};
 use crate::{Call, names, v1};
@@ -16,7 +16,7 @@ fn gate(config: &Config) -> Result<(), Status> {
 }
 
 fn capabilities(
-    _: &mut World,
+    _: &mut State,
     config: &Config,
     _: &v1::GroupControllerGetCapabilitiesRequest,
 ) -> Result<v1::GroupControllerGetCapabilitiesResponse, Status> {
@@ -27,7 +27,7 @@ fn capabilities(
 }
 
 fn create(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::CreateVolumeGroupSnapshotRequest,
 ) -> Result<v1::CreateVolumeGroupSnapshotResponse, Status> {
@@ -35,33 +35,33 @@ fn create(
     if !names::is_request_name(&request.name) {
         return Err(Status::invalid_argument("name is missing or not allowed"));
     }
-    if let Some(group) = world.groups.values().find(|group| group.name == request.name) {
+    if let Some(group) = state.groups.values().find(|group| group.name == request.name) {
         if group.sources != request.source_volume_ids {
             let text = format!("group snapshot {} is of other volumes", request.name);
             return Err(Status::already_exists(text));
         }
         return Ok(v1::CreateVolumeGroupSnapshotResponse {
-            group_snapshot: Some(describe(world, group)),
+            group_snapshot: Some(describe(state, group)),
         });
     }
     for source in &request.source_volume_ids {
-        world.volume(source)?;
+        state.volume(source)?;
     }
-    let id = world.next_id("group");
+    let id = state.next_id("group");
     let mut members = Vec::new();
     for source in &request.source_volume_ids {
         let name = format!("{}-{source}", request.name);
-        members.push(snapshots::cut(world, config, &name, source, None, &id)?);
+        members.push(snapshots::cut(state, config, &name, source, None, &id)?);
     }
     let sources = request.source_volume_ids.clone();
     let group = Group { id: id.clone(), name: request.name.clone(), sources, members };
-    let group_snapshot = Some(describe(world, &group));
-    world.groups.insert(id, group);
+    let group_snapshot = Some(describe(state, &group));
+    state.groups.insert(id, group);
     Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot })
 }
 
-fn describe(world: &World, group: &Group) -> v1::VolumeGroupSnapshot {
-    let members = group.members.iter().filter_map(|id| world.snapshots.get(id));
+fn describe(state: &State, group: &Group) -> v1::VolumeGroupSnapshot {
+    let members = group.members.iter().filter_map(|id| state.snapshots.get(id));
     let mut snapshots: Vec<v1::Snapshot> = members.map(|one| one.message.clone()).collect();
     for snapshot in &mut snapshots {
         snapshot.ready_to_use = true;
@@ -75,28 +75,28 @@ fn describe(world: &World, group: &Group) -> v1::VolumeGroupSnapshot {
 }
 
 fn delete(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::DeleteVolumeGroupSnapshotRequest,
 ) -> Result<v1::DeleteVolumeGroupSnapshotResponse, Status> {
     gate(config)?;
-    let group = world.groups.remove(required("group_snapshot_id", &request.group_snapshot_id)?);
+    let group = state.groups.remove(required("group_snapshot_id", &request.group_snapshot_id)?);
     for member in group.into_iter().flat_map(|group| group.members) {
-        world.snapshots.remove(&member);
+        state.snapshots.remove(&member);
     }
     Ok(v1::DeleteVolumeGroupSnapshotResponse {})
 }
 
 fn get(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::GetVolumeGroupSnapshotRequest,
 ) -> Result<v1::GetVolumeGroupSnapshotResponse, Status> {
     gate(config)?;
     let id = required("group_snapshot_id", &request.group_snapshot_id)?;
     let missing = || Status::not_found(format!("group snapshot {id} does not exist"));
-    let group = world.groups.get(id).ok_or_else(missing)?;
-    Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(describe(world, group)) })
+    let group = state.groups.get(id).ok_or_else(missing)?;
+    Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(describe(state, group)) })
 }
 
 macro_rules! serve {

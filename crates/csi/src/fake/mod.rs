@@ -1,7 +1,7 @@
 //! A driver in memory, for tests and for the simulator.
 //!
 //! It follows the rules of the protocol: idempotent calls, capability gates, the error codes of the tables. On
-//! top of that it can be told to misbehave ([`Fault`], [`Driver::hook`]), it remembers every call
+//! top of that it can be made to fail ([`Fault`], [`Driver::hook`]), it remembers every call
 //! ([`Driver::calls`]) and every breach of the call order by its caller ([`Driver::violations`]).
 
 mod controller;
@@ -11,8 +11,8 @@ mod identity;
 mod node;
 mod script;
 mod snapshots;
+mod state;
 mod version;
-mod world;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,17 +32,16 @@ use crate::capabilities::{
 use crate::server::{self, Routes, Severable};
 use crate::{Client, Options, v1};
 
-pub use script::{Action, CallRecord, Fault, Moment, Phase};
+pub use script::{Action, CallEvent, CallRecord, Fault, Phase};
+pub use state::{Group, NodeVolume, PublishedOnNode, State, Target, Volume};
 pub use version::Version;
-pub use world::{Group, NodeVolume, PublishedOnNode, Target, Volume, World};
 
-/// What the driver says about itself and how much it has to give. Change it at any time with
-/// [`Driver::configure`].
+/// The driver's advertised capabilities, its limits and its defects. [`Driver::configure`] changes it at any time.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The driver name.
     pub name: String,
-    /// The answer of Probe; absent means ready.
+    /// The response of Probe; absent means ready.
     pub ready: Option<bool>,
     /// Capabilities of the plugin.
     pub plugin: PluginCapabilities,
@@ -66,19 +65,19 @@ pub struct Config {
     pub create_secrets: Option<BTreeMap<String, String>>,
     /// Names of mutable parameters that are refused.
     pub refused_parameters: Vec<String>,
-    /// How many answers call a new snapshot not ready.
+    /// How many responses report a new snapshot as not ready.
     pub snapshot_polls: u32,
-    /// Whether ControllerExpandVolume asks for NodeExpandVolume.
+    /// Whether ControllerExpandVolume requires NodeExpandVolume.
     pub node_expansion_required: bool,
-    /// Changes what CreateVolume answers, as a driver with a fault would; the volume is as asked for.
-    pub twist: Option<fn(&mut v1::Volume)>,
-    /// The `next_token` of every page, as a driver with a fault would have it.
+    /// Alters the volume in the response of CreateVolume, as a driver with a bug would; the stored one is as requested.
+    pub alter_created_volume: Option<fn(&mut v1::Volume)>,
+    /// The `next_token` of every page, as a driver with a bug would return it.
     pub stuck_token: Option<String>,
     /// Create and remove target paths in the real file system, as a real node plugin does.
     pub touch_paths: bool,
 }
 
-/// A place for volumes.
+/// A pool of storage.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// The segments a node must have to reach it.
@@ -129,7 +128,7 @@ impl Config {
             refused_parameters: Vec::new(),
             snapshot_polls: 0,
             node_expansion_required: true,
-            twist: None,
+            alter_created_volume: None,
             stuck_token: None,
             touch_paths: false,
         }
@@ -155,7 +154,7 @@ pub struct Driver {
 
 struct Backend {
     config: Mutex<Config>,
-    world: Mutex<World>,
+    state: Mutex<State>,
     script: Mutex<script::Script>,
     /// Cancelled to cut all connections; absent while the driver is down.
     connections: Mutex<Option<CancellationToken>>,
@@ -171,7 +170,7 @@ impl Driver {
     pub fn with_node(name: &str, node: &str, segments: BTreeMap<String, String>) -> Self {
         let backend = Arc::new(Backend {
             config: Mutex::new(Config::new(name)),
-            world: Mutex::default(),
+            state: Mutex::default(),
             script: Mutex::default(),
             connections: Mutex::new(Some(CancellationToken::new())),
         });
@@ -181,7 +180,7 @@ impl Driver {
 
     /// The same driver as seen from another node, which is known from now on.
     pub fn on_node(&self, node: &str, segments: BTreeMap<String, String>) -> Self {
-        self.backend.world.lock().nodes.entry(node.to_owned()).or_default().segments = segments;
+        self.backend.state.lock().nodes.entry(node.to_owned()).or_default().segments = segments;
         Self { backend: self.backend.clone(), node: node.into() }
     }
 
@@ -190,7 +189,7 @@ impl Driver {
         &self.node
     }
 
-    /// Changes what the driver says about itself.
+    /// Changes the configuration.
     pub fn configure(&self, change: impl FnOnce(&mut Config)) -> &Self {
         change(&mut self.backend.config.lock());
         self
@@ -208,29 +207,29 @@ impl Driver {
         })
     }
 
-    /// A copy of everything that exists.
-    pub fn world(&self) -> World {
-        self.backend.world.lock().clone()
+    /// A copy of the backend's state.
+    pub fn state(&self) -> State {
+        self.backend.state.lock().clone()
     }
 
-    /// Changes what exists behind the caller's back.
-    pub fn edit(&self, change: impl FnOnce(&mut World)) {
-        change(&mut self.backend.world.lock());
+    /// Changes the backend's state without a call.
+    pub fn edit(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.backend.state.lock());
     }
 
     /// All volumes by id.
     pub fn volumes(&self) -> BTreeMap<String, Volume> {
-        self.world().volumes
+        self.state().volumes
     }
 
     /// The volume with this name.
     pub fn volume_named(&self, name: &str) -> Option<Volume> {
-        self.world().volumes.into_values().find(|volume| volume.name == name)
+        self.state().volumes.into_values().find(|volume| volume.name == name)
     }
 
     /// Breaches of the call order by the caller, in order of appearance.
     pub fn violations(&self) -> Vec<String> {
-        self.backend.world.lock().violations.clone()
+        self.backend.state.lock().violations.clone()
     }
 
     /// The services, to be served on any listener.
@@ -250,7 +249,7 @@ impl Driver {
     pub fn client_with(&self, options: Options) -> Client {
         let (accept, accepted) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(accepted).map(io::Result::Ok);
-        // Ends with the client: then nobody can dial any more.
+        // Ends with the client, which holds the only dialer.
         tokio::spawn(server::serve_streams(self.routes(), incoming, CancellationToken::new()));
         let backend = self.backend.clone();
         let dial = move || {
@@ -265,7 +264,7 @@ impl Driver {
             };
             std::future::ready(dialed)
         };
-        Client::over(dial, None, options)
+        Client::with_dialer(dial, None, options)
     }
 
     /// Cuts all connections in memory; the next call connects again.

@@ -1,4 +1,4 @@
-//! What exists behind the fake driver.
+//! The state of the fake driver's backend.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use tonic::Status;
 use super::Config;
 use crate::v1;
 
-/// Everything the driver remembers.
+/// Volumes, snapshots and nodes, and the caller's violations of the protocol.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct State {
     /// Volumes by id.
     pub volumes: BTreeMap<String, Volume>,
     /// Snapshots by id.
@@ -28,7 +28,7 @@ pub struct World {
 pub struct Volume {
     /// Its id.
     pub id: String,
-    /// The name it was asked for with.
+    /// The name in its create request.
     pub name: String,
     /// Its size in bytes.
     pub capacity: i64,
@@ -36,7 +36,7 @@ pub struct Volume {
     pub parameters: BTreeMap<String, String>,
     /// The mutable parameters as they are now.
     pub mutable_parameters: BTreeMap<String, String>,
-    /// The capabilities it was asked for with.
+    /// The capabilities in its create request.
     pub capabilities: Vec<v1::VolumeCapability>,
     /// The context callers must echo.
     pub context: BTreeMap<String, String>,
@@ -64,11 +64,11 @@ pub struct PublishedOnNode {
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The name it was asked for with.
+    /// The name in its create request.
     pub name: String,
-    /// How many more answers call it not ready.
+    /// How many more responses report it as not ready.
     pub polls_left: u32,
-    /// What is told to callers.
+    /// The message in responses.
     pub message: v1::Snapshot,
 }
 
@@ -77,7 +77,7 @@ pub struct Snapshot {
 pub struct Group {
     /// Its id.
     pub id: String,
-    /// The name it was asked for with.
+    /// The name in its create request.
     pub name: String,
     /// The volumes it is of.
     pub sources: Vec<String>,
@@ -126,7 +126,7 @@ pub struct Target {
     pub staging: String,
 }
 
-impl World {
+impl State {
     pub(super) fn next_id(&mut self, prefix: &str) -> String {
         self.created += 1;
         format!("{prefix}-{}", self.created)
@@ -204,7 +204,7 @@ pub(super) fn multi_node(capability: &v1::VolumeCapability) -> bool {
     )
 }
 
-/// Checks a size wish and names the smallest size that fulfils it.
+/// Checks a capacity range and returns the smallest size in it.
 pub(super) fn wanted_bytes(
     range: Option<&v1::CapacityRange>,
     default: i64,

@@ -6,7 +6,7 @@ use crate::capabilities::{
     ControllerCapability as C, GroupCapability, NodeCapability as N, PluginService as P,
 };
 
-/// A version of CSI. A driver has none to give out: it shows in what the driver advertises and answers.
+/// A version of CSI. A driver has none to give out: it shows in the capabilities and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// The oldest one in use.
@@ -26,7 +26,7 @@ impl Version {
     pub const ALL: [Version; 5] =
         [Version::V1_5, Version::V1_8, Version::V1_9, Version::V1_12, Version::V1_13];
 
-    /// Whether a driver of this version has ever heard of the call.
+    /// Whether a driver of this version has the call.
     pub(super) fn knows(self, call: Call) -> bool {
         self >= since(call)
     }

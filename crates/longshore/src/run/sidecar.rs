@@ -76,7 +76,11 @@ impl Start {
             // connection calls say whether they are about a translated object; these are not.
             Some(_) => {
                 drop(csi);
-                let csi = self.connect(&counted).await?.named(&driver).with_migrated(Some(false));
+                let csi = self
+                    .connect(&counted)
+                    .await?
+                    .with_driver_name(&driver)
+                    .with_migrated(Some(false));
                 csi.wait_ready(self.call_timeout).await?;
                 csi
             }

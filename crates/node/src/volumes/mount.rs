@@ -11,8 +11,8 @@ use longshore_core::stage::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
-use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::CsiError;
+use longshore_csi::capabilities::NodeCapability;
 
 use super::mounting::Mounting;
 use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files};

@@ -240,7 +240,7 @@ impl Node for Proxy {
         self.heard.stats.lock().push(asked);
         // The fake knows a device only by its publish file, and inline volumes not at all.
         let path = Path::new(&one.volume_path);
-        let known = self.inner.world().volumes.contains_key(&one.volume_id);
+        let known = self.inner.state().volumes.contains_key(&one.volume_id);
         if !known || !path.is_dir() {
             use v1::volume_usage::Unit;
             let usage = |unit: Unit| v1::VolumeUsage {

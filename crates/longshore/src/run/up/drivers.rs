@@ -123,7 +123,7 @@ impl Served {
     /// A client for the loops. Our own drivers are asked within the process.
     pub async fn client(&self) -> Result<Client> {
         match &self.driver {
-            Some(driver) => Ok(Client::of_services(driver.services(), call_options())),
+            Some(driver) => Ok(Client::in_process(driver.services(), call_options())),
             None => connect(&self.socket).await,
         }
     }
