@@ -1,4 +1,4 @@
-//! From the access modes of a PersistentVolume to the one mode a driver is asked for.
+//! Maps the access modes of a PersistentVolume to the one CSI mode of a request.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! calls {
     ($($service:literal { $($name:ident),* $(,)? })*) => {
-        /// Every remote procedure of CSI 1.12.
+        /// Every remote procedure of CSI 1.13.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Call { $($(
             #[doc = concat!("`/csi.v1.", $service, "/", stringify!($name), "`")]
@@ -41,7 +41,8 @@ calls! {
         CreateVolume, DeleteVolume, ControllerPublishVolume, ControllerUnpublishVolume,
         ValidateVolumeCapabilities, ListVolumes, GetCapacity, ControllerGetCapabilities,
         CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot, ControllerExpandVolume,
-        ControllerGetVolume, ControllerModifyVolume,
+        ControllerGetVolume, ControllerListVolumeHealth, ControllerGetVolumeHealth,
+        ControllerModifyVolume,
     }
     "GroupController" {
         GroupControllerGetCapabilities, CreateVolumeGroupSnapshot, DeleteVolumeGroupSnapshot,
@@ -51,6 +52,7 @@ calls! {
     "Node" {
         NodeStageVolume, NodeUnstageVolume, NodePublishVolume, NodeUnpublishVolume,
         NodeGetVolumeStats, NodeExpandVolume, NodeGetCapabilities, NodeGetInfo,
+        NodeGetVolumeHealth, NodeGetStorageHealth,
     }
 }
 

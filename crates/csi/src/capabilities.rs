@@ -222,6 +222,25 @@ mod tests {
         assert_eq!(format!("{set:?}"), "{ExpandVolume, 99}");
     }
 
+    /// case: csi-1.13/C4, case: csi-1.13/C5
+    #[test]
+    fn capabilities_of_both_versions_are_kept_together() {
+        use {ControllerCapability as C, NodeCapability as N};
+        let numbers = [3, 11, 16, 17, 99];
+        let set = ControllerCapabilities::from(&controller(numbers.map(Some).into()));
+        assert_eq!(set.numbers().collect::<Vec<_>>(), numbers);
+        for known in [C::ListVolumes, C::VolumeCondition, C::GetVolumeHealth, C::ListVolumeHealth] {
+            assert!(set.has(known), "{known:?}");
+        }
+        let numbers = [1, 2, 3, 4, 7, 8];
+        let node: NodeCapabilities = numbers.into_iter().collect();
+        let read = NodeCapabilities::from(&v1::NodeGetCapabilitiesResponse::from(&node));
+        assert_eq!(read.numbers().collect::<Vec<_>>(), numbers);
+        for known in [N::VolumeCondition, N::GetVolumeHealth, N::GetStorageHealth] {
+            assert!(read.has(known), "{known:?}");
+        }
+    }
+
     #[test]
     fn sets_survive_the_wire() {
         let plugin = PluginCapabilities {

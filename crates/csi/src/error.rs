@@ -34,12 +34,12 @@ pub enum Verdict {
 /// ```
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CsiError {
-    /// The driver answered: the operation did not and will not happen.
+    /// The driver refused: the operation did not and will not happen.
     #[error("{}", status_text(.status))]
     Final {
         /// What was called.
         call: Call,
-        /// The answer.
+        /// The status that the call ended with.
         status: Status,
     },
     /// No verdict: the operation may still be running in the driver.
@@ -47,15 +47,15 @@ pub enum CsiError {
     Transient {
         /// What was called.
         call: Call,
-        /// The answer, or what took its place.
+        /// The status that the call ended with, or that the transport made up.
         status: Status,
     },
-    /// The driver answered that this request can never succeed.
+    /// The driver refused a request that can never succeed.
     #[error("{}", status_text(.status))]
     Infeasible {
         /// What was called.
         call: Call,
-        /// The answer.
+        /// The status that the call ended with.
         status: Status,
     },
 }
@@ -152,7 +152,7 @@ fn normalize(status: Status) -> Status {
     }
 }
 
-/// How tonic's text starts when an answer ended without a status.
+/// How tonic's text starts when a response ended without a status.
 const CUT_STREAM: &str = "protocol error: missing grpc-status trailer";
 
 fn with_causes(status: &Status) -> String {

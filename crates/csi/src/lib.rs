@@ -2,9 +2,9 @@
 //!
 //! * [`v1`] and [`registration`] are the generated protocols.
 //! * [`Client`] calls a driver: one method per [`Call`], each with a deadline, metrics and redacted logs.
-//! * [`CsiError`] says what a failure means: final, no verdict yet, or infeasible. The table is in one place.
+//! * [`CsiError`] classifies a failure: final, no verdict yet, or infeasible. The table is in one place.
 //! * [`server`] serves any of the generated services on a unix socket.
-//! * [`fake`] is a driver in memory with scripted faults, for tests and for the simulator.
+//! * `fake`, with the feature of that name, is a driver in memory with scripted faults, for tests and for the simulator.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -15,7 +15,7 @@
 //! let client = driver.client();
 //! client.wait_ready(std::time::Duration::from_secs(1)).await?;
 //!
-//! // The answer is lost, but the volume exists: the caller must ask again.
+//! // The response is lost, but the volume exists: the caller must repeat the request.
 //! driver.script(Call::CreateVolume, [fake::Fault::after(tonic::Code::Unavailable)]);
 //! let request = fake::create_request("pvc-1", 1 << 30);
 //! let error = client.create_volume(request.clone()).await.expect_err("scripted");
@@ -32,7 +32,10 @@ mod call;
 pub mod capabilities;
 pub mod client;
 mod error;
+#[cfg(feature = "fake")]
 pub mod fake;
+mod gate;
+mod health;
 pub mod metrics;
 pub mod names;
 pub mod redact;
@@ -41,10 +44,12 @@ pub mod server;
 mod wire_tests;
 
 pub use call::Call;
-pub use client::{Client, ConnectError, ConnectOptions, Options};
+pub use client::{Client, ConnectError, ConnectOptions, Options, SnapshotLookup};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
+pub use gate::Gate;
+pub use health::HealthSource;
 
-/// Generated messages, client and server stubs of `csi.v1` (CSI 1.12).
+/// Generated messages, client and server stubs of `csi.v1`: CSI 1.13, with the volume condition of 1.12.
 #[allow(clippy::all, rustdoc::all, missing_docs)]
 pub mod v1 {
     tonic::include_proto!("csi.v1");

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::code_name;
 
-/// The driver label until the driver has told its name.
+/// The driver label until the driver's name is known.
 pub const UNKNOWN_DRIVER: &str = "unknown-driver";
 /// The code label of an error that is no gRPC status.
 pub const NOT_GRPC: &str = "unknown-non-grpc";

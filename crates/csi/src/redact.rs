@@ -123,13 +123,13 @@ fn is_token(key: &MapKey) -> bool {
     matches!(key, MapKey::String(key) if key == tokens::KEY)
 }
 
-/// A request in a form from which its secrets can be had after it was sent.
-pub(crate) struct Sent {
+/// An encoded copy of a request, from which its secrets are read when its response is redacted.
+pub(crate) struct SentRequest {
     name: String,
     bytes: Vec<u8>,
 }
 
-impl Sent {
+impl SentRequest {
     pub(crate) fn new<M: Message + Name>(request: &M) -> Self {
         Self { name: M::full_name(), bytes: request.encode_to_vec() }
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nineteen_secret_fields_are_known() {
+    fn all_twenty_two_secret_fields_are_known() {
         let mut found = secret_fields();
         found.sort();
         let mut expected: Vec<String> = [
@@ -224,11 +224,14 @@ mod tests {
             "GetVolumeGroupSnapshot",
             "GetMetadataAllocated",
             "GetMetadataDelta",
+            "ControllerListVolumeHealth",
+            "ControllerGetVolumeHealth",
+            "NodeGetStorageHealth",
         ]
         .map(|call| format!("csi.v1.{call}Request.secrets"))
         .into();
         expected.sort();
-        assert_eq!(found.len(), 19);
+        assert_eq!(found.len(), 22);
         assert_eq!(found, expected);
     }
 
@@ -277,6 +280,21 @@ mod tests {
                 r#""mount":{"fs_type":"ext4"}}]}"#
             )
         );
+    }
+
+    /// case: csi-1.13/C28
+    #[test]
+    fn secrets_of_the_health_calls_are_replaced() {
+        let stripped = |text: String| {
+            assert!(text.contains(r#""secrets":"***stripped***""#), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        };
+        let list =
+            v1::ControllerListVolumeHealthRequest { secrets: secrets(), ..Default::default() };
+        stripped(text(&list));
+        let volume_id = "v".to_owned();
+        stripped(text(&v1::ControllerGetVolumeHealthRequest { volume_id, secrets: secrets() }));
+        stripped(text(&v1::NodeGetStorageHealthRequest { secrets: secrets() }));
     }
 
     /// case: csi-protocol/14.8
@@ -328,7 +346,7 @@ mod tests {
             assert!(!shown.contains("eyJ"), "{}: {shown}", kind.full_name());
             held += usize::from(shown.contains(STRIPPED));
         }
-        assert!(held > 60, "only {held} messages have strings");
+        assert!(held > 67, "only {held} messages have strings");
     }
 
     #[test]
@@ -352,7 +370,7 @@ mod tests {
             volume_context: BTreeMap::from([(tokens::KEY.to_owned(), "opaque-token".to_owned())]),
             ..Default::default()
         };
-        let sent = Sent::new(&request);
+        let sent = SentRequest::new(&request);
         let clean = sent.scrub("bad password \"hunter2\" or token opaque-token").unwrap();
         assert_eq!(clean, "bad password \"***stripped***\" or token ***stripped***");
         assert_eq!(sent.scrub("no such pool"), None);

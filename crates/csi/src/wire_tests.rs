@@ -282,7 +282,7 @@ macro_rules! round_trips {
     };
 }
 
-/// case: csi-protocol/14.1, case: csi-protocol/14.2
+/// case: csi-protocol/14.1, case: csi-protocol/14.2, case: csi-1.13/C1
 #[test]
 fn generated_code_writes_what_the_table_says_and_ignores_unknown_fields() {
     let (table, mut done) = (table(), BTreeSet::new());
@@ -312,7 +312,10 @@ fn generated_code_writes_what_the_table_says_and_ignores_unknown_fields() {
         NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeGetVolumeStatsRequest,
         NodeGetVolumeStatsResponse, NodeExpandVolumeRequest, NodeExpandVolumeResponse,
         NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest,
-        NodeGetInfoResponse,
+        NodeGetInfoResponse, ControllerListVolumeHealthRequest, ControllerListVolumeHealthResponse,
+        ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse,
+        NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetStorageHealthRequest,
+        NodeGetStorageHealthResponse,
     );
     for row in &table.rpcs {
         assert!(done.contains(&row[2]) && done.contains(&row[3]), "{row:?} was not tried");
@@ -338,4 +341,95 @@ fn the_registration_wire_is_fixed() {
     let service = POOL.get_service_by_name("pluginregistration.Registration").expect("service");
     let methods: Vec<_> = service.methods().map(|method| method.name().to_owned()).collect();
     assert_eq!(methods, ["GetInfo", "NotifyRegistrationStatus"]);
+}
+
+/// The descriptors of another version of the protocol file: ours without some fields.
+fn pool_without(removed: &[(&str, &str)]) -> prost_reflect::DescriptorPool {
+    let mut files: Vec<_> = POOL.file_descriptor_protos().cloned().collect();
+    for message in files.iter_mut().flat_map(|file| &mut file.message_type) {
+        let name = message.name().to_owned();
+        let gone = |field: &str| removed.contains(&(name.as_str(), field));
+        message.field.retain(|field| !gone(field.name()));
+    }
+    let mut pool = prost_reflect::DescriptorPool::new();
+    pool.add_file_descriptor_protos(files).expect("still whole");
+    pool
+}
+
+/// What a peer with these descriptors reads from a message of ours, as text.
+fn read_by<M: Message + Name>(pool: &prost_reflect::DescriptorPool, message: &M) -> String {
+    let kind = pool.get_message_by_name(&M::full_name()).expect("known");
+    let bytes = message.encode_to_vec();
+    let read = prost_reflect::DynamicMessage::decode(kind, bytes.as_slice()).expect("decodes");
+    let known = read.fields().map(|(field, value)| format!("{} {value}", field.name()));
+    known.collect::<Vec<_>>().join("; ")
+}
+
+/// case: csi-1.13/C2
+#[test]
+fn conditions_of_1_12_drivers_are_read() {
+    // entries { volume { volume_id: "v" } status { volume_condition { abnormal: true message: "bad" } } }
+    let condition = [8, 1, 18, 3, b'b', b'a', b'd'];
+    let (mut status, mut entry, mut list, mut stats) = (vec![], vec![], vec![], vec![]);
+    bytes(2, &condition, &mut status);
+    bytes(1, &[18, 1, b'v'], &mut entry);
+    bytes(2, &status, &mut entry);
+    bytes(1, &entry, &mut list);
+    bytes(2, &condition, &mut stats);
+    let expected = Some(v1::VolumeCondition { abnormal: true, message: "bad".into() });
+    let listed = v1::ListVolumesResponse::decode(list.as_slice()).expect("decodes");
+    let one = listed.entries[0].status.as_ref().expect("a status");
+    assert_eq!(one.volume_condition, expected);
+    // ControllerGetVolumeResponse has volume 1 and status 2, as an entry of the list has.
+    let got = v1::ControllerGetVolumeResponse::decode(entry.as_slice()).expect("decodes");
+    assert_eq!(got.status.expect("a status").volume_condition, expected);
+    let stats = v1::NodeGetVolumeStatsResponse::decode(stats.as_slice()).expect("decodes");
+    assert_eq!(stats.volume_condition, expected);
+}
+
+/// case: csi-1.13/C3
+#[test]
+fn peers_of_either_version_skip_what_they_do_not_know() {
+    let old = pool_without(&[
+        ("Snapshot", "accessible_topology"),
+        ("CreateSnapshotRequest", "accessibility_requirements"),
+    ]);
+    let topology = v1::Topology { segments: [("zone".to_owned(), "a".to_owned())].into() };
+    let snapshot = v1::Snapshot {
+        snapshot_id: "s".into(),
+        ready_to_use: true,
+        accessible_topology: vec![topology.clone()],
+        ..Default::default()
+    };
+    assert_eq!(read_by(&old, &snapshot), r#"snapshot_id "s"; ready_to_use true"#);
+    let requirement = v1::TopologyRequirement { requisite: vec![topology], preferred: vec![] };
+    let request = v1::CreateSnapshotRequest {
+        name: "n".into(),
+        accessibility_requirements: Some(requirement),
+        ..Default::default()
+    };
+    assert_eq!(read_by(&old, &request), r#"name "n""#);
+
+    let new = pool_without(&[("NodeGetVolumeStatsResponse", "volume_condition")]);
+    let stats = v1::NodeGetVolumeStatsResponse {
+        usage: vec![],
+        volume_condition: Some(v1::VolumeCondition { abnormal: true, message: "bad".into() }),
+    };
+    assert_eq!(read_by(&new, &stats), "");
+}
+
+#[test]
+fn parts_that_1_13_removed_say_so_in_the_protocol_file() {
+    let file = include_str!("../proto/csi.proto");
+    let lines: Vec<&str> = file.lines().collect();
+    let removed = |line: &str| {
+        line.contains("VOLUME_CONDITION =")
+            || line.contains("volume_condition =")
+            || line.starts_with("message VolumeCondition ")
+    };
+    let found: Vec<usize> = (0..lines.len()).filter(|at| removed(lines[*at])).collect();
+    assert_eq!(found.len(), 6);
+    for at in found {
+        assert!(lines[at - 1].contains("Removed in 1.13"), "{}", lines[at]);
+    }
 }

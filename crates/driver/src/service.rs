@@ -87,6 +87,14 @@ impl Service {
     }
 }
 
+/// The refusal of a call whose capability this driver does not advertise. The volume condition says what these
+/// calls would say.
+fn not_advertised(call: &str) -> Status {
+    Status::unimplemented(format!(
+        "{call} is not implemented; this driver reports volume_condition"
+    ))
+}
+
 #[tonic::async_trait]
 impl Identity for Service {
     async fn get_plugin_info(
@@ -226,8 +234,7 @@ impl Controller for Service {
             ControllerRpc::CreateDeleteSnapshot,
             ControllerRpc::ListSnapshots,
             ControllerRpc::CloneVolume,
-            // GetSnapshot is answered but not announced: csi-sanity takes its capability, which
-            // is alpha, for a mistake.
+            ControllerRpc::GetSnapshot,
         ];
         if self.inner.config.kind == DriverKind::Shared {
             types.extend([
@@ -298,6 +305,20 @@ impl Controller for Service {
     ) -> Answer<csi::ControllerGetVolumeResponse> {
         let request = request.into_inner();
         self.call("ControllerGetVolume", None, move |inner| inner.get_volume(&request)).await
+    }
+
+    async fn controller_list_volume_health(
+        &self,
+        _: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Answer<csi::ControllerListVolumeHealthResponse> {
+        Err(not_advertised("ControllerListVolumeHealth"))
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        _: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
+        Err(not_advertised("ControllerGetVolumeHealth"))
     }
 
     async fn controller_modify_volume(
@@ -442,6 +463,20 @@ impl Node for Service {
             max_volumes_per_node: i64::from(config.max_volumes),
             accessible_topology: topology::here(config),
         }))
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        _: Request<csi::NodeGetVolumeHealthRequest>,
+    ) -> Answer<csi::NodeGetVolumeHealthResponse> {
+        Err(not_advertised("NodeGetVolumeHealth"))
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        _: Request<csi::NodeGetStorageHealthRequest>,
+    ) -> Answer<csi::NodeGetStorageHealthResponse> {
+        Err(not_advertised("NodeGetStorageHealth"))
     }
 }
 

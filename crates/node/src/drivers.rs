@@ -56,7 +56,9 @@ impl Drivers {
         let dial = move || UnixStream::connect(path.clone());
         let metrics = self.metrics.lock().clone();
         let options = Options { timeout: Some(CALL_TIMEOUT), metrics, ..Options::default() };
-        let client = Client::over(dial, None, options).named(name).with_migrated(Some(false));
+        let client = Client::with_dialer(dial, None, options)
+            .with_driver_name(name)
+            .with_migrated(Some(false));
         self.insert_client(name, version, endpoint, client.clone());
         client
     }

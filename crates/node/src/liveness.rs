@@ -72,7 +72,7 @@ impl Liveness {
                 return Err(format!("cannot connect to {socket} within {:?}", self.timeout));
             }
         };
-        let client = client.named(&self.driver).with_deadline(deadline);
+        let client = client.with_driver_name(&self.driver).with_deadline(deadline);
         let answer = client.probe(v1::ProbeRequest {}).await.map_err(|error| error.to_string())?;
         match answer.ready {
             Some(false) => Err("driver responded but is not ready".to_owned()),

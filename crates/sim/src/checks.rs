@@ -6,7 +6,7 @@ use longshore_core::model::Kind;
 use longshore_core::model::keys::annotations;
 use longshore_core::model::kinds::{Claim, Volume};
 use longshore_csi::Call;
-use longshore_csi::fake::Moment;
+use longshore_csi::fake::CallEvent;
 use serde_json::Value;
 
 use crate::ledger::Ledger;
@@ -28,7 +28,7 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    pub(crate) fn before(&self, moment: &Moment<'_>) {
+    pub(crate) fn before(&self, moment: &CallEvent<'_>) {
         match moment.call {
             Call::DeleteVolume => {
                 let handle = field(moment.request, "volume_id");
@@ -46,7 +46,7 @@ impl Checks {
         }
     }
 
-    pub(crate) fn after(&self, moment: &Moment<'_>) {
+    pub(crate) fn after(&self, moment: &CallEvent<'_>) {
         if moment.call == Call::CreateVolume {
             self.one_for_each_claim();
         }
@@ -87,7 +87,7 @@ impl Checks {
 
     /// What a person has made, a person deletes.
     fn not_made_by_hand(&self, handle: &str) {
-        let world = self.truth.driver().world();
+        let world = self.truth.driver().state();
         if world.volumes.get(handle).is_some_and(|volume| volume.name.starts_with(BY_HAND)) {
             self.ledger.breach(format!("DeleteVolume of {handle}, which a person has made"));
         }
@@ -95,7 +95,7 @@ impl Checks {
 
     /// Two nodes never write to one volume.
     fn no_other_node_uses(&self, handle: &str, node: &str) {
-        let world = self.truth.driver().world();
+        let world = self.truth.driver().state();
         for other in world.used_on(handle).into_iter().filter(|other| *other != node) {
             self.ledger
                 .breach(format!("{handle} is mounted on {node} while {other} has it mounted"));
@@ -104,7 +104,7 @@ impl Checks {
 
     /// All volumes of this world are for one writing node.
     fn not_on_another_node(&self, handle: &str, node: &str) {
-        let world = self.truth.driver().world();
+        let world = self.truth.driver().state();
         let published = world.volumes.get(handle).map(|volume| volume.published.keys());
         for other in published.into_iter().flatten().filter(|other| *other != node) {
             self.ledger.breach(format!("{handle} is sent to {node} while {other} has it"));

@@ -232,7 +232,7 @@ impl SimNode {
 
     /// What the driver has on this node: by volume, where it is staged and published.
     fn mounted(&self) -> Mounted {
-        let world = self.truth.driver().world();
+        let world = self.truth.driver().state();
         let Some(state) = world.nodes.get(&self.name) else { return BTreeMap::new() };
         let places = state.volumes.iter().map(|(id, volume)| {
             let staged = volume.staged.as_ref().map(|(path, _)| path.clone());

@@ -82,7 +82,7 @@ impl Truth {
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
-        let world = self.driver.world();
+        let world = self.driver.state();
         for volume in world.volumes.values() {
             // What a person has made may stay, but on no node.
             if volume.name.starts_with(BY_HAND) && volume.published.is_empty() {

@@ -9,7 +9,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use longshore_apiserver::http::Service;
 use longshore_csi::Call;
-use longshore_csi::fake::{Action, Driver, Moment, Phase};
+use longshore_csi::fake::{Action, CallEvent, Driver, Phase};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -194,7 +194,7 @@ pub(crate) fn hook_driver(driver: &Driver, ledger: &Ledger, checks: Checks) {
     });
 }
 
-fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &Moment<'_>) -> Action {
+fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &CallEvent<'_>) -> Action {
     let (fate, ticket) = ledger.begin(life, format!("csi {}", moment.call), about(moment));
     if let Some(ticket) = ticket {
         ledger.keep_csi(moment.call, moment.request, ticket);
@@ -212,7 +212,7 @@ fn after(
     ledger: &Ledger,
     checks: &Checks,
     life: u64,
-    moment: &Moment<'_>,
+    moment: &CallEvent<'_>,
     driver: &Driver,
 ) -> Action {
     let Some(ticket) = ledger.take_csi(life, moment.call, moment.request) else {
@@ -230,7 +230,7 @@ fn after(
 }
 
 /// Which volume a call is about.
-fn about(moment: &Moment<'_>) -> String {
+fn about(moment: &CallEvent<'_>) -> String {
     match moment.call {
         Call::CreateVolume => field(moment.request, "name"),
         _ => field(moment.request, "volume_id"),

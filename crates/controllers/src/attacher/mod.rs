@@ -39,11 +39,7 @@ use longshore_core::{
         kinds::{CsiNode, Volume, VolumeAttachment},
     },
 };
-use longshore_csi::{
-    Client, CsiError,
-    capabilities::{ControllerCapabilities, ControllerCapability, PluginService},
-    client::DriverNameError,
-};
+use longshore_csi::{Call, Client, CsiError, capabilities::PluginService, client::DriverNameError};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -144,13 +140,9 @@ impl Attacher {
     async fn ask(&self) -> Result<Described, StartError> {
         let name = self.driver.with_timeout(Some(IDENTITY_TIMEOUT)).driver_name().await?;
         let driver = self.driver.with_deadline(tokio::time::Instant::now() + IDENTITY_TIMEOUT);
-        let service = driver.plugin_capabilities().await?.has(PluginService::ControllerService);
-        let capabilities = match service {
-            true => driver.controller_capabilities().await?,
-            false => ControllerCapabilities::default(),
-        };
-        let publishes = capabilities.has(ControllerCapability::PublishUnpublishVolume);
-        Ok(Described { name, handler: Handler::choose(service, publishes), capabilities })
+        let service = driver.has_service(PluginService::ControllerService).await?;
+        let publishes = driver.supports(Call::ControllerPublishVolume).await?;
+        Ok(Described { name, handler: Handler::choose(service, publishes) })
     }
 
     async fn work(self, driver: Described, shutdown: CancellationToken) {
@@ -170,7 +162,6 @@ impl Attacher {
             name: driver.name,
             api: context.api.clone(),
             driver: self.driver.with_timeout(Some(config.timeout)),
-            capabilities: driver.capabilities,
             caches: Caches::of(&context),
             lanes: Lanes::new(&context, &retry),
             volumes: context.queue("csi-attacher-pv", retry),
@@ -183,7 +174,6 @@ impl Attacher {
 struct Described {
     name: String,
     handler: Handler,
-    capabilities: ControllerCapabilities,
 }
 
 /// The attacher at work.
@@ -192,7 +182,6 @@ struct Sidecar {
     finalizer: String,
     api: Api,
     driver: Client,
-    capabilities: ControllerCapabilities,
     caches: Caches,
     config: Config,
     lanes: Lanes,

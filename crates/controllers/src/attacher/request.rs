@@ -14,7 +14,7 @@ use longshore_core::{
 };
 use longshore_csi::{
     Client, access_mode,
-    capabilities::ControllerCapability,
+    capabilities::{ControllerCapabilities, ControllerCapability},
     v1::{
         ControllerPublishVolumeRequest, VolumeCapability,
         volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
@@ -94,18 +94,23 @@ impl Sidecar {
         attached: &Attached,
     ) -> Result<ControllerPublishVolumeRequest, SyncError> {
         let csi = &attached.csi;
+        let driver = self.driver.controller_capabilities().await?;
         Ok(ControllerPublishVolumeRequest {
             volume_id: csi.volume_handle.clone(),
-            volume_capability: Some(self.capability(attached)?),
-            readonly: csi.read_only && self.capabilities.has(ControllerCapability::PublishReadonly),
+            volume_capability: Some(self.capability(attached, &driver)?),
+            readonly: csi.read_only && driver.has(ControllerCapability::PublishReadonly),
             volume_context: csi.volume_attributes.clone(),
             secrets: self.secrets(csi).await?,
             node_id: self.node_id(node)?,
         })
     }
 
-    fn capability(&self, attached: &Attached) -> Result<VolumeCapability, SyncError> {
-        let multi_writer = self.capabilities.has(ControllerCapability::SingleNodeMultiWriter);
+    fn capability(
+        &self,
+        attached: &Attached,
+        driver: &ControllerCapabilities,
+    ) -> Result<VolumeCapability, SyncError> {
+        let multi_writer = driver.has(ControllerCapability::SingleNodeMultiWriter);
         let mode = access_mode::map(&attached.access_modes, multi_writer)?;
         let access_type = if attached.block {
             AccessType::Block(BlockVolume {})

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use longshore_core::{model::kinds::VolumeAttachment, provision::migration::repair_handle};
-use longshore_csi::{CsiError, capabilities::ControllerCapability, v1::ListVolumesRequest};
+use longshore_csi::{
+    Call, CsiError,
+    capabilities::ControllerCapability,
+    v1::{ListVolumesRequest, list_volumes_response::Entry},
+};
 use tokio::time::{Instant, sleep};
 
 use super::Sidecar;
@@ -12,20 +16,31 @@ use super::Sidecar;
 type Published = BTreeMap<String, BTreeSet<String>>;
 
 impl Sidecar {
-    /// Compares again and again, if the driver can say what is published where.
+    /// Compares again and again, while the driver can say what is published where.
     pub(super) async fn compare_forever(&self) {
-        let can = |capability| self.capabilities.has(capability);
-        if !can(ControllerCapability::ListVolumes)
-            || !can(ControllerCapability::ListVolumesPublishedNodes)
-        {
-            return;
-        }
+        let mut losses = self.driver.connection_losses();
         loop {
-            if let Err(error) = self.compare().await {
-                tracing::warn!(%error, "the driver's list of volumes could not be read");
+            match self.compare_if_listed().await {
+                Ok(true) => {}
+                // Only another driver behind the socket can change that.
+                Ok(false) => drop(losses.changed().await),
+                Err(error) => {
+                    tracing::warn!(%error, "the driver's list of volumes could not be read");
+                }
             }
             sleep(self.config.reconcile_sync).await;
         }
+    }
+
+    /// Compares once, unless the driver does not list volumes with their nodes: then the answer is false.
+    async fn compare_if_listed(&self) -> Result<bool, CsiError> {
+        let driver = self.driver.controller_capabilities().await?;
+        let listed = driver.has(ControllerCapability::ListVolumesPublishedNodes)
+            && self.driver.supports(Call::ListVolumes).await?;
+        if listed {
+            self.compare().await?;
+        }
+        Ok(listed)
     }
 
     /// One comparison: whatever disagrees gets a pass that repeats the call.
@@ -60,22 +75,17 @@ impl Sidecar {
     async fn published(&self) -> Result<Published, CsiError> {
         let driver = self.driver.with_deadline(Instant::now() + self.config.timeout);
         let mut published = Published::new();
-        let mut request = ListVolumesRequest {
+        let request = ListVolumesRequest {
             max_entries: self.config.max_entries,
             ..ListVolumesRequest::default()
         };
-        loop {
-            let page = driver.list_volumes(request.clone()).await?;
-            for entry in page.entries {
-                if let (Some(volume), Some(status)) = (entry.volume, entry.status) {
-                    let nodes = status.published_node_ids.into_iter().collect();
-                    published.insert(volume.volume_id, nodes);
-                }
+        let collect = |entry: Entry| {
+            if let (Some(volume), Some(status)) = (entry.volume, entry.status) {
+                let nodes = status.published_node_ids.into_iter().collect();
+                published.insert(volume.volume_id, nodes);
             }
-            if page.next_token.is_empty() {
-                return Ok(published);
-            }
-            request.starting_token = page.next_token;
-        }
+        };
+        driver.list_all_volumes(request, collect).await?;
+        Ok(published)
     }
 }

@@ -48,13 +48,14 @@ pub(super) fn by_hand<const N: usize>(
     config: Config,
     capabilities: [ControllerCapability; N],
 ) -> Sidecar {
+    use ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
+    driver.configure(|config| {
+        config.controller = [CreateDeleteVolume, PublishUnpublishVolume].into();
+        capabilities.into_iter().for_each(|one| config.controller.insert(one));
+    });
     let context = process.context.with_api(process.api.clone());
     let attacher = Attacher::new(&context, driver.client(), config);
-    attacher.into_sidecar(Described {
-        name: DRIVER.to_owned(),
-        handler: Handler::Csi,
-        capabilities: capabilities.into(),
-    })
+    attacher.into_sidecar(Described { name: DRIVER.to_owned(), handler: Handler::Csi })
 }
 
 /// A node and a bound volume of the driver; returns the handle.
@@ -399,6 +400,29 @@ async fn a_driver_that_cannot_list_is_not_asked() {
     let _process = start(&bench, &driver, Config::default());
     bench.pass(Duration::from_secs(130)).await;
     assert!(driver.calls_of(Call::ListVolumes).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_replaced_behind_its_socket_is_listed_if_it_can_be() {
+    let (bench, driver) = (Bench::start().await, driver());
+    let can_list = |can: bool| {
+        driver.configure(|config| match can {
+            true => config.controller.insert(ControllerCapability::ListVolumes),
+            false => config.controller.remove(ControllerCapability::ListVolumes),
+        });
+        driver.sever();
+    };
+    can_list(false);
+    let _process = start(&bench, &driver, Config::default());
+    bench.pass(Duration::from_secs(130)).await;
+    assert!(driver.calls_of(Call::ListVolumes).is_empty());
+    can_list(true);
+    bench.pass(Duration::from_secs(130)).await;
+    let listed = driver.calls_of(Call::ListVolumes).len();
+    assert!(listed > 0, "the new driver lists its volumes");
+    can_list(false);
+    bench.pass(Duration::from_secs(130)).await;
+    assert_eq!(driver.calls_of(Call::ListVolumes).len(), listed, "the old one is back");
 }
 
 #[tokio::test(start_paused = true)]

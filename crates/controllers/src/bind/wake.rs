@@ -94,7 +94,7 @@ impl Binder {
         let pod = change.object();
         let open =
             |claim: Arc<Claim>| claim.metadata.annotation(annotations::BIND_COMPLETED).is_none();
-        let names = pod.claim_names().into_iter();
+        let names = pod.claim_names();
         let keys = names.map(|(name, _)| ObjectKey::new(pod.metadata.namespace.clone(), name));
         keys.filter(|key| self.parts.claims.get(key).is_some_and(open)).map(Key::Claim).collect()
     }

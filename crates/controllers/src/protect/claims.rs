@@ -114,7 +114,7 @@ fn changed_pods(change: &Change<Pod>) -> Vec<Arc<Pod>> {
 }
 
 fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
-    let names = pod.claim_names().into_iter();
+    let names = pod.claim_names();
     names.map(|(name, _)| ObjectKey::new(&pod.metadata.namespace, name)).collect()
 }
 

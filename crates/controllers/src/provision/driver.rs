@@ -38,13 +38,18 @@ pub async fn describe(csi: &Client, timeout: Duration) -> Result<Driver, StartEr
     csi.wait_ready(timeout).await?;
     let csi = csi.with_timeout(Some(timeout));
     let name = csi.driver_name().await?;
+    Ok(Driver { name, capabilities: capabilities(&csi).await? })
+}
+
+/// What the driver behind the present connection can do. Costs no call while the connection lasts.
+pub(super) async fn capabilities(csi: &Client) -> Result<DriverCapabilities, CsiError> {
     let plugin = csi.plugin_capabilities().await?;
     let controller = if plugin.has(PluginService::ControllerService) {
         csi.controller_capabilities().await?
     } else {
         Default::default()
     };
-    let capabilities = DriverCapabilities {
+    Ok(DriverCapabilities {
         controller_service: plugin.has(PluginService::ControllerService),
         topology: plugin.has(PluginService::VolumeAccessibilityConstraints),
         create_delete_volume: controller.has(ControllerCapability::CreateDeleteVolume),
@@ -53,6 +58,5 @@ pub async fn describe(csi: &Client, timeout: Duration) -> Result<Driver, StartEr
         create_delete_snapshot: controller.has(ControllerCapability::CreateDeleteSnapshot),
         clone_volume: controller.has(ControllerCapability::CloneVolume),
         modify_volume: controller.has(ControllerCapability::ModifyVolume),
-    };
-    Ok(Driver { name, capabilities })
+    })
 }

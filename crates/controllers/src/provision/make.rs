@@ -20,6 +20,7 @@ use serde::Deserialize;
 use super::{
     Config, Driver, Parts,
     call::{Content, read_secret},
+    driver,
     guard::Intents,
     in_use::InUse,
     places::{Map, Places},
@@ -166,7 +167,9 @@ impl Provisioner for CsiProvisioner {
         if !self.is_on_this_node(volume) {
             return Err(DeleteError::Ignored("PV was not provisioned on this node".into()));
         }
-        if let Some(missing) = self.driver.capabilities.missing() {
+        let capabilities = driver::capabilities(&self.parts.csi).await;
+        let capabilities = capabilities.map_err(|error| DeleteError::Failed(error.into()))?;
+        if let Some(missing) = capabilities.missing() {
             return Err(failed(missing.into()));
         }
         let secrets = self.deletion_content(volume, in_tree).await?;

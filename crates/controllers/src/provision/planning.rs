@@ -15,7 +15,7 @@ use longshore_core::{
 };
 use longshore_provisioner::ProvisionError;
 
-use super::{make::CsiProvisioner, places::Manner};
+use super::{driver, make::CsiProvisioner, places::Manner};
 
 impl CsiProvisioner {
     /// Plans the call, and marks what it is filled from as being in use.
@@ -26,13 +26,15 @@ impl CsiProvisioner {
         node: Option<&str>,
     ) -> Result<Plan, ProvisionError> {
         let (class, in_tree) = self.csi_class(class)?;
+        let capabilities = driver::capabilities(&self.parts.csi).await;
+        let capabilities = capabilities.map_err(|error| ProvisionError::Unchanged(error.into()))?;
         let grants = self.parts.grants.as_ref().map(|grants| grants.list());
         let mut view = PlanView {
             claim,
             class: &class,
             in_tree,
             driver: &self.driver.name,
-            capabilities: self.driver.capabilities,
+            capabilities,
             settings: &self.config.plan,
             selected_node: node,
             grants: grants.as_deref(),

@@ -124,7 +124,9 @@ async fn an_answer_without_the_source_is_not_taken() {
     bench.start();
     bench.claim("origin", "fast").await;
     take_snapshot(&bench).await;
-    bench.driver.configure(|config| config.twist = Some(|volume| volume.content_source = None));
+    bench.driver.configure(|config| {
+        config.alter_created_volume = Some(|volume| volume.content_source = None)
+    });
     bench.claim_with("data", restore()).await;
     bench.until_told("data", "volume content source missing").await;
     bench.until("it is deleted", || async { bench.driver.volumes().len() == 1 }).await;
@@ -144,7 +146,7 @@ async fn an_answer_without_the_source_is_not_taken() {
         })
         .await;
     bench.driver.clear_faults();
-    bench.driver.configure(|config| config.twist = None);
+    bench.driver.configure(|config| config.alter_created_volume = None);
     bench.until_bound("data").await;
 }
 
@@ -152,7 +154,9 @@ async fn an_answer_without_the_source_is_not_taken() {
 async fn a_volume_that_is_too_small_is_removed() {
     // case: provisioner/76
     let mut bench = Bench::new().await;
-    bench.driver.configure(|config| config.twist = Some(|volume| volume.capacity_bytes -= 1));
+    bench.driver.configure(|config| {
+        config.alter_created_volume = Some(|volume| volume.capacity_bytes -= 1)
+    });
     bench.start();
     bench.claim("data", "fast").await;
     let text = "created volume capacity 10485759 less than requested capacity 10485760";
@@ -178,7 +182,7 @@ async fn a_volume_that_is_too_small_is_removed() {
     assert_eq!(bench.intents().await, 1);
     bench.delete_claim("data").await;
     bench.driver.clear_faults();
-    bench.driver.configure(|config| config.twist = None);
+    bench.driver.configure(|config| config.alter_created_volume = None);
     bench.until_clean().await;
 }
 
@@ -253,7 +257,9 @@ async fn a_clone_that_is_too_small_keeps_its_source() {
     bench.start();
     bench.claim("origin", "fast").await;
     bench.until_bound("origin").await;
-    bench.driver.configure(|config| config.twist = Some(|volume| volume.capacity_bytes -= 1));
+    bench.driver.configure(|config| {
+        config.alter_created_volume = Some(|volume| volume.capacity_bytes -= 1)
+    });
     bench.claim_with("data", clone()).await;
     let text = "created volume capacity 10485759 less than requested capacity 10485760";
     bench.until_told("data", text).await;

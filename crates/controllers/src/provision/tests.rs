@@ -7,7 +7,7 @@ use longshore_core::model::{
     ObjectKey,
     kinds::{Claim, ConfigMap, Node, Secret, Volume},
 };
-use longshore_csi::{Call, fake::Fault};
+use longshore_csi::{Call, capabilities::ControllerCapability, fake::Fault};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic_code::*;
@@ -99,6 +99,27 @@ async fn in_a_burst_records_go_later() {
     assert_eq!(bench.driver.calls_of(Call::CreateVolume).len(), 2);
     bench.delete_claim("kept").await;
     bench.delete_claim("crashed").await;
+    bench.until_clean().await;
+}
+
+/// case: csi-1.13/C8, case: csi-1.13/C9
+#[tokio::test(start_paused = true)]
+async fn a_driver_replaced_behind_its_socket_is_not_sent_what_it_lacks() {
+    let mut bench = Bench::new().await;
+    bench.start();
+    bench.claim("first", "fast").await;
+    bench.until_bound("first").await;
+    let create = ControllerCapability::CreateDeleteVolume;
+    bench.driver.configure(|config| config.controller.remove(create)).sever();
+    bench.claim("second", "fast").await;
+    let failed = "Warning ProvisioningFailed";
+    let events = || async { bench.events("second").await };
+    bench.until(failed, || async { events().await.iter().any(|event| event == failed) }).await;
+    assert_eq!(bench.driver.calls_of(Call::CreateVolume).len(), 1, "not even sent");
+    bench.driver.configure(|config| config.controller.insert(create)).sever();
+    bench.until_bound("second").await;
+    bench.delete_claim("first").await;
+    bench.delete_claim("second").await;
     bench.until_clean().await;
 }
 

@@ -1,4 +1,4 @@
-//! Reaching a driver, waiting for it, and noticing when it goes away.
+//! Connecting to a driver, waiting for its socket, and detecting lost connections.
 
 use std::fmt;
 use std::io;
@@ -20,9 +20,9 @@ use super::watched::Watched;
 use super::{Client, Options};
 use crate::names::{self, BadAddress};
 
-/// What a sidecar writes to its termination log before it exits because its driver went away.
+/// What a sidecar writes to its termination log before it exits because its connection was lost.
 pub const LOST_CONNECTION: &str = "Lost connection to CSI driver, exiting";
-/// Where a container's last words are read from.
+/// The file from which the kubelet reads a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub enum ConnectError {
     /// The address is of no use.
     #[error(transparent)]
     Address(#[from] BadAddress),
-    /// Nobody answered in time.
+    /// No driver accepted a connection in time.
     #[error("cannot connect to CSI driver at {address} within {waited:?}: {last}")]
     Timeout {
         /// Where the driver was expected.
@@ -91,11 +91,11 @@ impl Client {
         let dial = move || UnixStream::connect(path.clone());
         let connector = Connector::new(dial, &losses, options.on_lost.clone());
         let channel = wait(&options, connector).await?;
-        Ok(Self::assemble(Either::Left(channel), options.calls, losses))
+        Ok(Self::new(Either::Left(channel), options.calls, losses))
     }
 
     /// A client that gets each of its connections from `dial`, the first one on the first call.
-    pub fn over<S, F>(
+    pub fn with_dialer<S, F>(
         dial: impl Fn() -> F + Send + Sync + 'static,
         on_lost: Option<OnLost>,
         options: Options,
@@ -107,13 +107,13 @@ impl Client {
         let losses = Arc::new(watch::Sender::new(0));
         let connector = Connector::new(dial, &losses, on_lost);
         let channel = endpoint().connect_with_connector_lazy(connector);
-        Self::assemble(Either::Left(channel), options, losses)
+        Self::new(Either::Left(channel), options, losses)
     }
 }
 
 /// One connection to a socket for any generated client, for example that of the registration service.
 ///
-/// Fails at once when nobody answers; the authority is `localhost`.
+/// Fails at once when no process listens; the authority is `localhost`.
 pub async fn channel(path: &Path) -> Result<Channel, tonic::transport::Error> {
     let path = path.to_owned();
     let losses = Arc::new(watch::Sender::new(0));
@@ -170,7 +170,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What most sidecars do when their driver goes away: leave a message, exit with code 1 and be restarted.
+/// Exits with code 1 and a termination message when the connection is lost, as most sidecars do.
 pub fn exit_on_loss(termination_log: &Path) -> OnLost {
     let path = termination_log.to_owned();
     Arc::new(move || {
@@ -182,7 +182,7 @@ pub fn exit_on_loss(termination_log: &Path) -> OnLost {
     })
 }
 
-/// Writes the last words of a sidecar that exits because its driver went away.
+/// Writes the termination message of a sidecar whose connection was lost.
 fn write_termination_log(path: &Path) -> io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -191,15 +191,15 @@ fn write_termination_log(path: &Path) -> io::Result<()> {
     file.write_all(LOST_CONNECTION.as_bytes())
 }
 
-/// Makes connections for a channel and watches each of them.
+/// Dials connections for a channel and detects the loss of each.
 struct Connector<D> {
     dial: Arc<D>,
-    tell: Arc<dyn Fn() + Send + Sync>,
+    notify: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl<D> Clone for Connector<D> {
     fn clone(&self) -> Self {
-        Self { dial: self.dial.clone(), tell: self.tell.clone() }
+        Self { dial: self.dial.clone(), notify: self.notify.clone() }
     }
 }
 
@@ -207,7 +207,7 @@ impl<D> Connector<D> {
     fn new(dial: D, losses: &Arc<watch::Sender<u64>>, on_lost: Option<OnLost>) -> Self {
         // Weak: once the last client is gone, a closing connection is no loss.
         let losses = Arc::downgrade(losses);
-        let tell = move || {
+        let notify = move || {
             let Some(losses) = losses.upgrade() else { return };
             tracing::warn!("Lost connection to CSI driver");
             losses.send_modify(|count| *count += 1);
@@ -215,7 +215,7 @@ impl<D> Connector<D> {
                 callback();
             }
         };
-        Self { dial: Arc::new(dial), tell: Arc::new(tell) }
+        Self { dial: Arc::new(dial), notify: Arc::new(notify) }
     }
 }
 
@@ -237,7 +237,7 @@ where
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let (dialing, tell) = ((self.dial)(), self.tell.clone());
-        Box::pin(async move { Ok(TokioIo::new(Watched::new(dialing.await?, move || tell()))) })
+        let (dialing, notify) = ((self.dial)(), self.notify.clone());
+        Box::pin(async move { Ok(TokioIo::new(Watched::new(dialing.await?, move || notify()))) })
     }
 }

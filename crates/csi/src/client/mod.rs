@@ -1,12 +1,16 @@
 //! Calling a driver.
 
+mod capability_cache;
 mod connect;
 mod identity;
+mod lists;
 mod rpcs;
+mod snapshots;
 mod watched;
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,13 +25,14 @@ use tonic_prost::ProstCodec;
 use tower::util::{Either, MapErr};
 
 use crate::metrics::Metrics;
-use crate::redact::Sent;
+use crate::redact::SentRequest;
 use crate::{Call, CsiError, redact};
 
 pub use connect::{
     ConnectError, ConnectOptions, LOST_CONNECTION, OnLost, TERMINATION_LOG, channel, exit_on_loss,
 };
 pub use identity::{DriverNameError, ProbeFailed};
+pub use snapshots::SnapshotLookup;
 
 /// What every call of a client shares.
 #[derive(Clone, Debug, Default)]
@@ -40,13 +45,13 @@ pub struct Options {
     pub max_log_length: Option<usize>,
 }
 
-/// How a driver is reached: through a connection, or by asking its services themselves.
-type Way = Either<Channel, MapErr<Routes, fn(Infallible) -> tonic::transport::Error>>;
+/// A connection to the driver, or its services in this process.
+type Transport = Either<Channel, MapErr<Routes, fn(Infallible) -> tonic::transport::Error>>;
 
 /// A client of one driver. Clones share the connection.
 #[derive(Clone)]
 pub struct Client {
-    way: Way,
+    transport: Transport,
     shared: Arc<Shared>,
     deadline: Deadline,
     migrated: Option<bool>,
@@ -57,6 +62,9 @@ struct Shared {
     max_log_length: Option<usize>,
     driver: OnceLock<String>,
     losses: Arc<watch::Sender<u64>>,
+    capabilities: capability_cache::CapabilityCache,
+    /// Whether an unadvertised snapshot topology has been logged.
+    stray_topology: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,12 +82,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client over any channel, for example one in memory. Lost connections are not noticed.
-    pub fn from_channel(channel: Channel, options: Options) -> Self {
-        Self::assemble(Either::Left(channel), options, Arc::new(watch::Sender::new(0)))
-    }
-
-    /// A client of services in this process: no connection stands in between, so none can be lost.
+    /// A client that calls services in this process, without a connection that could be lost.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -87,21 +90,28 @@ impl Client {
     /// use longshore_csi::{Client, Options, fake};
     ///
     /// let driver = fake::Driver::new("example.csi.test");
-    /// let client = Client::of_services(driver.routes(), Options::default());
+    /// let client = Client::in_process(driver.routes(), Options::default());
     /// assert_eq!(client.driver_name().await?, "example.csi.test");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn of_services(services: Routes, options: Options) -> Self {
+    pub fn in_process(services: Routes, options: Options) -> Self {
         let services = MapErr::new(services.prepare(), never as fn(Infallible) -> _);
-        Self::assemble(Either::Right(services), options, Arc::new(watch::Sender::new(0)))
+        Self::new(Either::Right(services), options, Arc::new(watch::Sender::new(0)))
     }
 
-    fn assemble(way: Way, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
+    fn new(transport: Transport, options: Options, losses: Arc<watch::Sender<u64>>) -> Self {
         let Options { timeout, metrics, max_log_length } = options;
-        let shared = Shared { metrics, max_log_length, driver: OnceLock::new(), losses };
+        let shared = Shared {
+            metrics,
+            max_log_length,
+            driver: OnceLock::new(),
+            losses,
+            capabilities: capability_cache::CapabilityCache::default(),
+            stray_topology: AtomicBool::new(false),
+        };
         Self {
-            way,
+            transport,
             shared: Arc::new(shared),
             deadline: timeout.map_or(Deadline::None, Deadline::Each),
             migrated: None,
@@ -137,7 +147,7 @@ impl Client {
         let _ = self.connection_losses().wait_for(|losses| *losses > 0).await;
     }
 
-    /// Sends one request and waits for its answer; everything around a call happens here.
+    /// Sends one request and waits for its response: logs, deadline, metrics and redaction are here.
     async fn unary<Q, R>(&self, call: Call, request: Q) -> Result<R, CsiError>
     where
         Q: Message + Name + 'static,
@@ -145,21 +155,21 @@ impl Client {
     {
         let start = Instant::now();
         log_request(call, &request);
-        let sent = Sent::new(&request);
-        let answer = self.within(self.deadline_from(start), request, |request| async {
-            let mut grpc = tonic::client::Grpc::new(self.way.clone());
+        let sent = SentRequest::new(&request);
+        let response = self.within(self.deadline_from(start), request, |request| async {
+            let mut grpc = tonic::client::Grpc::new(self.transport.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = PathAndQuery::from_static(call.path());
             grpc.unary(request, path, ProstCodec::<Q, R>::default()).await
         });
-        let result = answer.await.map(tonic::Response::into_inner);
+        let result = response.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
-        self.record(call, result.as_ref().err(), start);
+        self.finished(call, result.as_ref().err(), start);
         self.log_response(call, &result);
         result
     }
 
-    /// Sends one request and hands back the stream of answers once it has begun.
+    /// Sends one request and returns the stream of responses once it has begun.
     async fn streaming<Q, R>(&self, call: Call, request: Q) -> Result<Streaming<R>, CsiError>
     where
         Q: Message + Name + 'static,
@@ -167,16 +177,16 @@ impl Client {
     {
         let start = Instant::now();
         log_request(call, &request);
-        let sent = Sent::new(&request);
-        let answer = self.within(self.deadline_from(start), request, |request| async {
-            let mut grpc = tonic::client::Grpc::new(self.way.clone());
+        let sent = SentRequest::new(&request);
+        let response = self.within(self.deadline_from(start), request, |request| async {
+            let mut grpc = tonic::client::Grpc::new(self.transport.clone());
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let path = PathAndQuery::from_static(call.path());
             grpc.server_streaming(request, path, ProstCodec::<Q, R>::default()).await
         });
-        let result = answer.await.map(tonic::Response::into_inner);
+        let result = response.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
-        self.record(call, result.as_ref().err(), start);
+        self.finished(call, result.as_ref().err(), start);
         result
     }
 
@@ -188,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Runs a call under its deadline, which the driver is told as well.
+    /// Runs a call under its deadline, and sends the deadline to the driver.
     async fn within<Q, R, F>(
         &self,
         deadline: Option<Instant>,
@@ -205,21 +215,24 @@ impl Client {
             return Err(deadline_exceeded());
         }
         request.set_timeout(left);
-        let answer = tokio::select! {
+        let response = tokio::select! {
             biased;
             () = tokio::time::sleep_until(deadline) => return Err(deadline_exceeded()),
-            answer = send(request) => answer,
+            response = send(request) => response,
         };
-        match answer {
+        match response {
             // The transport, and a driver that obeys the deadline, have their own words for it.
             Err(status) if status.code() == Code::Cancelled && Instant::now() >= deadline => {
                 Err(deadline_exceeded())
             }
-            answer => answer,
+            response => response,
         }
     }
 
-    fn record(&self, call: Call, error: Option<&CsiError>, start: Instant) {
+    fn finished(&self, call: Call, error: Option<&CsiError>, start: Instant) {
+        if error.is_some_and(|error| error.code() == Code::Unimplemented) {
+            self.note_unimplemented(call);
+        }
         if let Some(metrics) = &self.shared.metrics {
             let driver = self.shared.driver.get().map(String::as_str);
             let code = error.map_or(Code::Ok, CsiError::code);
@@ -241,13 +254,13 @@ impl Client {
     }
 }
 
-/// Services answer every call; an error is an answer.
+/// Services in this process have no transport that could fail.
 fn never(impossible: Infallible) -> tonic::transport::Error {
     match impossible {}
 }
 
-/// The driver's answer without what it was told in confidence.
-fn without_secrets(status: Status, sent: &Sent) -> Status {
+/// Removes the secrets of the request from the driver's status text.
+fn without_secrets(status: Status, sent: &SentRequest) -> Status {
     match sent.scrub(status.message()) {
         Some(clean) => Status::new(status.code(), clean),
         None => status,

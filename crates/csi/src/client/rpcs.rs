@@ -51,6 +51,8 @@ unary! {
     get_snapshot: GetSnapshot(GetSnapshotRequest) -> GetSnapshotResponse;
     controller_expand_volume: ControllerExpandVolume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
     controller_get_volume: ControllerGetVolume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
+    controller_list_volume_health: ControllerListVolumeHealth(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
+    controller_get_volume_health: ControllerGetVolumeHealth(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse;
     controller_modify_volume: ControllerModifyVolume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
     group_controller_get_capabilities: GroupControllerGetCapabilities(GroupControllerGetCapabilitiesRequest) -> GroupControllerGetCapabilitiesResponse;
     create_volume_group_snapshot: CreateVolumeGroupSnapshot(CreateVolumeGroupSnapshotRequest) -> CreateVolumeGroupSnapshotResponse;
@@ -64,6 +66,8 @@ unary! {
     node_expand_volume: NodeExpandVolume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse;
     node_get_capabilities: NodeGetCapabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse;
     node_get_info: NodeGetInfo(NodeGetInfoRequest) -> NodeGetInfoResponse;
+    node_get_volume_health: NodeGetVolumeHealth(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse;
+    node_get_storage_health: NodeGetStorageHealth(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
 }
 
 streaming! {

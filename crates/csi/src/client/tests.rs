@@ -54,12 +54,12 @@ async fn probing_goes_on_until_ready() {
     }
 }
 
-/// What a driver answers is the same with and without a connection in between.
+/// A driver responds alike with and without a connection in between.
 #[tokio::test(start_paused = true)]
-async fn services_of_this_process_answer_as_over_a_connection() {
+async fn services_in_this_process_respond_as_over_a_connection() {
     let driver = Driver::new("near.test");
     let options = || Options { timeout: Some(seconds(5)), ..Options::default() };
-    let near = Client::of_services(driver.routes(), options());
+    let near = Client::in_process(driver.routes(), options());
     let far = driver.client().with_timeout(Some(seconds(5)));
     for client in [&near, &far] {
         assert_eq!(client.driver_name().await.expect("a name"), "near.test");
@@ -75,7 +75,7 @@ async fn services_of_this_process_answer_as_over_a_connection() {
     }
     assert_eq!(*near.connection_losses().borrow(), 0);
     let unknown = v1::NodeGetInfoRequest {};
-    let bare = Client::of_services(server::Routes::default(), options());
+    let bare = Client::in_process(server::Routes::default(), options());
     let missing = bare.node_get_info(unknown).await.expect_err("nothing is served");
     assert_eq!(missing.code(), Code::Unimplemented);
 }
@@ -131,7 +131,8 @@ async fn drivers_are_told_the_deadline_and_a_plain_authority() {
         let stream = ours.lock().take().ok_or(std::io::ErrorKind::ConnectionRefused.into());
         std::future::ready(stream)
     };
-    let client = Client::over(dial, None, Options::default()).with_timeout(Some(seconds(15)));
+    let client =
+        Client::with_dialer(dial, None, Options::default()).with_timeout(Some(seconds(15)));
     let calling = tokio::spawn(async move { client.probe(v1::ProbeRequest {}).await });
     let mut preface = [0; 24];
     theirs.read_exact(&mut preface).await.expect("preface");

@@ -1,4 +1,4 @@
-//! Noticing that the driver has gone.
+//! Detects that the driver has closed a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -18,8 +18,8 @@ impl<S> Watched<S> {
     }
 
     fn lost(&mut self) {
-        if let Some(tell) = self.on_lost.take() {
-            tell();
+        if let Some(notify) = self.on_lost.take() {
+            notify();
         }
     }
 }
@@ -59,7 +59,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A driver that says goodbye in good order lets this side close first.
+        // A driver that shuts down gracefully lets this side close first.
         self.lost();
         Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
     }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use tonic::{Request, Response, Status};
 
-use super::world::{
-    PublishedOnNode, Volume, World, capability, multi_node, required, wanted_bytes,
+use super::state::{
+    PublishedOnNode, State, Volume, capability, multi_node, required, wanted_bytes,
 };
-use super::{Config, Driver, snapshots};
+use super::{Config, Driver, Version, health, snapshots};
 use crate::capabilities::ControllerCapability as Cap;
 use crate::{Call, names, v1};
 
-/// The size of a volume nobody gave a size for.
+/// The size of a volume whose request has no size.
 const DEFAULT_BYTES: i64 = 1 << 30;
 
 pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
@@ -22,10 +22,10 @@ pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
 }
 
 impl Volume {
-    fn answer(&self, config: &Config) -> v1::CreateVolumeResponse {
+    fn create_response(&self, config: &Config) -> v1::CreateVolumeResponse {
         let mut message = self.message(config.topology());
-        if let Some(twist) = config.twist {
-            twist(&mut message);
+        if let Some(alter) = config.alter_created_volume {
+            alter(&mut message);
         }
         v1::CreateVolumeResponse { volume: Some(message) }
     }
@@ -45,8 +45,8 @@ impl Volume {
     fn fits(&self, request: &v1::CreateVolumeRequest) -> bool {
         let range = request.capacity_range.unwrap_or_default();
         let below = range.limit_bytes == 0 || self.capacity <= range.limit_bytes;
-        let reachable = request.accessibility_requirements.as_ref().is_none_or(|wish| {
-            let mut all = wish.requisite.iter().chain(&wish.preferred).peekable();
+        let reachable = request.accessibility_requirements.as_ref().is_none_or(|wanted| {
+            let mut all = wanted.requisite.iter().chain(&wanted.preferred).peekable();
             all.peek().is_none() || all.any(|topology| inside(&self.segments, &topology.segments))
         });
         self.capacity >= range.required_bytes
@@ -64,7 +64,7 @@ fn inside(segments: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>
 }
 
 fn create_volume(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::CreateVolumeRequest,
 ) -> Result<v1::CreateVolumeResponse, Status> {
@@ -83,22 +83,23 @@ fn create_volume(
         return Err(Status::unauthenticated("the secrets are not the right ones"));
     }
     let topology = config.topology();
-    if let Some(volume) = world.volumes.values().find(|volume| volume.name == request.name) {
+    if let Some(volume) = state.volumes.values().find(|volume| volume.name == request.name) {
         if !volume.fits(request) {
             let text = format!("volume {} exists with other properties", request.name);
             return Err(Status::already_exists(text));
         }
-        return Ok(volume.answer(config));
+        return Ok(volume.create_response(config));
     }
-    let source = snapshots::source_bytes(world, config, request.volume_content_source.as_ref())?;
+    let source = snapshots::source_bytes(state, config, request.volume_content_source.as_ref())?;
     let default = source.unwrap_or(DEFAULT_BYTES);
     let capacity = wanted_bytes(request.capacity_range.as_ref(), default, config)?;
     if source.is_some_and(|source| capacity < source) {
         return Err(Status::out_of_range("the volume would be smaller than its source"));
     }
-    let pool = choose_pool(world, config, request.accessibility_requirements.as_ref(), capacity)?;
+    let wanted = request.accessibility_requirements.as_ref().filter(|_| topology);
+    let pool = choose_pool(state, config, wanted, capacity)?;
     let volume = Volume {
-        id: world.next_id("vol"),
+        id: state.next_id("vol"),
         name: request.name.clone(),
         capacity,
         parameters: request.parameters.clone(),
@@ -109,28 +110,28 @@ fn create_volume(
         source: request.volume_content_source.clone(),
         published: BTreeMap::new(),
         condition: None,
+        health: Vec::new(),
     };
-    let answer = volume.answer(config);
-    world.volumes.insert(volume.id.clone(), volume);
-    Ok(answer)
+    let response = volume.create_response(config);
+    state.volumes.insert(volume.id.clone(), volume);
+    Ok(response)
 }
 
-/// Preferred places first, in order, then the requisite ones; without a wish any place.
-fn choose_pool(
-    world: &World,
+/// Preferred topologies first, in order, then the requisite ones; without a requirement any pool.
+pub(super) fn choose_pool(
+    state: &State,
     config: &Config,
-    wish: Option<&v1::TopologyRequirement>,
+    wanted: Option<&v1::TopologyRequirement>,
     bytes: i64,
 ) -> Result<usize, Status> {
     let all = 0..config.pools.len();
-    let wish = wish.filter(|_| config.topology());
-    let order: Vec<usize> = match wish {
+    let order: Vec<usize> = match wanted {
         None => all.collect(),
-        Some(wish) if wish.preferred.is_empty() && wish.requisite.is_empty() => {
+        Some(wanted) if wanted.preferred.is_empty() && wanted.requisite.is_empty() => {
             return Err(Status::invalid_argument("accessibility_requirements are empty"));
         }
-        Some(wish) => {
-            let ordered = wish.preferred.iter().chain(&wish.requisite);
+        Some(wanted) => {
+            let ordered = wanted.preferred.iter().chain(&wanted.requisite);
             ordered
                 .flat_map(|topology| {
                     let fits =
@@ -140,7 +141,7 @@ fn choose_pool(
                 .collect()
         }
     };
-    let roomy = |pool: &usize| world.room(config, *pool).is_none_or(|room| room >= bytes);
+    let roomy = |pool: &usize| state.room(config, *pool).is_none_or(|room| room >= bytes);
     order.into_iter().find(roomy).ok_or_else(|| {
         Status::resource_exhausted(format!("no accessible pool has room for {bytes} bytes"))
     })
@@ -154,26 +155,26 @@ fn refuse_parameters(config: &Config, given: &BTreeMap<String, String>) -> Resul
 }
 
 fn delete_volume(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::DeleteVolumeRequest,
 ) -> Result<v1::DeleteVolumeResponse, Status> {
     gate(config, Cap::CreateDeleteVolume)?;
     let id = required("volume_id", &request.volume_id)?;
-    let Some(volume) = world.volumes.get(id) else { return Ok(v1::DeleteVolumeResponse {}) };
+    let Some(volume) = state.volumes.get(id) else { return Ok(v1::DeleteVolumeResponse {}) };
     let mut users: Vec<&str> = volume.published.keys().map(String::as_str).collect();
-    users.extend(world.used_on(id));
+    users.extend(state.used_on(id));
     if !users.is_empty() {
         let text = format!("volume {id} is in use on {}", users.join(", "));
-        world.violation(format!("DeleteVolume: {text}"));
+        state.violation(format!("DeleteVolume: {text}"));
         return Err(Status::failed_precondition(text));
     }
-    world.volumes.remove(id);
+    state.volumes.remove(id);
     Ok(v1::DeleteVolumeResponse {})
 }
 
 fn publish(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ControllerPublishVolumeRequest,
 ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
@@ -188,10 +189,10 @@ fn publish(
     if request.readonly && !config.controller.has(Cap::PublishReadonly) {
         return Err(Status::invalid_argument("readonly is not supported"));
     }
-    world.node(node)?;
-    let attached = world.volumes.values().filter(|v| v.published.contains_key(node)).count() as i64;
+    state.node(node)?;
+    let attached = state.volumes.values().filter(|v| v.published.contains_key(node)).count() as i64;
     let full = config.max_volumes_per_node > 0 && attached >= config.max_volumes_per_node;
-    let volume = world.volume(id)?;
+    let volume = state.volume(id)?;
     // The provisioner adds keys of its own to what the driver gave out, and all of them come back.
     let mut echoed = request.volume_context.clone();
     echoed.retain(|key, _| !key.starts_with("storage.kubernetes.io/"));
@@ -218,7 +219,7 @@ fn publish(
 }
 
 fn unpublish(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ControllerUnpublishVolumeRequest,
 ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
@@ -227,22 +228,22 @@ fn unpublish(
     let node = request.node_id.as_str();
     let hits = |other: &str| node.is_empty() || node == other;
     let used: Vec<String> =
-        world.used_on(id).into_iter().filter(|other| hits(other)).map(str::to_owned).collect();
+        state.used_on(id).into_iter().filter(|other| hits(other)).map(str::to_owned).collect();
     for other in used {
-        world.violation(format!("ControllerUnpublishVolume: {id} is still used on {other}"));
+        state.violation(format!("ControllerUnpublishVolume: {id} is still used on {other}"));
     }
-    if let Some(volume) = world.volumes.get_mut(id) {
+    if let Some(volume) = state.volumes.get_mut(id) {
         volume.published.retain(|other, _| !hits(other));
     }
     Ok(v1::ControllerUnpublishVolumeResponse {})
 }
 
 fn validate(
-    world: &mut World,
+    state: &mut State,
     _: &Config,
     request: &v1::ValidateVolumeCapabilitiesRequest,
 ) -> Result<v1::ValidateVolumeCapabilitiesResponse, Status> {
-    world.volume(&request.volume_id)?;
+    state.volume(&request.volume_id)?;
     if request.volume_capabilities.is_empty() {
         return Err(Status::invalid_argument("volume_capabilities are required"));
     }
@@ -258,11 +259,14 @@ fn validate(
 
 /// Cuts a list into pages: the token is the position of the first entry of the next page.
 pub(super) fn page<T>(
+    config: &Config,
     all: Vec<T>,
     max: i32,
     token: &str,
 ) -> Result<(impl Iterator<Item = T>, String), Status> {
-    let start = if token.is_empty() { Some(0) } else { token.parse().ok() };
+    let stuck = config.stuck_token.as_deref();
+    let first = token.is_empty() || Some(token) == stuck;
+    let start = if first { Some(0) } else { token.parse().ok() };
     let start: usize = start
         .filter(|start| *start <= all.len())
         .ok_or_else(|| Status::aborted(format!("starting_token {token:?} is not valid")))?;
@@ -273,11 +277,12 @@ pub(super) fn page<T>(
     };
     let end = start.saturating_add(max);
     let next = if end < all.len() { end.to_string() } else { String::new() };
+    let next = stuck.map_or(next, str::to_owned);
     Ok((all.into_iter().skip(start).take(max), next))
 }
 
 fn list_volumes(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ListVolumesRequest,
 ) -> Result<v1::ListVolumesResponse, Status> {
@@ -287,32 +292,37 @@ fn list_volumes(
         volume: Some(volume.message(config.topology())),
         status: Some(VolumeStatus {
             published_node_ids: volume.published.keys().cloned().collect(),
-            volume_condition: volume.condition.clone(),
+            volume_condition: condition(volume, config),
         }),
     };
-    let all = world.volumes.values().map(entry).collect();
-    let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
+    let all = state.volumes.values().map(entry).collect();
+    let (entries, next_token) = page(config, all, request.max_entries, &request.starting_token)?;
     Ok(v1::ListVolumesResponse { entries: entries.collect(), next_token })
 }
 
+/// CSI 1.13 has no such field.
+fn condition(volume: &Volume, config: &Config) -> Option<v1::VolumeCondition> {
+    volume.condition.clone().filter(|_| config.version < Version::V1_13)
+}
+
 fn get_volume(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ControllerGetVolumeRequest,
 ) -> Result<v1::ControllerGetVolumeResponse, Status> {
     gate(config, Cap::GetVolume)?;
-    let volume = world.volume(&request.volume_id)?;
+    let volume = state.volume(&request.volume_id)?;
     Ok(v1::ControllerGetVolumeResponse {
         volume: Some(volume.message(config.topology())),
         status: Some(v1::controller_get_volume_response::VolumeStatus {
             published_node_ids: volume.published.keys().cloned().collect(),
-            volume_condition: volume.condition.clone(),
+            volume_condition: condition(volume, config),
         }),
     })
 }
 
 fn get_capacity(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::GetCapacityRequest,
 ) -> Result<v1::GetCapacityResponse, Status> {
@@ -320,7 +330,7 @@ fn get_capacity(
     let wanted = request.accessible_topology.clone().unwrap_or_default().segments;
     let fits = |pool: &usize| !config.topology() || inside(&config.pools[*pool].segments, &wanted);
     let pools = (0..config.pools.len()).filter(fits);
-    let room = pools.map(|pool| world.room(config, pool).unwrap_or(i64::MAX));
+    let room = pools.map(|pool| state.room(config, pool).unwrap_or(i64::MAX));
     Ok(v1::GetCapacityResponse {
         available_capacity: room.fold(0, i64::saturating_add),
         maximum_volume_size: config.max_volume_size,
@@ -329,22 +339,22 @@ fn get_capacity(
 }
 
 fn expand(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ControllerExpandVolumeRequest,
 ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
     gate(config, Cap::ExpandVolume)?;
     let range = request.capacity_range.as_ref();
     let range = range.ok_or_else(|| Status::invalid_argument("capacity_range is required"))?;
-    let volume = world.volume(&request.volume_id)?.clone();
+    let volume = state.volume(&request.volume_id)?.clone();
     let wanted = wanted_bytes(Some(range), volume.capacity, config)?;
     let more = (wanted - volume.capacity).max(0);
     let fits = |pool: &usize| !config.topology() || config.pools[*pool].segments == volume.segments;
     let home = (0..config.pools.len()).find(fits);
-    if home.and_then(|pool| world.room(config, pool)).is_some_and(|room| room < more) {
+    if home.and_then(|pool| state.room(config, pool)).is_some_and(|room| room < more) {
         return Err(Status::resource_exhausted(format!("no room for {more} more bytes")));
     }
-    let volume = world.volume(&request.volume_id)?;
+    let volume = state.volume(&request.volume_id)?;
     volume.capacity += more;
     Ok(v1::ControllerExpandVolumeResponse {
         capacity_bytes: volume.capacity,
@@ -353,19 +363,19 @@ fn expand(
 }
 
 fn modify(
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::ControllerModifyVolumeRequest,
 ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
     gate(config, Cap::ModifyVolume)?;
     refuse_parameters(config, &request.mutable_parameters)?;
-    let volume = world.volume(&request.volume_id)?;
+    let volume = state.volume(&request.volume_id)?;
     volume.mutable_parameters.extend(request.mutable_parameters.clone());
     Ok(v1::ControllerModifyVolumeResponse {})
 }
 
 fn capabilities(
-    _: &mut World,
+    _: &mut State,
     config: &Config,
     _: &v1::ControllerGetCapabilitiesRequest,
 ) -> Result<v1::ControllerGetCapabilitiesResponse, Status> {
@@ -409,6 +419,10 @@ serve! {
         -> ControllerExpandVolumeResponse = expand;
     controller_get_volume: ControllerGetVolume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse = get_volume;
+    controller_list_volume_health: ControllerListVolumeHealth(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse = health::list;
+    controller_get_volume_health: ControllerGetVolumeHealth(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse = health::get;
     controller_modify_volume: ControllerModifyVolume(ControllerModifyVolumeRequest)
         -> ControllerModifyVolumeResponse = modify;
 }

@@ -1,15 +1,18 @@
 //! A driver in memory, for tests and for the simulator.
 //!
 //! It follows the rules of the protocol: idempotent calls, capability gates, the error codes of the tables. On
-//! top of that it can be told to misbehave ([`Fault`], [`Driver::hook`]), it remembers every call
+//! top of that it can be made to fail ([`Fault`], [`Driver::hook`]), it remembers every call
 //! ([`Driver::calls`]) and every breach of the call order by its caller ([`Driver::violations`]).
 
 mod controller;
+mod groups;
+mod health;
 mod identity;
 mod node;
 mod script;
 mod snapshots;
-mod world;
+mod state;
+mod version;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,22 +26,22 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::capabilities::{
-    ControllerCapabilities, ControllerCapability, NodeCapabilities, NodeCapability,
-    PluginCapabilities, PluginService, VolumeExpansion,
+    ControllerCapabilities, ControllerCapability, GroupCapabilities, NodeCapabilities,
+    NodeCapability, PluginCapabilities, PluginService, VolumeExpansion,
 };
 use crate::server::{self, Routes, Severable};
 use crate::{Client, Options, v1};
 
-pub use script::{Action, CallRecord, Fault, Moment, Phase};
-pub use world::{NodeVolume, PublishedOnNode, Target, Volume, World};
+pub use script::{Action, CallEvent, CallRecord, Fault, Phase};
+pub use state::{Group, NodeVolume, PublishedOnNode, State, Target, Volume};
+pub use version::Version;
 
-/// What the driver says about itself and how much it has to give. Change it at any time with
-/// [`Driver::configure`].
+/// The driver's advertised capabilities, its limits and its defects. [`Driver::configure`] changes it at any time.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The driver name.
     pub name: String,
-    /// The answer of Probe; absent means ready.
+    /// The response of Probe; absent means ready.
     pub ready: Option<bool>,
     /// Capabilities of the plugin.
     pub plugin: PluginCapabilities,
@@ -46,6 +49,10 @@ pub struct Config {
     pub controller: ControllerCapabilities,
     /// Capabilities of the Node service.
     pub node: NodeCapabilities,
+    /// Capabilities of the GroupController service, which is served only with its plugin capability.
+    pub group: GroupCapabilities,
+    /// The version of CSI that the driver was built with: it has no later call, whatever it advertises.
+    pub version: Version,
     /// Where volumes can be, each with its size in bytes; volumes without topology use the first one.
     pub pools: Vec<Pool>,
     /// Largest volume.
@@ -58,17 +65,19 @@ pub struct Config {
     pub create_secrets: Option<BTreeMap<String, String>>,
     /// Names of mutable parameters that are refused.
     pub refused_parameters: Vec<String>,
-    /// How many answers call a new snapshot not ready.
+    /// How many responses report a new snapshot as not ready.
     pub snapshot_polls: u32,
-    /// Whether ControllerExpandVolume asks for NodeExpandVolume.
+    /// Whether ControllerExpandVolume requires NodeExpandVolume.
     pub node_expansion_required: bool,
-    /// Changes what CreateVolume answers, as a driver with a fault would; the volume is as asked for.
-    pub twist: Option<fn(&mut v1::Volume)>,
+    /// Alters the volume in the response of CreateVolume, as a driver with a bug would; the stored one is as requested.
+    pub alter_created_volume: Option<fn(&mut v1::Volume)>,
+    /// The `next_token` of every page, as a driver with a bug would return it.
+    pub stuck_token: Option<String>,
     /// Create and remove target paths in the real file system, as a real node plugin does.
     pub touch_paths: bool,
 }
 
-/// A place for volumes.
+/// A pool of storage.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// The segments a node must have to reach it.
@@ -109,6 +118,8 @@ impl Config {
                 NodeCapability::ExpandVolume,
             ]
             .into(),
+            group: GroupCapabilities::default(),
+            version: Version::V1_13,
             pools: vec![Pool::default()],
             max_volume_size: None,
             max_volumes_per_node: 0,
@@ -117,7 +128,8 @@ impl Config {
             refused_parameters: Vec::new(),
             snapshot_polls: 0,
             node_expansion_required: true,
-            twist: None,
+            alter_created_volume: None,
+            stuck_token: None,
             touch_paths: false,
         }
     }
@@ -125,6 +137,11 @@ impl Config {
     /// True when volumes and nodes have a topology.
     pub fn topology(&self) -> bool {
         self.plugin.has(PluginService::VolumeAccessibilityConstraints)
+    }
+
+    /// True when snapshots have a topology.
+    pub fn snapshot_topology(&self) -> bool {
+        self.plugin.has(PluginService::SnapshotAccessibilityConstraints)
     }
 }
 
@@ -137,7 +154,7 @@ pub struct Driver {
 
 struct Backend {
     config: Mutex<Config>,
-    world: Mutex<World>,
+    state: Mutex<State>,
     script: Mutex<script::Script>,
     /// Cancelled to cut all connections; absent while the driver is down.
     connections: Mutex<Option<CancellationToken>>,
@@ -153,7 +170,7 @@ impl Driver {
     pub fn with_node(name: &str, node: &str, segments: BTreeMap<String, String>) -> Self {
         let backend = Arc::new(Backend {
             config: Mutex::new(Config::new(name)),
-            world: Mutex::default(),
+            state: Mutex::default(),
             script: Mutex::default(),
             connections: Mutex::new(Some(CancellationToken::new())),
         });
@@ -163,7 +180,7 @@ impl Driver {
 
     /// The same driver as seen from another node, which is known from now on.
     pub fn on_node(&self, node: &str, segments: BTreeMap<String, String>) -> Self {
-        self.backend.world.lock().nodes.entry(node.to_owned()).or_default().segments = segments;
+        self.backend.state.lock().nodes.entry(node.to_owned()).or_default().segments = segments;
         Self { backend: self.backend.clone(), node: node.into() }
     }
 
@@ -172,7 +189,7 @@ impl Driver {
         &self.node
     }
 
-    /// Changes what the driver says about itself.
+    /// Changes the configuration.
     pub fn configure(&self, change: impl FnOnce(&mut Config)) -> &Self {
         change(&mut self.backend.config.lock());
         self
@@ -190,35 +207,36 @@ impl Driver {
         })
     }
 
-    /// A copy of everything that exists.
-    pub fn world(&self) -> World {
-        self.backend.world.lock().clone()
+    /// A copy of the backend's state.
+    pub fn state(&self) -> State {
+        self.backend.state.lock().clone()
     }
 
-    /// Changes what exists behind the caller's back.
-    pub fn edit(&self, change: impl FnOnce(&mut World)) {
-        change(&mut self.backend.world.lock());
+    /// Changes the backend's state without a call.
+    pub fn edit(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.backend.state.lock());
     }
 
     /// All volumes by id.
     pub fn volumes(&self) -> BTreeMap<String, Volume> {
-        self.world().volumes
+        self.state().volumes
     }
 
     /// The volume with this name.
     pub fn volume_named(&self, name: &str) -> Option<Volume> {
-        self.world().volumes.into_values().find(|volume| volume.name == name)
+        self.state().volumes.into_values().find(|volume| volume.name == name)
     }
 
     /// Breaches of the call order by the caller, in order of appearance.
     pub fn violations(&self) -> Vec<String> {
-        self.backend.world.lock().violations.clone()
+        self.backend.state.lock().violations.clone()
     }
 
     /// The services, to be served on any listener.
     pub fn routes(&self) -> Routes {
         Routes::new(v1::identity_server::IdentityServer::new(self.clone()))
             .add_service(v1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v1::group_controller_server::GroupControllerServer::new(self.clone()))
             .add_service(v1::node_server::NodeServer::new(self.clone()))
     }
 
@@ -231,7 +249,7 @@ impl Driver {
     pub fn client_with(&self, options: Options) -> Client {
         let (accept, accepted) = mpsc::unbounded_channel();
         let incoming = UnboundedReceiverStream::new(accepted).map(io::Result::Ok);
-        // Ends with the client: then nobody can dial any more.
+        // Ends with the client, which holds the only dialer.
         tokio::spawn(server::serve_streams(self.routes(), incoming, CancellationToken::new()));
         let backend = self.backend.clone();
         let dial = move || {
@@ -246,7 +264,7 @@ impl Driver {
             };
             std::future::ready(dialed)
         };
-        Client::over(dial, None, options)
+        Client::with_dialer(dial, None, options)
     }
 
     /// Cuts all connections in memory; the next call connects again.

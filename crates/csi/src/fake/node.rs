@@ -4,12 +4,12 @@ use std::path::Path;
 
 use tonic::{Request, Response, Status};
 
-use super::world::{NodeVolume, Target, World, capability, required};
-use super::{Config, Driver};
+use super::state::{NodeVolume, State, Target, capability, required};
+use super::{Config, Driver, health};
 use crate::capabilities::{ControllerCapability, NodeCapability as Cap};
 use crate::{Call, v1};
 
-fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
+pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
     if config.node.has(capability) {
         return Ok(());
     }
@@ -24,17 +24,17 @@ fn absolute<'a>(field: &str, path: &'a str) -> Result<&'a str, Status> {
 }
 
 /// Notes a volume that reaches a node before the controller has published it there.
-fn check_attached(world: &mut World, config: &Config, call: Call, volume: &str, node: &str) {
+fn check_attached(state: &mut State, config: &Config, call: Call, volume: &str, node: &str) {
     let needed = config.controller.has(ControllerCapability::PublishUnpublishVolume);
-    let there = world.volumes.get(volume).is_some_and(|v| v.published.contains_key(node));
+    let there = state.volumes.get(volume).is_some_and(|v| v.published.contains_key(node));
     if needed && !there {
-        world.violation(format!("{call}: {volume} is not published to {node}"));
+        state.violation(format!("{call}: {volume} is not published to {node}"));
     }
 }
 
 fn stage(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodeStageVolumeRequest,
 ) -> Result<v1::NodeStageVolumeResponse, Status> {
@@ -43,9 +43,9 @@ fn stage(
     required("volume_id", id)?;
     let path = absolute("staging_target_path", &request.staging_target_path)?;
     let wanted = capability(request.volume_capability.as_ref())?.clone();
-    world.volume(id)?;
-    check_attached(world, config, Call::NodeStageVolume, id, node);
-    let volume = world.node(node)?.volumes.entry(id.to_owned()).or_default();
+    state.volume(id)?;
+    check_attached(state, config, Call::NodeStageVolume, id, node);
+    let volume = state.node(node)?.volumes.entry(id.to_owned()).or_default();
     let wanted = (path.to_owned(), wanted);
     match &volume.staged {
         Some(present) if *present != wanted => {
@@ -60,7 +60,7 @@ fn stage(
 
 fn unstage(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodeUnstageVolumeRequest,
 ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
@@ -68,14 +68,14 @@ fn unstage(
     let id = required("volume_id", &request.volume_id)?;
     let path = absolute("staging_target_path", &request.staging_target_path)?;
     let mut busy = false;
-    if let Some(volume) = world.on_node(node, id) {
+    if let Some(volume) = state.on_node(node, id) {
         busy = !volume.targets.is_empty();
         volume.staged.take_if(|(staged, _)| staged == path);
     }
     if busy {
-        world.violation(format!("NodeUnstageVolume: {id} is still published on {node}"));
+        state.violation(format!("NodeUnstageVolume: {id} is still published on {node}"));
     }
-    world.tidy(node);
+    state.tidy(node);
     Ok(v1::NodeUnstageVolumeResponse {})
 }
 
@@ -89,7 +89,7 @@ fn check_second(volume: &NodeVolume, path: &str, wanted: &Target) -> Result<(), 
     }
     let mode = wanted.capability.access_mode.map_or(Mode::Unknown, |access| access.mode());
     let shared =
-        super::world::multi_node(&wanted.capability) || mode == Mode::SingleNodeMultiWriter;
+        super::state::multi_node(&wanted.capability) || mode == Mode::SingleNodeMultiWriter;
     match volume.targets.keys().next() {
         Some(other) if !shared => {
             Err(Status::failed_precondition(format!("the volume is published at {other}")))
@@ -100,7 +100,7 @@ fn check_second(volume: &NodeVolume, path: &str, wanted: &Target) -> Result<(), 
 
 fn publish(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodePublishVolumeRequest,
 ) -> Result<v1::NodePublishVolumeResponse, Status> {
@@ -116,19 +116,19 @@ fn publish(
     if staging && wanted.staging.is_empty() {
         return Err(Status::failed_precondition("staging_target_path is required"));
     }
-    world.volume(id)?;
-    check_attached(world, config, Call::NodePublishVolume, id, node);
-    let present = world.node(node)?.volumes.get(id).cloned().unwrap_or_default();
+    state.volume(id)?;
+    check_attached(state, config, Call::NodePublishVolume, id, node);
+    let present = state.node(node)?.volumes.get(id).cloned().unwrap_or_default();
     let staged = present.staged.as_ref().is_some_and(|(staged, _)| *staged == wanted.staging);
     if staging && !staged {
-        world.violation(format!("NodePublishVolume: {id} is not staged on {node}"));
+        state.violation(format!("NodePublishVolume: {id} is not staged on {node}"));
         return Err(Status::failed_precondition(format!("{id} is not staged")));
     }
     check_second(&present, path, &wanted)?;
     if config.touch_paths {
         create_target(Path::new(path), &wanted.capability)?;
     }
-    let volume = world.node(node)?.volumes.entry(id.to_owned()).or_default();
+    let volume = state.node(node)?.volumes.entry(id.to_owned()).or_default();
     volume.targets.insert(path.to_owned(), wanted);
     Ok(v1::NodePublishVolumeResponse {})
 }
@@ -160,7 +160,7 @@ fn remove_target(path: &Path) -> Result<(), Status> {
 
 fn unpublish(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodeUnpublishVolumeRequest,
 ) -> Result<v1::NodeUnpublishVolumeResponse, Status> {
@@ -169,16 +169,16 @@ fn unpublish(
     if config.touch_paths {
         remove_target(Path::new(path))?;
     }
-    if let Some(volume) = world.on_node(node, id) {
+    if let Some(volume) = state.on_node(node, id) {
         volume.targets.remove(path);
     }
-    world.tidy(node);
+    state.tidy(node);
     Ok(v1::NodeUnpublishVolumeResponse {})
 }
 
 /// The volume on this node, if it is at the path.
 fn at_path<'a>(
-    world: &'a mut World,
+    state: &'a mut State,
     node: &str,
     id: &str,
     path: &str,
@@ -189,20 +189,20 @@ fn at_path<'a>(
         let staged = volume.staged.as_ref().is_some_and(|(staged, _)| staged == path);
         staged || volume.targets.contains_key(path)
     };
-    let found = world.on_node(node, id).filter(there);
+    let found = state.on_node(node, id).filter(there);
     found.ok_or_else(|| Status::not_found(format!("volume {id} is not at {path}")))
 }
 
 fn stats(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodeGetVolumeStatsRequest,
 ) -> Result<v1::NodeGetVolumeStatsResponse, Status> {
     gate(config, Cap::GetVolumeStats)?;
     let (id, path) = (&request.volume_id, &request.volume_path);
-    let seen = at_path(world, node, id, path)?.expanded_to;
-    let volume = world.volume(id)?;
+    let seen = at_path(state, node, id, path)?.expanded_to;
+    let volume = state.volume(id)?;
     let total = seen.unwrap_or(volume.capacity);
     let unit = v1::volume_usage::Unit::Bytes.into();
     let condition = volume.condition.clone().filter(|_| config.node.has(Cap::VolumeCondition));
@@ -214,25 +214,25 @@ fn stats(
 
 fn expand(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     request: &v1::NodeExpandVolumeRequest,
 ) -> Result<v1::NodeExpandVolumeResponse, Status> {
     gate(config, Cap::ExpandVolume)?;
     let id = &request.volume_id;
-    let capacity = world.volume(id)?.capacity;
+    let capacity = state.volume(id)?.capacity;
     let required = request.capacity_range.unwrap_or_default().required_bytes;
     if required > capacity {
-        world.violation(format!("NodeExpandVolume: {id} has only {capacity} bytes"));
+        state.violation(format!("NodeExpandVolume: {id} has only {capacity} bytes"));
         return Err(Status::out_of_range(format!("the volume has only {capacity} bytes")));
     }
-    at_path(world, node, id, &request.volume_path)?.expanded_to = Some(capacity);
+    at_path(state, node, id, &request.volume_path)?.expanded_to = Some(capacity);
     Ok(v1::NodeExpandVolumeResponse { capacity_bytes: capacity })
 }
 
 fn capabilities(
     _: &str,
-    _: &mut World,
+    _: &mut State,
     config: &Config,
     _: &v1::NodeGetCapabilitiesRequest,
 ) -> Result<v1::NodeGetCapabilitiesResponse, Status> {
@@ -241,11 +241,11 @@ fn capabilities(
 
 fn info(
     node: &str,
-    world: &mut World,
+    state: &mut State,
     config: &Config,
     _: &v1::NodeGetInfoRequest,
 ) -> Result<v1::NodeGetInfoResponse, Status> {
-    let segments = world.node(node)?.segments.clone();
+    let segments = state.node(node)?.segments.clone();
     Ok(v1::NodeGetInfoResponse {
         node_id: node.to_owned(),
         max_volumes_per_node: config.max_volumes_per_node,
@@ -254,7 +254,7 @@ fn info(
 }
 
 macro_rules! serve {
-    ($($method:ident: $call:ident($request:ident) -> $response:ident = $effect:ident;)*) => {
+    ($($method:ident: $call:ident($request:ident) -> $response:ident = $effect:expr;)*) => {
         #[tonic::async_trait]
         impl v1::node_server::Node for Driver { $(
             async fn $method(
@@ -262,8 +262,8 @@ macro_rules! serve {
                 request: Request<v1::$request>,
             ) -> Result<Response<v1::$response>, Status> {
                 let node = self.node.clone();
-                self.run(Call::$call, request, move |world, config, request| {
-                    $effect(&node, world, config, request)
+                self.run(Call::$call, request, move |state, config, request| {
+                    $effect(&node, state, config, request)
                 })
                 .await
             }
@@ -286,4 +286,8 @@ serve! {
     node_get_capabilities: NodeGetCapabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse = capabilities;
     node_get_info: NodeGetInfo(NodeGetInfoRequest) -> NodeGetInfoResponse = info;
+    node_get_volume_health: NodeGetVolumeHealth(NodeGetVolumeHealthRequest)
+        -> NodeGetVolumeHealthResponse = health::of_volume_on_node;
+    node_get_storage_health: NodeGetStorageHealth(NodeGetStorageHealthRequest)
+        -> NodeGetStorageHealthResponse = health::of_node;
 }

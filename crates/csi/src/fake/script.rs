@@ -7,11 +7,11 @@ use std::time::Duration;
 use prost::{Message, Name};
 use tonic::{Code, Request, Response, Status};
 
-use super::world::World;
+use super::state::State;
 use super::{Config, Driver};
 use crate::{Call, redact, status_text};
 
-/// One scripted misbehaviour.
+/// One scripted fault.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Nothing is wrong with this call.
@@ -20,9 +20,9 @@ pub enum Fault {
     Before(Code, String),
     /// Does its work, then fails.
     After(Code, String),
-    /// Never answers and does nothing.
+    /// Sends no response and does nothing.
     Hang,
-    /// Does its work, then never answers.
+    /// Does its work, then sends no response.
     HangAfter,
     /// Waits, then works as usual.
     Delay(Duration),
@@ -45,13 +45,13 @@ impl Fault {
 pub enum Phase {
     /// Nothing has happened yet.
     Before,
-    /// The effect is there, the answer is not sent.
+    /// The effect is there, the response is not sent.
     After,
 }
 
-/// What a hook is told.
+/// One call, as a hook sees it.
 #[derive(Debug)]
-pub struct Moment<'a> {
+pub struct CallEvent<'a> {
     /// The call.
     pub call: Call,
     /// Before or after the effect.
@@ -62,20 +62,20 @@ pub struct Moment<'a> {
     pub request: &'a str,
 }
 
-/// What a hook wants to happen next.
+/// What a hook decides.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Go on.
     Continue,
-    /// Answer with this failure.
+    /// Fail with this status.
     Fail(Status),
-    /// Never answer.
+    /// Send no response.
     Hang,
     /// Wait, then go on.
     Delay(Duration),
 }
 
-type Hook = Arc<dyn Fn(&Moment<'_>) -> Action + Send + Sync>;
+type Hook = Arc<dyn Fn(&CallEvent<'_>) -> Action + Send + Sync>;
 
 /// One call as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub struct CallRecord {
     pub node: String,
     /// The request as one line without secrets.
     pub request: String,
-    /// The answer as one line, or the failure in Go form; absent while unanswered, also if given up.
+    /// The response as one line, or the status in Go form; absent while in flight, also if cancelled.
     pub result: Option<Result<String, String>>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Script {
     standing: BTreeMap<Call, Fault>,
     hook: Option<Hook>,
     log: Vec<CallRecord>,
-    /// How many records were cleared, so that late answers do not hit the wrong one.
+    /// How many records were cleared, so that late responses do not hit the wrong one.
     cleared: usize,
 }
 
@@ -120,8 +120,8 @@ impl Driver {
         script.standing.clear();
     }
 
-    /// Asks `hook` before and after the effect of every call, ahead of the scripted faults.
-    pub fn hook(&self, hook: impl Fn(&Moment<'_>) -> Action + Send + Sync + 'static) {
+    /// Calls `hook` before and after the effect of every call, ahead of the scripted faults.
+    pub fn hook(&self, hook: impl Fn(&CallEvent<'_>) -> Action + Send + Sync + 'static) {
         self.backend.script.lock().hook = Some(Arc::new(hook));
     }
 
@@ -152,7 +152,7 @@ impl Driver {
         &self,
         call: Call,
         request: Request<Q>,
-        effect: impl FnOnce(&mut World, &Config, &Q) -> Result<R, Status> + Send,
+        effect: impl FnOnce(&mut State, &Config, &Q) -> Result<R, Status> + Send,
     ) -> Result<Response<R>, Status>
     where
         Q: Message + Name,
@@ -163,7 +163,10 @@ impl Driver {
         let (index, fault) = self.begin(call, &text);
         let result = self.perform(call, &text, fault, move |driver| {
             let config = driver.backend.config.lock().clone();
-            effect(&mut driver.backend.world.lock(), &config, &request)
+            if !config.version.knows(call) {
+                return Err(Status::unimplemented(format!("unknown method {}", call.name())));
+            }
+            effect(&mut driver.backend.state.lock(), &config, &request)
         });
         let result = result.await;
         self.finish(index, &result);
@@ -196,7 +199,7 @@ impl Driver {
     async fn ask_hook(&self, call: Call, phase: Phase, request: &str) -> Result<(), Status> {
         let hook = self.backend.script.lock().hook.clone();
         let Some(hook) = hook else { return Ok(()) };
-        match hook(&Moment { call, phase, node: self.node_id(), request }) {
+        match hook(&CallEvent { call, phase, node: self.node_id(), request }) {
             Action::Continue => {}
             Action::Fail(status) => return Err(status),
             Action::Hang => std::future::pending().await,

@@ -3,6 +3,17 @@
 //! The kubelet's plugin manager, like every client that dials a socket path without naming an authority, sends
 //! the percent-encoded path as `:authority`. The HTTP/2 library below us resets such streams. On a unix socket
 //! the authority has no meaning, so inbound header blocks are rewritten to say `localhost`.
+//!
+//! Where this is discussed:
+//! * <https://github.com/hyperium/h2/issues/442>: h2 and unix sockets, closed without a change.
+//! * <https://github.com/hyperium/h2/pull/487>: no authority required on unix sockets, open.
+//! * <https://github.com/hyperium/hyper/issues/3750>: the same from hyper's side, closed; still met with Python's gRPC.
+//! * <https://github.com/kubernetes/kubernetes/pull/112597>: the kubelet names `localhost` in its calls to CSI drivers
+//!   and device plugins since 1.26. The dial of its plugin manager, which asks for a driver's registration, does not.
+//!
+//! This module and `loona-hpack` can go when h2 accepts such streams (#487 or its like). The test
+//! `without_the_adapter_such_clients_are_reset` fails from that day on. A kubelet that is mended is not enough, because
+//! other clients send the path too.
 
 use std::io;
 use std::pin::Pin;

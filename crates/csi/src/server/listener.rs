@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Pause before a socket that could not be made anew is tried again.
+/// Pause before a failed attempt to recreate the socket is repeated.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a socket could not be taken.
@@ -25,7 +25,7 @@ pub enum BindError {
     /// Something else already has the path.
     #[error("file exists in socketPath {} but it's not a socket", .0.display())]
     NotASocket(PathBuf),
-    /// Another process answers on the socket.
+    /// Another process listens on the socket.
     #[error("another process serves {}", .0.display())]
     InUse(PathBuf),
     /// The operating system refused.
@@ -57,7 +57,7 @@ pub struct Listener {
 impl Listener {
     /// Takes `path` for this process, readable and writable for its owner only.
     ///
-    /// A missing parent directory is created. A socket nobody answers on is removed first; one that answers and
+    /// A missing parent directory is created. A socket without a listening process is removed first; one with a process and
     /// anything that is not a socket are left alone.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self, BindError> {
         Self::bind_with_mode(path, 0o600)
@@ -91,8 +91,8 @@ impl Listener {
         Ok(Self { inner, path: path.to_owned(), mode, identity, kept: false })
     }
 
-    /// Makes the socket anew when somebody removes its file. Without it a driver whose socket was
-    /// swept away would be served to nobody until a restart.
+    /// Recreates the socket when its file is removed. Without this no caller could reach the driver until
+    /// a restart.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.kept = true;
@@ -116,7 +116,7 @@ impl Listener {
                     }
                 };
                 let accepted = tokio::select! {
-                    // Somebody may have moved the first one, and still reach it there.
+                    // A process may have moved the first file, and callers may still reach it there.
                     accepted = self.inner.accept() => accepted,
                     accepted = renewed => accepted,
                     fresh = async {
@@ -148,11 +148,11 @@ impl Listener {
             let path = self.path.display();
             match self.take_again() {
                 Ok(fresh) => {
-                    tracing::warn!(%path, "somebody removed the socket; it was made anew");
+                    tracing::warn!(%path, "the socket file was removed by another process; it was recreated");
                     return fresh;
                 }
                 Err(error) => {
-                    tracing::warn!(%path, %error, "the socket is gone and cannot be made anew")
+                    tracing::warn!(%path, %error, "the socket file was removed and cannot be recreated; it is tried again")
                 }
             }
             tokio::time::sleep(RENEWAL_PAUSE).await;
@@ -207,7 +207,7 @@ impl Listener {
         Ok(events)
     }
 
-    /// Closes the socket and removes its file, unless the file has been replaced by somebody else's.
+    /// Closes the socket and removes its file, unless another process has replaced the file.
     pub fn remove(self) {
         let ours = identity(&self.path).is_ok_and(|found| found == *self.identity.lock());
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
@@ -240,7 +240,7 @@ fn clear_stale(path: &Path) -> Result<(), BindError> {
     match knock(path) {
         Err(Errno::CONNREFUSED) => {}
         Err(Errno::NOENT) => return Ok(()),
-        // Any other answer, even an error, means that there may be a living process behind it.
+        // Any other result, even an error, means that a process may still listen.
         _ => return Err(BindError::InUse(path.to_owned())),
     }
     remove(path)
@@ -270,7 +270,7 @@ fn open(path: &Path, mode: u32) -> Result<UnixListener, BindError> {
         .map_err(system("open a socket for", path))?;
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode)).map_err(system("set mode of", path))?;
     rustix::net::bind(&socket, &address).map_err(system("bind", path))?;
-    // The umask may have taken bits that were asked for.
+    // The umask may have taken bits that were requested.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(system("set mode of", path))?;
     rustix::net::listen(&socket, 128).map_err(system("listen on", path))?;

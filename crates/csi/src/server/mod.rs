@@ -1,6 +1,6 @@
 //! Serving gRPC on a unix socket.
 //!
-//! [`Listener::bind`] takes the socket path, [`serve`] answers on it until shutdown, [`serve_streams`] does the
+//! [`Listener::bind`] takes the socket path, [`serve`] serves it until shutdown, [`serve_streams`] does the
 //! same for streams that are already connected, for example in memory.
 //!
 //! A handler is dropped at its next await point when its caller's deadline passes or its connection ends. Work
@@ -25,10 +25,10 @@ pub use tonic::service::Routes;
 
 use authority::LocalAuthority;
 
-/// How long calls that are under way may take to finish once shutdown was asked for.
+/// How long calls in flight may take to finish after shutdown was requested.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// How many calls a client may give up on before they were looked at.
-const MOST_HUNG_UP: usize = 4096;
+/// How many streams a client may reset before the server has accepted them.
+const MAX_RESET_STREAMS: usize = 4096;
 
 /// The server ended for another reason than shutdown.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub struct ServeError(#[from] tonic::transport::Error);
 
 /// Serves `services` on a bound socket until `shutdown`, then removes the socket.
 ///
-/// New connections stop at once, calls under way get [`GRACE`] to finish, then every connection is cut.
+/// New connections stop at once, calls in flight get [`GRACE`] to finish, then every connection is cut.
 pub async fn serve(
     services: Routes,
     listener: Listener,
@@ -95,8 +95,8 @@ where
     };
     let serving = Server::builder()
         // Only those who may open the socket are here. A sidecar that gives up on many calls at once
-        // must not lose the connection, and with it the answers to all its other calls.
-        .http2_max_pending_accept_reset_streams(Some(MOST_HUNG_UP))
+        // must not lose the connection, and with it the responses to all its other calls.
+        .http2_max_pending_accept_reset_streams(Some(MAX_RESET_STREAMS))
         .add_routes(services.prepare())
         .serve_with_incoming_shutdown(wrapped, shutdown.cancelled());
     tokio::pin!(serving, late);

@@ -60,47 +60,47 @@ fn raw_request(authority: &str) -> Vec<u8> {
 }
 
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum RawResponse {
     Reset(u32),
     Status(String),
     Closed,
 }
 
 /// Reads frames until stream 1 has ended one way or the other.
-async fn answer(stream: &mut UnixStream) -> Answer {
+async fn read_response(stream: &mut UnixStream) -> RawResponse {
     let mut decoder = Decoder::new();
     loop {
         let mut head = [0; 9];
         if stream.read_exact(&mut head).await.is_err() {
-            return Answer::Closed;
+            return RawResponse::Closed;
         }
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let mut payload = vec![0; length];
         if stream.read_exact(&mut payload).await.is_err() {
-            return Answer::Closed;
+            return RawResponse::Closed;
         }
         match head[3] {
             1 => {
                 let headers = decoder.decode(&payload).expect("headers");
                 let status = headers.into_iter().find(|(name, _)| name == b"grpc-status");
                 if let Some((_, value)) = status {
-                    return Answer::Status(String::from_utf8(value).expect("text"));
+                    return RawResponse::Status(String::from_utf8(value).expect("text"));
                 }
             }
             3 => {
                 let code = payload.try_into().map(u32::from_be_bytes);
-                return Answer::Reset(code.expect("four bytes"));
+                return RawResponse::Reset(code.expect("four bytes"));
             }
-            7 => return Answer::Closed,
+            7 => return RawResponse::Closed,
             _ => {}
         }
     }
 }
 
-async fn ask(path: &Path, authority: &str) -> Answer {
+async fn ask(path: &Path, authority: &str) -> RawResponse {
     let mut stream = UnixStream::connect(path).await.expect("connected");
     stream.write_all(&raw_request(authority)).await.expect("sent");
-    answer(&mut stream).await
+    read_response(&mut stream).await
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn clients_that_send_the_socket_path_as_authority_are_served() {
         "",
     ] {
         let got = ask(&served.path, authority).await;
-        assert_eq!(got, Answer::Status("0".to_owned()), "{authority:?}");
+        assert_eq!(got, RawResponse::Status("0".to_owned()), "{authority:?}");
     }
     assert_eq!(served.driver.calls_of(Call::GetPluginInfo).len(), 4);
 }
@@ -129,8 +129,8 @@ async fn without_the_adapter_such_clients_are_reset() {
         let routes = Driver::new("plain.test").routes();
         Server::builder().add_routes(routes).serve_with_incoming(incoming).await
     });
-    assert_eq!(ask(&path, "localhost").await, Answer::Status("0".to_owned()));
-    assert_eq!(ask(&path, "%2Fvar%2Fx.sock").await, Answer::Reset(1));
+    assert_eq!(ask(&path, "localhost").await, RawResponse::Status("0".to_owned()));
+    assert_eq!(ask(&path, "%2Fvar%2Fx.sock").await, RawResponse::Reset(1));
     server.abort();
 }
 
@@ -148,7 +148,7 @@ async fn garbage_ends_its_own_connection_only() {
     for bytes in broken {
         let mut stream = UnixStream::connect(&served.path).await.expect("connected");
         stream.write_all(&bytes).await.expect("sent");
-        assert_eq!(answer(&mut stream).await, Answer::Closed);
+        assert_eq!(read_response(&mut stream).await, RawResponse::Closed);
     }
     good.probe(v1::ProbeRequest {}).await.expect("still served");
 }
@@ -239,7 +239,7 @@ async fn a_call_that_never_ends_does_not_hold_up_the_end() {
         let stream = ours.lock().take().ok_or(io::ErrorKind::ConnectionRefused.into());
         std::future::ready(stream)
     };
-    let client = Client::over(dial, None, crate::Options::default());
+    let client = Client::with_dialer(dial, None, crate::Options::default());
     let calling = tokio::spawn(async move { client.probe(v1::ProbeRequest {}).await });
     while driver.calls().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -289,7 +289,7 @@ async fn any_set_of_services_can_be_served() {
 }
 
 #[tokio::test]
-async fn a_socket_that_somebody_removes_is_made_anew() {
+async fn a_removed_socket_file_is_recreated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sub/csi.sock");
     let listener = Listener::bind(&path).unwrap().kept();

@@ -143,7 +143,11 @@ impl Inner {
     ) -> Result<Wanted<'a>, Refusal> {
         let accesses = Access::parse_all(&request.volume_capabilities, self.config.kind)?;
         let (pool, from_class) = self.check_parameters(&request.parameters)?;
-        topology::check(&self.config, request.accessibility_requirements.as_ref())?;
+        topology::check(
+            &self.config,
+            request.accessibility_requirements.as_ref(),
+            topology::Made::Volume,
+        )?;
         let default_pool = like.map(|(pool, _)| pool);
         let default_fstype = from_class.or(like.and_then(|(_, fstype)| fstype));
         let default_fstype = default_fstype.unwrap_or(self.config.default_fstype);

@@ -27,10 +27,20 @@ pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
     topology.segments.iter().all(|(name, value)| ours(name).is_some_and(|(_, own)| own == value))
 }
 
-/// Refuses a volume that would have to be elsewhere.
+/// What a requirement is about.
+#[derive(Debug, Clone, Copy)]
+pub enum Made {
+    /// A new volume.
+    Volume,
+    /// A new snapshot. Callers may ask for its topology only of drivers that advertise it, which this one does not yet.
+    Snapshot,
+}
+
+/// Refuses a volume or a snapshot that would have to be on another node. Without a requirement this node will do.
 pub fn check(
     config: &DriverConfig,
     requirement: Option<&TopologyRequirement>,
+    made: Made,
 ) -> Result<(), Refusal> {
     let Some(requirement) = requirement else { return Ok(()) };
     if config.kind == DriverKind::Shared {
@@ -46,10 +56,20 @@ pub fn check(
     if requisite.is_empty() || requisite.iter().any(|topology| includes_here(config, topology)) {
         return Ok(());
     }
+    let made = match made {
+        Made::Volume => "volumes",
+        Made::Snapshot => "snapshots",
+    };
     Err(Refusal::Exhausted(format!(
-        "no requisite topology includes node {}, and this driver makes volumes nowhere else",
-        config.node_id
+        "no requisite topology includes node {}, and this driver makes {made} nowhere else; wanted: {}",
+        config.node_id,
+        requisite.iter().map(text).collect::<Vec<_>>().join(" or ")
     )))
+}
+
+fn text(topology: &Topology) -> String {
+    let segments = topology.segments.iter().map(|(key, value)| format!("{key}={value}"));
+    segments.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -81,7 +101,8 @@ mod tests {
             ("shared has none", &shared, need(&[&n1], &[]), Some(Code::InvalidArgument)),
         ];
         for (name, config, requirement, want) in cases {
-            let got = check(config, Some(&requirement)).err().map(|refusal| refusal.code());
+            let got =
+                check(config, Some(&requirement), Made::Volume).err().map(|refusal| refusal.code());
             assert_eq!(got, want, "{name}");
         }
         let mut zoned = local.clone();
@@ -101,7 +122,11 @@ mod tests {
             assert_eq!(includes_here(&zoned, topology), want, "{name}");
         }
         assert_eq!(here(&zoned), Some(both));
-        check(&local, None).unwrap();
+        check(&local, None, Made::Volume).unwrap();
+        let refusal = check(&local, Some(&need(&[&n2], &[])), Made::Snapshot).unwrap_err();
+        let text = tonic::Status::from(refusal).message().to_owned();
+        assert!(text.contains("node n1") && text.contains("makes snapshots"), "{text}");
+        assert!(text.contains("dev/node=n2"), "{text}");
         assert_eq!(here(&local), Some(n1));
         assert_eq!(here(&shared), None);
     }

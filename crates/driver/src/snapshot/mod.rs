@@ -14,6 +14,7 @@ use longshore_csi::v1::{
 };
 
 use crate::controller::create::check_name;
+use crate::controller::topology;
 use crate::driver::{Claim, Inner};
 use crate::id::{SnapshotId, VolumeId};
 use crate::pool::Pool;
@@ -48,6 +49,11 @@ impl Inner {
         check_name(&request.name)?;
         let given = required_short("source_volume_id", &request.source_volume_id)?;
         check_parameters(&request.parameters)?;
+        topology::check(
+            &self.config,
+            request.accessibility_requirements.as_ref(),
+            topology::Made::Snapshot,
+        )?;
         let id = SnapshotId::for_name(self.scope(), &request.name);
         if let Some((_, record)) = self.find_snapshot(&id)? {
             if record.source.as_str() != given {
@@ -158,6 +164,8 @@ pub(crate) fn describe(record: &SnapshotRecord) -> Snapshot {
         // A copy is complete when its call is answered.
         ready_to_use: true,
         group_snapshot_id: record.group.as_ref().map(ToString::to_string).unwrap_or_default(),
+        // Only for drivers that advertise SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.
+        accessible_topology: Vec::new(),
     }
 }
 

@@ -117,6 +117,20 @@ async fn controller(
             let request = ControllerGetVolumeRequest { volume_id };
             client.controller_get_volume(request).await.map(drop)
         }
+        Call::ControllerListVolumeHealth => {
+            let max_entries = i32::try_from(dice.number()).unwrap_or(-7);
+            let starting_token = dice.text();
+            let request = ControllerListVolumeHealthRequest {
+                max_entries,
+                starting_token,
+                ..Default::default()
+            };
+            client.controller_list_volume_health(request).await.map(drop)
+        }
+        Call::ControllerGetVolumeHealth => {
+            let request = ControllerGetVolumeHealthRequest { volume_id, ..Default::default() };
+            client.controller_get_volume_health(request).await.map(drop)
+        }
         Call::ControllerModifyVolume => {
             let request = ControllerModifyVolumeRequest {
                 volume_id,
@@ -331,6 +345,17 @@ async fn node(
             client.node_get_capabilities(NodeGetCapabilitiesRequest {}).await.map(drop)
         }
         Call::NodeGetInfo => client.node_get_info(NodeGetInfoRequest {}).await.map(drop),
+        Call::NodeGetVolumeHealth => {
+            let request = NodeGetVolumeHealthRequest {
+                volume_id,
+                volume_publish_path: path,
+                staging_target_path: dice.text_or(&[&kept.staging]),
+            };
+            client.node_get_volume_health(request).await.map(drop)
+        }
+        Call::NodeGetStorageHealth => {
+            client.node_get_storage_health(NodeGetStorageHealthRequest::default()).await.map(drop)
+        }
         other => panic!("{other} is new"),
     }
 }

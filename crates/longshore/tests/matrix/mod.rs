@@ -32,7 +32,7 @@ use longshore_core::model::{
 };
 use longshore_csi::{
     Call,
-    fake::{Action, Moment, Phase},
+    fake::{Action, CallEvent, Phase},
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -211,7 +211,7 @@ fn describe<B>(request: &Request<B>) -> String {
     format!("api {verb} {}", parts.first().unwrap_or(&path))
 }
 
-fn csi(wire: &Wire, late: &Mutex<Option<Fault>>, moment: &Moment<'_>) -> Action {
+fn csi(wire: &Wire, late: &Mutex<Option<Fault>>, moment: &CallEvent<'_>) -> Action {
     if moment.phase == Phase::Before {
         let fault = wire.strike(&format!("csi {}", moment.call));
         *late.lock() = None;

@@ -11,8 +11,8 @@ use longshore_core::stage::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
-use longshore_csi::capabilities::{NodeCapabilities, NodeCapability};
-use longshore_csi::{CsiError, v1};
+use longshore_csi::CsiError;
+use longshore_csi::capabilities::NodeCapability;
 
 use super::mounting::Mounting;
 use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
@@ -50,9 +50,8 @@ impl VolumeManager {
         let publish_context = self.verified(&facts, attachable).await?;
         let client = self.deps.drivers.client(&facts.driver);
         let client = client.ok_or_else(|| not_registered(STAGE, &facts.driver))?;
-        let capabilities = client.node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
+        let capabilities = client.node_capabilities().await;
         let capabilities = capabilities.map_err(|error| call_failed(STAGE, &error))?;
-        let capabilities = NodeCapabilities::from(&capabilities);
         let driver_object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let label = one.label.clone();
         Ok(Mounting {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use longshore_cluster::clock;
 use longshore_core::stage::verdict::Mounted;
-use longshore_csi::capabilities::{NodeCapabilities, NodeCapability};
-use longshore_csi::v1;
+use longshore_csi::{Call, v1};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -229,9 +228,8 @@ impl VolumeManager {
         request: v1::NodeGetVolumeStatsRequest,
     ) -> Result<Option<Usage>, String> {
         let client = self.deps.drivers.client(driver).ok_or("the driver is not registered")?;
-        let capabilities = client.node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
-        let capabilities = capabilities.map_err(|error| error.to_string())?;
-        if !NodeCapabilities::from(&capabilities).has(NodeCapability::GetVolumeStats) {
+        let supported = client.supports(Call::NodeGetVolumeStats).await;
+        if !supported.map_err(|error| error.to_string())? {
             return Ok(None);
         }
         let answer = client.node_get_volume_stats(request).await;

@@ -321,7 +321,7 @@ impl Rig {
     }
 
     pub fn handle(&self, name: &str) -> String {
-        let volumes = self.driver.world().volumes;
+        let volumes = self.driver.state().volumes;
         let found = volumes.iter().find(|(_, volume)| volume.name == format!("pv-{name}"));
         found.map(|(id, _)| id.clone()).expect("the volume was made")
     }

@@ -240,7 +240,7 @@ impl Node for Proxy {
         self.heard.stats.lock().push(asked);
         // The fake knows a device only by its publish file, and inline volumes not at all.
         let path = Path::new(&one.volume_path);
-        let known = self.inner.world().volumes.contains_key(&one.volume_id);
+        let known = self.inner.state().volumes.contains_key(&one.volume_id);
         if !known || !path.is_dir() {
             use v1::volume_usage::Unit;
             let usage = |unit: Unit| v1::VolumeUsage {
@@ -289,5 +289,19 @@ impl Node for Proxy {
         request: Request<v1::NodeGetInfoRequest>,
     ) -> Answer<v1::NodeGetInfoResponse> {
         Node::node_get_info(&self.inner, request).await
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        request: Request<v1::NodeGetVolumeHealthRequest>,
+    ) -> Answer<v1::NodeGetVolumeHealthResponse> {
+        Node::node_get_volume_health(&self.inner, request).await
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        request: Request<v1::NodeGetStorageHealthRequest>,
+    ) -> Answer<v1::NodeGetStorageHealthResponse> {
+        Node::node_get_storage_health(&self.inner, request).await
     }
 }

@@ -69,7 +69,7 @@ impl Config {
                 let csi = self
                     .connect(call_timeout, &counted)
                     .await?
-                    .named(&driver)
+                    .with_driver_name(&driver)
                     .with_migrated(Some(false));
                 csi.wait_ready(call_timeout).await?;
                 csi

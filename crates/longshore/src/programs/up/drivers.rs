@@ -124,7 +124,7 @@ impl RunningDriver {
     /// A client for the loops. Our own drivers are asked within the process.
     pub(super) async fn client(&self) -> Result<Client> {
         match &self.driver {
-            Some(driver) => Ok(Client::of_services(driver.services(), call_options())),
+            Some(driver) => Ok(Client::in_process(driver.services(), call_options())),
             None => connect(&self.socket).await,
         }
     }

@@ -1,4 +1,4 @@
-//! What exists behind the fake driver.
+//! The state of the fake driver's backend.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,15 @@ use tonic::Status;
 use super::Config;
 use crate::v1;
 
-/// Everything the driver remembers.
+/// Volumes, snapshots and nodes, and the caller's violations of the protocol.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct State {
     /// Volumes by id.
     pub volumes: BTreeMap<String, Volume>,
     /// Snapshots by id.
     pub snapshots: BTreeMap<String, Snapshot>,
+    /// Group snapshots by id.
+    pub groups: BTreeMap<String, Group>,
     /// Nodes by id.
     pub nodes: BTreeMap<String, NodeState>,
     /// Breaches of the call order by the caller.
@@ -26,7 +28,7 @@ pub struct World {
 pub struct Volume {
     /// Its id.
     pub id: String,
-    /// The name it was asked for with.
+    /// The name in its create request.
     pub name: String,
     /// Its size in bytes.
     pub capacity: i64,
@@ -34,7 +36,7 @@ pub struct Volume {
     pub parameters: BTreeMap<String, String>,
     /// The mutable parameters as they are now.
     pub mutable_parameters: BTreeMap<String, String>,
-    /// The capabilities it was asked for with.
+    /// The capabilities in its create request.
     pub capabilities: Vec<v1::VolumeCapability>,
     /// The context callers must echo.
     pub context: BTreeMap<String, String>,
@@ -44,8 +46,10 @@ pub struct Volume {
     pub source: Option<v1::VolumeContentSource>,
     /// Nodes it is published to by the controller.
     pub published: BTreeMap<String, PublishedOnNode>,
-    /// Its condition; absent means normal.
+    /// Its condition, up to CSI 1.12; absent means normal.
     pub condition: Option<v1::VolumeCondition>,
+    /// Its health, from CSI 1.13 on; empty means healthy.
+    pub health: Vec<v1::volume_health::VolumeHealthEntry>,
 }
 
 /// How a volume is published to a node.
@@ -60,12 +64,25 @@ pub struct PublishedOnNode {
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The name it was asked for with.
+    /// The name in its create request.
     pub name: String,
-    /// How many more answers call it not ready.
+    /// How many more responses report it as not ready.
     pub polls_left: u32,
-    /// What is told to callers.
+    /// The message in responses.
     pub message: v1::Snapshot,
+}
+
+/// A group snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its id.
+    pub id: String,
+    /// The name in its create request.
+    pub name: String,
+    /// The volumes it is of.
+    pub sources: Vec<String>,
+    /// Its snapshots.
+    pub members: Vec<String>,
 }
 
 /// A node.
@@ -75,6 +92,10 @@ pub struct NodeState {
     pub segments: BTreeMap<String, String>,
     /// What is on it, by volume id.
     pub volumes: BTreeMap<String, NodeVolume>,
+    /// What only this node sees of the health of volumes, by volume id.
+    pub volume_health: BTreeMap<String, Vec<v1::volume_health::VolumeHealthEntry>>,
+    /// The health of its storage; empty means healthy.
+    pub storage_health: Vec<v1::node_get_storage_health_response::StorageBackendHealth>,
 }
 
 /// A volume on a node.
@@ -105,7 +126,7 @@ pub struct Target {
     pub staging: String,
 }
 
-impl World {
+impl State {
     pub(super) fn next_id(&mut self, prefix: &str) -> String {
         self.created += 1;
         format!("{prefix}-{}", self.created)
@@ -183,7 +204,7 @@ pub(super) fn multi_node(capability: &v1::VolumeCapability) -> bool {
     )
 }
 
-/// Checks a size wish and names the smallest size that fulfils it.
+/// Checks a capacity range and returns the smallest size in it.
 pub(super) fn wanted_bytes(
     range: Option<&v1::CapacityRange>,
     default: i64,
