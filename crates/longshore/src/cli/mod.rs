@@ -25,7 +25,6 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 struct Refusal {
     /// What the sentence begins with: the name the program was called by.
     program: String,
-    /// Why.
     error: UsageError,
     /// Where to read more, if that helps.
     help: Option<String>,

@@ -11,7 +11,6 @@ pub(crate) enum ClientError {
     Kubeconfig {
         /// Where it was looked for.
         from: String,
-        /// What is wrong.
         why: String,
     },
     /// The server did not answer.
@@ -44,16 +43,10 @@ pub(crate) enum ClientError {
     },
     /// A file that cannot be read.
     #[error("cannot read {}: {source}", .file.display())]
-    Unreadable {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Unreadable { file: PathBuf, source: std::io::Error },
     /// A file that holds something else than objects.
     #[error("{}: {why}", .file.display())]
     Malformed {
-        /// The file.
         file: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -61,7 +54,6 @@ pub(crate) enum ClientError {
     /// The wait ended before the objects did.
     #[error("{object} is still there after {}s; it is held by {holders}", .limit.as_secs())]
     StillThere {
-        /// Which one.
         object: String,
         /// How long was waited.
         limit: Duration,
@@ -73,7 +65,6 @@ pub(crate) enum ClientError {
     Stream {
         /// Of what.
         object: String,
-        /// Why.
         why: String,
     },
     /// Something the command cannot do.

@@ -29,7 +29,6 @@ pub(crate) use session::Session;
 /// What one of the commands was asked to do, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// Which server.
     pub access: Access,
     /// What to do there.
     pub request: Request,
@@ -128,7 +127,6 @@ pub(crate) enum Target {
 /// Show what a container wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Logs {
-    /// Name of the pod.
     pub pod: String,
     /// Name of the container.
     pub container: Option<String>,

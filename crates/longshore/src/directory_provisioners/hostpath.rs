@@ -24,7 +24,6 @@ use super::{
 /// The node that a provisioner makes directories on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodePin {
-    /// The node's name.
     pub node: String,
     /// Its labels, as far as they are known.
     pub labels: BTreeMap<String, String>,

@@ -97,7 +97,6 @@ impl OnDelete {
 pub(crate) struct Export {
     /// The server's name or address, as nodes reach it.
     pub server: String,
-    /// The exported path.
     pub path: PathBuf,
 }
 

@@ -26,7 +26,6 @@ pub(crate) struct KubeAccess {
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, over what the kubeconfig says.
     pub master: Option<String>,
-    /// The limit on requests.
     pub throttle: Throttle,
 }
 

@@ -92,7 +92,6 @@ pub(super) struct Flags {
 /// What `longshore apiserver` runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
     /// Where it keeps its data and listens.
     pub server: Server,

@@ -68,9 +68,7 @@ impl Variables {
 /// What both run on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Common {
-    /// How to log.
     pub logging: Logging,
-    /// The cluster.
     pub kube: KubeAccess,
     /// Name by which classes ask for it.
     pub name: String,
@@ -225,9 +223,7 @@ pub(super) struct NfsFlags {
 pub(super) struct Nfs {
     /// What both have.
     pub common: Common,
-    /// The server.
     pub server: String,
-    /// The exported path.
     pub path: PathBuf,
     /// Where it is mounted.
     pub mount: PathBuf,

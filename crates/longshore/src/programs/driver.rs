@@ -90,21 +90,17 @@ pub(crate) struct Flags {
 /// What a driver runs on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
     /// Socket to serve on.
     pub endpoint: PathBuf,
     /// Id of the node.
     pub node_id: String,
-    /// Which driver.
     pub kind: Kind,
-    /// Its name.
     pub driver_name: String,
     /// Where the node is, beside the node itself.
     pub topology: BTreeMap<String, String>,
     /// At least one.
     pub pools: Vec<Pool>,
-    /// Which services.
     pub mode: Mode,
     /// Volumes per node; none is no limit.
     pub max_volumes: Option<u32>,

@@ -44,7 +44,6 @@ pub(super) struct Flags {
 /// What the liveness probe runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
     /// Socket of the driver.
     pub socket: PathBuf,
@@ -61,7 +60,6 @@ pub(super) struct Config {
 pub(super) struct MetricsEndpoint {
     /// `HOST:PORT` of their own; none means beside the health page.
     pub apart: Option<String>,
-    /// The path.
     pub path: String,
 }
 

@@ -51,7 +51,6 @@ pub(super) struct Flags {
 /// What the node agent runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
     /// Client configuration.
     pub kubeconfig: PathBuf,

@@ -63,7 +63,6 @@ pub(super) enum Config {
 /// What the registrar runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Registration {
-    /// How to log.
     pub logging: Logging,
     /// Socket of the driver.
     pub socket: PathBuf,

@@ -112,9 +112,7 @@ struct LeaderElectFlags {
 /// What the controllers run on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
-    /// The cluster.
     pub kube: KubeAccess,
     /// Which controllers; at least one.
     pub controllers: BTreeSet<Controller>,

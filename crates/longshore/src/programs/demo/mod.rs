@@ -27,7 +27,6 @@ pub(super) struct Flags {
 /// What `longshore demo` runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// How to log.
     pub logging: Logging,
 }
 

@@ -41,7 +41,6 @@ pub(crate) struct Capacity {
     pub poll: Duration,
     /// Also for immediate binding.
     pub for_immediate: bool,
-    /// The limit on requests.
     pub throttle: Throttle,
     /// Where the objects are.
     pub namespace: String,
@@ -120,7 +119,6 @@ pub(super) struct NodeDeploymentFlags {
 /// One provisioner on each node, asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeDeployment {
-    /// The node.
     pub node: String,
     /// Take claims with immediate binding.
     pub immediate_binding: bool,

@@ -17,7 +17,6 @@ pub(crate) enum DataDirError {
         "the data directory {dir} is in use by process {holder}; stop that process or choose another --data-dir"
     )]
     Held {
-        /// The directory.
         dir: String,
         /// The process that holds it, as it wrote itself down.
         holder: String,
@@ -27,9 +26,7 @@ pub(crate) enum DataDirError {
     Io {
         /// What was tried.
         step: &'static str,
-        /// The directory.
         dir: String,
-        /// Why not.
         source: std::io::Error,
     },
 }

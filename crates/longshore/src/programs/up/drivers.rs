@@ -17,7 +17,6 @@ const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A driver that is being served.
 pub(super) struct RunningDriver {
-    /// Its name.
     pub name: String,
     /// Its socket.
     pub socket: PathBuf,

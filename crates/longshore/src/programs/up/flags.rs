@@ -48,7 +48,6 @@ pub(crate) struct Flags {
 /// What `longshore up` runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// How to log.
     pub logging: Logging,
     /// The API server.
     pub server: Server,
@@ -142,7 +141,6 @@ impl Program for Config {
 /// What one node of several runs on, handed from the main process to the node's own in a file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct NodeConfig {
-    /// The node's name.
     pub node: String,
     /// The instance's data directory, which pods must not see.
     pub data_dir: PathBuf,
