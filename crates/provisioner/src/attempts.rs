@@ -31,7 +31,8 @@ impl Entry {
 }
 
 /// The right to decide over one claim's volume. The controller holds it while it calls
-/// [`Provisioner::provision`](crate::Provisioner::provision).
+/// [`Provisioner::provision`](crate::Provisioner::provision) and
+/// [`Provisioner::saved`](crate::Provisioner::saved).
 pub struct ClaimLock {
     attempts: Attempts,
     uid: String,

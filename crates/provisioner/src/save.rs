@@ -69,8 +69,10 @@ impl<P: Provisioner> Inner<P> {
             Err(error) => return Err(error),
         }
         let uid = &claim.metadata.uid;
+        let lock = self.attempts.lock(uid).await;
         self.attempts.apply(uid, Event::Saved);
         self.provisioner.saved(claim).await;
+        drop(lock);
         // Nobody reads the events of a claim that was deleted meanwhile.
         if !self.parts.claims.by_index(BY_UID, uid).is_empty() {
             let text = format!("Successfully provisioned volume {}", self.config.volume_name(uid));

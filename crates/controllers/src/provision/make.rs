@@ -10,7 +10,7 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, Volume, VolumeNodeAffinity},
     },
-    provision::{DeletionSecret, attempt::Debt, deletion_secret, migration},
+    provision::{DeletionSecret, deletion_secret, migration},
 };
 use longshore_provisioner::{
     Attempts, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request,
@@ -219,11 +219,7 @@ impl Provisioner for CsiProvisioner {
     async fn saved(&self, claim: &Claim) {
         let uid = &claim.metadata.uid;
         if !self.intents.as_ref().is_some_and(|intents| intents.finish_later(uid)) {
-            // The resolver may have been faster.
-            let _lock = self.attempts.lock(uid).await;
-            if self.attempts.read(uid, |attempt| attempt.owes() == Debt::DropRecord) {
-                self.drop_settled(uid).await;
-            }
+            self.drop_settled(uid).await;
         }
         self.release_snapshot(claim).await;
     }
