@@ -288,6 +288,7 @@ impl<K: QueueKey> WorkQueue<K> {
             match deadline {
                 Some(at) => {
                     tokio::select! {
+                        biased;
                         () = woken => {}
                         () = tokio::time::sleep_until(at) => {}
                     }

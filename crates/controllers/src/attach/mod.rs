@@ -230,12 +230,13 @@ impl Controller {
                 }
             }
             let timer = self.world.next_timer();
+            // In a fixed order, so that a simulated run can be repeated. What fires seldom comes
+            // first: a stream of changes cannot hold it up.
             tokio::select! {
-                () = self.world.changed() => {}
+                biased;
                 () = async { sleep_until(timer.unwrap_or_else(Instant::now)).await }, if timer.is_some() => {
                     self.world.fire_timers();
                 }
-                Some(_) = operations.join_next() => {}
                 _ = populate.tick() => {
                     passes += 1;
                     // Adding all pods anew is the slower repair, so it is done less often.
@@ -244,6 +245,8 @@ impl Controller {
                 _ = verify.tick(), if self.config.verify_period.is_some() => {
                     operations.spawn(self.clone().verify());
                 }
+                Some(_) = operations.join_next() => {}
+                () = self.world.changed() => {}
             }
         }
     }
