@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::auth::Identity;
 use crate::auth::covers::missing;
@@ -14,7 +13,7 @@ use crate::auth::tokens::{Claims, ISSUER, Signer};
 use crate::error::{ApiResult, Status};
 use crate::ops::{Core, Target, copy_field};
 use crate::registry::rules::same;
-use crate::store::Store;
+use crate::store::{Store, Subscription};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ROLES: [&str; 2] =
@@ -25,7 +24,7 @@ const BINDINGS: [&str; 2] =
 /// The policy, read again when a role or a binding has changed.
 pub(crate) struct Access {
     store: Store,
-    changes: Vec<watch::Receiver<u64>>,
+    changes: Vec<Subscription>,
     known: RwLock<(Vec<u64>, Arc<Policy>)>,
 }
 
@@ -37,7 +36,7 @@ impl Access {
 
     /// The rules as they are now.
     pub(crate) fn policy(&self) -> Arc<Policy> {
-        let now: Vec<u64> = self.changes.iter().map(|change| *change.borrow()).collect();
+        let now: Vec<u64> = self.changes.iter().map(Subscription::revision).collect();
         {
             let known = self.known.read();
             if known.0 == now {

@@ -277,6 +277,7 @@ impl<K: QueueKey> WorkQueue<K> {
             match deadline {
                 Some(at) => {
                     tokio::select! {
+                        biased;
                         () = woken => {}
                         () = tokio::time::sleep_until(at) => {}
                     }
@@ -318,6 +319,7 @@ impl<K: QueueKey> WorkQueue<K> {
             tasks.spawn(self.clone().work(work.clone(), span_of.clone()));
         }
         tokio::select! {
+            biased;
             () = join(&mut tasks) => return,
             () = shutdown.cancelled() => self.shut_down(),
         }

@@ -9,9 +9,11 @@
 mod place;
 mod private;
 mod remove;
+mod tail;
 mod walk;
 
 pub use place::{NewFile, write_below};
 pub use private::{make_private_dir, open_private, write_private};
 pub use remove::{fresh_name, remove_tree, remove_within};
+pub use tail::read_end;
 pub use walk::{Entry, Tree, names};

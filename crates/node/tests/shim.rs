@@ -515,6 +515,45 @@ async fn the_hosts_kernel_settings_and_secrets_are_out_of_reach() {
     assert_eq!(pod.log().lines().collect::<Vec<_>>(), ["0", "the-pod", "done"], "{}", pod.log());
 }
 
+/// The devices of a container are its own: a pod whose user is root owns the host's as well, and could
+/// take `/dev/null` away from everybody.
+#[tokio::test]
+async fn the_mode_of_a_device_changes_in_the_container_and_not_on_the_host() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let name = "the_mode_of_a_device_changes_in_the_container_and_not_on_the_host";
+    if !need(name, &[Need::Root]) {
+        return;
+    }
+    let host = || std::fs::metadata("/dev/null").unwrap();
+    let before = (host().mode(), host().uid());
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    // Adds a right that does no harm, should the host have it for a moment.
+    let script = format!(
+        "for f in /dev/null /proc/kcore /proc/timer_list {}; do \
+         chmod 0667 $f 2>/dev/null && stat -c '%a %t:%T' $f; done; echo lost > /dev/null && echo written",
+        secret.path().display()
+    );
+    let mut logs = Vec::new();
+    for privileged in [false, true] {
+        let pod = Pod::new();
+        let mut run = pod.run(&script);
+        // Like a kubeconfig that lies among files which the root shows.
+        run.hidden = vec![secret.path().to_owned()];
+        if privileged {
+            (run.privileged, run.capabilities) = (true, rights::ALL);
+        }
+        run_to_end(&pod, run).await;
+        logs.push(pod.log());
+        let after = (host().mode(), host().uid());
+        std::fs::set_permissions("/dev/null", std::fs::Permissions::from_mode(before.0)).unwrap();
+        assert_eq!(after, before, "privileged: {privileged}\n{}", pod.log());
+    }
+    assert_eq!(logs[0].lines().next(), Some("667 1:3"), "{}", logs[0]);
+    for log in logs {
+        assert_eq!(log.lines().last(), Some("written"), "{log}");
+    }
+}
+
 #[tokio::test]
 async fn a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names() {
     let name = "a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_its_own_names";
@@ -524,7 +563,7 @@ async fn a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_it
     let pod = Pod::new();
     let script = "v=$(cat /proc/sys/vm/swappiness); echo $v > /proc/sys/vm/swappiness && echo writable; \
          head -c 1 /proc/timer_list | wc -c; grep Seccomp: /proc/self/status; hostname; \
-         ls /dev/shm | wc -l; [ -e /dev/loop-control ] && echo devices; grep CapEff /proc/self/status";
+         ls /dev/shm | wc -l; [ -c /dev/loop-control ] && echo devices; touch /dev/of-the-pod; grep CapEff /proc/self/status";
     let mut run = pod.run(script);
     (run.privileged, run.capabilities) = (true, rights::ALL);
     run_to_end(&pod, run).await;
@@ -533,6 +572,7 @@ async fn a_privileged_container_has_the_hosts_kernel_settings_and_devices_but_it
     let held = held.replace("CapBnd", "CapEff");
     let expected = ["writable", "1", "Seccomp:\t0", "the-pod", "0", "devices", &held];
     assert_eq!(pod.log().lines().collect::<Vec<_>>(), expected);
+    assert!(!Path::new("/dev/of-the-pod").exists(), "files in /dev are the container's");
 }
 
 #[tokio::test]

@@ -111,7 +111,10 @@ impl Attempts {
     pub(crate) fn resting(&self) -> Vec<String> {
         let claims = self.claims.lock();
         let rest = claims.iter().filter(|(_, entry)| entry.attempt.resting().is_some());
-        rest.map(|(uid, _)| uid.clone()).collect()
+        let mut resting: Vec<String> = rest.map(|(uid, _)| uid.clone()).collect();
+        // In a fixed order, so that a simulated run can be repeated.
+        resting.sort_unstable();
+        resting
     }
 
     fn change<R>(&self, uid: &str, change: impl FnOnce(&mut Entry) -> R) -> R {

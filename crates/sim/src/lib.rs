@@ -39,7 +39,7 @@ pub use ledger::{Ledger, Line};
 pub use process::Settings;
 pub use report::{Report, Tally};
 pub use scenario::Scenario;
-pub use sweep::{Plan, Swept, long, sweep};
+pub use sweep::{Plan, Swept, first_seed, long, sweep};
 pub use truth::Truth;
 pub use world::{Run, Tweak};
 

@@ -24,6 +24,23 @@ pub struct Report {
     pub lives: u64,
 }
 
+impl Report {
+    /// Everything that the run did, call by call. One run gives the same bytes every time.
+    #[must_use]
+    pub fn trace(&self) -> String {
+        let Self { run, lines, notes, failure, took, lives } = self;
+        let mut text = format!("{run}\n");
+        for line in lines {
+            let _ = writeln!(text, "{line}");
+        }
+        for note in notes {
+            let _ = writeln!(text, "{note}");
+        }
+        let _ = writeln!(text, "{lives} processes, {took:?}, {failure:?}");
+        text
+    }
+}
+
 /// Lines of the call log shown with a failure.
 const SHOWN: usize = 60;
 

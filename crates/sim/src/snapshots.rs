@@ -6,11 +6,11 @@
 use longshore_cluster::{Api, ApiError, ObjectKey, Patch};
 use longshore_core::model::Kind;
 use longshore_core::model::kinds::{VolumeSnapshot, VolumeSnapshotContent};
-use longshore_csi::fake::Driver;
 use longshore_csi::v1;
 use serde_json::{Value, json};
 
 use crate::DRIVER;
+use crate::user::{Discontent, User};
 
 struct Definition;
 
@@ -55,19 +55,18 @@ pub(crate) fn source(snapshot: &str) -> Value {
 
 /// Takes a ready snapshot of a volume.
 pub(crate) async fn take(
-    api: &Api,
-    driver: &Driver,
+    user: &User,
     handle: &str,
     claim: &str,
     name: &str,
-) -> Result<(), ApiError> {
+) -> Result<(), Discontent> {
     let request = v1::CreateSnapshotRequest {
         name: name.into(),
         source_volume_id: handle.into(),
         ..Default::default()
     };
-    let answer = driver.client().create_snapshot(request).await;
-    let answer = answer.expect("a snapshot of a volume that is there");
+    let (api, client) = (&user.api, user.truth.driver().client());
+    let answer = user.until_answered(|| client.create_snapshot(request.clone())).await?;
     let id = answer.snapshot.unwrap_or_default().snapshot_id;
     let snapshot = json!({
         "metadata": {"name": name, "namespace": "default"},

@@ -17,6 +17,20 @@ pub fn long() -> bool {
     std::env::var("LONGSHORE_LONG").is_ok_and(|value| value == "1")
 }
 
+/// The first seed of a sweep: `LONGSHORE_SEED`, else 0.
+///
+/// # Panics
+/// `LONGSHORE_SEED` is not a number: a typing error would repeat the usual seeds.
+#[must_use]
+pub fn first_seed() -> u64 {
+    match std::env::var("LONGSHORE_SEED") {
+        Ok(text) => {
+            text.parse().unwrap_or_else(|_| panic!("LONGSHORE_SEED={text:?} is not a number"))
+        }
+        Err(_) => 0,
+    }
+}
+
 /// Which worlds to run.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
@@ -101,6 +115,11 @@ impl Plan {
     #[must_use]
     pub fn until_failure(self) -> Self {
         Self { until_failure: true, ..self }
+    }
+
+    /// The worlds, one by one.
+    pub fn into_runs(self) -> impl Iterator<Item = Run> {
+        self.runs.into_iter()
     }
 
     /// How many worlds this is.

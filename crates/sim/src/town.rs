@@ -192,7 +192,8 @@ impl Town {
         }
         let place = request.accessibility_requirements.clone();
         let driver = self.user.truth.driver().on_node(PERSON, Default::default());
-        let answer = driver.client().create_volume(request).await.expect("a volume made by hand");
+        let client = driver.client();
+        let answer = self.user.until_answered(|| client.create_volume(request.clone())).await?;
         let handle = answer.volume.unwrap_or_default().volume_id;
         let mut volume = json!({
             "metadata": {"name": name},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey};
 use longshore_core::model::Kind;
 use longshore_core::model::kinds::{Claim, Pod, StorageClass, Volume, VolumeSnapshot};
-use longshore_csi::Call;
+use longshore_csi::{Call, CsiError};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -30,6 +30,8 @@ pub(crate) enum Discontent {
     Waited { what: String },
     #[error("the user's own request: {0}")]
     Api(#[from] ApiError),
+    #[error("the user's own call of the driver: {0}")]
+    Driver(#[from] CsiError),
     #[error("left behind: {}", .0.join("; "))]
     LeftBehind(Vec<String>),
     #[error("a controller ended by itself or worse happened; see the breaches")]
@@ -48,6 +50,29 @@ pub(crate) struct User {
 }
 
 impl User {
+    /// Repeats a user's own call of the driver until the driver answers it.
+    ///
+    /// A fault in a call of the controllers can close the connection under the user's call as well.
+    /// It may have taken effect or not then, and it is idempotent, so a client repeats it.
+    pub(crate) async fn until_answered<T, F>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, CsiError>
+    where
+        F: Future<Output = Result<T, CsiError>>,
+    {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match call().await {
+                Err(error) if !error.is_final() && Instant::now() < end => {
+                    self.ledger.note(format!("the user repeats a call: {error}"));
+                    sleep(LOOK).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     pub(crate) async fn make_class(&self, binding: &str) -> Result<(), Discontent> {
         let class = json!({
             "metadata": {"name": CLASS},
@@ -85,7 +110,7 @@ impl User {
         let volume = volume["spec"]["volumeName"].as_str().unwrap_or_default().to_owned();
         let volume = self.truth.get::<Volume>(&volume).unwrap_or_default();
         let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap_or_default();
-        Ok(snapshots::take(&self.api, self.truth.driver(), handle, CLAIM, SNAPSHOT).await?)
+        snapshots::take(self, handle, CLAIM, SNAPSHOT).await
     }
 
     /// Makes a claim that is filled from the snapshot.

@@ -1,8 +1,11 @@
 //! One world: built from a run, played to its end, and looked at.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures::FutureExt;
 use longshore_apiserver::auth::{Identity, MASTERS};
 use longshore_apiserver::http::Service;
 use longshore_apiserver::{ApiServer, Config};
@@ -83,7 +86,7 @@ impl Run {
 
     async fn play_here(&self) -> Report {
         let world = World::new(self).await.expect("the first objects of an empty API");
-        let failure = world.play(self).await;
+        let failure = failure_of(world.play(self)).await;
         world.driver.clear_hook();
         let mut report = Report {
             run: self.clone(),
@@ -95,13 +98,27 @@ impl Run {
         };
         let mut problems: Vec<String> = world.ledger.breaches();
         problems.extend(world.driver.violations());
-        problems.extend(failure.map(|failure| failure.to_string()));
+        problems.extend(failure);
         if !problems.is_empty() {
             report.failure = Some(problems.join("; "));
         }
         world.server.shutdown().await;
         report
     }
+}
+
+/// Why a run failed, if it did. A panic is a failure of its run: it must not end the whole sweep
+/// without saying which run it was.
+async fn failure_of(run: impl Future<Output = Option<Discontent>>) -> Option<String> {
+    match AssertUnwindSafe(run).catch_unwind().await {
+        Ok(failure) => failure.map(|failure| failure.to_string()),
+        Err(panic) => Some(format!("the run panicked: {}", panic_text(panic.as_ref()))),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a text")
 }
 
 /// As the example `replay` takes it.
@@ -237,4 +254,16 @@ fn make_driver(run: &Run) -> Driver {
         }
     });
     driver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_the_failure_of_its_run() {
+        let failure = failure_of(async { panic!("on {}", "purpose") }).now_or_never().flatten();
+        assert_eq!(failure.as_deref(), Some("the run panicked: on purpose"));
+        assert_eq!(failure_of(async { None }).now_or_never().flatten(), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! Without faults: every life comes to its end, and repeats exactly.
 
-use longshore_sim::{Fault, Run, Scenario};
+use longshore_sim::{Fault, Plan, Run, Scenario, Tweak, first_seed};
 
 #[test]
 fn every_life_comes_to_its_end() {
@@ -11,17 +11,33 @@ fn every_life_comes_to_its_end() {
 }
 
 #[test]
-fn a_run_repeats_exactly() {
-    for scenario in Scenario::ALL {
-        let faults = vec![(15, Fault::LostAnswer), (33, Fault::CrashAfter), (60, Fault::Refused)];
-        let run = Run { seed: 7, faults, hasty: true, rough: true, ..Run::calm(scenario) };
-        let first = run.play();
-        for _ in 0..3 {
-            let again = run.play();
-            for (one, two) in first.lines.iter().zip(&again.lines) {
-                assert_eq!(one.to_string(), two.to_string(), "{run}");
+fn one_seed_gives_the_same_trace_byte_for_byte() {
+    let faults = vec![(15, Fault::LostAnswer), (33, Fault::CrashAfter), (60, Fault::Refused)];
+    let fixed = Scenario::ALL.into_iter().chain([Scenario::Town]).map(|scenario| {
+        let faults = faults.clone();
+        Run { seed: 7, faults, hasty: true, rough: true, ..Run::calm(scenario) }
+    });
+    let first = first_seed();
+    let runs = [Plan::seeds(first..first + 12), Plan::towns(first..first + 12, |_| {})];
+    for run in fixed.chain(runs.into_iter().flat_map(Plan::into_runs)) {
+        let trace = run.play().trace();
+        for _ in 0..2 {
+            let again = run.play().trace();
+            for (one, two) in trace.lines().zip(again.lines()) {
+                assert_eq!(one, two, "{run}");
             }
-            assert_eq!(first.lines.len(), again.lines.len(), "{run}");
+            assert_eq!(trace, again, "{run}");
         }
+    }
+}
+
+#[test]
+fn a_failing_run_prints_its_seed_and_the_command_that_repeats_it() {
+    let tweak: Tweak = |all| all.provision.clone_threads = 0;
+    let report = Run { seed: 11, tweak, ..Run::calm(Scenario::Cloned) }.play();
+    assert!(report.failure.is_some(), "nothing takes the finalizer off, so it stays");
+    let text = report.to_string();
+    for part in ["cloned seed=11: ", "--example replay -- cloned seed=11\n"] {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }

@@ -32,3 +32,11 @@ fn towns() {
     let swept = sweep(&Plan::towns([747, 1103, 1170, 1532, 1696, 1697], |_| {}));
     assert!(swept.failures.is_empty(), "{}", swept.failures_text());
 }
+
+/// A fault closed the driver's connection while a user made a volume by hand. The harness took the
+/// missing answer for a failure and ended the whole sweep.
+#[test]
+fn a_users_call_that_meets_a_closed_connection_is_repeated() {
+    let swept = sweep(&Plan::towns([1_001_941, 1_002_085], |_| {}));
+    assert!(swept.failures.is_empty(), "{}", swept.failures_text());
+}

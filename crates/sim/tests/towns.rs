@@ -6,12 +6,12 @@
 //! is made twice, no two nodes have a volume mounted, everything settles once the faults stop, and
 //! nothing is left: no volume, no attachment, no object.
 //!
-//! `LONGSHORE_LONG=1` visits thousands of them.
+//! `LONGSHORE_LONG=1` visits thousands of them, `LONGSHORE_SEED=N` begins elsewhere.
 
 use std::io::Write as _;
 
 use longshore_controllers::planted::Planted;
-use longshore_sim::{Fault, Plan, Tweak, long, sweep};
+use longshore_sim::{Fault, Plan, Tweak, first_seed, long, sweep};
 
 fn show(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -19,8 +19,7 @@ fn show(text: &str) {
 
 #[test]
 fn nothing_unsafe_happens_and_nothing_is_left() {
-    let first = std::env::var("LONGSHORE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let first: u64 = first.unwrap_or(0);
+    let first = first_seed();
     let count = if long() { 2_500 } else { 300 };
     let swept = sweep(&Plan::towns(first..first + count, |_| {}));
     show(&format!("\ntowns, from seed {first}\n{}", swept.tally.table()));

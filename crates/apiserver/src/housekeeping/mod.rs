@@ -39,6 +39,7 @@ pub(crate) async fn run(core: Arc<Core>, event_ttl: Duration, closing: Cancellat
     loop {
         keeper.follow();
         let failed = tokio::select! {
+            biased;
             () = closing.cancelled() => return,
             failed = keeper.work() => failed,
         };
@@ -52,8 +53,9 @@ pub(crate) async fn run(core: Arc<Core>, event_ttl: Duration, closing: Cancellat
             }
         };
         tokio::select! {
+            biased;
             () = closing.cancelled() => return,
-            result = changed.changed() => if result.is_err() { return },
+            () = changed.changed() => {}
             () = sleep => {}
         }
     }

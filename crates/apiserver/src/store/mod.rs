@@ -7,6 +7,7 @@
 
 mod journal;
 mod log;
+mod notifier;
 mod outline;
 mod parted;
 mod room;
@@ -18,10 +19,11 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
+pub use notifier::Subscription;
 pub use parted::{MANAGED_FIELDS, Parted};
 pub use room::Room;
 use room::Used;
@@ -252,7 +254,7 @@ impl Store {
     }
 
     /// Wakes at each change of the resource; the value is the revision of the change.
-    pub fn subscribe(&self, resource: &str) -> watch::Receiver<u64> {
+    pub fn subscribe(&self, resource: &str) -> Subscription {
         if let Some(receiver) = self.shared.state.read().subscribe(resource) {
             return receiver;
         }
@@ -265,7 +267,7 @@ impl Store {
     }
 
     /// Wakes at each change of anything.
-    pub fn subscribe_all(&self) -> watch::Receiver<u64> {
+    pub fn subscribe_all(&self) -> Subscription {
         self.shared.state.read().subscribe_all()
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use super::History;
 use super::journal::{Replay, SnapshotObject};
+use super::notifier::{Notifier, Subscription};
 use super::outline::Outline;
 use super::parted::{MANAGED_FIELDS, Parted};
 
@@ -339,7 +339,7 @@ struct Table {
     history: VecDeque<Arc<Event>>,
     /// Events up to here are forgotten.
     trimmed: u64,
-    changed: Arc<watch::Sender<u64>>,
+    changed: Arc<Notifier>,
 }
 
 impl Table {
@@ -348,7 +348,7 @@ impl Table {
             objects: Objects::default(),
             history: VecDeque::new(),
             trimmed,
-            changed: Arc::new(watch::Sender::new(trimmed)),
+            changed: Arc::new(Notifier::new(trimmed)),
         }
     }
 
@@ -359,7 +359,7 @@ impl Table {
 
     /// Nothing is in it, nothing is known of what was, and nobody waits for news.
     fn is_forgotten(&self) -> bool {
-        self.objects.is_empty() && self.history.is_empty() && self.changed.receiver_count() == 0
+        self.objects.is_empty() && self.history.is_empty() && !self.changed.has_subscribers()
     }
 
     /// Forgets the oldest event; returns what that frees.
@@ -412,13 +412,13 @@ impl Table {
 /// Wakes who waits for changes.
 pub(super) struct Bells {
     revision: u64,
-    bells: Vec<Arc<watch::Sender<u64>>>,
+    bells: Vec<Arc<Notifier>>,
 }
 
 impl Bells {
     pub(super) fn ring(&self) {
         for bell in &self.bells {
-            bell.send_replace(self.revision);
+            bell.notify(self.revision);
         }
     }
 }
@@ -432,7 +432,7 @@ pub(super) struct State {
     /// What all histories hold that would be gone without them.
     history_bytes: usize,
     tables: BTreeMap<Arc<str>, Table>,
-    changed: Arc<watch::Sender<u64>>,
+    changed: Arc<Notifier>,
 }
 
 impl Replay for State {
@@ -469,7 +469,7 @@ impl State {
             limits,
             history_bytes: 0,
             tables: BTreeMap::new(),
-            changed: Arc::new(watch::Sender::new(0)),
+            changed: Arc::default(),
         }
     }
 
@@ -556,11 +556,11 @@ impl State {
         changed.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    pub(super) fn subscribe(&self, resource: &str) -> Option<watch::Receiver<u64>> {
+    pub(super) fn subscribe(&self, resource: &str) -> Option<Subscription> {
         Some(self.tables.get(resource)?.changed.subscribe())
     }
 
-    pub(super) fn subscribe_new(&mut self, resource: &str) -> watch::Receiver<u64> {
+    pub(super) fn subscribe_new(&mut self, resource: &str) -> Subscription {
         self.table(&Arc::from(resource)).changed.subscribe()
     }
 
@@ -573,7 +573,7 @@ impl State {
         }
     }
 
-    pub(super) fn subscribe_all(&self) -> watch::Receiver<u64> {
+    pub(super) fn subscribe_all(&self) -> Subscription {
         self.changed.subscribe()
     }
 

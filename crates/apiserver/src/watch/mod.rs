@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::error::{ApiResult, Status};
@@ -21,7 +21,7 @@ use crate::http::render::Renderer;
 use crate::metrics::EventCount;
 use crate::ops::ListOptions;
 use crate::registry::Resource;
-use crate::store::{Change, Event, Store, Stored};
+use crate::store::{Change, Event, Store, Stored, Subscription};
 
 /// Idle streams show this often that they live, and how far they are.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ struct Watcher {
     options: WatchOptions,
     renderer: Renderer,
     counted: EventCount,
-    changed: watch::Receiver<u64>,
+    changed: Subscription,
     position: u64,
     initial: Option<VecDeque<Arc<Stored>>>,
     ends: Instant,
@@ -177,10 +177,7 @@ impl Watcher {
         }
         tokio::select! {
             biased;
-            result = self.changed.changed() => {
-                // The sender lives as long as the store, which we hold.
-                self.finished |= result.is_err();
-            }
+            () = self.changed.changed() => {}
             () = tokio::time::sleep_until(wake) => self.bookmark_due(last),
         }
     }

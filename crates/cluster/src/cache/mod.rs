@@ -18,7 +18,6 @@ use longshore_core::model::{HasMeta, Kind, ObjectKey};
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -136,7 +135,8 @@ struct Inner<T> {
     /// Held while the watch changes the store and tells about it, so that every subscriber sees
     /// the same order. Taken before `store`, never after.
     subscribers: Arc<Mutex<Subscribers<T>>>,
-    synced: watch::Sender<bool>,
+    /// Cancelled after the first list. Whoever waits is woken in the order of arrival.
+    synced: CancellationToken,
     recent: Mutex<Recent>,
 }
 
@@ -155,7 +155,7 @@ impl<T: Cacheable> Cache<T> {
             scope,
             store: RwLock::new(Store::new()),
             subscribers: Arc::default(),
-            synced: watch::Sender::new(false),
+            synced: CancellationToken::new(),
             recent: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -163,15 +163,13 @@ impl<T: Cacheable> Cache<T> {
 
     /// Waits for the first complete list; all subscribers know its objects by then.
     pub async fn synced(&self) {
-        let mut synced = self.inner.synced.subscribe();
-        // The sender lives in `self`, so waiting cannot fail.
-        let _ = synced.wait_for(|done| *done).await;
+        self.inner.synced.cancelled().await;
     }
 
     /// True after the first complete list.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        *self.inner.synced.borrow()
+        self.inner.synced.is_cancelled()
     }
 
     /// True if there is a watch and it has told something within this time: what is here is not

@@ -170,7 +170,7 @@ impl<T: Cacheable> Reflector<T> {
             store.listed_at(version);
             store.retain_listed(shown, version)
         });
-        self.cache.inner.synced.send_replace(true);
+        self.cache.inner.synced.cancel();
         tracing::debug!(kind = T::KIND, objects = shown.len(), version, "listed");
     }
 

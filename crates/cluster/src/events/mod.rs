@@ -271,6 +271,7 @@ async fn next_batch(inner: &Inner) -> Batch {
         match due {
             Some(at) => {
                 tokio::select! {
+                    biased;
                     () = woken => {}
                     () = tokio::time::sleep_until(at) => {}
                 }

@@ -137,6 +137,7 @@ impl AttachDetach {
         let reports = Loop::new("report", writer, queue).workers(2);
         // Whichever ends first: a write of a report in flight is not waited for.
         tokio::select! {
+            biased;
             () = volumes.run(&shutdown) => {}
             () = reports.run(&shutdown) => {}
         }
@@ -204,9 +205,10 @@ impl Controller {
                 self.start_next(&mut operations);
                 self.enqueue_reports();
             }
+            // In a fixed order, so that a simulated run can be repeated. What fires seldom comes
+            // first: a stream of changes cannot hold it up.
             tokio::select! {
-                () = self.world.changed() => {}
-                Some(_) = operations.join_next() => {}
+                biased;
                 _ = populate.tick() => {
                     passes += 1;
                     // Adding all pods anew is the slower repair, so it is done less often.
@@ -215,6 +217,8 @@ impl Controller {
                 _ = verify.tick(), if self.config.verify_period.is_some() => {
                     operations.spawn(self.clone().verify());
                 }
+                Some(_) = operations.join_next() => {}
+                () = self.world.changed() => {}
             }
         }
     }

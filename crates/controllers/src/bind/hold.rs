@@ -1,7 +1,7 @@
 //! Volumes that a turn is writing.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -20,7 +20,8 @@ pub(super) struct Holds {
 struct Held {
     /// The claim that it is being bound to; `None` while the volume's own turn runs.
     promised: Option<ObjectKey>,
-    waiting: HashSet<Key>,
+    /// In the order of arrival: whoever came first goes on first, and a run can be repeated.
+    waiting: Vec<Key>,
 }
 
 impl Holds {
@@ -43,10 +44,12 @@ impl Holds {
     fn hold(self: &Arc<Self>, volume: &str, promised: Option<ObjectKey>, who: Key) -> Option<Hold> {
         let mut held = self.held.lock();
         if let Some(holder) = held.get_mut(volume) {
-            holder.waiting.insert(who);
+            if !holder.waiting.contains(&who) {
+                holder.waiting.push(who);
+            }
             return None;
         }
-        held.insert(volume.to_string(), Held { promised, waiting: HashSet::new() });
+        held.insert(volume.to_string(), Held { promised, waiting: Vec::new() });
         Some(Hold { holds: self.clone(), volume: volume.to_string() })
     }
 

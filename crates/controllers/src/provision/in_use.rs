@@ -4,12 +4,14 @@
 //! can be gone, and its claim with it, while the node still has it staged. Our node says so in
 //! `status.volumesInUse`; other nodes list only what is attached, which has an attachment besides.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Cache, Change, Subscription};
 use longshore_core::model::kinds::{CsiSource, Node, Volume};
 use longshore_provisioner::Waker;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// How long a deletion waits for a node before it goes on, and then fails with the node's name.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,27 +46,29 @@ pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -
 /// What nodes say.
 pub(super) struct InUse {
     nodes: Cache<Node>,
-    changed: watch::Receiver<()>,
+    changed: Arc<Notify>,
     _notified: Subscription,
 }
 
 impl InUse {
     pub(super) fn follow(nodes: &Cache<Node>) -> Self {
-        let (told, changed) = watch::channel(());
-        let notified = nodes.subscribe(move |_| {
-            told.send_replace(());
-        });
+        let changed = Arc::<Notify>::default();
+        let told = changed.clone();
+        let notified = nodes.subscribe(move |_| told.notify_waiters());
         Self { nodes: nodes.clone(), changed, _notified: notified }
     }
 
     /// Waits until no node has the volume, but not for ever.
     pub(super) async fn released(&self, volume: &CsiSource) {
-        let mut changed = self.changed.clone();
         let free = async {
-            while self.user(volume).is_some() {
-                if changed.changed().await.is_err() {
+            loop {
+                let mut changed = pin!(self.changed.notified());
+                // Before the look: a change in between must not be missed.
+                changed.as_mut().enable();
+                if self.user(volume).is_none() {
                     return;
                 }
+                changed.await;
             }
         };
         let _ = tokio::time::timeout(PATIENCE, free).await;

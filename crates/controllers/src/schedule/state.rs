@@ -1,7 +1,7 @@
 //! What the scheduler has promised and the API does not show yet.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -33,11 +33,11 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Inner {
     /// Placements under way, by pod, with its UID.
-    placing: HashMap<ObjectKey, (String, Placement)>,
+    placing: BTreeMap<ObjectKey, (String, Placement)>,
     /// Pods bound to a node that the cache still shows without one: UID and node.
-    bound: HashMap<ObjectKey, (String, String)>,
+    bound: BTreeMap<ObjectKey, (String, String)>,
     /// Pods that fit nowhere and wait for a change.
-    waiting: HashSet<ObjectKey>,
+    waiting: BTreeSet<ObjectKey>,
     /// Pods that pause after a failed placement: until when, and the length.
     paused: HashMap<ObjectKey, (Instant, Duration)>,
 }
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// The pods that fit nowhere, for another look.
-    pub(super) fn take_waiting(&self) -> HashSet<ObjectKey> {
+    pub(super) fn take_waiting(&self) -> BTreeSet<ObjectKey> {
         std::mem::take(&mut self.inner.lock().waiting)
     }
 }

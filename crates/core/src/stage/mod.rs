@@ -17,6 +17,7 @@ pub mod paths;
 pub mod populate;
 pub mod registration;
 pub mod selinux;
+pub mod termination;
 pub mod tokens;
 pub mod verdict;
 pub mod world;

@@ -7,7 +7,6 @@ use longshore_core::model::kinds::Pod;
 use tokio::time::Instant;
 
 use super::scratch::{self, Scratch};
-use super::status::{Facts, status};
 use super::worker::{RETRY, Worker};
 
 /// The shortest time between two looks.
@@ -69,14 +68,7 @@ impl Worker {
         self.rejected = true;
         self.finish().await;
         let next = self.decide(true);
-        let facts = Facts {
-            pod: &self.pod,
-            view: &self.seen,
-            next: &next,
-            waiting: &self.waiting,
-            since: self.since,
-        };
-        let mut status = status(&facts);
+        let mut status = self.status(&next);
         status["phase"] = "Failed".into();
         status["reason"] = "Evicted".into();
         status["message"] = text.into();

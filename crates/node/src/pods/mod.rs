@@ -14,4 +14,5 @@ mod run_spec;
 mod scratch;
 pub mod shim_client;
 mod status;
+mod termination;
 pub(crate) mod worker;

@@ -33,6 +33,7 @@ impl PodRun<'_> {
         container: &Container,
         attempt: u32,
         env: Vec<(String, String)>,
+        message_file: Option<Bind>,
     ) -> Result<ContainerRun, String> {
         let values: BTreeMap<String, String> = env.iter().cloned().collect();
         let argv: Vec<String> = container
@@ -66,7 +67,7 @@ impl PodRun<'_> {
             argv,
             env,
             working_dir: working_dir.into(),
-            binds: self.binds(container, &values)?,
+            binds: self.binds(container, &values, message_file)?,
             hidden: self.hidden.to_vec(),
             uid,
             gid,
@@ -100,6 +101,7 @@ impl PodRun<'_> {
         &self,
         container: &Container,
         env: &BTreeMap<String, String>,
+        message_file: Option<Bind>,
     ) -> Result<Vec<Bind>, String> {
         let mut binds = Vec::new();
         for (index, mount) in container.volume_mounts.iter().enumerate() {
@@ -138,6 +140,8 @@ impl PodRun<'_> {
                 host: false,
             });
         }
+        // After the volumes, as kubelet has it: at the same path the message file wins.
+        binds.extend(message_file);
         // Outer mounts first, or they would cover the inner ones.
         binds.sort_by_key(|bind| bind.target.components().count());
         Ok(binds)

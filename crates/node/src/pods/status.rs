@@ -6,6 +6,8 @@ use longshore_core::stage::lifecycle::{Next, Phase};
 use serde_json::{Map, Value, json};
 
 use super::shim_client::ShimView;
+use super::termination::Messages;
+use super::worker::Worker;
 use crate::shim::protocol::{Outcome, RunState};
 
 /// Why containers that do not run do not run.
@@ -22,17 +24,34 @@ impl Waiting {
 }
 
 /// What a status is made from.
-pub(crate) struct Facts<'a> {
+struct Facts<'a> {
     pub pod: &'a Pod,
     pub view: &'a ShimView,
     pub next: &'a Next,
     pub waiting: &'a Waiting,
+    /// What containers said at their end.
+    pub messages: &'a Messages,
     /// Since when the node knows the pod.
     pub since: jiff::Timestamp,
 }
 
+impl Worker {
+    /// The whole `status` of the pod as the last decision saw it.
+    pub(super) fn status(&mut self, next: &Next) -> Value {
+        self.messages.update(&self.deps.paths, &self.pod, &self.seen);
+        status(&Facts {
+            pod: &self.pod,
+            view: &self.seen,
+            next,
+            waiting: &self.waiting,
+            messages: &self.messages,
+            since: self.since,
+        })
+    }
+}
+
 /// The whole `status` of a pod, conditions of others kept.
-pub(crate) fn status(facts: &Facts<'_>) -> Value {
+fn status(facts: &Facts<'_>) -> Value {
     let Facts { pod, next, .. } = facts;
     let main =
         pod.spec.containers.iter().map(|one| container(facts, one, false)).collect::<Vec<_>>();
@@ -68,7 +87,7 @@ fn container(facts: &Facts<'_>, one: &Container, init: bool) -> Value {
             "CrashLoopBackOff",
             format!("back-off restarting failed container {}", run.name),
         )),
-        Some(run) => run_state(run),
+        Some(run) => run_state(facts, run),
     };
     let last = if waits_again && !done { newest } else { facts.view.previous(&one.name) };
     json!({
@@ -80,7 +99,7 @@ fn container(facts: &Facts<'_>, one: &Container, init: bool) -> Value {
         "started": running,
         "restartCount": newest.map_or(0, |run| run.attempt),
         "state": state,
-        "lastState": last.map_or_else(|| json!({}), run_state),
+        "lastState": last.map_or_else(|| json!({}), |run| run_state(facts, run)),
     })
 }
 
@@ -96,7 +115,7 @@ fn waiting(waiting: &Waiting) -> Value {
     json!({"waiting": state})
 }
 
-fn run_state(run: &RunState) -> Value {
+fn run_state(facts: &Facts<'_>, run: &RunState) -> Value {
     let started = time(run.started_at_ms);
     let Some(outcome) = &run.outcome else { return json!({"running": {"startedAt": started}}) };
     let mut state = Map::new();
@@ -107,8 +126,9 @@ fn run_state(run: &RunState) -> Value {
     if outcome.signal != 0 {
         state.insert("signal".into(), outcome.signal.into());
     }
-    if let Some(error) = &outcome.start_error {
-        state.insert("message".into(), error.as_str().into());
+    let message = facts.messages.of(run);
+    if !message.is_empty() {
+        state.insert("message".into(), message.into());
     }
     json!({"terminated": state})
 }

@@ -31,7 +31,8 @@ use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
 use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, changed, kill_leftovers};
-use super::status::{Facts, Waiting, status};
+use super::status::Waiting;
+use super::termination::Messages;
 use crate::registration::Registrar;
 use crate::shim::protocol::{LogLimit, Request, now_ms, read_runs, shim_dir};
 use crate::volumes::{PodVolumes, VolumeManager};
@@ -72,6 +73,7 @@ pub(crate) struct Worker {
     shim_view: Option<watch::Receiver<ShimView>>,
     /// What the last decision saw; reports speak of nothing newer.
     pub(super) seen: ShimView,
+    pub(super) messages: Messages,
     crashes: BTreeMap<String, (u32, u32)>,
     volumes: Option<BTreeMap<String, PathBuf>>,
     pub(super) waiting: Waiting,
@@ -114,6 +116,7 @@ impl Worker {
             shim: None,
             shim_view: None,
             seen: ShimView::default(),
+            messages: Messages::default(),
             crashes: BTreeMap::new(),
             volumes: None,
             waiting: Waiting::new("ContainerCreating", ""),
@@ -347,7 +350,8 @@ impl Worker {
             hidden: &hidden_dirs(&self.deps.hidden),
             volumes: self.volumes.as_ref().unwrap_or(&none),
         };
-        let run = pod_run.container(container, attempt, env)?;
+        let message_file = self.message_file(container, attempt);
+        let run = pod_run.container(container, attempt, env, message_file)?;
         let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
         if shim.is_old() {
             let text = "an earlier version began this pod and isolates it less; make the pod anew";
@@ -375,14 +379,7 @@ impl Worker {
     }
 
     async fn report(&mut self, next: &Next) {
-        let facts = Facts {
-            pod: &self.pod,
-            view: &self.seen,
-            next,
-            waiting: &self.waiting,
-            since: self.since,
-        };
-        let status = status(&facts);
+        let status = self.status(next);
         // A pod that ran before the agent did still runs, or will again: its phase does not go back.
         let back = next.phase == Phase::Pending && self.pod.status.phase == "Running";
         if back || self.written.as_ref() == Some(&status) {

@@ -16,8 +16,8 @@ use crate::volumes::mount_table::{self, Mount};
 
 use super::root::{SYSTEM_DIRS, SetupError, Step, is_separate_filesystem};
 
-/// Covers the directories in the container's root, which is not mounted on yet.
-pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
+/// Covers the directories in the container's root, which is not mounted on yet; files with `null`.
+pub(super) fn hide(dirs: &[PathBuf], root: &Path, null: &Path) -> Result<(), SetupError> {
     let table = mount_table::read().step("read the mount table")?;
     let mut shown = vec![shown_mount(&table, Path::new("/"))];
     shown.extend(
@@ -37,17 +37,17 @@ pub(super) fn hide(dirs: &[PathBuf], root: &Path) -> Result<(), SetupError> {
         places.sort();
         places.dedup();
         for place in places {
-            cover(&root.join(place.strip_prefix("/").unwrap_or(&place)))
+            cover(&root.join(place.strip_prefix("/").unwrap_or(&place)), null)
                 .step(format!("hide {}", place.display()))?;
         }
     }
     Ok(())
 }
 
-pub(super) fn cover(inside: &Path) -> io::Result<()> {
+pub(super) fn cover(inside: &Path, null: &Path) -> io::Result<()> {
     let Ok(kind) = fs::symlink_metadata(inside) else { return Ok(()) };
     if !kind.is_dir() {
-        return Ok(mount_bind("/dev/null", inside)?);
+        return Ok(mount_bind(null, inside)?);
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
     Ok(mount("hidden", inside, "tmpfs", flags, c"mode=0755,size=4k")?)

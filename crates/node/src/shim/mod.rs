@@ -3,6 +3,7 @@
 //! It outlives the agent, keeps exit statuses on disk and copies output to log files. It is a
 //! program of one thread that forks, so nothing here may start another thread.
 
+mod devices;
 mod hide;
 pub mod log;
 pub mod protocol;

@@ -18,6 +18,7 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 
+use super::devices::Nodes;
 use super::hide::{cover, hide};
 use super::protocol::{Bind, ContainerRun, Sandbox};
 use super::system::system_mounts;
@@ -58,8 +59,9 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
         resolver_file().map(|bind| clone_volume(&bind).map(|tree| (bind, tree))).transpose()?;
     let volumes = clone_volumes(run)?;
     let root = overlay_root(base)?;
-    hide(&run.hidden, &root)?;
-    system_mounts(run, &root, shm)?;
+    let nodes = Nodes::make(base)?;
+    hide(&run.hidden, &root, &nodes.null())?;
+    system_mounts(run, &root, shm, &nodes)?;
     pivot(&root)?;
     write_names(&run.sandbox)?;
     if let Some((bind, tree)) = resolver {
@@ -119,7 +121,7 @@ fn cover_all(target: &Path, places: &[PathBuf]) -> Result<(), SetupError> {
             // One that lay below another is gone with it.
             let _ = unmount(&point, UnmountFlags::DETACH);
         }
-        cover(&inside).step(step())?;
+        cover(&inside, Path::new("/dev/null")).step(step())?;
     }
     Ok(())
 }

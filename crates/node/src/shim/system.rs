@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive, mount_remount};
 
+use super::devices::{self, Nodes};
 use super::protocol::{Bind, Cgroup, ContainerRun};
 use super::root::{SetupError, Step, clone_volume, make_dir, place};
-
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Not seen in a container that is not privileged.
 pub(super) const MASKED: [&str; 12] = [
@@ -39,11 +38,13 @@ pub(super) const READ_ONLY: [&str; 5] =
 
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
-/// Mounts everything that belongs to the system. `shm` is the pod's shared memory, detached.
+/// Mounts everything that belongs to the system. `shm` is the pod's shared memory, detached;
+/// `nodes` are the container's devices.
 pub(super) fn system_mounts(
     run: &ContainerRun,
     root: &Path,
     shm: OwnedFd,
+    nodes: &Nodes,
 ) -> Result<(), SetupError> {
     let tmp = MountFlags::NOSUID | MountFlags::NODEV;
     for dir in ["proc", "sys", "dev", "tmp", "run"] {
@@ -60,67 +61,26 @@ pub(super) fn system_mounts(
             ..Bind::default()
         };
         place(clone_volume(&sys)?, &root.join("sys"))?;
-        mount_bind_recursive("/dev", root.join("dev")).step("bind /dev")?;
+        devices::whole(&root.join("dev"))?;
         return ipc_mounts(&root.join("dev"), shm);
     }
     let sys = root.join("sys");
     mount("sysfs", &sys, "sysfs", SAFE | MountFlags::RDONLY, None).step("mount /sys")?;
     cgroup_mounts(&run.sandbox.cgroups, &sys.join("fs/cgroup"))?;
     let dev = root.join("dev");
-    devices(&dev)?;
+    devices::small(&dev, nodes)?;
     ipc_mounts(&dev, shm)?;
-    protect(root)
+    protect(root, &nodes.null())
 }
 
-/// A small `/dev`. It is `nodev`, so a device made by the container cannot be opened; the usual
-/// ones are bound from the host one by one.
-fn devices(dev: &Path) -> Result<(), SetupError> {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount("tmpfs", dev, "tmpfs", flags, c"mode=0755,size=64k").step("mount /dev")?;
-    for name in DEVICES {
-        let bind = Bind {
-            source: Path::new("/dev").join(name),
-            target: dev.join(name),
-            read_only: false,
-            device: true,
-            host: false,
-        };
-        if bind.source.exists() {
-            fs::write(&bind.target, "").step(format!("make {}", bind.target.display()))?;
-            place(clone_volume(&bind)?, &bind.target)?;
-        }
-    }
-    for (name, target) in [
-        ("fd", "/proc/self/fd"),
-        ("stdin", "/proc/self/fd/0"),
-        ("stdout", "/proc/self/fd/1"),
-        ("stderr", "/proc/self/fd/2"),
-    ] {
-        std::os::unix::fs::symlink(target, dev.join(name)).step(format!("link /dev/{name}"))?;
-    }
-    for name in ["shm", "mqueue", "pts"] {
-        make_dir(&dev.join(name))?;
-    }
-    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("devpts", dev.join("pts"), "devpts", flags, c"newinstance,ptmxmode=0666,mode=0620")
-        .step("mount /dev/pts")?;
-    std::os::unix::fs::symlink("pts/ptmx", dev.join("ptmx")).step("link /dev/ptmx")
-}
-
-/// Shared memory and message queues of the pod. A host's `/dev` need not have places for them.
+/// Mounts the pod's shared memory and message queues.
 fn ipc_mounts(dev: &Path, shm: OwnedFd) -> Result<(), SetupError> {
-    if dev.join("shm").is_dir() {
-        place(shm, &dev.join("shm"))?;
+    place(shm, &dev.join("shm"))?;
+    match mount("mqueue", dev.join("mqueue"), "mqueue", SAFE, None) {
+        // A kernel without message queues.
+        Err(rustix::io::Errno::NODEV) => Ok(()),
+        other => other.step("mount /dev/mqueue"),
     }
-    let queues = dev.join("mqueue");
-    if queues.is_dir() {
-        match mount("mqueue", &queues, "mqueue", SAFE, None) {
-            // A kernel without message queues.
-            Err(rustix::io::Errno::NODEV) => {}
-            other => other.step("mount /dev/mqueue")?,
-        }
-    }
-    Ok(())
 }
 
 /// The container's own cgroups, read-only. The cgroup namespace makes them the roots.
@@ -145,14 +105,14 @@ fn cgroup_mounts(cgroups: &[Cgroup], at: &Path) -> Result<(), SetupError> {
 }
 
 /// Masks what tells of the host and makes read-only what changes it.
-fn protect(root: &Path) -> Result<(), SetupError> {
+fn protect(root: &Path, null: &Path) -> Result<(), SetupError> {
     let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     for path in READ_ONLY {
         make_read_only(&inside(Path::new(path))).step(format!("make {path} read-only"))?;
     }
     let masked = MASKED.iter().map(PathBuf::from).chain(thermal_throttles());
     for path in masked {
-        mask(&inside(&path)).step(format!("mask {}", path.display()))?;
+        mask(&inside(&path), null).step(format!("mask {}", path.display()))?;
     }
     Ok(())
 }
@@ -165,13 +125,14 @@ fn make_read_only(path: &Path) -> io::Result<()> {
     Ok(mount_remount(path, SAFE | MountFlags::BIND | MountFlags::RDONLY, c"")?)
 }
 
-/// Covers a directory with an empty one and a file with the null device.
-fn mask(path: &Path) -> io::Result<()> {
+/// Covers a directory with an empty one and a file with the null device. The empty directory needs
+/// no flag but the one of container runtimes: nothing can ever be in it.
+fn mask(path: &Path, null: &Path) -> io::Result<()> {
     let Ok(kind) = fs::symlink_metadata(path) else { return Ok(()) };
     if kind.is_dir() {
-        return Ok(mount("tmpfs", path, "tmpfs", SAFE | MountFlags::RDONLY, c"size=0")?);
+        return Ok(mount("tmpfs", path, "tmpfs", MountFlags::RDONLY, c"size=0")?);
     }
-    Ok(mount_bind("/dev/null", path)?)
+    Ok(mount_bind(null, path)?)
 }
 
 /// Counters that tell of the load of other tenants, one directory per processor.

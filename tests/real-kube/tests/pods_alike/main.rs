@@ -151,9 +151,15 @@ fn answers(what: &str, program: &Path, kubectl: impl Fn(&[&str], &str) -> Output
         ok(&["wait", done, &format!("pod/{name}"), "--timeout=60s"], "");
         let log = ok(&["logs", name], "");
         let lines = log.lines().map(|line| line.split_once(" = ").unwrap_or((line, "")));
-        let all: Answers = lines.map(|(name, said)| (name.to_owned(), said.to_owned())).collect();
+        let mut all: Answers =
+            lines.map(|(name, said)| (name.to_owned(), said.to_owned())).collect();
         assert_eq!(all.len(), log.lines().count(), "{what}: a probe has its name for itself");
         assert!(all.contains_key("the end"), "{what}: {name} made every probe:\n{log}");
+        let message = "-o=jsonpath={.status.containerStatuses[0].state.terminated.message}";
+        all.insert(
+            "termination message in the status".into(),
+            ok(&["get", "pod", name, message], ""),
+        );
         all
     });
     answers.into()

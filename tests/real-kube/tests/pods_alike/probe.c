@@ -465,6 +465,10 @@ static void calls_about_files(void) {
 	PROBE("pseudo terminal", posix_openpt(O_RDWR | O_NOCTTY));
 	PROBE("queue of messages", syscall(SYS_mq_open, "longshore", O_CREAT | O_RDWR, 0600, NULL));
 	PROBE("write to /dev/null", write(open("/dev/null", O_WRONLY), "x", 1));
+	// The same mode as before: were the node the host's own, this would change the host.
+	PROBE("mode of /dev/null", chmod("/dev/null", 0666));
+	PROBE("mode of a masked file", chmod("/proc/kcore", 0666));
+	PROBE("termination message", write(open("/dev/termination-log", O_WRONLY), "last words", 10));
 	PROBE("read of /dev/random", read(open("/dev/random", O_RDONLY), &(char){0}, 1));
 	PROBE("terminal", open("/dev/tty", O_RDWR));
 }

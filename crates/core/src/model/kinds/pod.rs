@@ -285,6 +285,12 @@ pub struct Container {
     pub startup_probe: Option<serde_json::Value>,
     /// Hooks, raw: only their presence matters.
     pub lifecycle: Option<serde_json::Value>,
+    /// Where the container writes its last words.
+    #[serde(deserialize_with = "nullable")]
+    pub termination_message_path: String,
+    /// `File` or `FallbackToLogsOnError`.
+    #[serde(deserialize_with = "nullable")]
+    pub termination_message_policy: String,
 }
 
 /// A toleration.
