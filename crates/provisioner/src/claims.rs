@@ -77,8 +77,12 @@ impl<P: Provisioner> Inner<P> {
 
     async fn provision_if_due(&self, claim: &Arc<Claim>, class: Option<Arc<StorageClass>>) -> End {
         let uid = &claim.metadata.uid;
-        let bound = !claim.spec.volume_name.is_empty();
-        if bound || !self.provisioner.should_provision(claim).await {
+        if !claim.spec.volume_name.is_empty() {
+            // Whatever a call without a verdict made for it is settled by whoever keeps the records.
+            self.attempts.apply(uid, Event::LetGo);
+            return End::Done;
+        }
+        if !self.provisioner.should_provision(claim).await {
             return End::Done;
         }
         if let Some(left) = class.as_deref().and_then(|class| self.rests_for(uid, class)) {

@@ -56,6 +56,23 @@ async fn refusal_after_a_lost_response_leaves_nothing_of_a_deleted_claim() {
     assert_eq!(bench.driver.calls_of(Call::DeleteVolume).len(), 1);
 }
 
+/// Found by the simulator: the claim's reconciles had nothing to do any more, and the resolver left
+/// the record to them.
+#[tokio::test(start_paused = true)]
+async fn claim_bound_to_another_volume_after_a_lost_response_leaves_nothing() {
+    let mut bench = Bench::new().await;
+    bench.driver.script(Call::CreateVolume, [loses(UNAVAILABLE), fails(UNAVAILABLE)]);
+    bench.start();
+    let claim = bench.claim("data", "fast").await;
+    bench.until_creations(1).await;
+    let spec = json!({"storageClassName": "fast", "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1",
+        "namespace": claim.metadata.namespace, "name": "data", "uid": claim.metadata.uid}});
+    bench.volume("by-hand", spec).await;
+    assert_eq!(bench.until_bound("data").await.metadata.name, "by-hand");
+    bench.until("the intent is dropped", || async { bench.intents().await == 0 }).await;
+    assert!(bench.driver.volumes().is_empty(), "what was begun for the claim is deleted");
+}
+
 #[tokio::test(start_paused = true)]
 async fn claim_deleted_after_the_refusal_leaves_nothing() {
     let mut bench = Bench::new().await;
