@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{EventType, Outcome};
+use longshore_cluster::{EventType, Outcome, controller::note};
 use longshore_core::{
     bind::edit::forget_selected_node,
     claim::selected_node,
@@ -43,6 +43,7 @@ impl<P: Provisioner> Inner<P> {
             self.attempts.forget(uid);
             return Outcome::Done;
         };
+        note("claim", claim.metadata.key());
         // The class may be deleted under a request that is in flight; that request goes on.
         let class = self.class_of(claim.class_name()).or(asker.map(|asker| asker.class));
         match self.provision_if_due(&claim, class).await {

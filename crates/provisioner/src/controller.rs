@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, Cache, Change, EventType, Metrics, QueueOptions, Recorder, Scope, Subscription, WorkQueue,
+    Api, Cache, Change, EventType, Loop, Metrics, Outcome, QueueOptions, Reconciler, Recorder,
+    Scope, Sources, Subject, WorkQueue,
 };
 use longshore_core::model::{
     HasMeta, ObjectKey, ObjectRef,
@@ -52,12 +53,6 @@ impl Parts {
             api: api.clone(),
             registry,
         }
-    }
-
-    async fn synced(&self) {
-        self.claims.synced().await;
-        self.volumes.synced().await;
-        self.classes.synced().await;
     }
 }
 
@@ -118,33 +113,103 @@ impl<P: Provisioner> ProvisionController<P> {
         Waker { volumes: self.inner.volumes.clone() }
     }
 
-    /// Works until `shutdown`; then finishes what is under way and returns. Aborting it at any
-    /// point is safe as far as the provisioner's own calls are.
+    /// Runs until `shutdown`; then finishes what is in flight and returns. Aborting it at any point
+    /// is safe as far as the provisioner's own calls are.
     pub async fn run(self, shutdown: CancellationToken) {
         let inner = self.inner;
-        let _closing = Closing(inner.clone());
         inner.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
-        if shutdown.run_until_cancelled(inner.parts.synced()).await.is_none() {
-            return;
-        }
-        let _subscriptions = subscribe(&inner);
-        let (claims, volumes, savers) = (inner.clone(), inner.clone(), inner.clone());
-        let threads = inner.config.threads;
-        tokio::join!(
-            inner.claims.run_until(threads, &shutdown, move |uid| {
-                let inner = claims.clone();
-                async move { inner.sync_claim(&uid).await }
-            }),
-            inner.volumes.run_until(threads, &shutdown, move |name| {
-                let inner = volumes.clone();
-                async move { inner.sync_volume(&name).await }
-            }),
-            inner.unsaved.run_until(SAVERS, &shutdown, move |name| {
-                let inner = savers.clone();
-                async move { inner.save_again(&name).await }
-            }),
-            resync(&inner, &shutdown),
-        );
+        let (threads, resync) = (inner.config.threads, inner.config.resync);
+        let claims = Loop::new("provision", Arc::new(Claims(inner.clone())), inner.claims.clone())
+            .workers(threads)
+            .resync(resync);
+        let volumes = Loop::new("delete", Arc::new(Volumes(inner.clone())), inner.volumes.clone())
+            .workers(threads)
+            .resync(resync);
+        let unsaved = inner.unsaved.clone();
+        let savers = Loop::new("save", Arc::new(Savers(inner)), unsaved).workers(SAVERS);
+        tokio::join!(claims.run(&shutdown), volumes.run(&shutdown), savers.run(&shutdown));
+    }
+}
+
+/// Claims that want a volume.
+struct Claims<P>(Arc<Inner<P>>);
+
+impl<P: Provisioner> Reconciler for Claims<P> {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let parts = &self.0.parts;
+        sources
+            .needs(&parts.volumes)
+            .on(&parts.claims, |_, change| match change {
+                Change::Applied { new, .. } => Some(new.metadata.uid.clone()),
+                Change::Deleted { .. } => None,
+            })
+            // A class made anew may answer claims that were infeasible, and claims that wait for it.
+            .on(&parts.classes, |this, change| match change {
+                Change::Applied { old: Some(old), new } if old.metadata.uid == new.metadata.uid => {
+                    Vec::new()
+                }
+                Change::Applied { .. } => this.0.attempts.resting(),
+                Change::Deleted { .. } => Vec::new(),
+            })
+            .again(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
+    }
+
+    fn subject(&self, uid: &String) -> Subject {
+        Subject::key(uid)
+    }
+
+    async fn reconcile(&self, uid: &String) -> Outcome {
+        self.0.sync_claim(uid).await
+    }
+}
+
+/// Volumes that may have to be deleted.
+struct Volumes<P>(Arc<Inner<P>>);
+
+impl<P: Provisioner> Reconciler for Volumes<P> {
+    type Key = String;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let parts = &self.0.parts;
+        sources
+            .needs(&parts.claims)
+            .needs(&parts.classes)
+            .on(&parts.volumes, |this, change| match change {
+                Change::Applied { new, .. } => Some(new.metadata.name.clone()),
+                Change::Deleted { old } => {
+                    this.0.volumes.forget(&old.metadata.name);
+                    this.0.memory.forget_volume(&old.metadata.name, &old.metadata.uid);
+                    None
+                }
+            })
+            .again(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
+    }
+
+    fn subject(&self, name: &String) -> Subject {
+        Subject::volume(name)
+    }
+
+    async fn reconcile(&self, name: &String) -> Outcome {
+        self.0.sync_volume(name).await
+    }
+}
+
+/// Claims whose volume could not be saved at once.
+struct Savers<P>(Arc<Inner<P>>);
+
+impl<P: Provisioner> Reconciler for Savers<P> {
+    type Key = String;
+
+    fn sources(&self, _: &mut Sources<Self>) {}
+
+    fn subject(&self, uid: &String) -> Subject {
+        Subject::key(uid)
+    }
+
+    async fn reconcile(&self, uid: &String) -> Outcome {
+        self.0.save_again(uid).await
     }
 }
 
@@ -158,68 +223,6 @@ impl Waker {
     /// Looks at a volume now, without waiting for its backoff.
     pub fn look_at_volume(&self, name: &str) {
         self.volumes.add(name.to_string());
-    }
-}
-
-/// Closes the queues when the controller ends in whatever way: the caches keep their subscribers,
-/// and must not fill the queues of a controller that is gone.
-struct Closing<P>(Arc<Inner<P>>);
-
-impl<P> Drop for Closing<P> {
-    fn drop(&mut self) {
-        self.0.claims.shut_down();
-        self.0.volumes.shut_down();
-        self.0.unsaved.shut_down();
-    }
-}
-
-fn subscribe<P: Provisioner>(inner: &Arc<Inner<P>>) -> [Subscription; 3] {
-    let queue = inner.claims.clone();
-    let claims = inner.parts.claims.subscribe(move |change| {
-        if let Change::Applied { new, .. } = change {
-            queue.add(new.metadata.uid.clone());
-        }
-    });
-    let (queue, weak) = (inner.volumes.clone(), Arc::downgrade(inner));
-    let volumes = inner.parts.volumes.subscribe(move |change| match change {
-        Change::Applied { new, .. } => queue.add(new.metadata.name.clone()),
-        Change::Deleted { old } => {
-            queue.forget(&old.metadata.name);
-            if let Some(inner) = weak.upgrade() {
-                inner.memory.forget_volume(&old.metadata.name, &old.metadata.uid);
-            }
-        }
-    });
-    // A class made anew may answer claims that were infeasible, and claims that wait for it.
-    let (queue, weak) = (inner.claims.clone(), Arc::downgrade(inner));
-    let classes = inner.parts.classes.subscribe(move |change| {
-        let Some(inner) = weak.upgrade() else { return };
-        let new_uid = match change {
-            Change::Applied { old, new } => {
-                old.as_ref().is_none_or(|old| old.metadata.uid != new.metadata.uid)
-            }
-            Change::Deleted { .. } => false,
-        };
-        if new_uid {
-            inner.attempts.resting().into_iter().for_each(|uid| queue.add(uid));
-        }
-    });
-    [claims, volumes, classes]
-}
-
-/// Looks at everything again now and then, for what no event tells about.
-async fn resync<P: Provisioner>(inner: &Arc<Inner<P>>, shutdown: &CancellationToken) {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(inner.config.resync) => {}
-        }
-        for claim in inner.parts.claims.list() {
-            inner.claims.add(claim.metadata.uid.clone());
-        }
-        for volume in inner.parts.volumes.list() {
-            inner.volumes.add(volume.metadata.name.clone());
-        }
     }
 }
 

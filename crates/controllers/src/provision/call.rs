@@ -2,13 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use longshore_cluster::Api;
+use longshore_cluster::{Api, secrets};
 use longshore_core::{
-    model::{
-        ObjectKey,
-        kinds::{Secret, SecretRef},
-    },
+    model::{ObjectKey, kinds::SecretRef},
     provision::{
         Access, Created, Plan,
         source::{self, SourceKind},
@@ -89,21 +85,8 @@ pub(super) fn created(volume: Volume) -> Created {
 /// Reads a secret from the API; nothing of it is kept.
 pub(super) async fn read_secret(api: &Api, reference: &SecretRef) -> Result<Content, String> {
     let SecretRef { name, namespace } = reference;
-    let failed =
-        |why: String| format!("error getting secret {name} in namespace {namespace}: {why}");
     let key = ObjectKey::new(namespace.clone(), name.clone());
-    let secret = match api.get::<Secret>(&key).await {
-        Ok(Some(secret)) => secret,
-        Ok(None) => return Err(failed(format!("secrets \"{name}\" not found"))),
-        Err(error) => return Err(failed(error.to_string())),
-    };
-    let decoded = secret.data.into_iter().map(|(key, value)| {
-        // The message names the key only: what is in it must not reach a log.
-        let unreadable = || failed(format!("the value of {key:?} is not text"));
-        let bytes =
-            base64::engine::general_purpose::STANDARD.decode(&value).map_err(|_| unreadable())?;
-        let text = String::from_utf8(bytes).map_err(|_| unreadable())?;
-        Ok((key, text))
-    });
-    decoded.collect()
+    secrets::read_secret(api, &key)
+        .await
+        .map_err(|error| format!("error getting secret {name} in namespace {namespace}: {error}"))
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{Change, Outcome, QueueOptions, Subscription, WorkQueue};
+use longshore_cluster::{
+    Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
+};
 use longshore_core::{
     model::{
         HasMeta, ObjectKey,
@@ -27,47 +29,43 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     }
     let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
         .with_metrics(&provisioner.parts.registry);
-    let queue: WorkQueue<ObjectKey> = WorkQueue::new("clones", options);
-    let _closing = Closing(queue.clone());
-    let _subscription = subscribe(&provisioner, &queue);
-    let work = provisioner.clone();
-    queue
-        .run_until(config.clone_threads, &shutdown, move |key| {
-            let provisioner = work.clone();
-            async move { provisioner.release_claim(&key).await }
-        })
-        .await;
-}
-
-/// The caches keep their subscribers, and must not fill the queue of a loop that is gone.
-struct Closing(WorkQueue<ObjectKey>);
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.shut_down();
-    }
-}
-
-fn subscribe(provisioner: &CsiProvisioner, queue: &WorkQueue<ObjectKey>) -> Subscription {
-    let claims = &provisioner.parts.claims;
-    claims.index(BY_SOURCE, |claim| {
+    let threads = config.clone_threads;
+    provisioner.parts.claims.index(BY_SOURCE, |claim| {
         let source = clone_source(claim);
         let key = source.map(|name| ObjectKey::new(&claim.metadata.namespace, name).to_string());
         key.into_iter().collect()
     });
-    let queue = queue.clone();
-    claims.subscribe(move |change| {
-        let claim = change.object();
-        let applied = matches!(change, Change::Applied { .. });
-        if applied && is_held(claim.meta()) {
-            queue.add(claim.key());
-        }
-        // A clone that is there, or gone, may have been the last one to wait for.
-        let waits = applied && claim.status.phase == "Pending";
-        if let Some(source) = clone_source(claim).filter(|_| !waits) {
-            queue.add(ObjectKey::new(&claim.metadata.namespace, source));
-        }
-    })
+    let queue = WorkQueue::new("clones", options);
+    let sources = Arc::new(CloneSources(provisioner));
+    Loop::new("clone", sources, queue).workers(threads).run(&shutdown).await;
+}
+
+/// Claims that are being cloned.
+struct CloneSources(Arc<CsiProvisioner>);
+
+impl Reconciler for CloneSources {
+    type Key = ObjectKey;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        sources.on(&self.0.parts.claims, |_, change| {
+            let claim = change.object();
+            let applied = matches!(change, Change::Applied { .. });
+            let held = (applied && is_held(claim.meta())).then(|| claim.key());
+            // A clone that is there, or gone, may have been the last one to wait for.
+            let waits = applied && claim.status.phase == "Pending";
+            let source = clone_source(claim).filter(|_| !waits);
+            let source = source.map(|name| ObjectKey::new(&claim.metadata.namespace, name));
+            held.into_iter().chain(source)
+        });
+    }
+
+    fn subject(&self, key: &ObjectKey) -> Subject {
+        Subject::claim(key)
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
+        self.0.release_claim(key).await
+    }
 }
 
 /// Deleted, and there only because of our finalizer as far as we know.

@@ -151,14 +151,15 @@ impl NodeScope {
 pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) {
     let mut pauses = Backoff::new(config.retry_interval_start, Duration::from_secs(10)).series();
     let driver = loop {
-        match describe(&parts.csi, config.timeout).await {
-            Ok(driver) => break driver,
-            Err(error) => {
+        let asked = shutdown.run_until_cancelled(describe(&parts.csi, config.timeout)).await;
+        match asked {
+            None => return,
+            Some(Ok(driver)) => break driver,
+            Some(Err(error)) => {
                 let pause = pauses.pause();
                 tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                    return;
                 }
             }
         }
@@ -228,7 +229,9 @@ impl CsiController {
         let provisioner =
             CsiProvisioner::new(config, parts, driver, intents, attempts.clone(), waker);
         let provisioner = Arc::new(provisioner);
-        provisioner.wait_for_caches().await;
+        if shutdown.run_until_cancelled(provisioner.wait_for_caches()).await.is_none() {
+            return;
+        }
         let _forgets = forget_deleted_claims(&provisioner.parts.claims, attempts.clone());
         #[cfg(any(test, feature = "planted-bugs"))]
         let _planted = planted::delete_early(&provisioner);

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{ApiError, Change, Outcome, QueueOptions, Subscription, WorkQueue};
+use longshore_cluster::{
+    ApiError, Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
+};
 use longshore_core::{
     model::{
         ObjectKey,
@@ -44,63 +46,60 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
     let queue: WorkQueue<String> =
         WorkQueue::new("intents", options.with_metrics(&provisioner.parts.registry));
-    let _closing = Closing { queue: queue.clone(), intents: intents.clone() };
     intents.set_resolver(Some(queue.clone()));
-    let _subscriptions = subscribe(&provisioner, &intents, &queue);
-    let work = provisioner.clone();
-    queue
-        .run_until(WORKERS, &shutdown, move |uid| {
-            let provisioner = work.clone();
-            async move { provisioner.resolve(&uid).await }
-        })
-        .await;
+    let _resolving = Resolving(intents.clone());
+    let records = Arc::new(Records { provisioner, intents });
+    Loop::new("resolve", records, queue).workers(WORKERS).run(&shutdown).await;
 }
 
-struct Closing {
-    queue: WorkQueue<String>,
-    intents: Intents,
-}
+/// Says, while it lives, that somebody resolves records.
+struct Resolving(Intents);
 
-impl Drop for Closing {
+impl Drop for Resolving {
     fn drop(&mut self) {
-        self.intents.set_resolver(None);
-        self.queue.shut_down();
+        self.0.set_resolver(None);
     }
 }
 
-/// An intent is looked at when it appears, when its claim is gone or bound, and when its volume
-/// is there.
-fn subscribe(
-    provisioner: &CsiProvisioner,
-    intents: &Intents,
-    queue: &WorkQueue<String>,
-) -> [Subscription; 3] {
-    let records = queue.clone();
-    let records = intents.records().subscribe(move |change| {
-        if let Change::Applied { new, .. } = change
-            && let Some(plan) = plan_in(new)
-        {
-            records.add(plan.claim.uid.clone());
-        }
-    });
-    let (claims, known) = (queue.clone(), intents.clone());
-    let claims = provisioner.parts.claims.subscribe(move |change| {
-        let claim = change.object();
-        let over = matches!(change, Change::Deleted { .. }) || !claim.spec.volume_name.is_empty();
-        if over && known.seems_open(&claim.metadata.uid) {
-            claims.add(claim.metadata.uid.clone());
-        }
-    });
-    let (volumes, known) = (queue.clone(), intents.clone());
-    let volumes = provisioner.parts.volumes.subscribe(move |change| {
-        let reference = change.object().spec.claim_ref.as_ref();
-        if let Some(uid) = reference.map(|reference| &reference.uid)
-            && known.seems_open(uid)
-        {
-            volumes.add(uid.clone());
-        }
-    });
-    [records, claims, volumes]
+/// Intent records, by the UID of their claim.
+struct Records {
+    provisioner: Arc<CsiProvisioner>,
+    intents: Intents,
+}
+
+impl Reconciler for Records {
+    type Key = String;
+
+    /// A record is looked at when it appears, when its claim is gone or bound, and when its volume
+    /// is there.
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let parts = &self.provisioner.parts;
+        sources
+            .on(self.intents.records(), |_, change| match change {
+                Change::Applied { new, .. } => plan_in(new).map(|plan| plan.claim.uid.clone()),
+                Change::Deleted { .. } => None,
+            })
+            .on(&parts.claims, |this, change| {
+                let claim = change.object();
+                let deleted = matches!(change, Change::Deleted { .. });
+                let over = deleted || !claim.spec.volume_name.is_empty();
+                let uid = &claim.metadata.uid;
+                (over && this.intents.seems_open(uid)).then(|| uid.clone())
+            })
+            .on(&parts.volumes, |this, change| {
+                let reference = change.object().spec.claim_ref.as_ref();
+                let uid = reference.map(|reference| reference.uid.clone());
+                uid.filter(|uid| this.intents.seems_open(uid))
+            });
+    }
+
+    fn subject(&self, uid: &String) -> Subject {
+        Subject::key(uid)
+    }
+
+    async fn reconcile(&self, uid: &String) -> Outcome {
+        self.provisioner.resolve(uid).await
+    }
 }
 
 impl CsiProvisioner {

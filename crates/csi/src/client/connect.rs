@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use longshore_core::backoff::Backoff;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -25,8 +26,7 @@ pub const LOST_CONNECTION: &str = "Lost connection to CSI driver, exiting";
 /// The file from which the kubelet reads a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Called when a connection is lost.
@@ -137,7 +137,7 @@ where
 {
     let start = Instant::now();
     let mut report = start + REPORT_EVERY;
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = BACKOFF.series();
     loop {
         let error = match endpoint().connect_with_connector(connector.clone()).await {
             Ok(channel) => return Ok(channel),
@@ -155,8 +155,8 @@ where
             tracing::warn!(address = options.address, "Still connecting to CSI driver");
             report += REPORT_EVERY;
         }
+        let pause = pauses.pause();
         tokio::time::sleep(left.map_or(pause, |left| left.min(pause))).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -23,6 +23,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::util::{Either, MapErr};
+use tracing::Instrument as _;
 
 use crate::metrics::Metrics;
 use crate::redact::SentRequest;
@@ -147,8 +148,17 @@ impl Client {
         let _ = self.connection_losses().wait_for(|losses| *losses > 0).await;
     }
 
-    /// Sends one request and waits for its response: logs, deadline, metrics and redaction are here.
+    /// Sends one request and waits for its response, inside a span that names the call.
     async fn unary<Q, R>(&self, call: Call, request: Q) -> Result<R, CsiError>
+    where
+        Q: Message + Name + 'static,
+        R: Message + Name + Default + 'static,
+    {
+        self.send(call, request).instrument(tracing::info_span!("call", %call)).await
+    }
+
+    /// Sends one request and waits for its response: logs, deadline, metrics and redaction are here.
+    async fn send<Q, R>(&self, call: Call, request: Q) -> Result<R, CsiError>
     where
         Q: Message + Name + 'static,
         R: Message + Name + Default + 'static,

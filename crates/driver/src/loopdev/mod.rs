@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use longshore_core::backoff::Backoff;
 use sha2::{Digest, Sha256};
 
 use crate::id::VolumeId;
@@ -274,14 +275,13 @@ fn wait_until(
     mut done: impl FnMut() -> Result<bool, LoopError>,
 ) -> Result<(), LoopError> {
     let since = Instant::now();
-    let mut pause = Duration::from_micros(200);
+    let mut pauses = Backoff::new(Duration::from_micros(200), Duration::from_millis(20)).series();
     while !done()? {
         if since.elapsed() > GONE_WITHIN {
             return Err(LoopError::StillInUse(number));
         }
         // The kernel has no event for this that does not need a netlink socket per call.
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+        std::thread::sleep(pauses.pause());
     }
     Ok(())
 }
