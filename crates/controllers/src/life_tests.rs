@@ -2,47 +2,101 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use longshore_cluster::ListParams;
+use futures::{FutureExt as _, future::BoxFuture};
+use longshore_cluster::{Context, ListParams};
 use longshore_core::{
     attach::UniqueName,
     model::{
         ObjectKey,
-        kinds::{Claim, Node, Pod, Volume, VolumeAttachment},
+        kinds::{
+            Claim, CsiDriver, CsiNode, Node, Pod, StorageClass, Volume, VolumeAttachment,
+            VolumeAttributesClass,
+        },
     },
 };
 use longshore_csi::fake::Driver;
-use longshore_provisioner::ProvisionMetrics;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach, attacher, bind, protect, provision, schedule,
+    attach, attacher, bind, expand, protect, provision, schedule,
     testing::{Bench, DRIVER, Process, key},
 };
 
 /// One process with every loop in it.
 fn start(bench: &Bench, driver: &Driver) -> Process {
     let mut process = bench.process();
-    let (context, shutdown) = (process.context.clone(), process.shutdown.clone());
-    let binder = bind::Binder::new(&context, bind::Config::default(), None);
-    process.spawn(binder.run(shutdown.clone()));
-    let parts = provision::Parts::shared(
-        &context.api,
-        driver.client(),
-        &context.caches,
-        context.recorder("provisioner"),
-        ProvisionMetrics::register(&context.metrics),
-        context.metrics.clone(),
-    );
-    process.spawn(provision::run(provision::Config::default(), parts, shutdown.clone()));
-    let scheduler = schedule::Scheduler::new(&context, schedule::Config::default());
-    process.spawn(scheduler.run(shutdown.clone()));
-    let attach_detach = attach::AttachDetach::new(&context, attach::Config::default());
-    process.spawn(attach_detach.run(shutdown.clone()));
-    let config = attacher::Config::default();
-    let attacher = attacher::Attacher::new(&context, driver.client(), config);
-    process.spawn(attacher.run_patiently(shutdown.clone()));
-    process.spawn(protect::ClaimProtection::new(&context, true).run(shutdown.clone()));
-    process.spawn(protect::VolumeProtection::new(&context).run(shutdown));
+    let shutdown = process.shutdown.clone();
+    for work in all_loops(&process.context, driver, &shutdown) {
+        process.spawn(work);
+    }
     process
+}
+
+fn all_loops(
+    context: &Context,
+    driver: &Driver,
+    stop: &CancellationToken,
+) -> Vec<BoxFuture<'static, ()>> {
+    let stop = || stop.clone();
+    let csi = || driver.client();
+    let parts = provision::Parts::new(context, csi(), "provisioner");
+    let guarded =
+        provision::Config { leak_guard: Some("default".into()), ..provision::Config::default() };
+    let attacher = attacher::Attacher::new(context, csi(), attacher::Config::default());
+    vec![
+        bind::Binder::new(context, bind::Config::default(), None).run(stop()).boxed(),
+        provision::run(guarded, parts, stop()).boxed(),
+        schedule::Scheduler::new(context, schedule::Config::default()).run(stop()).boxed(),
+        attach::AttachDetach::new(context, attach::Config::default()).run(stop()).boxed(),
+        attacher.run_patiently(stop()).boxed(),
+        protect::ClaimProtection::new(context, true).run(stop()).boxed(),
+        protect::VolumeProtection::new(context).run(stop()).boxed(),
+        protect::ClassProtection::new(context).run(stop()).boxed(),
+        protect::EphemeralClaims::new(context, 5).run(stop()).boxed(),
+        expand::Expander::new(context).run(stop()).boxed(),
+    ]
+}
+
+/// How many subscribers the caches of the process have, by kind.
+fn subscribers(context: &Context) -> Vec<(&'static str, usize)> {
+    vec![
+        ("claims", context.cache::<Claim>().subscribers()),
+        ("volumes", context.cache::<Volume>().subscribers()),
+        ("classes", context.cache::<StorageClass>().subscribers()),
+        ("pods", context.cache::<Pod>().subscribers()),
+        ("nodes", context.cache::<Node>().subscribers()),
+        ("csi nodes", context.cache::<CsiNode>().subscribers()),
+        ("drivers", context.cache::<CsiDriver>().subscribers()),
+        ("attachments", context.cache::<VolumeAttachment>().subscribers()),
+        ("attributes classes", context.cache::<VolumeAttributesClass>().subscribers()),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_lost_leases_leave_no_subscriber_of_any_loop() {
+    let (bench, driver) = cluster().await;
+    let process = bench.process();
+    let mut first = None;
+    for round in 0..10 {
+        let lease = CancellationToken::new();
+        let mut loops = JoinSet::new();
+        for work in all_loops(&process.context, &driver, &lease) {
+            loops.spawn(work);
+        }
+        bench.pass(Duration::from_secs(2)).await;
+        let counts = subscribers(&process.context);
+        assert!(counts.iter().all(|(_, count)| *count > 0), "round {round}: {counts:?}");
+        assert_eq!(*first.get_or_insert(counts.clone()), counts, "round {round}");
+        // A lost lease ends a loop gently; a lost process, or a panic beside it, does not.
+        match round % 2 {
+            0 => lease.cancel(),
+            _ => loops.abort_all(),
+        }
+        while loops.join_next().await.is_some() {}
+        let left = subscribers(&process.context);
+        assert!(left.iter().all(|(_, count)| *count == 0), "round {round}: {left:?}");
+    }
 }
 
 async fn cluster() -> (Bench, Driver) {

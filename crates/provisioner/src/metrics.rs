@@ -2,7 +2,10 @@
 
 use longshore_cluster::Metrics;
 use longshore_core::model::kinds::{Claim, Volume};
-use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
 
 type ClaimLabels = [(&'static str, String); 2];
 type VolumeLabels = [(&'static str, String); 1];
@@ -23,9 +26,13 @@ fn seconds() -> Histogram {
 }
 
 impl ProvisionMetrics {
-    /// Registers the families.
+    /// Those of the process; the first call registers them.
     #[must_use]
     pub fn register(metrics: &Metrics) -> Self {
+        metrics.shared(Self::registered)
+    }
+
+    fn registered(r: &mut Registry) -> Self {
         let new = Self {
             provisioned: Family::default(),
             provision_failed: Family::default(),
@@ -34,36 +41,34 @@ impl ProvisionMetrics {
             delete_failed: Family::default(),
             delete_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
         };
-        metrics.with_registry(|r| {
-            let claim = "controller_persistentvolumeclaim_provision";
-            r.register(
-                claim,
-                "Total number of persistent volumes provisioned",
-                new.provisioned.clone(),
-            );
-            r.register(
-                format!("{claim}_failed"),
-                "Total number of persistent volume provision failed attempts",
-                new.provision_failed.clone(),
-            );
-            r.register(
-                format!("{claim}_duration_seconds"),
-                "Latency in seconds to provision persistent volumes",
-                new.provision_seconds.clone(),
-            );
-            let volume = "controller_persistentvolume_delete";
-            r.register(volume, "Total number of persistent volumes deleted", new.deleted.clone());
-            r.register(
-                format!("{volume}_failed"),
-                "Total number of persistent volume delete failed attempts",
-                new.delete_failed.clone(),
-            );
-            r.register(
-                format!("{volume}_duration_seconds"),
-                "Latency in seconds to delete persistent volumes",
-                new.delete_seconds.clone(),
-            );
-        });
+        let claim = "controller_persistentvolumeclaim_provision";
+        r.register(
+            claim,
+            "Total number of persistent volumes provisioned",
+            new.provisioned.clone(),
+        );
+        r.register(
+            format!("{claim}_failed"),
+            "Total number of persistent volume provision failed attempts",
+            new.provision_failed.clone(),
+        );
+        r.register(
+            format!("{claim}_duration_seconds"),
+            "Latency in seconds to provision persistent volumes",
+            new.provision_seconds.clone(),
+        );
+        let volume = "controller_persistentvolume_delete";
+        r.register(volume, "Total number of persistent volumes deleted", new.deleted.clone());
+        r.register(
+            format!("{volume}_failed"),
+            "Total number of persistent volume delete failed attempts",
+            new.delete_failed.clone(),
+        );
+        r.register(
+            format!("{volume}_duration_seconds"),
+            "Latency in seconds to delete persistent volumes",
+            new.delete_seconds.clone(),
+        );
         new
     }
 

@@ -8,7 +8,6 @@ use longshore_cluster::{Api, Context, Metrics};
 use longshore_controllers::{attach, attacher, bind, protect, provision, schedule};
 use longshore_csi::Client;
 use longshore_csi::fake::Driver;
-use longshore_provisioner::ProvisionMetrics;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -142,14 +141,7 @@ impl Shared {
     }
 
     fn start_provisioner(&self, tasks: &mut JoinSet<()>, config: provision::Config) {
-        let parts = provision::Parts::shared(
-            &self.context.api,
-            self.csi.clone(),
-            &self.context.caches,
-            self.context.recorder(crate::DRIVER),
-            ProvisionMetrics::register(&self.context.metrics),
-            self.context.metrics.clone(),
-        );
+        let parts = provision::Parts::new(&self.context, self.csi.clone(), crate::DRIVER);
         tasks.spawn(provision::run(config, parts, self.stop.clone()));
     }
 

@@ -113,20 +113,18 @@ pub struct Parts {
     pub registry: Metrics,
 }
 
-/// The counts, registered once for each process.
+/// The counts of the process.
 #[derive(Debug, Clone, Default)]
-pub struct CapacityMetrics {
+struct CapacityMetrics {
     goal: Gauge,
     current: Gauge,
     obsolete: Gauge,
 }
 
 impl CapacityMetrics {
-    /// Registers the counts.
-    #[must_use]
-    pub fn register(metrics: &Metrics) -> Self {
-        let counts = Self::default();
-        metrics.with_registry(|registry| {
+    fn of(metrics: &Metrics) -> Self {
+        metrics.shared(|registry| {
+            let counts = Self::default();
             registry.register(
                 "csistoragecapacities_desired_goal",
                 "Number of CSIStorageCapacity objects that are supposed to be managed automatically",
@@ -142,8 +140,8 @@ impl CapacityMetrics {
                 "Number of CSIStorageCapacity objects that exist and will be deleted automatically",
                 counts.obsolete.clone(),
             );
-        });
-        counts
+            counts
+        })
     }
 }
 
@@ -174,7 +172,7 @@ pub struct CapacityWaker(Arc<Inner>);
 impl CapacityPublisher {
     /// A publisher that does nothing until [`Self::run`].
     #[must_use]
-    pub fn new(config: Config, mut parts: Parts, driver: &str, counts: CapacityMetrics) -> Self {
+    pub fn new(config: Config, mut parts: Parts, driver: &str) -> Self {
         let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
             .with_metrics(&parts.registry);
         parts.csi = parts.csi.with_timeout(Some(config.timeout));
@@ -185,9 +183,9 @@ impl CapacityPublisher {
             pauses: Mutex::default(),
             queue: WorkQueue::new("csistoragecapacity", options.clone()),
             topology: WorkQueue::new("csitopology", options),
+            counts: CapacityMetrics::of(&parts.registry),
             config,
             parts,
-            counts,
         };
         Self { inner: Arc::new(inner) }
     }

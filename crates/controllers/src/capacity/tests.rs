@@ -54,8 +54,7 @@ fn start(bench: &Bench, driver: &Driver, config: Config) -> Running {
         places: Places::Watched(caches.of(), caches.of()),
         registry: metrics.clone(),
     };
-    let counts = CapacityMetrics::register(&metrics);
-    let publisher = CapacityPublisher::new(config, parts, DRIVER, counts);
+    let publisher = CapacityPublisher::new(config, parts, DRIVER);
     let waker = publisher.waker();
     let shutdown = process.shutdown.clone();
     process.spawn(publisher.run(shutdown));
@@ -411,7 +410,7 @@ async fn one_node_publishes_for_itself() {
         registry: metrics.clone(),
     };
     let config = Config { manager: "external-provisioner-n1".into(), ..config() };
-    let publisher = CapacityPublisher::new(config, parts, DRIVER, CapacityMetrics::default());
+    let publisher = CapacityPublisher::new(config, parts, DRIVER);
     let shutdown = process.shutdown.clone();
     process.spawn(publisher.run(shutdown));
     let all = until(&bench, "one", is(&[("late", "z1")])).await;

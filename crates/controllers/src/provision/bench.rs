@@ -10,13 +10,12 @@ use std::{
 };
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
-use longshore_cluster::{Api, Context, DeleteParams, ListParams, Metrics, Recorder, SharedCaches};
+use longshore_cluster::{Api, Context, DeleteParams, ListParams, Metrics};
 use longshore_core::model::{
     Kind, ObjectKey,
     kinds::{Claim, ConfigMap, CsiNode, Event, Node, Pod, StorageClass, Volume},
 };
 use longshore_csi::{capabilities::PluginService, fake};
-use longshore_provisioner::ProvisionMetrics;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -153,10 +152,7 @@ impl Bench {
         };
         self.metrics = Metrics::new();
         let context = Context::new(api.clone(), self.metrics.clone(), &stop);
-        let counters = ProvisionMetrics::register(&self.metrics);
-        let (csi, recorder) = (self.driver.client(), context.recorder("test"));
-        let parts =
-            Parts::shared(api, csi, &context.caches, recorder, counters, self.metrics.clone());
+        let parts = Parts::new(&context, self.driver.client(), "test");
         self.loops.spawn(run(self.config.clone(), parts, stop.clone()));
         let binder = bind::Binder::new(&context, bind::Config::default(), None);
         self.loops.spawn(binder.run(stop.clone()));
@@ -168,12 +164,8 @@ impl Bench {
     /// Starts the provisioner and nothing else.
     pub(crate) fn start_provisioner_alone(&mut self) {
         let stop = CancellationToken::new();
-        let caches = SharedCaches::new(&self.api, &stop);
-        let recorder = Recorder::start(&self.api, "test", "", &stop).0;
-        let counters = ProvisionMetrics::register(&self.metrics);
-        let csi = self.driver.client();
-        let parts =
-            Parts::shared(&self.api, csi, &caches, recorder, counters, self.metrics.clone());
+        let context = Context::new(self.api.clone(), self.metrics.clone(), &stop);
+        let parts = Parts::new(&context, self.driver.client(), "test");
         self.loops.spawn(run(self.config.clone(), parts, stop.clone()));
         self.stop = stop;
     }

@@ -28,7 +28,9 @@ mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Api, Cache, Change, Metrics, Recorder, Scope, SharedCaches, Subscription};
+use longshore_cluster::{
+    Api, Cache, Change, Context, Metrics, Recorder, Scope, SharedCaches, Subscription,
+};
 use longshore_core::{
     backoff::Backoff,
     model::{
@@ -57,7 +59,7 @@ pub use planted::Planted;
 #[cfg(not(feature = "planted-bugs"))]
 use planted::Planted;
 
-use crate::capacity::{self, CapacityMetrics, CapacityPublisher, Places};
+use crate::capacity::{self, CapacityPublisher, Places};
 
 /// How long an infeasible claim rests at least. As in the official program a shorter limit on the
 /// delay after other failures does not change it.
@@ -80,8 +82,6 @@ pub struct Parts {
     /// Where the three above come from, once it is known what the driver can do.
     pub caches: SharedCaches,
     pub recorder: Recorder,
-    /// Counters, shared by all provisioners of the process.
-    pub metrics: ProvisionMetrics,
     pub registry: Metrics,
     /// Publish how much room there is.
     pub capacity: Option<CapacityParts>,
@@ -92,35 +92,27 @@ pub struct Parts {
 pub struct CapacityParts {
     pub config: capacity::Config,
     pub api: Api,
-    pub counts: CapacityMetrics,
     /// The only place that this driver knows about; without it, wherever nodes say that it runs.
     pub place: Option<Term>,
 }
 
 impl Parts {
-    /// Over the caches that all loops of the process share.
+    /// What a provisioner needs, from what all loops of the process share. Its events come from
+    /// `component`.
     #[must_use]
-    pub fn shared(
-        api: &Api,
-        csi: Client,
-        caches: &SharedCaches,
-        recorder: Recorder,
-        metrics: ProvisionMetrics,
-        registry: Metrics,
-    ) -> Self {
+    pub fn new(context: &Context, csi: Client, component: &str) -> Self {
         Self {
-            api: api.clone(),
+            api: context.api.clone(),
             csi,
-            claims: caches.of(),
-            volumes: caches.of(),
-            classes: caches.of(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            classes: context.cache(),
             nodes: None,
             attachments: None,
             grants: None,
-            caches: caches.clone(),
-            recorder,
-            metrics,
-            registry,
+            caches: context.caches.clone(),
+            recorder: context.recorder(component),
+            registry: context.metrics.clone(),
             capacity: None,
         }
     }
@@ -218,7 +210,7 @@ impl CsiController {
             volumes: parts.volumes.clone(),
             classes: parts.classes.clone(),
             recorder: parts.recorder.clone(),
-            metrics: parts.metrics.clone(),
+            metrics: ProvisionMetrics::register(&parts.registry),
             registry: parts.registry.clone(),
         };
         let attachments = parts.attachments.clone();
@@ -288,7 +280,7 @@ fn publisher(config: &Config, parts: &Parts, driver: &str) -> Option<CapacityPub
         places,
         registry: parts.registry.clone(),
     };
-    Some(CapacityPublisher::new(wanted.config, capacity_parts, driver, wanted.counts))
+    Some(CapacityPublisher::new(wanted.config, capacity_parts, driver))
 }
 
 fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {

@@ -1,8 +1,8 @@
 //! From the provisioner's configuration to its loop.
 
 use anyhow::{Context as _, Result};
-use longshore_cluster::{Api, Recorder, SharedCaches};
-use longshore_controllers::{self as controllers, capacity::CapacityMetrics, provision};
+use longshore_cluster::{Api, Context};
+use longshore_controllers::{self as controllers, provision};
 use longshore_core::{
     model::{Kind as _, kinds::VolumeAttributesClass},
     provision::{
@@ -11,7 +11,6 @@ use longshore_core::{
     },
 };
 use longshore_csi::{Client, v1::NodeGetInfoRequest};
-use longshore_provisioner::ProvisionMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, per_node};
@@ -44,15 +43,15 @@ pub(super) async fn run(config: Config) -> Result<()> {
         config.deployment = Some(self::deployment(&sidecar, deployment).await?);
     }
     config.spare_watches = true;
-    let recorder = sidecar.recorder();
-    let metrics = ProvisionMetrics::register(&sidecar.metrics);
     let driver = sidecar.driver.clone();
     let capacity = match capacity {
         Some(asked) => Some(self::capacity(&sidecar, asked, capacity_access, &config).await?),
         None => None,
     };
     let work = |stop: CancellationToken| {
-        let mut parts = provisioner_parts(&sidecar, &recorder, &metrics, &stop);
+        // Caches of their own for each leadership: what was known before a loss is not trusted after.
+        let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
+        let mut parts = provision::Parts::new(&context, sidecar.csi.clone(), &sidecar.component());
         parts.capacity.clone_from(&capacity);
         provision::run(config.clone(), parts, stop)
     };
@@ -115,24 +114,5 @@ async fn capacity(
         timeout: config.timeout,
         ..controllers::capacity::Config::new(asked.namespace, manager)
     };
-    let counts = CapacityMetrics::register(&sidecar.metrics);
-    Ok(provision::CapacityParts { config, api, counts, place: None })
-}
-
-/// Caches of their own for each leadership: what was known before a loss is not trusted after it.
-fn provisioner_parts(
-    sidecar: &Sidecar,
-    recorder: &Recorder,
-    metrics: &ProvisionMetrics,
-    stop: &CancellationToken,
-) -> provision::Parts {
-    let caches = SharedCaches::new(&sidecar.api, stop);
-    provision::Parts::shared(
-        &sidecar.api,
-        sidecar.csi.clone(),
-        &caches,
-        recorder.clone(),
-        metrics.clone(),
-        sidecar.metrics.clone(),
-    )
+    Ok(provision::CapacityParts { config, api, place: None })
 }

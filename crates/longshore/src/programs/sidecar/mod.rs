@@ -144,10 +144,13 @@ pub(crate) async fn serve(
 }
 
 impl Sidecar {
-    /// A recorder for this program's events.
-    pub(crate) fn recorder(&self) -> Recorder {
-        let component = format!("{}_{}", self.driver, election::host_identity());
-        Recorder::start(&self.api, &component, "", &self.shutdown).0
+    /// Where this program's events come from.
+    pub(crate) fn component(&self) -> String {
+        format!("{}_{}", self.driver, election::host_identity())
+    }
+
+    fn recorder(&self) -> Recorder {
+        Recorder::start(&self.api, &self.component(), "", &self.shutdown).0
     }
 
     /// Runs `work` while leading (or at once without election) until a signal or a loss.

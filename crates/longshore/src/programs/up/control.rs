@@ -15,7 +15,7 @@ use longshore_csi::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::provision::{self, Counted};
+use super::provision;
 use crate::programs::controllers::{Controller, Shared};
 
 const IDENTITY: &str = "longshore-up";
@@ -28,7 +28,6 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The running loops.
 pub(super) struct Control {
     shared: Shared,
-    counted: Counted,
     identity: String,
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -62,8 +61,7 @@ impl Control {
     }
 
     fn empty(shared: Shared, stop: &CancellationToken, identity: String) -> Self {
-        let counted = Counted::register(&shared.context.metrics);
-        Self { shared, counted, identity, stop: stop.clone(), tasks: JoinSet::new() }
+        Self { shared, identity, stop: stop.clone(), tasks: JoinSet::new() }
     }
 
     /// Starts the provisioner of one driver.
@@ -78,11 +76,10 @@ impl Control {
     }
 
     fn provision_as(&mut self, lock: &str, csi: Client, scope: Option<NodeScope>) {
-        let (shared, counted) = (self.shared.clone(), self.counted.clone());
+        let shared = self.shared.clone();
         self.lead(lock, move |stop| {
-            let (shared, counted) = (shared.clone(), counted.clone());
-            let (csi, scope) = (csi.clone(), scope.clone());
-            async move { provision::run(&shared, csi, counted, scope, stop).await }
+            let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
+            async move { provision::run(&shared, csi, scope, stop).await }
         });
     }
 

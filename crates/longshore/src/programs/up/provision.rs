@@ -1,13 +1,12 @@
 //! The provisioners of an embedded instance.
 
 use anyhow::Result;
-use longshore_controllers::{self as controllers, capacity::CapacityMetrics, provision};
+use longshore_controllers::{self as controllers, provision};
 use longshore_core::{
     model::keys::embedded,
     provision::capacity::{MANAGER, manager_on},
 };
 use longshore_csi::Client;
-use longshore_provisioner::ProvisionMetrics;
 use tokio_util::sync::CancellationToken;
 
 use crate::programs::{controllers::Shared, provisioner::place_of};
@@ -15,28 +14,11 @@ use crate::programs::{controllers::Shared, provisioner::place_of};
 /// Namespace of the intent records in the embedded mode.
 const NAMESPACE: &str = "kube-system";
 
-/// What the provisioners of an embedded instance count, all together.
-#[derive(Clone)]
-pub(super) struct Counted {
-    provision: ProvisionMetrics,
-    capacity: CapacityMetrics,
-}
-
-impl Counted {
-    /// Registers the counts.
-    pub(super) fn register(metrics: &longshore_cluster::Metrics) -> Self {
-        let (provision, capacity) =
-            (ProvisionMetrics::register(metrics), CapacityMetrics::register(metrics));
-        Self { provision, capacity }
-    }
-}
-
 /// The room in the pools of the local driver. Where every node has a driver of its own, each
 /// publishes its own.
 async fn embedded_capacity(
     shared: &Shared,
     csi: &Client,
-    counts: CapacityMetrics,
     scope: Option<&provision::NodeScope>,
 ) -> Result<provision::CapacityParts> {
     let (place, manager) = match scope {
@@ -44,7 +26,7 @@ async fn embedded_capacity(
         None => (None, MANAGER.to_owned()),
     };
     let config = controllers::capacity::Config::new(NAMESPACE, manager);
-    Ok(provision::CapacityParts { config, api: shared.context.api.clone(), counts, place })
+    Ok(provision::CapacityParts { config, api: shared.context.api.clone(), place })
 }
 
 /// The provisioner of one driver in the embedded mode, leak guard on. With a scope it answers only
@@ -52,21 +34,13 @@ async fn embedded_capacity(
 pub(super) async fn run(
     shared: &Shared,
     csi: Client,
-    counted: Counted,
     scope: Option<provision::NodeScope>,
     stop: CancellationToken,
 ) {
     let driver = csi.driver_name().await.unwrap_or_default();
-    let mut parts = provision::Parts::shared(
-        &shared.context.api,
-        csi.clone(),
-        &shared.context.caches,
-        shared.context.recorder(&driver),
-        counted.provision,
-        shared.context.metrics.clone(),
-    );
+    let mut parts = provision::Parts::new(&shared.context, csi.clone(), &driver);
     if driver == embedded::LOCAL_DRIVER {
-        match embedded_capacity(shared, &csi, counted.capacity, scope.as_ref()).await {
+        match embedded_capacity(shared, &csi, scope.as_ref()).await {
             Ok(capacity) => parts.capacity = Some(capacity),
             // Whoever runs this starts it anew.
             Err(error) => return tracing::warn!(%error, "the local driver is not ready"),
