@@ -51,6 +51,53 @@ fn with_attach() {
     whole_life("with-attach", "longshore-shared");
 }
 
+/// One claim's log at `-v=4`: every step is there, under the word of its loop, with the fields of its
+/// span and the driver's call.
+#[test]
+fn every_step_of_a_claim_is_in_the_log_with_its_span() {
+    if !can_run("steps-in-log") {
+        return;
+    }
+    let home = Home::new("steps");
+    let up = Instance::start(&home, "data", &["up", "-v=4"]);
+    up.apply(&claim("data", "longshore-shared"));
+    up.apply(&pod("web", "data", "true"));
+    up.wait("pod", "web", "succeeded", succeeded);
+    let volume = up.json("pvc", "data")["spec"]["volumeName"].as_str().unwrap().to_owned();
+    let uid = up.json("pvc", "data")["metadata"]["uid"].as_str().unwrap().to_owned();
+    assert!(up.cli(&["delete", "pod", "web"]).status.success());
+    up.wait("pod", "web", "went", serde_json::Value::is_null);
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    up.wait("pv", &volume, "went", serde_json::Value::is_null);
+    let log = up.log_text();
+    let driver = r#"driver="shared.csi.longshore.dev""#.to_owned();
+    let of_volume = format!(r#"volume="{volume}""#);
+    let pod = r#"pod="default/web""#.to_owned();
+    let of_claim = r#"claim="default/data""#.to_owned();
+    let rows: [(&str, &str, &[&String]); 9] = [
+        ("bind", "", &[&of_claim]),
+        ("provision", "CreateVolume", &[&of_claim, &format!(r#"key="{uid}""#)]),
+        ("schedule", "", &[&pod]),
+        ("attach", "ControllerPublishVolume", &[&driver]),
+        ("stage", "NodeStageVolume", &[&of_volume, &driver, &pod]),
+        ("stage", "NodePublishVolume", &[&of_volume, &driver, &pod]),
+        ("stage", "NodeUnstageVolume", &[&of_volume, &driver]),
+        ("detach", "ControllerUnpublishVolume", &[&driver]),
+        ("delete", "DeleteVolume", &[&of_volume]),
+    ];
+    for (step, call, fields) in rows {
+        let call = if call.is_empty() { String::new() } else { format!(r#"call="{call}""#) };
+        let fits = |line: &&str| {
+            line.contains(&format!(r#"loop="{step}""#))
+                && line.contains("attempt=")
+                && line.contains(&call)
+                && fields.iter().all(|field| line.contains(field.as_str()))
+        };
+        assert!(log.lines().any(|line| fits(&line)), "no line of {step} {call} {fields:?}");
+    }
+    assert_eq!(up.stop(), Some(0));
+}
+
 #[test]
 fn provisioned_at_once() {
     if !can_run("provisioned-at-once") {
