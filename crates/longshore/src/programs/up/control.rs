@@ -89,7 +89,7 @@ impl Control {
         self.lead(&format!("external-attacher-leader-{driver}"), move |stop| {
             let config = attacher::Config::default();
             let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
-            attacher.run_patiently(stop)
+            attacher.run_with_retries(stop)
         });
     }
 

@@ -34,7 +34,7 @@ impl Host {
         let mut tasks = JoinSet::new();
         let mut drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
         for socket in &config.csi_endpoints {
-            drivers.push(RunningDriver::foreign(socket).await?.0);
+            drivers.push(RunningDriver::foreign(socket).await?);
         }
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
