@@ -19,6 +19,7 @@ mod fill;
 mod guard;
 mod in_use;
 mod make;
+mod node_flags;
 mod places;
 mod planning;
 mod planted;
@@ -51,6 +52,7 @@ pub use distributed::NodeDeployment;
 use guard::Intents;
 pub use guard::{INTENT_KIND, intent_name};
 use make::CsiProvisioner;
+pub use node_flags::NodeFlags;
 #[cfg(feature = "planted-bugs")]
 pub use planted::Planted;
 #[cfg(not(feature = "planted-bugs"))]
