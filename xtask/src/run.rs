@@ -43,7 +43,7 @@ pub fn cargo_gently(args: &[&str]) -> Result<()> {
 /// A cargo that sees the environment of the caller's shell, not that of `cargo xtask`.
 ///
 /// `cargo xtask` sets `CARGO_MANIFEST_DIR`, `CARGO_PKG_NAME` and more for xtask itself. Build
-/// scripts of dependencies watch some of them; passed on, they would be built anew each time.
+/// scripts of dependencies watch some of them; passed on, they would be rebuilt each time.
 pub fn cargo_command() -> Command {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = Command::new(program);

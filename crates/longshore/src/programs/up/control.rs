@@ -116,7 +116,7 @@ impl Control {
                 tokio::time::sleep(STOP_GRACE).await;
             };
             let lead = async {
-                // A loop that ends by itself (its driver was away, say) is started anew.
+                // A loop that ends by itself (its driver was away, say) is started again.
                 while !stop.is_cancelled() {
                     if let Err(error) = election::run(config.clone(), &stop, &work).await {
                         tracing::error!(%error, "a loop ended; it starts again");

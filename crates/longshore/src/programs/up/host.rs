@@ -61,7 +61,7 @@ impl Host {
         Ok(Self { node: config.node.clone(), drivers, agent, stop_agent, stop_drivers, tasks })
     }
 
-    /// Returns when a part of the node ended though nobody asked it to.
+    /// Returns when a part of the node ended before the stop.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         let ended = tokio::select! {
             ended = &mut self.agent => ended,
