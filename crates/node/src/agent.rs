@@ -230,7 +230,11 @@ impl NodeAgent {
             }
         });
         let shared = Shared { registrar, csi_drivers, paths, metrics };
-        let mut running = Running::start(&self, shared, &inner).await;
+        // The first lists never come from an API server that does not answer.
+        let starting = Running::start(&self, shared, &inner);
+        let Some(mut running) = shutdown.run_until_cancelled(starting).await else {
+            return Ok(());
+        };
         running.supervise(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
@@ -245,9 +249,10 @@ impl NodeAgent {
     async fn announce(&self, shutdown: &CancellationToken) -> bool {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         loop {
-            match node.ensure().await {
-                Ok(()) => return true,
-                Err(error) => tracing::warn!(%error, "node not announced yet"),
+            match shutdown.run_until_cancelled(node.ensure()).await {
+                None => return false,
+                Some(Ok(())) => return true,
+                Some(Err(error)) => tracing::warn!(%error, "node not announced yet"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
