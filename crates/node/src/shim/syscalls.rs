@@ -91,6 +91,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_io_getevents,
     libc::SYS_io_setup,
     libc::SYS_io_submit,
+    libc::SYS_ioctl,
     libc::SYS_ioprio_get,
     libc::SYS_ioprio_set,
     libc::SYS_kill,

@@ -112,13 +112,6 @@ pub const ALL: &[Reason] = &[
         ],
     },
     Reason {
-        // The probe's standard input is no terminal, hence ENOTTY. With a terminal the kernel allows
-        // the call under runc, unless dev.tty.legacy_tiocsti is 0.
-        why: "our filter refuses the ioctl TIOCSTI, which types into a terminal",
-        of_the_machine: false,
-        lines: &[("terminal input", "EPERM", "ENOTTY")],
-    },
-    Reason {
         // The profile allows them beside ptrace, which can do the same. Up to containerd 1.6 their
         // names are misspelt.
         why: "containerd 1.6 refuses by mistake to read the memory of the pod's own processes",

@@ -440,6 +440,7 @@ static void calls_about_processes(void) {
 	PROBE("drop of the bounding set", prctl(PR_CAPBSET_DROP, CAP_CHOWN, 0, 0, 0));
 	PROBE("set of securebits", prctl(PR_SET_SECUREBITS, 1, 0, 0, 0));
 	PROBE("terminal input", ioctl(0, 0x5412, "x"));
+	PROBE("terminal paste", ioctl(0, 0x541C, "\3"));
 	PROBE("shared memory", shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600));
 }
 
