@@ -137,11 +137,4 @@ pub const ALL: &[Reason] = &[
             ("write to /sys/fs/cgroup", "EROFS", "EACCES"),
         ],
     },
-    Reason {
-        // The shim alone records the exit code. The kernel ends the container with it even when no
-        // agent runs, so that no container keeps a volume in use unseen.
-        why: "the kernel kills a container when its shim ends",
-        of_the_machine: false,
-        lines: &[("signal at the parent's end", "9", "0")],
-    },
 ];
