@@ -403,7 +403,7 @@ async fn a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_wri
         "grep ^0:: /proc/self/cgroup; cat /sys/fs/cgroup/cgroup.procs | head -1; \
          mkdir /sys/fs/cgroup/x 2>/dev/null && echo made; ls -d /sys/fs/cgroup/longshore* 2>/dev/null; echo looked",
     );
-    run.sandbox.cgroups = vec![Cgroup { dir: dir.clone(), controllers: String::new() }];
+    run.sandbox.cgroups = vec![Cgroup { dir: dir.clone(), ..Cgroup::default() }];
     run_to_end(&pod, run).await;
     let removed = std::fs::remove_dir(&dir);
     assert_eq!(pod.log(), "0::/\n1\nlooked\n");

@@ -45,33 +45,6 @@ pub const ALL: &[Reason] = &[
         ],
     },
     Reason {
-        // A device cgroup would need a BPF program on cgroup v2 and does not exist without cgroups.
-        // A mount flag works on every machine, so it stays.
-        why: "the mount flag nodev refuses devices, where runc uses a device cgroup",
-        of_the_machine: false,
-        lines: &[
-            ("mount /", "rw nodev", "rw"),
-            ("mount /", "ro nodev", "ro"),
-            ("mount /dev", "tmpfs rw nosuid nodev", "tmpfs rw nosuid"),
-        ],
-    },
-    Reason {
-        why: "the mount flag nodev refuses devices on volumes as well",
-        of_the_machine: true,
-        lines: &[
-            ("mount /data", "ext4 rw nodev", "ext4 rw"),
-            ("mount /probe", "ext4 ro nodev", "ext4 ro"),
-            ("mount /data", "overlay rw nodev", "overlay rw"),
-            ("mount /probe", "overlay ro nodev", "overlay ro"),
-            ("mount /data", "tmpfs rw nodev", "tmpfs rw"),
-            ("mount /probe", "tmpfs ro nodev", "tmpfs ro"),
-            ("mount /data", "xfs rw nodev", "xfs rw"),
-            ("mount /probe", "xfs ro nodev", "xfs ro"),
-            ("mount /data", "btrfs rw nodev", "btrfs rw"),
-            ("mount /probe", "btrfs ro nodev", "btrfs ro"),
-        ],
-    },
-    Reason {
         // A sysfs belongs to a network namespace. Under runc the pod has its own, and the whole
         // filesystem is read-only; the kernel checks that before it checks the file's mode. Here the
         // sysfs is the host's, and only the mount is read-only.
