@@ -62,7 +62,7 @@ impl Config {
         let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
         let csi = match plugin_of(&driver) {
             None => csi,
-            // A driver that took over from an in-tree plugin is met anew, as upstream does. On the new
+            // A driver that took over from an in-tree plugin is connected to again, as upstream does. On the new
             // connection calls say whether they are about a translated object; these are not.
             Some(_) => {
                 drop(csi);

@@ -89,7 +89,7 @@ impl Control {
         self.lead(&format!("external-attacher-leader-{driver}"), move |stop| {
             let config = attacher::Config::default();
             let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
-            attacher.run_patiently(stop)
+            attacher.run_with_retries(stop)
         });
     }
 
@@ -116,7 +116,7 @@ impl Control {
                 tokio::time::sleep(STOP_GRACE).await;
             };
             let lead = async {
-                // A loop that ends by itself (its driver was away, say) is started anew.
+                // A loop that ends by itself (its driver was away, say) is started again.
                 while !stop.is_cancelled() {
                     if let Err(error) = election::run(config.clone(), &stop, &work).await {
                         tracing::error!(%error, "a loop ended; it starts again");

@@ -110,14 +110,10 @@ impl RunningDriver {
         self.driver.as_ref().is_some_and(|driver| driver.config().kind == DriverKind::Local)
     }
 
-    /// A foreign driver behind its own socket; asks it for its name.
-    pub(super) async fn foreign(socket: &Path) -> Result<(Self, Client)> {
-        let client = connect(socket).await?;
-        client.wait_ready(CALL_TIMEOUT).await?;
-        let name = client.driver_name().await.with_context(|| {
-            format!("cannot learn the name of the driver at {}", socket.display())
-        })?;
-        Ok((Self { name, socket: socket.to_owned(), driver: None }, client))
+    /// A foreign driver behind its own socket.
+    pub(super) async fn foreign(socket: &Path) -> Result<Self> {
+        let (driver, _) = ask_foreign(socket).await?;
+        Ok(Self { name: driver.name, socket: socket.to_owned(), driver: None })
     }
 
     /// A client for the loops. Our own drivers are asked within the process.
@@ -165,6 +161,15 @@ impl RunningDriver {
         let left = left.with_context(|| format!("cannot look after the driver {}", self.name))?;
         Ok(left.iter().map(ToString::to_string).collect())
     }
+}
+
+/// Asks the foreign driver behind a socket who it is; returns the client that did.
+pub(super) async fn ask_foreign(socket: &Path) -> Result<(longshore_controllers::Driver, Client)> {
+    let client = connect(socket).await?;
+    let driver = longshore_controllers::Driver::describe_when_ready(&client, CALL_TIMEOUT).await;
+    let driver =
+        driver.with_context(|| format!("cannot ask the driver at {}", socket.display()))?;
+    Ok((driver, client))
 }
 
 fn call_options() -> Options {

@@ -34,7 +34,7 @@ impl Host {
         let mut tasks = JoinSet::new();
         let mut drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
         for socket in &config.csi_endpoints {
-            drivers.push(RunningDriver::foreign(socket).await?.0);
+            drivers.push(RunningDriver::foreign(socket).await?);
         }
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
@@ -61,7 +61,7 @@ impl Host {
         Ok(Self { node: config.node.clone(), drivers, agent, stop_agent, stop_drivers, tasks })
     }
 
-    /// Returns when a part of the node ended though nobody asked it to.
+    /// Returns when a part of the node ended before the stop.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         let ended = tokio::select! {
             ended = &mut self.agent => ended,

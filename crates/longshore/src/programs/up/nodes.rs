@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
 use super::{
-    RunningApi, bootstrap, control::Control, drivers::RunningDriver, host::Host, logs::Logs,
+    RunningApi, bootstrap, control::Control, drivers, host::Host, logs::Logs,
     node_processes::NodeProcesses,
 };
 use crate::programs::pool::Pool;
@@ -32,7 +32,7 @@ pub(super) async fn start(
     api: &Api,
     control: &mut Control,
 ) -> Result<Nodes> {
-    let foreign = ask_foreign(config, api, control).await?;
+    let foreign = start_foreign(config, api, control).await?;
     let names = config.node_names();
     if let [name] = names.as_slice() {
         let mut node = node_config(config, server, name, true);
@@ -81,25 +81,17 @@ async fn start_many(
 }
 
 /// Learns who the foreign drivers are, makes what they need, and starts their loops.
-async fn ask_foreign(config: &Config, api: &Api, control: &mut Control) -> Result<Vec<PathBuf>> {
+async fn start_foreign(config: &Config, api: &Api, control: &mut Control) -> Result<Vec<PathBuf>> {
     for socket in &config.csi_endpoints {
-        let (served, client) = RunningDriver::foreign(socket).await?;
-        let attach = can_attach(&client).await?;
-        bootstrap::ensure_foreign(api, &served.name, attach).await?;
-        control.provision(&served.name, client.clone());
+        let (driver, client) = drivers::ask_foreign(socket).await?;
+        let attach = driver.capabilities.publish;
+        bootstrap::ensure_foreign(api, &driver.name, attach).await?;
+        control.provision(&driver.name, client.clone());
         if attach {
-            control.attach(&served.name, client);
+            control.attach(&driver.name, client);
         }
     }
     Ok(config.csi_endpoints.clone())
-}
-
-async fn can_attach(client: &longshore_csi::Client) -> Result<bool> {
-    use longshore_csi::capabilities::{ControllerCapability, PluginService};
-    if !client.plugin_capabilities().await?.has(PluginService::ControllerService) {
-        return Ok(false);
-    }
-    Ok(client.controller_capabilities().await?.has(ControllerCapability::PublishUnpublishVolume))
 }
 
 fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool) -> NodeConfig {
