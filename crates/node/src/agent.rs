@@ -329,13 +329,12 @@ impl Running {
         let hidden: Vec<PathBuf> =
             hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
         hidden.iter().for_each(|dir| hide_from_pods(dir));
-        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
-        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
-        if let Some(Err(error)) = &cgroups {
-            tracing::warn!(%error, "the number of a pod's processes is not limited");
-        }
+        let cgroups = match config.pods {
+            PodsMode::Process => Cgroups::find(paths.root(), config.limits.max_pids),
+            PodsMode::None => Cgroups::default(),
+        };
         let deps = Arc::new(PodDeps {
-            cgroups: cgroups.map(|found| found.map_err(|error| error.to_string())),
+            cgroups,
             log_limit: config.limits.log,
             api: api.clone(),
             recorder,
@@ -364,10 +363,8 @@ impl Running {
             notified: None,
         };
         running.resume();
-        if let Some(Ok(cgroups)) = &running.deps.cgroups {
-            let pods = running.deps.paths.clone();
-            cgroups.sweep(|uid| pods.pod(uid).exists()).await;
-        }
+        let paths = &running.deps.paths;
+        running.deps.cgroups.sweep(|uid| paths.pod(uid).exists()).await;
         running
     }
 
@@ -467,9 +464,7 @@ impl Running {
         self.workers.abort_all();
         while self.workers.join_next().await.is_some() {}
         while self.loops.join_next().await.is_some() {}
-        if let Some(Ok(cgroups)) = &self.deps.cgroups {
-            cgroups.tidy();
-        }
+        self.deps.cgroups.tidy();
     }
 }
 
