@@ -12,7 +12,6 @@ use crate::refusal::Refusal;
 /// A capability this driver can give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// Raw device or filesystem.
     pub kind: AccessKind,
     /// Who may use it, and how.
     pub mode: Mode,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// How often a copy looks at the clock.
+/// Bytes that are copied between two checks of the deadline.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Why there is no copy.
@@ -16,18 +16,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 pub enum CopyError {
     /// The copy would have taken longer than it may.
     #[error("copying took longer than allowed: {copied_bytes} bytes were done in time")]
-    TooSlow {
-        /// How far it came.
-        copied_bytes: u64,
-    },
-    /// Reading or writing failed.
+    TooSlow { copied_bytes: u64 },
     #[error("cannot {what}: {source}")]
-    Io {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 /// How a copy was made.

@@ -1,4 +1,4 @@
-//! Whether a volume is well, as far as its pool can tell.
+//! The condition of a volume, as far as its pool shows it.
 
 use longshore_csi::v1::controller_get_volume_response::VolumeStatus;
 use longshore_csi::v1::{ControllerGetVolumeRequest, ControllerGetVolumeResponse, VolumeCondition};
@@ -39,7 +39,7 @@ impl Inner {
     }
 }
 
-/// A condition that calls for somebody to act.
+/// A condition that an administrator must act on.
 pub fn abnormal(message: String) -> VolumeCondition {
     VolumeCondition { abnormal: true, message }
 }

@@ -25,7 +25,7 @@ use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required_short};
 
 impl Inner {
-    /// Removes a volume that nobody has attached or staged.
+    /// Deletes a volume that is neither attached nor staged.
     pub fn delete_volume(
         &self,
         request: &DeleteVolumeRequest,
@@ -66,7 +66,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Says whether a volume can be used in the ways asked for.
+    /// Validates the volume capabilities that a caller asks for.
     pub fn validate_volume_capabilities(
         &self,
         request: ValidateVolumeCapabilitiesRequest,

@@ -5,8 +5,9 @@ use longshore_csi::v1::{CreateVolumeRequest, VolumeContentSource};
 
 use crate::config::FsType;
 use crate::copy::{self, Method, Terms};
-use crate::driver::{Claim, Inner};
+use crate::driver::Inner;
 use crate::id::{SnapshotId, VolumeId};
+use crate::locks::LockRequest;
 use crate::pool::Pool;
 use crate::pool::record::{Content, Record, Source};
 use crate::pool::snapshots::SnapshotRecord;
@@ -14,18 +15,18 @@ use crate::refusal::{Refusal, required_short};
 use crate::snapshot::cut::Job;
 
 /// What CreateVolume needs for itself. A snapshot never changes, so many may read it at once.
-pub(crate) fn create_claims(inner: &Inner, request: &CreateVolumeRequest) -> Vec<Claim> {
-    let mut claims = vec![Claim::alone(inner.id_for(&request.name))];
+pub(crate) fn locks_for_create(inner: &Inner, request: &CreateVolumeRequest) -> Vec<LockRequest> {
+    let mut locks = vec![LockRequest::exclusive(inner.id_for(&request.name))];
     match request.volume_content_source.as_ref().and_then(|source| source.r#type.as_ref()) {
         Some(Type::Snapshot(source)) => {
-            claims.extend(SnapshotId::parse(&source.snapshot_id).map(Claim::shared));
+            locks.extend(SnapshotId::parse(&source.snapshot_id).map(LockRequest::shared));
         }
         Some(Type::Volume(source)) => {
-            claims.extend(VolumeId::parse(&source.volume_id).map(Claim::alone));
+            locks.extend(VolumeId::parse(&source.volume_id).map(LockRequest::exclusive));
         }
         None => {}
     }
-    claims
+    locks
 }
 
 /// What a new volume is to be filled with.
@@ -145,7 +146,7 @@ impl Inner {
             }
             Origin::Snapshot(pool, record) => {
                 let image = pool.snapshot_image(&record.id)?;
-                // Nobody waits for this copy but its caller.
+                // Only the caller waits for this copy.
                 let terms = Terms { share: share && pool.shares(), until: None };
                 let copied = copy::copy(&image, to, terms);
                 let copied =

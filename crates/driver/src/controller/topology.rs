@@ -6,7 +6,7 @@ use crate::config::{DriverConfig, DriverKind};
 use crate::refusal::Refusal;
 
 /// Where volumes and this node are: the node itself for `local`, with whatever else is known about
-/// its place, and nowhere in particular for `shared`.
+/// its node, and nowhere in particular for `shared`.
 #[must_use]
 pub fn here(config: &DriverConfig) -> Option<Topology> {
     match config.kind {
@@ -30,7 +30,6 @@ pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
 /// What a requirement is about.
 #[derive(Debug, Clone, Copy)]
 pub enum Made {
-    /// A new volume.
     Volume,
     /// A new snapshot. Callers may ask for its topology only of drivers that advertise it, which this one does not yet.
     Snapshot,
@@ -52,7 +51,7 @@ pub fn check(
         let text = "accessibility_requirements name neither requisite nor preferred topologies";
         return Err(Refusal::Invalid(text.to_owned()));
     }
-    // Preferences alone forbid nothing: without a requisite any place will do.
+    // Preferences alone forbid nothing: without a requisite any node will do.
     if requisite.is_empty() || requisite.iter().any(|topology| includes_here(config, topology)) {
         return Ok(());
     }

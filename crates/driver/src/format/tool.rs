@@ -11,9 +11,7 @@ use super::FormatError;
 /// A program and the Debian package that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
-    /// Its name.
     pub name: &'static str,
-    /// Its package.
     pub package: &'static str,
 }
 

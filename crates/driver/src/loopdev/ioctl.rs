@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use linux_raw_sys::loop_device as raw;
 
-/// What the kernel says about a bound loop device.
+/// The kernel's status of a bound loop device.
 pub use raw::loop_info64 as Info;
 
 /// Detaches itself when the last user closes it.
@@ -25,7 +25,7 @@ pub fn remove(control: &File, number: u32) -> io::Result<()> {
     plain(control.as_raw_fd(), raw::LOOP_CTL_REMOVE, libc::c_ulong::from(number)).map(drop)
 }
 
-/// Binds `backing` to a free device in one step; `EBUSY` when somebody else was faster.
+/// Binds `backing` to a free device in one step; `EBUSY` when another process was faster.
 pub fn configure(device: &File, backing: RawFd, flags: u32, tag: &str) -> io::Result<()> {
     let mut config = empty_config();
     config.fd = u32::try_from(backing).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;

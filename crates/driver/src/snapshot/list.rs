@@ -62,7 +62,6 @@ impl Inner {
         Ok(records)
     }
 
-    /// One snapshot.
     pub fn get_snapshot(
         &self,
         request: &GetSnapshotRequest,
