@@ -27,6 +27,8 @@
 //! # }
 //! ```
 
+#![warn(unreachable_pub)]
+
 pub mod access_mode;
 mod call;
 pub mod capabilities;
@@ -40,6 +42,7 @@ pub mod metrics;
 pub mod names;
 pub mod redact;
 pub mod server;
+mod stream;
 #[cfg(test)]
 mod wire_tests;
 
