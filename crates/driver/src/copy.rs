@@ -32,7 +32,7 @@ pub enum Method {
 
 /// How a copy may be made.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// Blocks may be shared.
     pub share: bool,
     /// Give up then; sharing blocks is never given up.
@@ -40,7 +40,7 @@ pub struct Terms {
 }
 
 /// Fills the empty file `to` with the content of `from`; holes stay holes. Nothing is flushed.
-pub fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
+pub(crate) fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
     if terms.share && share(from, to)? {
         return Ok(Method::Shared);
     }
@@ -51,7 +51,7 @@ pub fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
 }
 
 /// Whether files in the directory of these two can share blocks.
-pub fn can_share(from: &File, to: &File) -> Result<bool, CopyError> {
+pub(crate) fn can_share(from: &File, to: &File) -> Result<bool, CopyError> {
     share(from, to)
 }
 

@@ -170,12 +170,12 @@ fn endpoint_path(endpoint: &str) -> Result<&Path, DriverError> {
 
 impl Inner {
     /// Id under which a volume of this name is found.
-    pub fn id_for(&self, name: &str) -> VolumeId {
+    pub(crate) fn id_for(&self, name: &str) -> VolumeId {
         VolumeId::for_name(self.scope(), name)
     }
 
     /// Names mean the same thing within it.
-    pub fn scope(&self) -> &str {
+    pub(crate) fn scope(&self) -> &str {
         match self.config.kind {
             DriverKind::Local => self.config.node_id.as_str(),
             DriverKind::Shared => "",
@@ -183,12 +183,12 @@ impl Inner {
     }
 
     /// Passes a point at which a test may end the process.
-    pub fn fault(&self, point: &'static str) {
+    pub(crate) fn fault(&self, point: &'static str) {
         self.config.faults.at(point);
     }
 
     /// The pool that has a volume, and its record.
-    pub fn find(&self, id: &VolumeId) -> Result<Option<(&Pool, Record)>, Refusal> {
+    pub(crate) fn find(&self, id: &VolumeId) -> Result<Option<(&Pool, Record)>, Refusal> {
         for pool in &self.pools {
             if let Some(record) = pool.read(id)? {
                 return Ok(Some((pool, record)));
@@ -198,7 +198,7 @@ impl Inner {
     }
 
     /// As [`Inner::find`], for calls that need the volume to exist.
-    pub fn need(&self, id: &VolumeId) -> Result<(&Pool, Record), Refusal> {
+    pub(crate) fn need(&self, id: &VolumeId) -> Result<(&Pool, Record), Refusal> {
         self.find(id)?.ok_or_else(|| Refusal::NotFound(format!("volume {id} does not exist")))
     }
 }

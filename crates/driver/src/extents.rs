@@ -39,7 +39,7 @@ struct Map {
 }
 
 /// Bytes that the file has on disk and shares with no other file.
-pub fn own_bytes(file: &File) -> io::Result<u64> {
+pub(crate) fn own_bytes(file: &File) -> io::Result<u64> {
     let mut own = 0;
     walk(file, |extent| {
         if extent.flags & SHARED == 0 {
@@ -51,7 +51,7 @@ pub fn own_bytes(file: &File) -> io::Result<u64> {
 }
 
 /// Whether the first `bytes` of the file are all on disk, and its own.
-pub fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
+pub(crate) fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
     let mut covered = 0;
     walk(file, |extent| {
         let there = extent.flags & (SHARED | UNKNOWN | DELALLOC) == 0 && extent.logical <= covered;

@@ -24,6 +24,8 @@
 //! # }
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod access;
 pub mod config;
 mod controller;

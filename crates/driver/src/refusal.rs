@@ -144,12 +144,12 @@ impl From<Refusal> for Status {
 }
 
 /// The value of a required text field.
-pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+pub(crate) fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
     if value.is_empty() { Err(Refusal::Invalid(format!("{field} is missing"))) } else { Ok(value) }
 }
 
 /// As [`required`], with the length limit of ids and names.
-pub fn required_short<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+pub(crate) fn required_short<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
     if required(field, value)?.len() > 128 {
         return Err(Refusal::Invalid(format!("{field} is longer than 128 bytes")));
     }

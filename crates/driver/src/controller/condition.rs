@@ -12,7 +12,7 @@ use crate::refusal::{Refusal, required_short};
 
 impl Inner {
     /// One volume, where it is attached, and how it is.
-    pub fn get_volume(
+    pub(crate) fn get_volume(
         &self,
         request: &ControllerGetVolumeRequest,
     ) -> Result<ControllerGetVolumeResponse, Refusal> {
@@ -29,7 +29,7 @@ impl Inner {
     }
 
     /// The condition of a volume, by its image and its pool.
-    pub fn condition(
+    pub(crate) fn condition(
         &self,
         pool: &Pool,
         record: &Record,
@@ -40,7 +40,7 @@ impl Inner {
 }
 
 /// A condition that an administrator must act on.
-pub fn abnormal(message: String) -> VolumeCondition {
+pub(crate) fn abnormal(message: String) -> VolumeCondition {
     VolumeCondition { abnormal: true, message }
 }
 

@@ -79,7 +79,7 @@ impl Wanted<'_> {
 
 impl Inner {
     /// Makes a volume, or finds the one that an earlier identical call made.
-    pub fn create_volume(
+    pub(crate) fn create_volume(
         &self,
         request: &CreateVolumeRequest,
     ) -> Result<CreateVolumeResponse, Refusal> {
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     /// A volume as callers see it.
-    pub fn describe(&self, pool: &Pool, record: &Record) -> Volume {
+    pub(crate) fn describe(&self, pool: &Pool, record: &Record) -> Volume {
         Volume {
             capacity_bytes: record.capacity_bytes.cast_signed(),
             volume_id: record.id.to_string(),
@@ -220,7 +220,7 @@ impl Inner {
 
     /// Bytes that volumes of a class may still have here; zero elsewhere, and for access that is
     /// never given.
-    pub fn get_capacity(
+    pub(crate) fn get_capacity(
         &self,
         request: &GetCapacityRequest,
     ) -> Result<GetCapacityResponse, Refusal> {

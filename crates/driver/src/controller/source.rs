@@ -37,14 +37,14 @@ pub(super) enum Origin<'a> {
 
 impl<'a> Origin<'a> {
     /// Where it is: a copy is made in the same pool.
-    pub fn pool(&self) -> &'a Pool {
+    pub(super) fn pool(&self) -> &'a Pool {
         match self {
             Self::Snapshot(pool, _) | Self::Volume(pool, _) => pool,
         }
     }
 
     /// Least size of a copy.
-    pub fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         match self {
             Self::Snapshot(_, record) => record.size_bytes,
             Self::Volume(_, record) => record.capacity_bytes,
@@ -52,7 +52,7 @@ impl<'a> Origin<'a> {
     }
 
     /// The filesystem it was made for.
-    pub fn fstype(&self) -> Option<FsType> {
+    pub(super) fn fstype(&self) -> Option<FsType> {
         match self {
             Self::Snapshot(_, record) => record.fstype,
             Self::Volume(_, record) => record.fstype,
@@ -67,7 +67,7 @@ impl<'a> Origin<'a> {
     }
 
     /// What is known of a copy's bytes.
-    pub fn content(&self) -> Content {
+    pub(super) fn content(&self) -> Content {
         let content = match self {
             Self::Snapshot(_, record) => record.content,
             Self::Volume(_, record) => record.content,
@@ -79,7 +79,7 @@ impl<'a> Origin<'a> {
     }
 
     /// As it is recorded.
-    pub fn source(&self) -> Source {
+    pub(super) fn source(&self) -> Source {
         match self {
             Self::Snapshot(_, record) => Source::Snapshot(record.id.clone()),
             Self::Volume(_, record) => Source::Volume(record.id.clone()),
@@ -87,7 +87,7 @@ impl<'a> Origin<'a> {
     }
 
     /// A copy is used as its source was: bytes do not turn into a filesystem or back.
-    pub fn check_use(&self, fstype: Option<FsType>, block: bool) -> Result<(), Refusal> {
+    pub(super) fn check_use(&self, fstype: Option<FsType>, block: bool) -> Result<(), Refusal> {
         let differs = match (fstype, self.fstype()) {
             (Some(_), None) => "holds raw blocks and cannot be had as a filesystem".to_owned(),
             (Some(wanted), Some(has)) if wanted != has => format!("holds {has}, not {wanted}"),
@@ -99,7 +99,7 @@ impl<'a> Origin<'a> {
         Err(Refusal::Invalid(format!("volume_content_source {} {differs}", self.label())))
     }
 
-    pub fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         match self {
             Self::Snapshot(_, record) => format!("snapshot {}", record.id),
             Self::Volume(_, record) => format!("volume {}", record.id),

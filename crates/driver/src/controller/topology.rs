@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 /// Where volumes and this node are: the node itself for `local`, with whatever else is known about
 /// its node, and nowhere in particular for `shared`.
 #[must_use]
-pub fn here(config: &DriverConfig) -> Option<Topology> {
+pub(crate) fn here(config: &DriverConfig) -> Option<Topology> {
     match config.kind {
         DriverKind::Local => {
             let mut segments = config.topology.clone();
@@ -21,7 +21,7 @@ pub fn here(config: &DriverConfig) -> Option<Topology> {
 
 /// Whether one topology includes this node. A key this driver does not use excludes it.
 #[must_use]
-pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
+pub(crate) fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
     let here = here(config).unwrap_or_default().segments;
     let ours = |name: &str| here.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
     topology.segments.iter().all(|(name, value)| ours(name).is_some_and(|(_, own)| own == value))
@@ -29,14 +29,14 @@ pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
 
 /// What a requirement is about.
 #[derive(Debug, Clone, Copy)]
-pub enum Made {
+pub(crate) enum Made {
     Volume,
     /// A new snapshot. Callers may ask for its topology only of drivers that advertise it, which this one does not yet.
     Snapshot,
 }
 
 /// Refuses a volume or a snapshot that would have to be on another node. Without a requirement this node will do.
-pub fn check(
+pub(crate) fn check(
     config: &DriverConfig,
     requirement: Option<&TopologyRequirement>,
     made: Made,

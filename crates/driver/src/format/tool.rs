@@ -10,7 +10,7 @@ use super::FormatError;
 
 /// A program and the Debian package that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tool {
+pub(super) struct Tool {
     pub name: &'static str,
     pub package: &'static str,
 }

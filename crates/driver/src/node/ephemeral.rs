@@ -33,7 +33,7 @@ const SIZE: &str = "size";
 const FSTYPE: &str = "fstype";
 
 /// Whether a publish request is for an inline volume.
-pub fn is_ephemeral(request: &NodePublishVolumeRequest) -> bool {
+pub(crate) fn is_ephemeral(request: &NodePublishVolumeRequest) -> bool {
     request.volume_context.get(EPHEMERAL).is_some_and(|value| value == "true")
 }
 

@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 
 impl Inner {
     /// Grows what a pod sees of a volume. It succeeds only when the size can be seen.
-    pub fn node_expand(
+    pub(crate) fn node_expand(
         &self,
         request: &NodeExpandVolumeRequest,
     ) -> Result<NodeExpandVolumeResponse, Refusal> {

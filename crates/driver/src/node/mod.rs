@@ -3,14 +3,14 @@
 //! What is true is read from the kernel each time: the loop device is found by the image's
 //! (device, inode), the mounts by the device's number. The record only says what was intended.
 
-pub mod ephemeral;
-pub mod expand;
-pub mod left;
-pub mod publish;
-pub mod settle;
-pub mod stage;
-pub mod stats;
-pub mod tune;
+pub(crate) mod ephemeral;
+pub(crate) mod expand;
+pub(crate) mod left;
+pub(crate) mod publish;
+pub(crate) mod settle;
+pub(crate) mod stage;
+pub(crate) mod stats;
+pub(crate) mod tune;
 
 use std::path::Path;
 
@@ -36,12 +36,12 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Whether a mount shows this volume, as a filesystem or as a device node.
-    pub fn shows(&self, entry: &Entry) -> bool {
+    pub(crate) fn shows(&self, entry: &Entry) -> bool {
         self.is_filesystem(entry) || self.is_node(entry)
     }
 
     /// Whether a mount is of the filesystem on this volume.
-    pub fn is_filesystem(&self, entry: &Entry) -> bool {
+    pub(crate) fn is_filesystem(&self, entry: &Entry) -> bool {
         self.device.is_some_and(|device| entry.is_of((MAJOR, device.number), &device.path()))
     }
 
@@ -51,7 +51,7 @@ impl Observed {
     }
 
     /// Every mount that shows this volume.
-    pub fn mounts(&self) -> Vec<&Entry> {
+    pub(crate) fn mounts(&self) -> Vec<&Entry> {
         let Some(device) = self.device else { return Vec::new() };
         let path = device.path();
         let mut mounts = self.table.of_device((MAJOR, device.number), &path);
@@ -64,7 +64,7 @@ impl Observed {
     }
 
     /// What is mounted at a path.
-    pub fn at(&self, checked: &CheckedPath) -> Option<&Entry> {
+    pub(crate) fn at(&self, checked: &CheckedPath) -> Option<&Entry> {
         self.table.at(checked.path())
     }
 }

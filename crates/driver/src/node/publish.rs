@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 
 impl Inner {
     /// Shows a staged volume at a pod's path.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         request: &NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Refusal> {
@@ -108,7 +108,7 @@ impl Inner {
     }
 
     /// Takes a volume away from a pod's path and removes the empty directory or file there.
-    pub fn unpublish(
+    pub(crate) fn unpublish(
         &self,
         request: &NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {

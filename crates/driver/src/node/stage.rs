@@ -30,7 +30,7 @@ const RENEWALS: u32 = 16;
 
 impl Inner {
     /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
-    pub fn stage(
+    pub(crate) fn stage(
         &self,
         request: &NodeStageVolumeRequest,
     ) -> Result<NodeStageVolumeResponse, Refusal> {
@@ -293,7 +293,7 @@ impl Inner {
     }
 
     /// Undoes [`Inner::stage`].
-    pub fn unstage(
+    pub(crate) fn unstage(
         &self,
         request: &NodeUnstageVolumeRequest,
     ) -> Result<NodeUnstageVolumeResponse, Refusal> {

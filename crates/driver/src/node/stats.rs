@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 
 impl Inner {
     /// How full a volume is, asked at a path where it is staged or published.
-    pub fn stats(
+    pub(crate) fn stats(
         &self,
         request: &NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Refusal> {

@@ -48,7 +48,7 @@ impl Inner {
     }
 
     /// Puts changed parameters into effect at once, as far as the volume is staged here.
-    pub fn tune_staged(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
+    pub(crate) fn tune_staged(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
         if !self.config.mode.node() {
             return Ok(());
         }

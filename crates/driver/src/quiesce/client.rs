@@ -28,7 +28,7 @@ pub(crate) struct RemoteVolume {
 
 impl RemoteVolume {
     /// Quiesces a volume: its node writes it back and locks it.
-    pub fn prepare(pool: &Pool, id: &VolumeId, node: &str) -> Result<Self, Refusal> {
+    pub(crate) fn prepare(pool: &Pool, id: &VolumeId, node: &str) -> Result<Self, Refusal> {
         let stream = UnixStream::connect(pool.quiesce_socket(node)).map_err(|error| {
             Refusal::Precondition(format!(
                 "volume {id} is in use on node {node}, whose driver cannot be asked from here to \
@@ -47,7 +47,7 @@ impl RemoteVolume {
     }
 
     /// Freezes the filesystem, at most until `until`.
-    pub fn freeze(&mut self, until: Instant) -> Result<(), Refusal> {
+    pub(crate) fn freeze(&mut self, until: Instant) -> Result<(), Refusal> {
         let left = until.saturating_duration_since(Instant::now());
         let within = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         // The node keeps to the time; this is for one that hangs.
@@ -58,7 +58,7 @@ impl RemoteVolume {
     }
 
     /// Thaws the filesystem; fails if it was not frozen all the time.
-    pub fn thaw(mut self) -> Result<(), Refusal> {
+    pub(crate) fn thaw(mut self) -> Result<(), Refusal> {
         match self.send(&Request::Thaw, THAW_WITHIN)? {
             Response::Thawed => Ok(()),
             other => Err(self.unexpected(&other)),

@@ -58,7 +58,7 @@ struct Draft<'a> {
 
 impl Inner {
     /// Cuts all volumes at one moment, or finds the group that an earlier identical call cut.
-    pub fn create_group(
+    pub(crate) fn create_group(
         &self,
         request: &CreateVolumeGroupSnapshotRequest,
     ) -> Result<CreateVolumeGroupSnapshotResponse, Refusal> {
@@ -170,7 +170,7 @@ impl Inner {
     }
 
     /// Removes a group with all its snapshots; one that is not there is as good.
-    pub fn delete_group(
+    pub(crate) fn delete_group(
         &self,
         request: &DeleteVolumeGroupSnapshotRequest,
     ) -> Result<DeleteVolumeGroupSnapshotResponse, Refusal> {
@@ -190,7 +190,7 @@ impl Inner {
         done
     }
 
-    pub fn get_group(
+    pub(crate) fn get_group(
         &self,
         request: &GetVolumeGroupSnapshotRequest,
     ) -> Result<GetVolumeGroupSnapshotResponse, Refusal> {

@@ -1,9 +1,9 @@
 //! Snapshots of volumes, one at a time or as a group. Everything blocks.
 
-pub mod cut;
-pub mod group;
-pub mod list;
-pub mod thaw;
+pub(crate) mod cut;
+pub(crate) mod group;
+pub(crate) mod list;
+pub(crate) mod thaw;
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn locks_for_create(inner: &Inner, request: &CreateSnapshotRequest) -
 
 impl Inner {
     /// Cuts a snapshot, or finds the one that an earlier identical call cut.
-    pub fn create_snapshot(
+    pub(crate) fn create_snapshot(
         &self,
         request: &CreateSnapshotRequest,
     ) -> Result<CreateSnapshotResponse, Refusal> {
@@ -96,7 +96,7 @@ impl Inner {
     }
 
     /// Removes a snapshot; one that is not there is as good.
-    pub fn delete_snapshot(
+    pub(crate) fn delete_snapshot(
         &self,
         request: &DeleteSnapshotRequest,
     ) -> Result<DeleteSnapshotResponse, Refusal> {
