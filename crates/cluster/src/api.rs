@@ -136,7 +136,6 @@ impl DeleteParams {
     }
 }
 
-/// Selectors of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListParams {
     /// Only objects whose labels match, for example `app=web,tier!=db`.

@@ -8,6 +8,8 @@
 //! What is absent on purpose: typed objects for writing. A full update starts from the live object
 //! as raw JSON, so that fields unknown to this program survive.
 
+#![warn(unreachable_pub)]
+
 pub mod api;
 mod bucket;
 pub mod cache;

@@ -50,13 +50,10 @@ pub(crate) enum CallOutcome {
     Dead,
     /// An error without verdict.
     Lost,
-    /// A final error.
     Refused,
-    /// Another request was faster.
     Conflict,
 }
 
-/// A call in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,

@@ -17,6 +17,8 @@
 //!
 //! A run is a [`Run`] (scenario, seed, faults) and repeats exactly.
 
+#![warn(unreachable_pub)]
+
 mod checks;
 mod fault;
 mod latency;
