@@ -1,9 +1,9 @@
-//! A town: several users at once, volumes made by hand and by the driver, pods that move, nodes that
-//! fail.
+//! A workload: several users at once, volumes made by hand and by the driver, pods that move, nodes
+//! that fail.
 //!
 //! What happens comes from the seed, step by step, while faults strike the controllers. Then the
-//! weather calms: all nodes are back, and everything that can be bound is bound and everything that
-//! can run runs. Then the town is left, and nothing of it may stay.
+//! faults stop: all nodes are back, and everything that can be bound is bound and everything that can
+//! run runs. Then all objects are deleted, and nothing may be left.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::checks::BY_HAND;
 use crate::power::{Power, State};
-use crate::user::{Discontent, PATIENCE, User};
+use crate::user::{SETTLE_TIMEOUT, User, UserError};
 use crate::{DRIVER, NODES, Run};
 
 const CLAIMS: [&str; 3] = ["c0", "c1", "c2"];
 const PODS: [&str; 3] = ["p0", "p1", "p2"];
-/// Whom the driver hears when a person makes a volume.
-const PERSON: &str = "person";
+/// The caller's name in the driver when an administrator makes a volume.
+const ADMIN: &str = "admin";
 const STEPS: usize = 14;
 /// The class of volumes that are made at once.
 const NOW: &str = "now";
@@ -32,28 +32,28 @@ const LATER: &str = "later";
 const HAND: &str = "hand";
 const BYTES: i64 = 1 << 30;
 
-/// Whether places matter in this town.
+/// Whether volumes of this workload are bound to nodes by topology.
 pub(crate) fn has_topology(seed: u64) -> bool {
-    Ways::of(seed) == Ways::Mixed
+    Profile::of(seed) == Profile::Mixed
 }
 
-/// What people in a town mostly do.
+/// What the users of a workload mostly do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ways {
-    /// A bit of everything, in a town where places matter.
+enum Profile {
+    /// A bit of everything, with topology.
     Mixed,
-    /// They make volumes by hand and quarrel about them.
+    /// Users create PersistentVolumes by hand and compete for them.
     ByHand,
-    /// They send pods from node to node.
+    /// Users move pods from node to node.
     Moving,
 }
 
-impl Ways {
+impl Profile {
     fn of(seed: u64) -> Self {
         [Self::Mixed, Self::ByHand, Self::Moving][(seed % 3) as usize]
     }
 
-    /// How often each step is taken, in the order of [`Town::step`].
+    /// How often each step is taken, in the order of [`Workload::step`].
     fn weights(self) -> [usize; 9] {
         match self {
             Self::Mixed => [5, 2, 5, 2, 1, 1, 1, 1, 2],
@@ -71,25 +71,24 @@ impl Ways {
     }
 }
 
-/// One town.
-pub(crate) struct Town {
+pub(crate) struct Workload {
     user: User,
     power: Power,
     rng: fastrand::Rng,
-    ways: Ways,
+    profile: Profile,
     topology: bool,
     /// How many volumes were made by hand.
     made: u64,
 }
 
-impl Town {
+impl Workload {
     pub(crate) fn new(user: User, power: Power, run: &Run) -> Self {
         let rng = fastrand::Rng::with_seed(run.seed);
-        let (ways, topology) = (Ways::of(run.seed), has_topology(run.seed));
-        Self { user, power, rng, ways, topology, made: 0 }
+        let (profile, topology) = (Profile::of(run.seed), has_topology(run.seed));
+        Self { user, power, rng, profile, topology, made: 0 }
     }
 
-    pub(crate) async fn live(mut self) -> Result<(), Discontent> {
+    pub(crate) async fn live(mut self) -> Result<(), UserError> {
         for (name, binding, provisioner) in [
             (NOW, "Immediate", DRIVER),
             (LATER, "WaitForFirstConsumer", DRIVER),
@@ -106,9 +105,9 @@ impl Town {
                 sleep(Duration::from_millis(self.rng.u64(..8_000))).await;
             }
         }
-        self.user.ledger.note("the weather calms");
+        self.user.ledger.note("the faults stop");
         for node in NODES {
-            self.come_back(node).await?;
+            self.recover(node).await?;
         }
         self.settle().await?;
         for volume in self.user.truth.list::<Volume>() {
@@ -119,8 +118,8 @@ impl Town {
         self.user.leave().await
     }
 
-    async fn step(&mut self) -> Result<(), Discontent> {
-        let weights = self.ways.weights();
+    async fn step(&mut self) -> Result<(), UserError> {
+        let weights = self.profile.weights();
         let mut left = self.rng.usize(..weights.iter().sum::<usize>());
         let chosen = weights.iter().position(|weight| {
             let here = left < *weight;
@@ -134,11 +133,11 @@ impl Town {
             3 => self.delete_pod().await,
             4 => self.delete_claim().await,
             5 => self.delete_volume().await,
-            6 => self.cut_off().await,
-            7 => self.switch_off().await,
+            6 => self.partition().await,
+            7 => self.power_off().await,
             _ => {
                 let node = self.node();
-                self.come_back(node).await
+                self.recover(node).await
             }
         }
     }
@@ -152,10 +151,10 @@ impl Town {
     }
 
     /// A claim of any kind, under the first name that is free.
-    async fn make_claim(&mut self) -> Result<(), Discontent> {
-        let taken = |name: &&&str| self.user.truth.get::<Claim>(name).is_none();
-        let Some(name) = CLAIMS.iter().find(taken) else { return Ok(()) };
-        let class = self.ways.classes()[self.rng.usize(..4)];
+    async fn make_claim(&mut self) -> Result<(), UserError> {
+        let free = |name: &&&str| self.user.truth.get::<Claim>(name).is_none();
+        let Some(name) = CLAIMS.iter().find(free) else { return Ok(()) };
+        let class = self.profile.classes()[self.rng.usize(..4)];
         let mut claim = json!({
             "metadata": {"name": name, "namespace": "default"},
             "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
@@ -163,7 +162,7 @@ impl Town {
         });
         let volumes = self.volumes_by_hand();
         if class == HAND && self.rng.u8(..4) == 0 && !volumes.is_empty() {
-            // A person has chosen the volume, whoever may have it.
+            // The user has chosen the volume, whichever claim may have it.
             let volume = &volumes[self.rng.usize(..volumes.len())];
             claim["spec"]["volumeName"] = volume["metadata"]["name"].clone();
         }
@@ -177,8 +176,8 @@ impl Town {
         all
     }
 
-    /// A volume made by hand, for anybody or kept for a claim of some name.
-    async fn make_volume(&mut self) -> Result<(), Discontent> {
+    /// A volume made by hand, for any claim or reserved for a claim of some name.
+    async fn make_volume(&mut self) -> Result<(), UserError> {
         self.made += 1;
         let name = format!("hand-{}", self.made);
         let mut request = create_request(&format!("{BY_HAND}{}", self.made), BYTES);
@@ -191,10 +190,10 @@ impl Town {
             });
         }
         let place = request.accessibility_requirements.clone();
-        let driver = self.user.truth.driver().on_node(PERSON, Default::default());
+        let driver = self.user.truth.driver().on_node(ADMIN, Default::default());
         let client = driver.client();
-        let answer = self.user.until_answered(|| client.create_volume(request.clone())).await?;
-        let handle = answer.volume.unwrap_or_default().volume_id;
+        let response = self.user.until_responded(|| client.create_volume(request.clone())).await?;
+        let handle = response.volume.unwrap_or_default().volume_id;
         let mut volume = json!({
             "metadata": {"name": name},
             "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": HAND,
@@ -216,10 +215,10 @@ impl Town {
         Ok(())
     }
 
-    /// A pod for one of the claims, on any node or, where places do not matter, on a chosen one.
-    async fn make_pod(&mut self) -> Result<(), Discontent> {
-        let taken = |name: &&&str| self.user.truth.get::<Pod>(name).is_none();
-        let Some(name) = PODS.iter().find(taken) else { return Ok(()) };
+    /// A pod for one of the claims, on any node or, without topology, on a chosen one.
+    async fn make_pod(&mut self) -> Result<(), UserError> {
+        let free = |name: &&&str| self.user.truth.get::<Pod>(name).is_none();
+        let Some(name) = PODS.iter().find(free) else { return Ok(()) };
         let claims = self.user.truth.list::<Claim>();
         if claims.is_empty() {
             return Ok(());
@@ -238,18 +237,18 @@ impl Town {
         Ok(())
     }
 
-    async fn delete_pod(&mut self) -> Result<(), Discontent> {
+    async fn delete_pod(&mut self) -> Result<(), UserError> {
         let pod = PODS[self.rng.usize(..PODS.len())];
         self.user.delete::<Pod>(pod).await
     }
 
-    async fn delete_claim(&mut self) -> Result<(), Discontent> {
+    async fn delete_claim(&mut self) -> Result<(), UserError> {
         let claim = CLAIMS[self.rng.usize(..CLAIMS.len())];
         self.user.delete::<Claim>(claim).await
     }
 
-    /// Somebody deletes the object of a volume that the driver made.
-    async fn delete_volume(&mut self) -> Result<(), Discontent> {
+    /// A user deletes the PersistentVolume of a volume that the driver made.
+    async fn delete_volume(&mut self) -> Result<(), UserError> {
         let claim = CLAIMS[self.rng.usize(..CLAIMS.len())];
         let made = |claim: &Value| claim["spec"]["storageClassName"] != HAND;
         match self.user.truth.get::<Claim>(claim).is_some_and(|claim| made(&claim)) {
@@ -258,19 +257,19 @@ impl Town {
         }
     }
 
-    /// A node reaches nobody for a while, and nobody may think that it lets go of anything.
-    async fn cut_off(&mut self) -> Result<(), Discontent> {
+    /// A node is partitioned for a while: no controller may assume that it unmounts anything.
+    async fn partition(&mut self) -> Result<(), UserError> {
         let node = self.node();
         if self.power.of(node) == State::On {
             self.note(&format!("{node} is cut off"));
-            self.power.set(node, State::CutOff);
-            self.say_ready(node, "Unknown").await?;
+            self.power.set(node, State::Partitioned);
+            self.set_ready_condition(node, "Unknown").await?;
         }
         Ok(())
     }
 
-    /// A node is off. A person may say so, which frees its volumes; or remove the node.
-    async fn switch_off(&mut self) -> Result<(), Discontent> {
+    /// A node is off. An administrator may taint it out of service, which frees its volumes; or delete it.
+    async fn power_off(&mut self) -> Result<(), UserError> {
         let node = self.node();
         if self.power.of(node) == State::Off {
             return Ok(());
@@ -282,7 +281,7 @@ impl Town {
                 state.volumes.clear();
             }
         });
-        self.say_ready(node, "Unknown").await?;
+        self.set_ready_condition(node, "Unknown").await?;
         let known = self.rng.u8(..4);
         if known == 0 {
             return Ok(());
@@ -297,7 +296,7 @@ impl Town {
                 "effect": "NoExecute"}]);
             self.set_taints(node, &taint).await?;
         }
-        // As the collector of pods does for nodes that are gone or out of service.
+        // As the pod garbage collector does for nodes that are gone or out of service.
         for pod in self.user.truth.list::<Pod>() {
             if pod["spec"]["nodeName"] == node {
                 let key = ObjectKey::new("default", text(&pod["metadata"]["name"]));
@@ -307,7 +306,7 @@ impl Town {
         Ok(())
     }
 
-    async fn come_back(&self, node: &str) -> Result<(), Discontent> {
+    async fn recover(&self, node: &str) -> Result<(), UserError> {
         if self.power.is_on(node) {
             return Ok(());
         }
@@ -317,21 +316,21 @@ impl Town {
         Ok(())
     }
 
-    async fn set_taints(&self, node: &str, all: &Value) -> Result<(), Discontent> {
+    async fn set_taints(&self, node: &str, all: &Value) -> Result<(), UserError> {
         let patch = json!({"spec": {"taints": all}});
         let key = ObjectKey::cluster(node);
         gone(self.user.api.patch::<Node>(&key, Patch::Merge(&patch)).await.map(|_| ()))
     }
 
-    async fn say_ready(&self, node: &str, ready: &str) -> Result<(), Discontent> {
+    async fn set_ready_condition(&self, node: &str, ready: &str) -> Result<(), UserError> {
         let status = json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
         let key = ObjectKey::cluster(node);
         gone(self.user.api.patch_status::<Node>(&key, Patch::Merge(&status)).await.map(|_| ()))
     }
 
     /// Waits until everything is as it should be.
-    async fn settle(&self) -> Result<(), Discontent> {
-        let until = Instant::now() + PATIENCE;
+    async fn settle(&self) -> Result<(), UserError> {
+        let until = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let open = self.unsettled();
             if open.is_empty() {
@@ -339,11 +338,11 @@ impl Town {
                 return Ok(());
             }
             if Instant::now() >= until {
-                let what = format!("the town settles ({})", open.join("; "));
-                return Err(Discontent::Waited { what });
+                let what = format!("the workload settles ({})", open.join("; "));
+                return Err(UserError::Waited { what });
             }
             if !self.user.ledger.breaches().is_empty() {
-                return Err(Discontent::Breached);
+                return Err(UserError::Breached);
             }
             sleep(Duration::from_secs(1)).await;
         }
@@ -373,7 +372,7 @@ impl Town {
 
 /// What a claim still has to get, if anything.
 fn missing(claim: &Value, users: &[&Value], volumes: &[Value]) -> Option<String> {
-    // Nobody new may use it, and it goes when the last pod does.
+    // No new pod may use it, and it goes when the last pod does.
     if !claim["metadata"]["deletionTimestamp"].is_null() {
         return users.is_empty().then(|| "is deleted and there".to_owned());
     }
@@ -395,7 +394,7 @@ fn missing(claim: &Value, users: &[&Value], volumes: &[Value]) -> Option<String>
             _ => None,
         };
     }
-    // Nothing is attached of a volume that somebody wants to delete.
+    // A volume that is being deleted is not attached.
     let deleted = |volume: &&Value| {
         volume["metadata"]["name"] == claim["spec"]["volumeName"]
             && !volume["metadata"]["deletionTimestamp"].is_null()
@@ -417,8 +416,8 @@ fn at_once() -> DeleteParams {
     DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }
 }
 
-/// What is gone needs no change any more.
-fn gone(done: Result<(), ApiError>) -> Result<(), Discontent> {
+/// An object that is gone needs no change any more.
+fn gone(done: Result<(), ApiError>) -> Result<(), UserError> {
     match done {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(()),

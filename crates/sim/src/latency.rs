@@ -1,4 +1,4 @@
-//! How slow things are: calls of the driver, and the news that watches bring.
+//! Latency of the driver's calls and of watch events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,47 +13,47 @@ use parking_lot::Mutex;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// The longest time a driver takes; more than the callers' patience of ten seconds.
+/// The longest time a driver takes; more than the callers' timeout of ten seconds.
 const SLOWEST_MILLIS: u64 = 12_000;
 
-/// How slow the driver is when it makes a volume.
+/// How long the driver takes to make a volume.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Making {
+pub(crate) struct CreateDelay {
     /// The wait before the volume is made.
     pub(crate) before: Duration,
     /// The wait after the volume was made.
     pub(crate) after: Duration,
 }
 
-/// The weather of one world.
+/// The latencies of one run.
 #[derive(Clone, Default)]
-pub(crate) struct Weather {
-    making: Making,
+pub(crate) struct Latency {
+    create_delay: CreateDelay,
     /// With a seed, watches of different kinds are late by different times.
     late: Option<u64>,
     /// With a generator, any call of the driver may take a while.
     slow: Option<Arc<Mutex<fastrand::Rng>>>,
 }
 
-impl Weather {
-    pub(crate) fn new(making: Making, rough: Option<u64>) -> Self {
-        let slow = rough.map(|seed| Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))));
-        Self { making, late: rough, slow }
+impl Latency {
+    pub(crate) fn new(create_delay: CreateDelay, seed: Option<u64>) -> Self {
+        let slow = seed.map(|seed| Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))));
+        Self { create_delay, late: seed, slow }
     }
 
-    /// What happens before a call of the driver takes effect.
+    /// Delays a call of the driver before it takes effect.
     pub(crate) fn before(&self, call: Call) -> Action {
-        self.pause(call, self.making.before)
+        self.pause(call, self.create_delay.before)
     }
 
-    /// What happens after it took effect.
+    /// Delays the response of a call after it took effect.
     pub(crate) fn after(&self, call: Call) -> Action {
-        self.pause(call, self.making.after)
+        self.pause(call, self.create_delay.after)
     }
 
-    fn pause(&self, call: Call, making: Duration) -> Action {
-        if call == Call::CreateVolume && !making.is_zero() {
-            return Action::Delay(making);
+    fn pause(&self, call: Call, create_delay: Duration) -> Action {
+        if call == Call::CreateVolume && !create_delay.is_zero() {
+            return Action::Delay(create_delay);
         }
         let Some(slow) = &self.slow else { return Action::Continue };
         let mut rng = slow.lock();
@@ -64,10 +64,10 @@ impl Weather {
         }
     }
 
-    /// Delays what a watch brings, the same for all watches of a kind.
-    pub(crate) fn delay(&self, plural: &str, answer: Response<Body>) -> Response<Body> {
-        let Some(lag) = self.lag(plural) else { return answer };
-        answer.map(|body| {
+    /// Delays the events of a watch, by the same time for all watches of a kind.
+    pub(crate) fn delay(&self, plural: &str, response: Response<Body>) -> Response<Body> {
+        let Some(lag) = self.lag(plural) else { return response };
+        response.map(|body| {
             let frames = BodyStream::new(body).then(move |frame| async move {
                 tokio::time::sleep(lag).await;
                 frame

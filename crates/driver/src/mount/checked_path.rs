@@ -10,11 +10,10 @@ use rustix::io::Errno;
 
 /// Why a path is not acted on.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum PathError {
     /// The text itself is no good.
     #[error("path {path:?} {why}")]
     Bad {
-        /// The path.
         path: String,
         /// What is wrong with it.
         why: &'static str,
@@ -22,33 +21,25 @@ pub enum PlaceError {
     /// The directory that should hold it is not there.
     #[error("the parent directory of {0:?} does not exist")]
     NoParent(String),
-    /// Looking at it failed.
     #[error("cannot {what} {path:?}: {source}")]
-    Io {
-        /// The step.
-        what: &'static str,
-        /// The path.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Io { what: &'static str, path: String, source: std::io::Error },
 }
 
 /// A name in an open directory: what is done here is done in that directory, whatever happens to
 /// the path meanwhile.
 #[derive(Debug)]
-pub struct Place {
+pub struct CheckedPath {
     parent: OwnedFd,
     leaf: OsString,
     path: PathBuf,
     given: String,
 }
 
-impl Place {
+impl CheckedPath {
     /// Resolves the parent of an absolute path. The last part may not exist yet, and is never
     /// followed if it is a link; `..` is not accepted anywhere.
-    pub fn resolve(given: &str) -> Result<Self, PlaceError> {
-        let bad = |why| PlaceError::Bad { path: given.to_owned(), why };
+    pub fn resolve(given: &str) -> Result<Self, PathError> {
+        let bad = |why| PathError::Bad { path: given.to_owned(), why };
         if given.contains('\0') || given.len() >= 4096 {
             return Err(bad("is not a usable path"));
         }
@@ -62,10 +53,10 @@ impl Place {
         let (Some(parent), Some(leaf)) = (path.parent(), path.file_name()) else {
             return Err(bad("is the root directory"));
         };
-        let io = |what| move |source| PlaceError::Io { what, path: given.to_owned(), source };
+        let io = |what| move |source| PathError::Io { what, path: given.to_owned(), source };
         let parent = match parent.canonicalize() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(PlaceError::NoParent(given.to_owned()));
+                return Err(PathError::NoParent(given.to_owned()));
             }
             resolved => resolved.map_err(io("resolve"))?,
         };
@@ -97,11 +88,11 @@ impl Place {
     }
 
     /// What stands there; `None` when nothing does. A symbolic link is refused.
-    pub fn kind(&self) -> Result<Option<FileType>, PlaceError> {
+    pub fn kind(&self) -> Result<Option<FileType>, PathError> {
         match rustix::fs::statat(&self.parent, &self.leaf, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Symlink => {
-                    Err(PlaceError::Bad { path: self.given.clone(), why: "is a symbolic link" })
+                    Err(PathError::Bad { path: self.given.clone(), why: "is a symbolic link" })
                 }
                 kind => Ok(Some(kind)),
             },
@@ -111,7 +102,7 @@ impl Place {
     }
 
     /// Opens what stands there, to mount onto it or from it.
-    pub fn open(&self) -> Result<OwnedFd, PlaceError> {
+    pub fn open(&self) -> Result<OwnedFd, PathError> {
         self.kind()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty());
@@ -119,7 +110,7 @@ impl Place {
     }
 
     /// Refuses a directory that holds something: a mount would hide it.
-    pub fn must_be_empty(&self) -> Result<(), PlaceError> {
+    pub fn must_be_empty(&self) -> Result<(), PathError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty());
         let opened = opened.map_err(|error| self.io("open", error))?;
@@ -134,7 +125,7 @@ impl Place {
     }
 
     /// Makes an empty directory, unless there is one. True when it was made now.
-    pub fn make_dir(&self) -> Result<bool, PlaceError> {
+    pub fn make_dir(&self) -> Result<bool, PathError> {
         match self.kind()? {
             Some(FileType::Directory) => return Ok(false),
             Some(_) => return Err(self.bad("is not a directory")),
@@ -146,7 +137,7 @@ impl Place {
     }
 
     /// Makes an empty file, unless there is one. True when it was made now.
-    pub fn make_file(&self) -> Result<bool, PlaceError> {
+    pub fn make_file(&self) -> Result<bool, PathError> {
         match self.kind()? {
             Some(FileType::RegularFile) => return Ok(false),
             Some(_) => return Err(self.bad("is not a regular file")),
@@ -159,7 +150,7 @@ impl Place {
     }
 
     /// Removes the empty directory or empty file; one that is not there is as good.
-    pub fn remove(&self) -> Result<(), PlaceError> {
+    pub fn remove(&self) -> Result<(), PathError> {
         let flags = match self.kind()? {
             None => return Ok(()),
             Some(FileType::Directory) => AtFlags::REMOVEDIR,
@@ -172,17 +163,17 @@ impl Place {
         }
     }
 
-    fn is_empty_file(&self) -> Result<bool, PlaceError> {
+    fn is_empty_file(&self) -> Result<bool, PathError> {
         let stat = rustix::fs::statat(&self.parent, &self.leaf, AtFlags::SYMLINK_NOFOLLOW);
         stat.map(|stat| stat.st_size == 0).map_err(|error| self.io("look at", error))
     }
 
-    fn bad(&self, why: &'static str) -> PlaceError {
-        PlaceError::Bad { path: self.given.clone(), why }
+    fn bad(&self, why: &'static str) -> PathError {
+        PathError::Bad { path: self.given.clone(), why }
     }
 
-    fn io(&self, what: &'static str, error: Errno) -> PlaceError {
-        PlaceError::Io { what, path: self.given.clone(), source: error.into() }
+    fn io(&self, what: &'static str, error: Errno) -> PathError {
+        PathError::Io { what, path: self.given.clone(), source: error.into() }
     }
 }
 
@@ -213,7 +204,7 @@ mod tests {
             (&format!("{base}/missing/leaf"), "parent directory"),
         ];
         for (path, want) in cases {
-            let error = Place::resolve(path).expect_err(path).to_string();
+            let error = CheckedPath::resolve(path).expect_err(path).to_string();
             assert!(error.contains(want), "{path:?}: {error}");
         }
     }
@@ -223,7 +214,7 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let link = tmp.path().join("link");
         std::os::unix::fs::symlink("/etc", &link).unwrap();
-        let place = Place::resolve(link.to_str().unwrap()).unwrap();
+        let place = CheckedPath::resolve(link.to_str().unwrap()).unwrap();
         for error in [place.make_dir(), place.make_file(), place.remove().map(|()| false)] {
             assert!(error.expect_err("refused").to_string().contains("symbolic link"));
         }
@@ -234,7 +225,8 @@ mod tests {
     #[test]
     fn nothing_is_hidden_and_no_link_of_the_kernel_is_followed() {
         let tmp = tempfile::tempdir().unwrap();
-        let at = |name: &str| Place::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
+        let at =
+            |name: &str| CheckedPath::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
         std::fs::create_dir_all(tmp.path().join("full/inner")).unwrap();
         std::fs::create_dir(tmp.path().join("empty")).unwrap();
         at("empty").must_be_empty().unwrap();
@@ -242,7 +234,7 @@ mod tests {
         assert!(error.contains("not empty"), "{error}");
         for way in ["/proc/self/root", "/proc/self/cwd"] {
             let path = format!("{way}{}/empty", tmp.path().display());
-            let error = Place::resolve(&path).unwrap_err().to_string();
+            let error = CheckedPath::resolve(&path).unwrap_err().to_string();
             assert!(error.contains("link of the kernel") || error.contains("parent"), "{error}");
         }
     }
@@ -250,7 +242,8 @@ mod tests {
     #[test]
     fn only_empty_things_are_removed() {
         let tmp = tempfile::tempdir().unwrap();
-        let at = |name: &str| Place::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
+        let at =
+            |name: &str| CheckedPath::resolve(tmp.path().join(name).to_str().unwrap()).unwrap();
         assert!(at("dir").make_dir().unwrap());
         assert!(!at("dir").make_dir().unwrap());
         assert!(at("dir").make_file().is_err());

@@ -5,9 +5,9 @@ use crate::capabilities::{
     CapabilitySet, ControllerCapability, GroupCapability, NodeCapability, PluginService,
 };
 
-/// What a driver has to advertise for a call. CSI has no version handshake: only capabilities tell.
+/// What a driver has to advertise for a call. CSI has no version handshake, so that capabilities are all there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum Requirement {
     /// Every driver that serves the service has the call.
     Open,
     /// A service, or a property of the plugin as a whole.
@@ -20,8 +20,8 @@ pub enum Gate {
     Group(GroupCapability),
 }
 
-impl Gate {
-    /// The service that must be there before the capabilities of this gate can be read.
+impl Requirement {
+    /// The service that must be there before the capabilities of this requirement can be read.
     pub const fn service(self) -> Option<PluginService> {
         match self {
             Self::Open | Self::Plugin(_) | Self::Node(_) => None,
@@ -35,13 +35,13 @@ impl Gate {
     /// Other capabilities stand for a call and its undoing. A driver that lacks one half must not lose the other
     /// half with it: what was published has to be unpublished.
     fn is_for_one_call(self) -> bool {
-        Call::ALL.iter().filter(|call| call.gate() == self).count() == 1
+        Call::ALL.iter().filter(|call| call.requirement() == self).count() == 1
     }
 }
 
 impl Call {
     /// What a driver has to advertise for this call.
-    pub const fn gate(self) -> Gate {
+    pub const fn requirement(self) -> Requirement {
         use {ControllerCapability as C, NodeCapability as N, PluginService as P};
         match self {
             Call::GetPluginInfo
@@ -50,56 +50,60 @@ impl Call {
             | Call::NodePublishVolume
             | Call::NodeUnpublishVolume
             | Call::NodeGetCapabilities
-            | Call::NodeGetInfo => Gate::Open,
+            | Call::NodeGetInfo => Requirement::Open,
             Call::ControllerGetCapabilities | Call::ValidateVolumeCapabilities => {
-                Gate::Plugin(P::ControllerService)
+                Requirement::Plugin(P::ControllerService)
             }
-            Call::GroupControllerGetCapabilities => Gate::Plugin(P::GroupControllerService),
+            Call::GroupControllerGetCapabilities => Requirement::Plugin(P::GroupControllerService),
             Call::GetMetadataAllocated | Call::GetMetadataDelta => {
-                Gate::Plugin(P::SnapshotMetadataService)
+                Requirement::Plugin(P::SnapshotMetadataService)
             }
-            Call::CreateVolume | Call::DeleteVolume => Gate::Controller(C::CreateDeleteVolume),
+            Call::CreateVolume | Call::DeleteVolume => {
+                Requirement::Controller(C::CreateDeleteVolume)
+            }
             Call::ControllerPublishVolume | Call::ControllerUnpublishVolume => {
-                Gate::Controller(C::PublishUnpublishVolume)
+                Requirement::Controller(C::PublishUnpublishVolume)
             }
-            Call::ListVolumes => Gate::Controller(C::ListVolumes),
-            Call::GetCapacity => Gate::Controller(C::GetCapacity),
+            Call::ListVolumes => Requirement::Controller(C::ListVolumes),
+            Call::GetCapacity => Requirement::Controller(C::GetCapacity),
             Call::CreateSnapshot | Call::DeleteSnapshot => {
-                Gate::Controller(C::CreateDeleteSnapshot)
+                Requirement::Controller(C::CreateDeleteSnapshot)
             }
-            Call::ListSnapshots => Gate::Controller(C::ListSnapshots),
-            Call::GetSnapshot => Gate::Controller(C::GetSnapshot),
-            Call::ControllerExpandVolume => Gate::Controller(C::ExpandVolume),
-            Call::ControllerGetVolume => Gate::Controller(C::GetVolume),
-            Call::ControllerListVolumeHealth => Gate::Controller(C::ListVolumeHealth),
-            Call::ControllerGetVolumeHealth => Gate::Controller(C::GetVolumeHealth),
-            Call::ControllerModifyVolume => Gate::Controller(C::ModifyVolume),
+            Call::ListSnapshots => Requirement::Controller(C::ListSnapshots),
+            Call::GetSnapshot => Requirement::Controller(C::GetSnapshot),
+            Call::ControllerExpandVolume => Requirement::Controller(C::ExpandVolume),
+            Call::ControllerGetVolume => Requirement::Controller(C::GetVolume),
+            Call::ControllerListVolumeHealth => Requirement::Controller(C::ListVolumeHealth),
+            Call::ControllerGetVolumeHealth => Requirement::Controller(C::GetVolumeHealth),
+            Call::ControllerModifyVolume => Requirement::Controller(C::ModifyVolume),
             Call::CreateVolumeGroupSnapshot
             | Call::DeleteVolumeGroupSnapshot
             | Call::GetVolumeGroupSnapshot => {
-                Gate::Group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
+                Requirement::Group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
             }
-            Call::NodeStageVolume | Call::NodeUnstageVolume => Gate::Node(N::StageUnstageVolume),
-            Call::NodeGetVolumeStats => Gate::Node(N::GetVolumeStats),
-            Call::NodeExpandVolume => Gate::Node(N::ExpandVolume),
-            Call::NodeGetVolumeHealth => Gate::Node(N::GetVolumeHealth),
-            Call::NodeGetStorageHealth => Gate::Node(N::GetStorageHealth),
+            Call::NodeStageVolume | Call::NodeUnstageVolume => {
+                Requirement::Node(N::StageUnstageVolume)
+            }
+            Call::NodeGetVolumeStats => Requirement::Node(N::GetVolumeStats),
+            Call::NodeExpandVolume => Requirement::Node(N::ExpandVolume),
+            Call::NodeGetVolumeHealth => Requirement::Node(N::GetVolumeHealth),
+            Call::NodeGetStorageHealth => Requirement::Node(N::GetStorageHealth),
         }
     }
 }
 
-/// A kind of capability that a [`Gate`] can require.
+/// A kind of capability that a [`Requirement`] can require.
 pub(crate) trait Gated: Into<i32> + Sized {
-    /// The capability that the gate requires, if it is of this kind.
-    fn of(gate: Gate) -> Option<Self>;
+    /// The capability that is required, if it is of this kind.
+    fn of(requirement: Requirement) -> Option<Self>;
 }
 
 macro_rules! gated {
     ($($kind:ident: $arm:ident;)*) => { $(
         impl Gated for $kind {
-            fn of(gate: Gate) -> Option<Self> {
-                match gate {
-                    Gate::$arm(capability) => Some(capability),
+            fn of(requirement: Requirement) -> Option<Self> {
+                match requirement {
+                    Requirement::$arm(capability) => Some(capability),
                     _ => None,
                 }
             }
@@ -120,8 +124,10 @@ pub(crate) fn implemented<T: Gated>(
     unimplemented: impl IntoIterator<Item = Call>,
 ) -> CapabilitySet<T> {
     let mut set = advertised.clone();
-    let gates = unimplemented.into_iter().map(Call::gate);
-    for capability in gates.filter(|gate| gate.is_for_one_call()).filter_map(T::of) {
+    let requirements = unimplemented.into_iter().map(Call::requirement);
+    for capability in
+        requirements.filter(|requirement| requirement.is_for_one_call()).filter_map(T::of)
+    {
         set.remove(capability);
     }
     set
@@ -134,7 +140,8 @@ mod tests {
 
     #[test]
     fn every_capability_that_stands_for_a_call_gates_one() {
-        let gates: Vec<Gate> = Call::ALL.iter().map(|call| call.gate()).collect();
+        let requirements: Vec<Requirement> =
+            Call::ALL.iter().map(|call| call.requirement()).collect();
         // Capabilities that say how a call behaves, and not that it is there.
         let behaviour = [
             ControllerCapability::Unknown,
@@ -146,8 +153,12 @@ mod tests {
         ];
         for number in 0..=17 {
             let capability = ControllerCapability::try_from(number).expect("known");
-            let gate = Gate::Controller(capability);
-            assert_eq!(gates.contains(&gate), !behaviour.contains(&capability), "{capability:?}");
+            let requirement = Requirement::Controller(capability);
+            assert_eq!(
+                requirements.contains(&requirement),
+                !behaviour.contains(&capability),
+                "{capability:?}"
+            );
         }
         let behaviour = [
             NodeCapability::Unknown,
@@ -157,8 +168,12 @@ mod tests {
         ];
         for number in 0..=8 {
             let capability = NodeCapability::try_from(number).expect("known");
-            let gate = Gate::Node(capability);
-            assert_eq!(gates.contains(&gate), !behaviour.contains(&capability), "{capability:?}");
+            let requirement = Requirement::Node(capability);
+            assert_eq!(
+                requirements.contains(&requirement),
+                !behaviour.contains(&capability),
+                "{capability:?}"
+            );
         }
     }
 

@@ -1,12 +1,12 @@
-//! Towns: users, binder, provisioner, scheduler, attach-detach controller and attacher at once, with
-//! crashes of either process, lost answers, nodes that are cut off, switched off, removed or said to
+//! Workloads: users, binder, provisioner, scheduler, attach-detach controller and attacher at once, with
+//! crashes of either process, lost responses, nodes that are partitioned, switched off, removed or said to
 //! be out of service.
 //!
 //! No volume is bound to two claims and no claim to two volumes, no bound volume is reclaimed, nothing
 //! is made twice, no two nodes have a volume mounted, everything settles once the faults stop, and
 //! nothing is left: no volume, no attachment, no object.
 //!
-//! `LONGSHORE_LONG=1` visits thousands of them, `LONGSHORE_SEED=N` begins elsewhere.
+//! `LONGSHORE_LONG=1` plays thousands of them, `LONGSHORE_SEED=N` begins elsewhere.
 
 use std::io::Write as _;
 
@@ -21,8 +21,8 @@ fn show(text: &str) {
 fn nothing_unsafe_happens_and_nothing_is_left() {
     let first = first_seed();
     let count = if long() { 2_500 } else { 300 };
-    let swept = sweep(&Plan::towns(first..first + count, |_| {}));
-    show(&format!("\ntowns, from seed {first}\n{}", swept.tally.table()));
+    let swept = sweep(&Plan::workloads(first..first + count, |_| {}));
+    show(&format!("\nworkloads, from seed {first}\n{}", swept.tally.table()));
     assert!(swept.failures.is_empty(), "{}", swept.failures_text());
     let points = [
         "csi CreateVolume",
@@ -39,10 +39,10 @@ fn nothing_unsafe_happens_and_nothing_is_left() {
     }
 }
 
-/// Tries the net itself: each of these defects must be caught, and for what it does.
+/// Tests the simulator itself: each of these defects must be caught, and for what it does.
 #[test]
 fn a_planted_defect_is_found() {
-    // From which seed on it is looked for, with steps of three: towns with volumes made by hand are
+    // From which seed on it is looked for, with steps of three: workloads with volumes made by hand are
     // among every third from 1 on, those with pods that move from 2 on.
     let defects: [(&str, u64, &str, Tweak); 7] = [
         ("one volume for two claims", 1, "is bound to two claims", |all| {
@@ -54,7 +54,7 @@ fn a_planted_defect_is_found() {
         ("a bound volume reclaimed", 65, "while claim", |all| {
             all.bind.planted = Some(Planted::EarlyReclaim);
         }),
-        ("a binder that gives up", 589, "the town settles", |all| {
+        ("a binder that gives up", 589, "the workload settles", |all| {
             all.bind.planted = Some(Planted::GivesUp);
             all.bind.resync = std::time::Duration::from_secs(24 * 3600);
         }),
@@ -75,9 +75,9 @@ fn a_planted_defect_is_found() {
     }
 }
 
-/// The line that says what the defect did in this town, which is peaceful without it.
+/// The line that says what the defect did in this workload, which passes without it.
 fn caught(seed: u64, sign: &str, tweak: Tweak) -> Option<String> {
-    let text = sweep(&Plan::towns(seed..=seed, tweak)).failures_text();
+    let text = sweep(&Plan::workloads(seed..=seed, tweak)).failures_text();
     let found = text.lines().find(|line| line.contains(sign))?.to_owned();
-    sweep(&Plan::towns(seed..=seed, |_| {})).failures.is_empty().then_some(found)
+    sweep(&Plan::workloads(seed..=seed, |_| {})).failures.is_empty().then_some(found)
 }

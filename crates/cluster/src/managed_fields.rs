@@ -1,7 +1,7 @@
-//! Objects without the list of their managers.
+//! Reads objects without `metadata.managedFields`.
 //!
-//! That list is often longer than the object. Nothing here reads it, and a server keeps its own when
-//! an object comes back without one.
+//! The managed fields are often longer than the object. Nothing here reads them, and a server keeps its own when
+//! an object is written without them.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// An object that is read without `metadata.managedFields`.
-pub(crate) struct Lean(pub(crate) Value);
+pub(crate) struct WithoutManagedFields(pub(crate) Value);
 
-impl<'de> Deserialize<'de> for Lean {
+impl<'de> Deserialize<'de> for WithoutManagedFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Level::Object).map(Self)
     }
@@ -61,14 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_managers_are_left_out() {
+    fn only_managed_fields_of_the_object_are_left_out() {
         let mut object = json!({
             "kind": "A", "metadata": {"name": "a", "managedFields": [{"manager": "m"}], "labels": {"x": "y"}},
             "spec": {"managedFields": [1], "metadata": {"managedFields": [2]}}, "list": [null, {"metadata": 1}],
         });
-        let Lean(read) = serde_json::from_str(&object.to_string()).expect("an object");
+        let WithoutManagedFields(read) =
+            serde_json::from_str(&object.to_string()).expect("an object");
         object["metadata"].as_object_mut().expect("a map").remove("managedFields");
         assert_eq!(read, object);
-        assert!(serde_json::from_str::<Lean>("[]").is_err());
+        assert!(serde_json::from_str::<WithoutManagedFields>("[]").is_err());
     }
 }
