@@ -1,5 +1,6 @@
 //! The nouns: identities, sizes, durations, keys, and slim views of API objects.
 
+pub mod age;
 pub mod godur;
 pub mod keys;
 pub mod kinds;
