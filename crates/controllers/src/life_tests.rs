@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{FutureExt as _, future::BoxFuture};
 use longshore_cluster::{Context, ListParams};
 use longshore_core::{
-    attach::UniqueName,
     model::{
         ObjectKey,
         kinds::{
@@ -13,6 +12,7 @@ use longshore_core::{
             VolumeAttributesClass,
         },
     },
+    names::UniqueName,
 };
 use longshore_csi::fake::Driver;
 use tokio::task::JoinSet;

@@ -13,6 +13,7 @@ pub mod bind;
 pub mod claim;
 pub mod expand;
 pub mod model;
+pub mod names;
 pub mod protect;
 pub mod provision;
 pub mod redact;

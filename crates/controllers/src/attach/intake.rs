@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use longshore_cluster::{Change, Sources};
 use longshore_core::{
     attach::{
-        AttachSpec, CSI_PLUGIN, UniqueName,
+        AttachSpec,
         resolve::{
             Unresolved, attach_required, attach_spec, bound_volume_name, inline_attach_spec,
             pod_id, spec_of_volume, terminated,
@@ -16,6 +16,7 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
+    names::{CSI_PLUGIN, UniqueName},
 };
 
 use super::{Controller, reconcile::out_of_service, world::Inner};
@@ -256,7 +257,7 @@ impl Controller {
 }
 
 fn in_use(node: &Node) -> BTreeSet<UniqueName> {
-    node.status.volumes_in_use.iter().map(|name| UniqueName::reported(name)).collect()
+    node.status.volumes_in_use.iter().map(|name| UniqueName::from(name)).collect()
 }
 
 /// Whether the node's object lacks something that was reported to it.

@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::{AttachSpec, UniqueName};
+use super::AttachSpec;
+use crate::names::UniqueName;
 
 /// A pod that wants a volume: enough to find it and to tell it about its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

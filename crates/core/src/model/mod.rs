@@ -5,6 +5,8 @@ pub mod go_duration;
 pub mod keys;
 pub mod kinds;
 mod quantity;
+mod text;
 
 pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
+pub(crate) use text::text_types;

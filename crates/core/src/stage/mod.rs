@@ -12,7 +12,6 @@ pub mod claim;
 pub mod expand;
 pub mod fsgroup;
 pub mod lifecycle;
-pub mod names;
 pub mod paths;
 pub mod populate;
 pub mod registration;

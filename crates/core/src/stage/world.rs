@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::verdict::Mounted;
-
-/// How unique names of staged CSI volumes begin.
-const CSI: &str = "kubernetes.io/csi/";
+use crate::names::UniqueName;
 
 /// A pod on this node wants a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,28 +56,28 @@ pub struct Known {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLists {
     /// `status.volumesAttached`.
-    pub attached: BTreeSet<String>,
+    pub attached: BTreeSet<UniqueName>,
     /// `status.volumesInUse` as the API server last confirmed it.
-    pub in_use: BTreeSet<String>,
+    pub in_use: BTreeSet<UniqueName>,
 }
 
 /// A unit of work that must not overlap with itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// Unique volume name.
-    pub volume: String,
+    pub volume: UniqueName,
     /// Pod UID for the work on one pod's mount; `None` for work on the whole volume.
     pub pod: Option<String>,
 }
 
 impl Slot {
     /// Work on the whole volume.
-    pub fn volume(volume: impl Into<String>) -> Self {
+    pub fn volume(volume: impl Into<UniqueName>) -> Self {
         Self { volume: volume.into(), pod: None }
     }
 
     /// Work on one pod's mount.
-    pub fn pod(volume: impl Into<String>, pod: impl Into<String>) -> Self {
+    pub fn pod(volume: impl Into<UniqueName>, pod: impl Into<String>) -> Self {
         Self { volume: volume.into(), pod: Some(pod.into()) }
     }
 }
@@ -88,9 +86,9 @@ impl Slot {
 #[derive(Debug, Clone, Default)]
 pub struct World {
     /// By unique volume name.
-    pub desired: BTreeMap<String, Wanted>,
+    pub desired: BTreeMap<UniqueName, Wanted>,
     /// By unique volume name.
-    pub actual: BTreeMap<String, Known>,
+    pub actual: BTreeMap<UniqueName, Known>,
     /// The node object.
     pub node: NodeLists,
     /// The first pass over all pods is done and reconstruction has finished: only now is
@@ -109,15 +107,15 @@ pub struct World {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Take the mount away from a pod.
-    Unpublish { volume: String, pod: String },
+    Unpublish { volume: UniqueName, pod: String },
     /// Stage if needed, then publish to the pod.
-    Mount { volume: String, pod: String },
+    Mount { volume: UniqueName, pod: String },
     /// Let a pod see the volume's new size.
-    Expand { volume: String, pod: String },
+    Expand { volume: UniqueName, pod: String },
     /// Undo the staging.
-    Unstage { volume: String },
+    Unstage { volume: UniqueName },
     /// Nothing is left on this node: stop counting the volume as in use.
-    Forget { volume: String },
+    Forget { volume: UniqueName },
 }
 
 impl Action {
@@ -347,14 +345,14 @@ impl World {
     /// With `staged` it has, besides what a controller attaches, what is staged without that: whoever
     /// deletes a volume can see that a node is not done with it.
     #[must_use]
-    pub fn volumes_in_use(&self, staged: bool) -> Option<Vec<String>> {
+    pub fn volumes_in_use(&self, staged: bool) -> Option<Vec<UniqueName>> {
         if !self.ready_to_unmount {
             return None;
         }
         let wanted =
             self.desired.iter().filter(|(_, wanted)| wanted.attachable).map(|(name, _)| name);
-        let counts = |name: &str, known: &Known| {
-            known.attachable || (staged && known.device != Mounted::No && name.starts_with(CSI))
+        let counts = |name: &UniqueName, known: &Known| {
+            known.attachable || (staged && known.device != Mounted::No && name.is_csi())
         };
         let known = self.actual.iter().filter(|(name, known)| counts(name, known));
         let known = known.map(|(name, _)| name);

@@ -11,6 +11,7 @@ use std::path::Path;
 use longshore_cluster::EventType;
 use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::Pod;
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
@@ -30,7 +31,7 @@ impl VolumeManager {
     /// Writes the metadata and stages. Returns without a call for drivers that do not stage.
     pub(super) async fn try_stage_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         mounting: &Mounting,
         staging: bool,
     ) -> Result<(), OpError> {
@@ -58,7 +59,7 @@ impl VolumeManager {
     /// Publishes the device and makes it the pod's.
     pub(super) async fn try_publish_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         uid: &str,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
@@ -103,7 +104,7 @@ impl VolumeManager {
     /// Takes the device away from a pod: link and bind first, then the driver.
     pub(super) async fn unpublish_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         uid: &str,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
@@ -140,7 +141,7 @@ impl VolumeManager {
 
     pub(super) async fn unstage_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);

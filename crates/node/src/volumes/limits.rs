@@ -2,7 +2,7 @@
 
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::VolumeAttachment;
-use longshore_core::stage::names::attachment_name;
+use longshore_core::names::attachment_name;
 
 use super::{Mounted, VolumeManager};
 

@@ -37,6 +37,7 @@ use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
 use longshore_core::backoff::Backoff;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_core::stage::world::{Action, Slot, World, decide};
@@ -119,7 +120,7 @@ pub(crate) struct VolumeFacts {
 /// How a pod uses a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
-    pub unique: String,
+    pub unique: UniqueName,
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
@@ -152,12 +153,12 @@ struct Failures {
 #[derive(Default)]
 struct State {
     world: World,
-    volumes: BTreeMap<String, VolumeFacts>,
+    volumes: BTreeMap<UniqueName, VolumeFacts>,
     pods: BTreeMap<String, PodFacts>,
     backoff: BTreeMap<Slot, Failures>,
-    in_use_written: Option<Vec<String>>,
+    in_use_written: Option<Vec<UniqueName>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
-    mounting: BTreeSet<(String, String)>,
+    mounting: BTreeSet<(String, UniqueName)>,
 }
 
 /// How a pod's volumes stand.
@@ -317,7 +318,7 @@ impl VolumeManager {
 
     /// Volumes that a pod wants or has.
     #[must_use]
-    pub fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
+    pub fn volumes_of(&self, uid: &str) -> BTreeSet<UniqueName> {
         let state = self.state();
         let wanted = state.world.desired.iter().filter(|(_, wanted)| wanted.pods.contains(uid));
         let known = state.world.actual.iter().filter(|(_, known)| known.pods.contains_key(uid));
@@ -326,7 +327,7 @@ impl VolumeManager {
 
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
-    pub async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
+    pub async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<UniqueName>) {
         self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
@@ -336,9 +337,9 @@ impl VolumeManager {
         }
     }
 
-    fn is_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) -> bool {
+    fn is_unmounted(&self, uid: &str, volumes: &BTreeSet<UniqueName>) -> bool {
         let state = self.state();
-        let staged_for_nobody = |name: &String| {
+        let staged_for_nobody = |name: &UniqueName| {
             let known = state.world.actual.get(name);
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)

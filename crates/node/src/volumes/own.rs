@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use longshore_core::model::kinds::{LocalSource, NfsSource, Pod, Volume};
-use longshore_core::stage::names::{local_volume_name, nfs_volume_name, pod_volume_name};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::PodMount;
 use tokio::process::Command;
@@ -37,11 +37,11 @@ impl Plugin {
     }
 
     /// The unique name of a volume that is told apart by its own name.
-    pub(super) fn unique_name(self, uid: &str, volume: &str) -> String {
+    pub(super) fn unique_name(self, uid: &str, volume: &str) -> UniqueName {
         match self {
-            Self::Csi => pod_volume_name(uid, volume),
-            Self::Local => local_volume_name(volume),
-            Self::Nfs => nfs_volume_name(uid, volume),
+            Self::Csi => UniqueName::of_pod(uid, volume),
+            Self::Local => UniqueName::local(volume),
+            Self::Nfs => UniqueName::nfs(uid, volume),
         }
     }
 }
@@ -57,7 +57,7 @@ enum Content {
 impl VolumeManager {
     pub(super) async fn mount_own(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         uid: &str,
         facts: &VolumeFacts,
         one: &Use,
@@ -100,7 +100,7 @@ impl VolumeManager {
         result
     }
 
-    fn own_mount_of(&self, unique: &str, uid: &str) -> PodMount {
+    fn own_mount_of(&self, unique: &UniqueName, uid: &str) -> PodMount {
         let state = self.state();
         let known = state.world.actual.get(unique).and_then(|known| known.pods.get(uid));
         known.copied().unwrap_or_default()
@@ -109,7 +109,7 @@ impl VolumeManager {
     /// The directory behind a local volume; a disk is mounted first, once for all pods.
     async fn local_content(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         volume: &Volume,
         local: &LocalSource,
     ) -> Result<PathBuf, OpError> {
@@ -147,7 +147,7 @@ impl VolumeManager {
 
     async fn try_mount_own(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         uid: &str,
         volume: &Volume,
         content: Content,
@@ -199,7 +199,7 @@ impl VolumeManager {
 
     pub(super) async fn unmount_own(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         uid: &str,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
@@ -217,7 +217,7 @@ impl VolumeManager {
 
     pub(super) async fn unmount_own_device(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);

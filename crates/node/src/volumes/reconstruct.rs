@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longshore_core::model::ObjectKey;
-use longshore_core::stage::names::{local_volume_name, pod_volume_name, unique_volume_name};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
@@ -37,7 +37,7 @@ impl VolumeManager {
             pods.push(uid);
         }
         for name in names_in(&self.deps.paths.local_mounts()) {
-            let unique = local_volume_name(&name);
+            let unique = UniqueName::local(&name);
             self.remember(&unique, own_facts(Plugin::Local, &name));
             self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
         }
@@ -74,7 +74,7 @@ impl VolumeManager {
         };
         let inline = data.get("volumeLifecycleMode") == Some("Ephemeral");
         let unique =
-            if inline { pod_volume_name(uid, name) } else { unique_volume_name(driver, handle) };
+            if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(driver, handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(&unique, csi_facts(driver, handle, spec_name, inline));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
@@ -127,7 +127,7 @@ impl VolumeManager {
         else {
             return;
         };
-        let unique = unique_volume_name(driver, handle);
+        let unique = UniqueName::new(driver, handle);
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(
             &unique,
@@ -150,7 +150,7 @@ impl VolumeManager {
         else {
             return;
         };
-        let unique = unique_volume_name(driver, handle);
+        let unique = UniqueName::new(driver, handle);
         self.remember(&unique, csi_facts(driver, handle, "", false));
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
@@ -167,7 +167,7 @@ impl VolumeManager {
         state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), mount);
     }
 
-    fn remember(&self, unique: &str, facts: VolumeFacts) {
+    fn remember(&self, unique: &UniqueName, facts: VolumeFacts) {
         let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let csi = facts.plugin == Plugin::Csi && !facts.inline;
         let attachable = csi && object.is_none_or(|object| object.attach_required());
@@ -176,7 +176,7 @@ impl VolumeManager {
         known.reconstructed = true;
         known.attachable = attachable;
         state.volumes.entry(unique.to_owned()).or_insert(facts);
-        tracing::info!(volume = unique, "found on disk");
+        tracing::info!(volume = unique.as_str(), "found on disk");
     }
 }
 

@@ -10,8 +10,8 @@ use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
 use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
+use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
-use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
 
 use longshore_core::stage::paths::publish_target;
 use longshore_core::stage::selinux::{admit, label_of, mount_label};
@@ -182,7 +182,7 @@ impl VolumeManager {
         }
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
-            let unique = pod_volume_name(uid, &volume.name);
+            let unique = UniqueName::of_pod(uid, &volume.name);
             Behind::Driver(Box::new(Found {
                 one: Use {
                     unique,
@@ -306,7 +306,7 @@ impl VolumeManager {
         };
         let (unique, path, attachable) = if plugin == Plugin::Csi {
             let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver));
-            let unique = unique_volume_name(&driver, &handle);
+            let unique = UniqueName::new(&driver, &handle);
             let path = match block {
                 true => self.deps.paths.block(&name).publish.join(uid),
                 false => publish_target(&self.deps.paths.publish(uid, &name)),

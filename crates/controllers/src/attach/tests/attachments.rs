@@ -6,12 +6,13 @@ use longshore_core::{
     attach::{
         AttachSpec,
         AttachState::{Attached, Detached, Uncertain},
-        OnNode, attachment_name,
+        OnNode,
     },
     model::{
         ObjectKey,
         kinds::{CsiDriver, Pod, VolumeAttachment},
     },
+    names::attachment_name,
 };
 use serde_json::{Value, json};
 
@@ -156,7 +157,7 @@ async fn an_in_tree_source_in_a_pod_is_attached_by_its_driver() {
     assert_eq!((csi.driver.as_str(), csi.volume_handle.as_str()), (driver, handle));
     assert_eq!(inline.access_modes, ["ReadWriteOnce"]);
     say_attached(&rig.bench, &va).await;
-    let volume = longshore_core::attach::UniqueName::new(driver, handle);
+    let volume = longshore_core::names::UniqueName::new(driver, handle);
     let attached = |node: &longshore_core::model::kinds::Node| {
         node.status.volumes_attached.iter().any(|found| found.name == volume.as_str())
     };

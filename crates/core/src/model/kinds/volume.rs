@@ -9,6 +9,7 @@ use super::{
     VsphereSource, meta::nullable,
 };
 use crate::model::{Quantity, keys::annotations};
+use crate::names::UniqueName;
 
 /// A reference to a secret with its namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
@@ -46,6 +47,14 @@ pub struct CsiSource {
     pub controller_expand_secret_ref: Option<SecretRef>,
     /// Secret for node expansion.
     pub node_expand_secret_ref: Option<SecretRef>,
+}
+
+impl CsiSource {
+    /// The name under which nodes report the volume.
+    #[must_use]
+    pub fn unique_name(&self) -> UniqueName {
+        UniqueName::new(&self.driver, &self.volume_handle)
+    }
 }
 
 /// A directory on the host.

@@ -84,8 +84,8 @@ fn steps_for_one_volume() {
     ];
     for (case, desired, actual, expected) in rows {
         let mut world = world();
-        world.desired.extend(desired.map(|wanted| (V.to_owned(), wanted)));
-        world.actual.extend(actual.map(|known| (V.to_owned(), known)));
+        world.desired.extend(desired.map(|wanted| (V.into(), wanted)));
+        world.actual.extend(actual.map(|known| (V.into(), known)));
         assert_eq!(decide(&world), expected, "{case}");
     }
 }
@@ -145,7 +145,7 @@ fn in_use_is_the_union_and_only_spoken_when_known() {
     // case: node/N61
     assert_eq!(world.volumes_in_use(true), None);
     world.ready_to_unmount = true;
-    assert_eq!(world.volumes_in_use(true), Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(world.volumes_in_use(true), Some(vec!["a".into(), "b".into()]));
     // Staged without being attached: whoever deletes volumes wants to know. Directories do not count.
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(Yes, &[]));
     world.actual.insert("kubernetes.io/host-path/p-h".into(), known(Yes, &[("p", Yes)]));
