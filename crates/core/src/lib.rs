@@ -7,6 +7,7 @@
 //!
 //! What is absent on purpose: anything that could make the same view give two answers.
 
+pub mod access_mode;
 pub mod attach;
 pub mod backoff;
 pub mod bind;

@@ -27,7 +27,6 @@
 //! # }
 //! ```
 
-pub mod access_mode;
 mod call;
 pub mod capabilities;
 pub mod client;

@@ -12,7 +12,7 @@ use longshore_core::{
         },
     },
     model::{
-        ObjectKey,
+        ClaimPhase, ObjectKey,
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
@@ -117,7 +117,7 @@ impl Controller {
 
     fn claim_changed(&self, change: &Change<Claim>) {
         if let Change::Applied { new, .. } = change
-            && new.status.phase == "Bound"
+            && new.status.phase == ClaimPhase::Bound
         {
             self.take_in_pods_of(&new.metadata.key());
         }

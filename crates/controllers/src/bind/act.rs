@@ -65,7 +65,7 @@ impl<'a> Hands<'a> {
                     .await
             }
             Action::SetVolumePhase { phase, message, .. } => {
-                self.write_volume(true, |json| edit::set_volume_phase(json, phase, &message)).await
+                self.write_volume(true, |json| edit::set_volume_phase(json, &phase, &message)).await
             }
             Action::Unbind { .. } => self.write_volume(false, edit::unbind_volume).await,
             Action::AnnealVolume { migrated_to, finalizers } => {
@@ -83,7 +83,7 @@ impl<'a> Hands<'a> {
                 self.write_claim(true, |json| edit::set_claim_bound(json, volume)).await
             }
             Action::SetClaimPhase(phase) => {
-                self.write_claim(true, |json| edit::set_claim_phase(json, phase)).await
+                self.write_claim(true, |json| edit::set_claim_phase(json, &phase)).await
             }
             Action::SetClass(class) => {
                 self.write_claim(false, |json| edit::set_class(json, &class)).await

@@ -6,7 +6,7 @@ use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     bind::{edit, is_released},
     model::{
-        Kind as _, ObjectKey, ObjectRef,
+        Kind as _, ObjectKey, ObjectRef, ReclaimPolicy, VolumePhase,
         keys::{annotations, finalizers},
         kinds::{Claim, Node, StorageClass, Volume},
     },
@@ -214,7 +214,7 @@ impl Binder {
         let api = &self.parts.api;
         let key = volume.metadata.key();
         if let Some(mut live) = api.get_raw::<Volume>(&key).await?
-            && edit::set_volume_phase(&mut live, "Failed", &text)
+            && edit::set_volume_phase(&mut live, &VolumePhase::Failed, &text)
         {
             self.parts.volumes.assume(&api.update_status::<Volume>(&live).await?);
             let object = ObjectRef::of::<Volume>(&volume.metadata);
@@ -271,7 +271,7 @@ pub(super) fn new_volume(
     if let Some(signature) = plugin.signature() {
         metadata["annotations"][annotations::CREATED_BY] = signature.into();
     }
-    if policy == "Delete" {
+    if *policy == ReclaimPolicy::Delete {
         metadata["finalizers"] = json!([finalizers::PV_CONTROLLER]);
     }
     let mut spec = json!({

@@ -8,6 +8,7 @@ use std::{
 
 use longshore_cluster::{Cache, Metrics};
 use longshore_core::model::kinds::{Claim, Volume};
+use longshore_core::model::{ClaimPhase, VolumePhase};
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
@@ -216,7 +217,7 @@ impl Collector for Counts {
         let [mut all, mut bound, mut unbound, mut bound_claims, mut unbound_claims] =
             [(); 5].map(|()| Gauges::new());
         for volume in self.volumes.list() {
-            let is_bound = volume.status.phase == "Bound";
+            let is_bound = volume.status.phase == VolumePhase::Bound;
             let count = if is_bound { &mut bound } else { &mut unbound };
             *count
                 .entry(vec![("storage_class", volume.spec.storage_class_name.clone())])
@@ -225,12 +226,12 @@ impl Collector for Counts {
                 volume.spec.host_path.as_ref().map_or(UNKNOWN, |_| "kubernetes.io/host-path");
             let labels = vec![
                 ("plugin_name", plugin.to_owned()),
-                ("volume_mode", volume.volume_mode().to_owned()),
+                ("volume_mode", volume.volume_mode().to_string()),
             ];
             *all.entry(labels).or_default() += 1;
         }
         for claim in self.claims.list() {
-            let is_bound = claim.status.phase == "Bound";
+            let is_bound = claim.status.phase == ClaimPhase::Bound;
             let count = if is_bound { &mut bound_claims } else { &mut unbound_claims };
             let spec = &claim.spec;
             let labels = vec![

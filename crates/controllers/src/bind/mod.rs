@@ -30,7 +30,7 @@ use longshore_core::{
     },
     claim::default_class,
     model::{
-        ObjectKey, ObjectRef,
+        ObjectKey, ObjectRef, VolumePhase,
         keys::annotations,
         kinds::{Claim, Pod, StorageClass, Volume},
     },
@@ -343,7 +343,7 @@ impl Binder {
 fn taken_for_free(volume: &Volume) -> Arc<Volume> {
     let mut volume = volume.clone();
     volume.spec.claim_ref = None;
-    volume.status.phase = "Available".to_owned();
+    volume.status.phase = VolumePhase::Available;
     Arc::new(volume)
 }
 

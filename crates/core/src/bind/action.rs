@@ -1,6 +1,8 @@
 //! The steps that the binder's decisions are made of.
 
 /// Whom an event is about.
+use crate::model::{ClaimPhase, VolumePhase};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// The claim.
@@ -38,7 +40,7 @@ pub enum Action {
         /// The volume.
         volume: String,
         /// The phase.
-        phase: &'static str,
+        phase: VolumePhase,
         /// `status.message`.
         message: String,
     },
@@ -53,7 +55,7 @@ pub enum Action {
         volume: String,
     },
     /// Set the claim's phase to one without a volume, and clear the rest of its status.
-    SetClaimPhase(&'static str),
+    SetClaimPhase(ClaimPhase),
     /// Take the volume's pointer back.
     Unbind {
         /// The volume.

@@ -4,6 +4,7 @@ use super::Action;
 use crate::{
     claim::storage_provisioner,
     model::{
+        ReclaimPolicy,
         keys::{annotations, finalizers},
         kinds::{Claim, Volume},
     },
@@ -40,7 +41,7 @@ fn deletion_finalizers(volume: &Volume, provisioner: &str, migrated: bool) -> Ve
         kept.retain(|one| one != finalizers::PV_CONTROLLER);
     } else if provisioner.starts_with("kubernetes.io/") {
         kept.retain(|one| one != finalizers::EXTERNAL_PROVISIONER);
-        let ours = volume.spec.persistent_volume_reclaim_policy == "Delete";
+        let ours = volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
         if !ours {
             kept.retain(|one| one != finalizers::PV_CONTROLLER);
         } else if !volume.metadata.has_finalizer(finalizers::PV_CONTROLLER) {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     claim::has_class,
     model::{
+        ClaimPhase, VolumePhase,
         keys::annotations,
         kinds::{Claim, StorageClass, Volume},
     },
@@ -266,10 +267,10 @@ fn bound(view: &ClaimView<'_>) -> Vec<Action> {
 }
 
 fn lost(claim: &Claim, reason: &'static str, message: &str) -> Vec<Action> {
-    if claim.status.phase == "Lost" {
+    if claim.status.phase == ClaimPhase::Lost {
         return vec![];
     }
-    vec![Action::SetClaimPhase("Lost"), Action::warn_claim(reason, message)]
+    vec![Action::SetClaimPhase(ClaimPhase::Lost), Action::warn_claim(reason, message)]
 }
 
 fn then_pending(claim: &Claim, note: Action) -> Vec<Action> {
@@ -278,9 +279,10 @@ fn then_pending(claim: &Claim, note: Action) -> Vec<Action> {
 
 fn pending(claim: &Claim) -> Option<Action> {
     let status = &claim.status;
-    let already =
-        status.phase == "Pending" && status.access_modes.is_empty() && status.capacity.is_empty();
-    (!already).then_some(Action::SetClaimPhase("Pending"))
+    let already = status.phase == ClaimPhase::Pending
+        && status.access_modes.is_empty()
+        && status.capacity.is_empty();
+    (!already).then_some(Action::SetClaimPhase(ClaimPhase::Pending))
 }
 
 /// The four writes of a bind, volume first, without those that would change nothing.
@@ -294,15 +296,21 @@ fn bind(claim: &Claim, volume: &Volume) -> Vec<Action> {
     if !pointed {
         actions.push(Action::PointVolume { volume: name.clone(), chosen_by_us });
     }
-    if volume.status.phase != "Bound" {
+    if volume.status.phase != VolumePhase::Bound {
         let message = String::new();
-        actions.push(Action::SetVolumePhase { volume: name.clone(), phase: "Bound", message });
+        actions.push(Action::SetVolumePhase {
+            volume: name.clone(),
+            phase: VolumePhase::Bound,
+            message,
+        });
     }
     let complete = claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
     if claim.spec.volume_name != name || !complete {
         actions.push(Action::PointClaim { volume: name.clone() });
     }
-    if claim.status.phase != "Bound" || claim.status.access_modes != volume.spec.access_modes {
+    if claim.status.phase != ClaimPhase::Bound
+        || claim.status.access_modes != volume.spec.access_modes
+    {
         actions.push(Action::SetClaimBound { volume: name });
     }
     actions

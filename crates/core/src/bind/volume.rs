@@ -2,6 +2,7 @@
 
 use super::{Action, HostPathPlugin, Options, anneal::anneal_volume, claim::HOST_PATH};
 use crate::model::{
+    ReclaimPolicy, VolumePhase,
     keys::annotations,
     kinds::{Claim, Volume},
 };
@@ -29,7 +30,7 @@ pub fn decide_volume(view: &VolumeView<'_>) -> Vec<Action> {
     let volume = view.volume;
     let pointed = volume.spec.claim_ref.as_ref().filter(|reference| !reference.uid.is_empty());
     actions.extend(match (pointed, view.claim) {
-        (None, _) => phase(volume, "Available", ""),
+        (None, _) => phase(volume, VolumePhase::Available, ""),
         (Some(_), None) => release(view),
         (Some(_), Some(claim)) => with_claim(view, claim),
     });
@@ -46,14 +47,14 @@ fn with_claim(view: &VolumeView<'_>, claim: &Claim) -> Vec<Action> {
         return vec![Action::LookAtClaim];
     }
     if claim.spec.volume_name == *name {
-        return phase(volume, "Bound", "");
+        return phase(volume, VolumePhase::Bound, "");
     }
     let dynamic = volume.metadata.annotation(annotations::PROVISIONED_BY).is_some();
-    if dynamic && volume.spec.persistent_volume_reclaim_policy == "Delete" {
+    if dynamic && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete {
         return release(view);
     }
     let mut actions = vec![Action::Unbind { volume: name.clone() }];
-    actions.extend(phase(volume, "Available", ""));
+    actions.extend(phase(volume, VolumePhase::Available, ""));
     actions
 }
 
@@ -77,8 +78,8 @@ fn modes_differ(volume: &str, claim: &str) -> Vec<Action> {
 /// The claim is gone, or has another volume and never needed this one.
 fn release(view: &VolumeView<'_>) -> Vec<Action> {
     let volume = view.volume;
-    let settled = matches!(volume.status.phase.as_str(), "Released" | "Failed");
-    let mut actions = if settled { vec![] } else { phase(volume, "Released", "") };
+    let settled = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+    let mut actions = if settled { vec![] } else { phase(volume, VolumePhase::Released, "") };
     actions.extend(reclaim(view));
     actions
 }
@@ -89,11 +90,11 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
     {
         return vec![];
     }
-    match volume.spec.persistent_volume_reclaim_policy.as_str() {
-        "Retain" => vec![],
-        "Delete" => delete(volume, view.options),
-        "Recycle" => recycle(view),
-        _ => failed(
+    match volume.spec.persistent_volume_reclaim_policy {
+        ReclaimPolicy::Retain => vec![],
+        ReclaimPolicy::Delete => delete(volume, view.options),
+        ReclaimPolicy::Recycle => recycle(view),
+        ReclaimPolicy::Other(_) => failed(
             volume,
             "VolumeUnknownReclaimPolicy",
             "Volume has unrecognized PersistentVolumeReclaimPolicy".into(),
@@ -166,14 +167,14 @@ fn recycle(view: &VolumeView<'_>) -> Vec<Action> {
 }
 
 fn failed(volume: &Volume, reason: &'static str, message: String) -> Vec<Action> {
-    let mut actions = phase(volume, "Failed", &message);
+    let mut actions = phase(volume, VolumePhase::Failed, &message);
     if !actions.is_empty() {
         actions.push(Action::warn_volume(reason, message));
     }
     actions
 }
 
-fn phase(volume: &Volume, phase: &'static str, message: &str) -> Vec<Action> {
+fn phase(volume: &Volume, phase: VolumePhase, message: &str) -> Vec<Action> {
     if volume.status.phase == phase {
         return vec![];
     }

@@ -225,7 +225,9 @@ fn why_nobody_deletes() {
         };
         let actions = decide_volume(&view);
         let said = actions.iter().find_map(|action| match action {
-            Action::SetVolumePhase { phase: "Failed", message, .. } => Some(message.clone()),
+            Action::SetVolumePhase { phase: VolumePhase::Failed, message, .. } => {
+                Some(message.clone())
+            }
             _ => None,
         });
         assert_eq!(said, Some(want.clone()));

@@ -6,7 +6,9 @@ pub mod keys;
 pub mod kinds;
 mod quantity;
 mod text;
+mod words;
 
 pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;
+pub use words::{AccessMode, ClaimPhase, PodPhase, ReclaimPolicy, VolumeMode, VolumePhase};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
-use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::{Container, Pod};
+use longshore_core::model::{ObjectRef, PodPhase};
 use longshore_core::stage::lifecycle::{
     self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
 };
@@ -381,7 +381,7 @@ impl Worker {
     async fn report(&mut self, next: &Next) {
         let status = self.status(next);
         // A pod that ran before the agent did still runs, or will again: its phase does not go back.
-        let back = next.phase == Phase::Pending && self.pod.status.phase == "Running";
+        let back = next.phase == Phase::Pending && self.pod.status.phase == PodPhase::Running;
         if back || self.written.as_ref() == Some(&status) {
             return;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use longshore_cluster::{EventType, Patch, clock};
 use longshore_core::model::kinds::{Claim, Pod, Volume};
-use longshore_core::model::{ObjectKey, ObjectRef, Quantity};
+use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
 use longshore_core::stage::paths::staging_target;
@@ -153,7 +153,11 @@ impl VolumeManager {
             claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
-            many_writers: claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteMany"),
+            many_writers: claim
+                .spec
+                .access_modes
+                .iter()
+                .any(|mode| *mode == AccessMode::ReadWriteMany),
             not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),

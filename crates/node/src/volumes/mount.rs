@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use longshore_core::access_mode::only_one_pod;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Pod, VolumeAttachment};
 use longshore_core::names::UniqueName;
 use longshore_core::names::attachment_name;
-use longshore_core::stage::access::only_one_pod;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};

@@ -9,7 +9,9 @@ use longshore_cluster::EventType;
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
-use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
+use longshore_core::model::{
+    AccessMode, ClaimPhase, ObjectKey, ObjectRef, VolumeMode, keys::finalizers,
+};
 use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
 
@@ -217,7 +219,7 @@ impl VolumeManager {
         usage: &Usage,
     ) -> Result<Behind, Cause> {
         let (claim, volume) = self.volume_behind(pod, claim_name, owner).await?;
-        let block = volume.volume_mode() == "Block";
+        let block = volume.volume_mode() == &VolumeMode::Block;
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
         check_mode(&pod_volume.name, block, mounts, devices)
@@ -253,7 +255,9 @@ impl VolumeManager {
         admit(&found.facts.spec_name, first, &label).map_err(|refusal| {
             let volume = found.facts.volume.as_ref();
             let mode = volume.and_then(|volume| volume.spec.access_modes.first());
-            self.deps.metrics.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
+            self.deps
+                .metrics
+                .label_conflict(mode.map_or("", AccessMode::as_str), &found.facts.driver);
             refusal.to_string()
         })?;
         Ok(label)
@@ -290,7 +294,7 @@ impl VolumeManager {
 
     fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, String> {
         let name = volume.metadata.name.clone();
-        let block = volume.volume_mode() == "Block";
+        let block = volume.volume_mode() == &VolumeMode::Block;
         let (plugin, driver, handle) = match &volume.spec {
             VolumeSpec { csi: Some(csi), .. } => {
                 (Plugin::Csi, csi.driver.clone(), csi.volume_handle.clone())
@@ -387,7 +391,7 @@ fn claim_view<'a>(claim: &'a Claim, owner: Option<&str>) -> ClaimView<'a> {
     ClaimView {
         deleting: claim.metadata.deleting(),
         protected: claim.metadata.has_finalizer(finalizers::PVC_PROTECTION),
-        bound: claim.status.phase == "Bound",
+        bound: claim.status.phase == ClaimPhase::Bound,
         volume: &claim.spec.volume_name,
         owned_by_pod: owner
             .map(|uid| claim.metadata.owner_references.iter().any(|one| one.uid == uid)),

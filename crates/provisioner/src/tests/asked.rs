@@ -30,7 +30,10 @@ async fn the_request_carries_class_and_node_unchanged() {
     assert_eq!(request.claim.metadata.uid, uid);
     // case: provisioner/24
     let volume = &lab.volumes().await[&format!("pvc-{uid}")];
-    assert_eq!(volume.spec.persistent_volume_reclaim_policy, "Retain");
+    assert_eq!(
+        volume.spec.persistent_volume_reclaim_policy,
+        longshore_core::model::ReclaimPolicy::Retain
+    );
     assert_eq!(volume.spec.mount_options, ["noatime"]);
 }
 

@@ -58,7 +58,7 @@ async fn a_late_cache_deletes_nothing() {
     let key = ObjectKey::cluster("ours");
     let patch = json!({"status": {"phase": "Available"}});
     lab.api.patch_status::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
-    assert_eq!(stale.status.phase, "Released");
+    assert_eq!(stale.status.phase, longshore_core::model::VolumePhase::Released);
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
     // A watch that speaks is believed without another question, and knows better than the caller.
