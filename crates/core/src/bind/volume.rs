@@ -1,6 +1,8 @@
 //! The volume's side of binding, and reclaim.
 
-use super::{Action, HostPathPlugin, Options, anneal::anneal_volume, claim::HOST_PATH};
+use super::{
+    Action, HostPathPlugin, Options, Write, claim::HOST_PATH, migration::sync_volume_migration,
+};
 use crate::model::{
     ReclaimPolicy, VolumePhase,
     keys::annotations,
@@ -26,7 +28,8 @@ pub struct VolumeView<'a> {
 /// The steps for one volume, in order; none when all is as it should be.
 #[must_use]
 pub fn decide_volume(view: &VolumeView<'_>) -> Vec<Action> {
-    let mut actions: Vec<Action> = anneal_volume(view.volume).into_iter().collect();
+    let mut actions: Vec<Action> =
+        sync_volume_migration(view.volume).map(Action::from).into_iter().collect();
     let volume = view.volume;
     let pointed = volume.spec.claim_ref.as_ref().filter(|reference| !reference.uid.is_empty());
     actions.extend(match (pointed, view.claim) {
@@ -44,7 +47,7 @@ fn with_claim(view: &VolumeView<'_>, claim: &Claim) -> Vec<Action> {
         if volume.volume_mode() != claim.volume_mode() {
             return modes_differ(name, &claim.metadata.name);
         }
-        return vec![Action::LookAtClaim];
+        return vec![Action::EnqueueClaim];
     }
     if claim.spec.volume_name == *name {
         return phase(volume, VolumePhase::Bound, "");
@@ -53,7 +56,7 @@ fn with_claim(view: &VolumeView<'_>, claim: &Claim) -> Vec<Action> {
     if dynamic && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete {
         return release(view);
     }
-    let mut actions = vec![Action::Unbind { volume: name.clone() }];
+    let mut actions = vec![Write::Unbind { volume: name.clone() }.into()];
     actions.extend(phase(volume, VolumePhase::Available, ""));
     actions
 }
@@ -105,7 +108,7 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
 /// Whoever made the volume deletes it, once it is released: somebody outside, as a rule.
 fn delete(volume: &Volume, options: Options) -> Vec<Action> {
     if options.host_path != HostPathPlugin::Off && is_host_path(volume) {
-        return vec![Action::DeleteInside];
+        return vec![Action::DeleteInTree];
     }
     let external = has_outside_deleter(volume);
     let mut actions = vec![Action::DeletionBegins { external }];
@@ -179,7 +182,7 @@ fn phase(volume: &Volume, phase: VolumePhase, message: &str) -> Vec<Action> {
         return vec![];
     }
     let name = volume.metadata.name.clone();
-    vec![Action::SetVolumePhase { volume: name, phase, message: message.into() }]
+    vec![Write::SetVolumePhase { volume: name, phase, message: message.into() }.into()]
 }
 
 /// Whether nobody holds the volume any more; asked again right before anything irrevocable.

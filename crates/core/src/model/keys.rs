@@ -20,7 +20,7 @@ pub mod annotations {
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// On a volume: who made it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-    /// On volumes: which of the plugins inside the binder made it.
+    /// On volumes: which in-tree plugin of the binder made it.
     pub const CREATED_BY: &str = "kubernetes.io/createdby";
     /// On a claim or volume: the CSI driver that took over from an in-tree plugin.
     pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";

@@ -68,7 +68,7 @@ impl Shared {
             ..bind::Config::default()
         };
         let plugin = (self.settings.host_path != HostPathPlugin::Off)
-            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>);
+            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::InTreePlugin>);
         bind::Binder::new(&self.context, config, plugin)
     }
 

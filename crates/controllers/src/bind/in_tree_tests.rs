@@ -1,4 +1,4 @@
-//! The plugin inside: what is made, saved, deleted, and what becomes of failures.
+//! The in-tree plugin: what is made, saved, deleted, and what becomes of failures.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use longshore_core::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Binder, Config, DeleteError, Inside};
+use super::{Binder, Config, DeleteError, InTreePlugin};
 use crate::testing::{Bench, Process, key};
 
 const PLUGIN: &str = "kubernetes.io/host-path";
@@ -39,7 +39,7 @@ fn fails(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
-impl Inside for Scripted {
+impl InTreePlugin for Scripted {
     fn name(&self) -> &'static str {
         PLUGIN
     }
