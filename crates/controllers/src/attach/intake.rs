@@ -12,7 +12,7 @@ use longshore_core::{
         },
     },
     model::{
-        ClaimPhase, ObjectKey,
+        ClaimPhase, ObjectKey, Uid,
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
@@ -107,7 +107,7 @@ impl Controller {
         attach_required(self.caches.drivers.get(&ObjectKey::cluster(driver)).as_deref())
     }
 
-    fn forget_pod(&self, uid: &str) {
+    fn forget_pod(&self, uid: &Uid) {
         self.world.change(|world| {
             for volume in world.desired.remove_pod(uid) {
                 world.mark(&volume);

@@ -5,7 +5,10 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use longshore_core::{bind::Action, model::kinds::Claim};
+use longshore_core::{
+    bind::Action,
+    model::{Uid, kinds::Claim},
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -14,7 +17,7 @@ const GRACE_PERIOD: Duration = Duration::from_millis(150);
 
 /// Claims without a match, by UID, and since when.
 #[derive(Default)]
-pub(super) struct GracePeriods(Mutex<HashMap<String, Instant>>);
+pub(super) struct GracePeriods(Mutex<HashMap<Uid, Instant>>);
 
 impl GracePeriods {
     /// How long to wait until `actions`, decided without any volume, may be carried out; `None` when

@@ -313,7 +313,7 @@ impl Bench {
     }
 
     pub(crate) async fn intents(&self) -> usize {
-        let name = intent_name("");
+        let name = intent_name(&"".into());
         let all = self.all::<ConfigMap>().await;
         all.iter().filter(|map| map.metadata.name.starts_with(&name)).count()
     }

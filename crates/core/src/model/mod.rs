@@ -2,12 +2,14 @@
 
 pub mod age;
 pub mod go_duration;
+mod ids;
 pub mod keys;
 pub mod kinds;
 mod quantity;
 mod text;
 mod words;
 
+pub use ids::Uid;
 pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;

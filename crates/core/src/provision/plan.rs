@@ -12,7 +12,7 @@ use super::{
 };
 use crate::access_mode;
 use crate::model::{
-    AccessMode, ObjectKey, ReclaimPolicy, VolumeMode,
+    AccessMode, ObjectKey, ReclaimPolicy, Uid, VolumeMode,
     kinds::{Claim, ReferenceGrant, SecretRef, StorageClass},
 };
 
@@ -178,7 +178,7 @@ pub struct ClaimId {
     /// Its name.
     pub name: String,
     /// Its UID: a later claim of that name is another one.
-    pub uid: String,
+    pub uid: Uid,
 }
 
 /// The secrets that a volume's calls need, by reference only.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{
-    ClaimPhase,
+    ClaimPhase, Uid,
     keys::annotations,
     kinds::{
         Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, TopologyTerm,
@@ -455,7 +455,7 @@ fn binding_of_existing_volumes() {
     let mut kept = volume("pv", "node1", "1Gi");
     kept.spec.claim_ref = Some(read(json!({"namespace": "ns", "name": "c", "uid": "c"})));
     let mut reset = kept.clone();
-    reset.spec.claim_ref.as_mut().expect("set").uid = String::new();
+    reset.spec.claim_ref.as_mut().expect("set").uid = Uid::default();
     let mut prebound = claim("c", "1Gi");
     prebound.spec.volume_name = "pv".into();
     let done = bound("c", "pv");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
 use longshore_core::model::kinds::{Container, Pod};
-use longshore_core::model::{ObjectRef, PodPhase};
+use longshore_core::model::{ObjectRef, PodPhase, Uid};
 use longshore_core::stage::lifecycle::{
     self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
 };
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    fn uid(&self) -> &str {
+    fn uid(&self) -> &Uid {
         &self.pod.metadata.uid
     }
 
@@ -583,8 +583,10 @@ impl Worker {
     }
 
     async fn delete_object(&self) {
-        let params =
-            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(self.uid()) };
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::uid(self.uid().as_str())
+        };
         loop {
             match self.deps.api.delete::<Pod>(&self.pod.metadata.key(), &params).await {
                 Ok(()) => return,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use longshore_cluster::{EventType, Patch, clock};
 use longshore_core::model::kinds::{Claim, Pod, Volume};
-use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity};
+use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
 use longshore_core::stage::paths::staging_target;
@@ -89,7 +89,7 @@ impl VolumeManager {
     pub(super) async fn expand_after_mount(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
         self.grow(unique, EXPAND_IN_MOUNT, mounting).await?;
@@ -102,19 +102,19 @@ impl VolumeManager {
     }
 
     /// Under a running pod.
-    pub(super) async fn expand(&self, unique: &UniqueName, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn expand(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let writer = self.writer_of(unique);
-        let uid = writer.as_deref().unwrap_or(uid);
+        let uid = writer.as_ref().unwrap_or(uid);
         let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
         let mounting = self.prepare(facts, one, pod, attachable).await?;
         self.grow(unique, EXPAND, &mounting).await
     }
 
     /// A pod that has the volume and may write to it: one that only reads cannot let it grow.
-    fn writer_of(&self, unique: &UniqueName) -> Option<String> {
+    fn writer_of(&self, unique: &UniqueName) -> Option<Uid> {
         let state = self.state();
         let known = state.world.actual.get(unique)?;
-        let writes = |uid: &str| {
+        let writes = |uid: &Uid| {
             let uses = state.pods.get(uid).and_then(|pod| pod.uses.as_ref());
             let mut uses = uses.into_iter().flat_map(|uses| uses.values());
             uses.any(|one| one.unique == *unique && !one.read_only)

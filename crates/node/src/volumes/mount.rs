@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use longshore_core::access_mode::only_one_pod;
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Pod, VolumeAttachment};
+use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
@@ -24,7 +24,7 @@ pub(super) const NODE_AFFINITY: &str = "NodeAffinity check";
 
 impl VolumeManager {
     /// Stages the volume if it is not, then publishes it to the pod.
-    pub(super) async fn mount(&self, unique: &UniqueName, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn mount(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
         self.check_node(&facts)?;
         self.check_other_pods(unique, uid, &facts)?;
@@ -70,7 +70,7 @@ impl VolumeManager {
     pub(super) fn look(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
     ) -> Option<(VolumeFacts, Use, Arc<Pod>, bool)> {
         let state = self.state();
         let pod = state.pods.get(uid)?;
@@ -96,7 +96,7 @@ impl VolumeManager {
     fn check_other_pods(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let single =
@@ -211,7 +211,7 @@ impl VolumeManager {
     async fn publish(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         mounting: &Mounting,
         grows: bool,
     ) -> Result<(), OpError> {
@@ -240,7 +240,7 @@ impl VolumeManager {
     async fn try_publish(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         before: PodMount,
         mounting: &Mounting,
     ) -> Result<(), OpError> {

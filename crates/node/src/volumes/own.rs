@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::{LocalSource, NfsSource, Pod, Volume};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
@@ -37,7 +38,7 @@ impl Plugin {
     }
 
     /// The unique name of a volume that is told apart by its own name.
-    pub(super) fn unique_name(self, uid: &str, volume: &str) -> UniqueName {
+    pub(super) fn unique_name(self, uid: &Uid, volume: &str) -> UniqueName {
         match self {
             Self::Csi => UniqueName::of_pod(uid, volume),
             Self::Local => UniqueName::local(volume),
@@ -58,7 +59,7 @@ impl VolumeManager {
     pub(super) async fn mount_own(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         facts: &VolumeFacts,
         one: &Use,
         pod: &Pod,
@@ -100,7 +101,7 @@ impl VolumeManager {
         result
     }
 
-    fn own_mount_of(&self, unique: &UniqueName, uid: &str) -> PodMount {
+    fn own_mount_of(&self, unique: &UniqueName, uid: &Uid) -> PodMount {
         let state = self.state();
         let known = state.world.actual.get(unique).and_then(|known| known.pods.get(uid));
         known.copied().unwrap_or_default()
@@ -148,7 +149,7 @@ impl VolumeManager {
     async fn try_mount_own(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         volume: &Volume,
         content: Content,
         one: &Use,
@@ -200,7 +201,7 @@ impl VolumeManager {
     pub(super) async fn unmount_own(
         &self,
         unique: &UniqueName,
-        uid: &str,
+        uid: &Uid,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let target = self.deps.paths.own_volume(uid, facts.plugin.dir(), &facts.spec_name);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longshore_core::model::ObjectKey;
+use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
@@ -20,9 +20,9 @@ impl VolumeManager {
     ///
     /// Pods found here count as possibly running until they are announced or released; their UIDs
     /// are returned. The caches must be synced.
-    pub fn reconstruct(&self) -> Vec<String> {
+    pub fn reconstruct(&self) -> Vec<Uid> {
         let mut pods = Vec::new();
-        for uid in names_in(&self.deps.paths.pods()) {
+        for uid in names_in(&self.deps.paths.pods()).into_iter().map(Uid::from) {
             let volumes = self.deps.paths.pod(&uid).join("volumes").join(CSI_DIR);
             for name in names_in(&volumes) {
                 self.found_published(&uid, &name);
@@ -60,7 +60,7 @@ impl VolumeManager {
         pods
     }
 
-    fn found_published(&self, uid: &str, name: &str) {
+    fn found_published(&self, uid: &Uid, name: &str) {
         let dir = self.deps.paths.publish(uid, name);
         self.deps.metrics.reconstructed.inc();
         let data = readable(&dir);
@@ -107,7 +107,7 @@ impl VolumeManager {
             self.deps.metrics.forced.inc();
             match force_clean(&one.dir) {
                 Ok(()) => tracing::warn!(
-                    uid = one.uid,
+                    uid = one.uid.as_str(),
                     volume = one.name,
                     "unmounted without its driver: its metadata was lost"
                 ),
@@ -138,7 +138,7 @@ impl VolumeManager {
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            if known.pods.insert(uid, mount).is_none() {
+            if known.pods.insert(uid.into(), mount).is_none() {
                 self.deps.metrics.reconstructed.inc();
             }
         }
@@ -159,7 +159,7 @@ impl VolumeManager {
     }
 
     /// A directory below a pod in which this node itself mounts something.
-    fn found_own(&self, uid: &str, plugin: Plugin, name: &str) {
+    fn found_own(&self, uid: &Uid, plugin: Plugin, name: &str) {
         let unique = plugin.unique_name(uid, name);
         self.remember(&unique, own_facts(plugin, name));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
@@ -182,7 +182,7 @@ impl VolumeManager {
 
 /// A published volume whose metadata cannot be read.
 pub(super) struct Broken {
-    uid: String,
+    uid: Uid,
     name: String,
     dir: PathBuf,
 }

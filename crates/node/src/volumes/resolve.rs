@@ -10,7 +10,7 @@ use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
 use longshore_core::model::{
-    AccessMode, ClaimPhase, ObjectKey, ObjectRef, VolumeMode, keys::finalizers,
+    AccessMode, ClaimPhase, ObjectKey, ObjectRef, Uid, VolumeMode, keys::finalizers,
 };
 use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
@@ -44,7 +44,7 @@ enum Behind {
 
 impl VolumeManager {
     /// Looks a pod's volumes up, again and again until it works or nobody wants them any more.
-    pub(super) async fn resolve_until_known(self: Arc<Self>, uid: String) {
+    pub(super) async fn resolve_until_known(self: Arc<Self>, uid: Uid) {
         let (mut pauses, began) = (BACKOFF.series(), Instant::now());
         let mut pause = pauses.pause();
         loop {
@@ -91,7 +91,7 @@ impl VolumeManager {
         }
     }
 
-    fn adopt(&self, uid: &str, behind: BTreeMap<String, Behind>) {
+    fn adopt(&self, uid: &Uid, behind: BTreeMap<String, Behind>) {
         let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
         for (name, one) in behind {
             match one {
@@ -119,7 +119,7 @@ impl VolumeManager {
         self.poke();
     }
 
-    fn refuse(&self, uid: &str, pod: &Pod, text: &str) {
+    fn refuse(&self, uid: &Uid, pod: &Pod, text: &str) {
         tracing::warn!(pod = %pod.metadata.key(), error = text, "volumes cannot be used");
         self.deps.recorder.event(
             &ObjectRef::of::<Pod>(&pod.metadata),
@@ -130,7 +130,7 @@ impl VolumeManager {
         self.set_error(uid, text.to_owned());
     }
 
-    fn set_error(&self, uid: &str, text: String) {
+    fn set_error(&self, uid: &Uid, text: String) {
         if let Some(facts) = self.state().pods.get_mut(uid) {
             facts.error = Some(text);
         }
@@ -292,7 +292,7 @@ impl VolumeManager {
         Err(Cause::lasting(Refusal::Stolen(name.to_owned()).to_string()))
     }
 
-    fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, String> {
+    fn found_volume(&self, uid: &Uid, volume: Volume, read_only: bool) -> Result<Found, String> {
         let name = volume.metadata.name.clone();
         let block = volume.volume_mode() == &VolumeMode::Block;
         let (plugin, driver, handle) = match &volume.spec {
@@ -312,7 +312,7 @@ impl VolumeManager {
             let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver));
             let unique = UniqueName::new(&driver, &handle);
             let path = match block {
-                true => self.deps.paths.block(&name).publish.join(uid),
+                true => self.deps.paths.block(&name).publish.join(uid.as_str()),
                 false => publish_target(&self.deps.paths.publish(uid, &name)),
             };
             (unique, path, object.is_none_or(|object| object.attach_required()))

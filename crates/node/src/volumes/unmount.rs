@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use longshore_core::model::Uid;
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -19,7 +20,7 @@ pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
 impl VolumeManager {
     /// Takes the mount away from a pod. The driver and id come from disk, the only place that
     /// knows what was really published.
-    pub(super) async fn unpublish(&self, unique: &UniqueName, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn unpublish(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let known = self.state().volumes.get(unique).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
             return self.unmount_own(unique, uid, facts).await;
@@ -49,7 +50,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    pub(super) fn mark_pod_unknown(&self, unique: &UniqueName, uid: &str) {
+    pub(super) fn mark_pod_unknown(&self, unique: &UniqueName, uid: &Uid) {
         let mut state = self.state();
         let mount = state.world.actual.get_mut(unique).and_then(|known| known.pods.get_mut(uid));
         if let Some(mount) = mount {

@@ -417,7 +417,7 @@ impl Rig {
         let pod = self.api.get::<Pod>(&key).await.unwrap().unwrap();
         self.delete_pod(name).await;
         self.wait_gone(name).await;
-        let dir = self.root().join("pods").join(&pod.metadata.uid);
+        let dir = self.root().join("pods").join(pod.metadata.uid.as_str());
         self.until("the pod's directory is gone", async || !dir.exists()).await;
     }
 

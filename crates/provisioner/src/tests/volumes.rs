@@ -81,7 +81,7 @@ async fn the_finalizer_goes_wherever_it_is_by_now() {
     let controller = lab.controller(config, Scripted::default());
     let seen = || ["c/d", ours].map(str::to_owned).to_vec();
     // Another volume's finalizer stays, whatever its name.
-    controller.inner.drop_finalizer(&key, "another", seen()).await.unwrap();
+    controller.inner.drop_finalizer(&key, &"another".into(), seen()).await.unwrap();
     assert!(lab.volumes().await["ours"].metadata.has_finalizer(ours));
     controller.inner.drop_finalizer(&key, &uid, seen()).await.unwrap();
     assert_eq!(lab.volumes().await["ours"].metadata.finalizers, ["a/b", "c/d"]);

@@ -49,7 +49,7 @@ async fn the_slow_pass_finds_what_events_missed() {
     });
     rig.controller.populate(false);
     let pods = rig.controller.world.lock().desired.pods();
-    assert_eq!(pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), [uid]);
+    assert_eq!(pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), [uid.as_str()]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,14 +8,14 @@ fn world() -> World {
 }
 
 fn wanted(attachable: bool, pods: &[&str]) -> Wanted {
-    let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
+    let pods = pods.iter().map(|pod| Uid::from(*pod)).collect();
     Wanted { attachable, pods, ..Wanted::default() }
 }
 
 fn known(device: Mounted, pods: &[(&str, Mounted)]) -> Known {
     let pods = pods
         .iter()
-        .map(|(pod, state)| ((*pod).to_owned(), PodMount { state: *state, ..PodMount::default() }));
+        .map(|(pod, state)| (Uid::from(*pod), PodMount { state: *state, ..PodMount::default() }));
     Known { device, pods: pods.collect(), ..Known::default() }
 }
 
@@ -95,10 +95,10 @@ fn attachable_volumes_wait_for_the_node_object() {
     let mut world = world();
     world.desired.insert(V.into(), wanted(true, &["a"]));
     // case: node/N54
-    assert_eq!(attach_gate(&world, V), Err(Waiting::NotReportedInUse));
+    assert_eq!(attach_gate(&world, &V.into()), Err(Waiting::NotReportedInUse));
     assert_eq!(decide(&world), vec![]);
     world.node.in_use.insert(V.into());
-    assert_eq!(attach_gate(&world, V), Err(Waiting::NotAttached));
+    assert_eq!(attach_gate(&world, &V.into()), Err(Waiting::NotAttached));
     assert_eq!(decide(&world), vec![]);
     world.node.attached.insert(V.into());
     assert_eq!(decide(&world), vec![mount("a")]);
@@ -161,8 +161,8 @@ fn a_single_pod_volume_is_refused_while_another_pod_may_have_it() {
     // case: node/N62
     let mut world = world();
     world.actual.insert(V.into(), known(Yes, &[("a", Unknown)]));
-    assert!(world.used_by_other_pod(V, "b"));
-    assert!(!world.used_by_other_pod(V, "a"));
+    assert!(world.used_by_other_pod(&V.into(), &"b".into()));
+    assert!(!world.used_by_other_pod(&V.into(), &"a".into()));
 }
 
 #[test]
