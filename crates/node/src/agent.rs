@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope, Subscription};
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::{Notify, watch};
@@ -275,7 +276,7 @@ struct Running {
     deps: Arc<PodDeps>,
     stop_pods: watch::Sender<Option<Duration>>,
     wake: Arc<Notify>,
-    entries: BTreeMap<String, PodEntry>,
+    entries: BTreeMap<Uid, PodEntry>,
     workers: JoinSet<()>,
     loops: JoinSet<()>,
     inner: CancellationToken,
@@ -379,7 +380,7 @@ impl Running {
         self.look();
         for uid in found {
             if !self.entries.contains_key(&uid) {
-                tracing::info!(uid, "pod directory without a pod");
+                tracing::info!(uid = uid.as_str(), "pod directory without a pod");
                 self.workers.spawn(end_orphan(self.deps.clone(), uid));
             }
         }
@@ -413,7 +414,7 @@ impl Running {
 
     /// One worker per pod; pods that are gone are told so.
     fn look(&mut self) {
-        let mut present: BTreeMap<String, Arc<Pod>> =
+        let mut present: BTreeMap<Uid, Arc<Pod>> =
             self.pods.list().into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
         for (uid, entry) in &self.entries {
             let now = present.remove(uid);
@@ -469,12 +470,14 @@ impl Running {
 }
 
 /// A pod directory whose pod no longer exists: what still runs is ended first.
-async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
+async fn end_orphan(deps: Arc<PodDeps>, uid: Uid) {
     let dir = deps.paths.pod(&uid);
     match ShimClient::adopt(&dir).await {
         Ok(Some(shim)) => shim.quit().await,
         Ok(None) => {}
-        Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
+        Err(error) => {
+            tracing::warn!(uid = uid.as_str(), %error, "shim of a vanished pod does not answer")
+        }
     }
     kill_leftovers(&dir).await;
     deps.remove_cgroup(&uid).await;
@@ -482,7 +485,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     deps.volumes.release(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid, %error, "directory of a vanished pod stays");
+        tracing::warn!(uid = uid.as_str(), %error, "directory of a vanished pod stays");
     }
 }
 
@@ -515,6 +518,6 @@ async fn mount_only(
     deps.volumes.release(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid, %error, "pod directory stays");
+        tracing::warn!(uid = uid.as_str(), %error, "pod directory stays");
     }
 }
