@@ -7,9 +7,8 @@
 //! ```
 //!
 //! A plain write is compared too: what it changed becomes the writer's. `shape` knows how a kind's
-//! lists and maps are divided among managers; `facts` holds what built-in types do not say.
+//! lists and maps are divided among managers; `registry::facts` holds what built-in types do not say.
 
-pub mod facts;
 mod managers;
 mod merge;
 mod set;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::facts;
 use crate::crd::{Additional, ListKind, Schema, Type};
+use crate::registry::facts;
 
 /// A field of a known name.
 #[derive(Debug, Clone)]
@@ -196,7 +196,7 @@ fn of_field(owner: &str, field: &str, schema: &Value, definitions: &Map<String, 
     if schema["additionalProperties"].is_object() {
         return Shape::Map(Arc::new(inner(&schema["additionalProperties"])));
     }
-    if facts::is_split(owner, field)
+    if facts::is_granular(owner, field)
         && let Some(name) = reference(schema)
         && let Some(properties) = definitions.get(name).and_then(|d| d["properties"].as_object())
     {

@@ -225,13 +225,13 @@ fn resource(
     let (group, plural, kind) =
         (text(&spec["group"]), text(&names["plural"]), text(&names["kind"]));
     let custom = Arc::new(custom(definition, version, served, end));
-    let own = (String::new(), String::new(), kind.clone());
+    let own = ("".into(), "".into(), kind.clone().into());
     let mut subresources = Vec::new();
     if custom.status {
         subresources.push(Subresource { name: "status", kind: own, verbs: PART });
     }
     if custom.scale.is_some() {
-        let kind = ("autoscaling".to_owned(), "v1".to_owned(), "Scale".to_owned());
+        let kind = ("autoscaling".into(), "v1".into(), "Scale".into());
         subresources.push(Subresource { name: "scale", kind, verbs: PART });
     }
     let fields = version["selectableFields"].as_array().into_iter().flatten();
@@ -247,14 +247,13 @@ fn resource(
         verbs: ALL.to_vec(),
         subresources,
         fields: fields.collect(),
-        quantities: &[],
         codec: Codec::Custom(Arc::clone(&custom)),
         strategy: Arc::new(CustomRules(Arc::clone(&custom))),
         transient: false,
-        view: None,
+        conversion: None,
         alias: false,
         custom: Some(custom),
-        typed: None,
+        builtin: None,
         shape: OnceLock::new(),
         group,
         kind,

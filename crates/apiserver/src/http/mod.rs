@@ -49,7 +49,6 @@ use body::{Answer, Sent};
 use places::Standing;
 use query::Query;
 use route::Route;
-pub(crate) use schemas::field_type;
 
 /// The version this server says it is: a semantic version that names its Kubernetes level.
 pub const GIT_VERSION: &str = "v1.37.0+longshore";

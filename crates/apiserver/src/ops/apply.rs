@@ -294,7 +294,7 @@ impl Core {
 fn last_applied(resource: &Resource, live: &Value) -> Option<FieldSet> {
     let note = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
     let note: Value = serde_json::from_str(note).ok()?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, note, false).ok()?;
+    let decoded = codec::decode(&resource.codec, note, false).ok()?;
     let shape = resource.shape();
     let mut own = named(shape, &decoded.object);
     strip(&mut own);
@@ -367,7 +367,7 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
         )));
     }
     check_name(target, &sent["metadata"])?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, sent.clone(), false)
+    let decoded = codec::decode(&resource.codec, sent.clone(), false)
         .map_err(|fault| undeclared(resource, &target.name, &resource.explain(fault)))?;
     if let Some(path) = decoded.unknown.first() {
         let why = format!(".{path}: field not declared in schema");

@@ -296,13 +296,12 @@ fn decode_with(
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded =
-        codec::decode(&resource.codec, resource.quantities, body, true).map_err(|fault| {
-            if fault.too_large {
-                return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
-            }
-            cannot_handle(resource, &resource.kind, &resource.explain(fault))
-        })?;
+    let decoded = codec::decode(&resource.codec, body, true).map_err(|fault| {
+        if fault.too_large {
+            return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
+        }
+        cannot_handle(resource, &resource.kind, &resource.explain(fault))
+    })?;
     let found: Vec<String> = decoded
         .unknown
         .iter()

@@ -47,8 +47,8 @@ impl Typed {
 /// How objects of a kind are checked and cleaned.
 #[derive(Clone)]
 pub enum Codec {
-    /// By the Rust type of a built-in kind.
-    Typed(TypedCodec),
+    /// By the Rust type of a built-in kind, after its quantities were made canonical.
+    Typed { check: TypedCodec, quantities: &'static [&'static str] },
     /// By the schema of a definition.
     Custom(Arc<Custom>),
 }
@@ -83,26 +83,21 @@ pub struct Undecodable {
 ///
 /// # Errors
 /// What is wrong when a field has the wrong type.
-pub fn decode(
-    codec: &Codec,
-    quantities: &[&str],
-    mut input: Value,
-    defaults: bool,
-) -> Result<Decoded, Undecodable> {
+pub fn decode(codec: &Codec, mut input: Value, defaults: bool) -> Result<Decoded, Undecodable> {
     let plain = |why| Undecodable { why, input: None, too_large: false };
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");
         map.remove("apiVersion");
     }
-    let codec = match codec {
-        Codec::Typed(codec) => codec,
+    let (check, quantities) = match codec {
+        Codec::Typed { check, quantities } => (check, *quantities),
         Codec::Custom(custom) => return custom.decode(input, defaults),
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
         canonical(&mut input, &parts).map_err(plain)?;
     }
-    let mut object = match codec(&input) {
+    let mut object = match check(&input) {
         Ok(object) => object,
         Err(why) => return Err(Undecodable { why, input: Some(input), too_large: false }),
     };
@@ -176,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     fn codec() -> Codec {
-        Codec::Typed(typed::<PersistentVolumeClaim>)
+        Codec::Typed { check: typed::<PersistentVolumeClaim>, quantities: &["spec.resources.*.*"] }
     }
 
     #[test]
@@ -186,7 +181,7 @@ mod tests {
             "metadata": {"name": "a", "nope": 1, "labels": null},
             "spec": {"resources": {"requests": {"storage": 1_073_741_824}, "claims2": 1}},
         });
-        let decoded = decode(&codec(), &["spec.resources.*.*"], claim, true).unwrap();
+        let decoded = decode(&codec(), claim, true).unwrap();
         assert_eq!(decoded.unknown, ["metadata.nope", "spec.resources.claims2"]);
         assert_eq!(decoded.object["spec"]["resources"]["requests"]["storage"], "1073741824");
         assert!(decoded.object.get("kind").is_none());
@@ -194,8 +189,7 @@ mod tests {
 
     #[test]
     fn wrong_types_and_quantities_are_refused() {
-        let quantities = &["spec.resources.*.*"];
-        let run = |spec| decode(&codec(), quantities, json!({"spec": spec}), true);
+        let run = |spec| decode(&codec(), json!({"spec": spec}), true);
         assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
         let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err().why;
         assert!(why.starts_with("quantities must match"), "{why}");

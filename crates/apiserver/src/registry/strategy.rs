@@ -91,9 +91,7 @@ pub struct Settings {
 /// stored state together; `admit` steps may look at other objects; `validate` steps only judge.
 pub trait Strategy: Send + Sync + 'static {
     /// Facts about the kind.
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
+    fn traits(&self) -> Traits;
 
     /// Fills in defaults.
     fn default(&self, _object: &mut Value) {}

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{base64_fault, time_fault, type_name};
-use crate::http::field_type;
+use crate::registry::facts;
 
 /// The first field whose value does not fit its type, in the words of Go's JSON decoder.
 pub fn type_fault(schemas: &Map<String, Value>, name: &str, value: &Value) -> Option<String> {
@@ -82,7 +82,7 @@ impl Walk<'_> {
             ("Quantity" | "IntOrString" | "RawExtension" | "JSON" | "FieldsV1", _) => None,
             (_, Value::Object(_)) => self.record(target, value, path),
             (name, _) if self.schemas.get(target).is_some_and(|s| s["type"] == "object") => {
-                let go = field_type(place.owner, place.field)
+                let go = facts::go_type(place.owner, place.field)
                     .map_or(format!("v1.{name}"), str::to_owned);
                 Some(told(value, place.owner, path, &go))
             }
@@ -91,7 +91,7 @@ impl Walk<'_> {
     }
 
     fn wrong(&self, schema: &Value, value: &Value, place: Place<'_>, path: &[String]) -> String {
-        let go = match field_type(place.owner, place.field) {
+        let go = match facts::go_type(place.owner, place.field) {
             // The named type is that of the list; an element of it lacks the brackets.
             Some(named) if schema["type"] != "array" => named.trim_start_matches("[]").to_owned(),
             Some(named) => named.to_owned(),

@@ -1,18 +1,95 @@
 //! `PersistentVolume`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
 use super::older;
 use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{
     access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
     text, unset,
 };
-use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
+use crate::registry::{names, shown};
+
+pub(super) static VOLUME: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names {
+        kind: "PersistentVolume",
+        plural: "persistentvolumes",
+        short: &["pv"],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<core::PersistentVolume>,
+    rules: || Arc::new(Volume),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Capacity"),
+            column("Access Modes"),
+            column("Reclaim Policy"),
+            column("Status"),
+            column("Claim"),
+            column("StorageClass"),
+            column("VolumeAttributesClass"),
+            column("Reason"),
+            AGE,
+            wide("VolumeMode"),
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &["spec.capacity.*"],
+    patch_keys: &[],
+    facts: &[
+        "atomic core.v1.SecretReference",
+        "granular core.v1.PersistentVolumeSpec.claimRef",
+        "enum core.v1.PersistentVolumeSpec.accessModes ReadOnlyMany ReadWriteMany ReadWriteOnce \
+         ReadWriteOncePod",
+        "enum core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy Delete Recycle Retain",
+        "enum core.v1.PersistentVolumeSpec.volumeMode Block Filesystem",
+        "enum core.v1.PersistentVolumeStatus.phase Available Bound Failed Pending Released",
+        "type core.v1.PersistentVolumeSpec.accessModes []v1.PersistentVolumeAccessMode",
+        "type core.v1.PersistentVolumeSpec.capacity v1.ResourceList",
+        "type core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy \
+         v1.PersistentVolumeReclaimPolicy",
+        "type core.v1.PersistentVolumeSpec.volumeMode v1.PersistentVolumeMode",
+    ],
+    protobuf: &[include_str!("volume_protobuf.txt")],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let claim =
+        match (text(object, "/spec/claimRef/namespace"), text(object, "/spec/claimRef/name")) {
+            ("", "") => String::new(),
+            (namespace, name) => format!("{namespace}/{name}"),
+        };
+    json!([
+        name,
+        text(object, "/spec/capacity/storage"),
+        short_modes(object, "/spec/accessModes"),
+        text(object, "/spec/persistentVolumeReclaimPolicy"),
+        phase(object),
+        claim,
+        text(object, "/spec/storageClassName"),
+        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        text(object, "/status/reason"),
+        age,
+        or(text(object, "/spec/volumeMode"), "<unset>"),
+    ])
+}
 
 /// The rules of volumes.
 pub struct Volume;
