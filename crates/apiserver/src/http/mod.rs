@@ -118,7 +118,7 @@ impl Service {
             Err(status) => body::error(&status),
         };
         let took = (!lasts).then(|| began.elapsed());
-        self.inner.metrics.answered(labels, answer.status().as_u16(), took);
+        self.inner.metrics.responded(labels, answer.status().as_u16(), took);
         if head {
             *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -18,7 +19,6 @@ use crate::error::{ApiResult, Status};
 use crate::heavy::Heavy;
 use crate::http::pieces::{LARGE, Pieces};
 use crate::http::render::Renderer;
-use crate::metrics::EventCount;
 use crate::ops::ListOptions;
 use crate::registry::Resource;
 use crate::store::{Change, Event, Store, Stored, Subscription};
@@ -63,7 +63,7 @@ struct Watcher {
     namespace: Option<String>,
     options: WatchOptions,
     renderer: Renderer,
-    counted: EventCount,
+    counted: Counter,
     changed: Subscription,
     position: u64,
     initial: Option<VecDeque<Arc<Stored>>>,
@@ -87,7 +87,7 @@ pub fn open(
     namespace: Option<&str>,
     options: WatchOptions,
     renderer: Renderer,
-    counted: EventCount,
+    counted: Counter,
     heavy: Option<&Heavy>,
 ) -> ApiResult<impl Stream<Item = Bytes> + Send + 'static> {
     // Subscribe before looking, so that no change falls between.
@@ -210,7 +210,7 @@ impl Watcher {
                 count += 1;
             }
         }
-        self.counted.add(count);
+        self.counted.inc_by(count as u64);
         if objects.is_empty() {
             self.initial = None;
             self.room = None;
@@ -250,7 +250,7 @@ impl Watcher {
                 }
                 (None, None) => continue,
             }
-            self.counted.add(1);
+            self.counted.inc();
         }
         self.position = reached;
     }
