@@ -7,44 +7,44 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{ApiResult, Status};
 
 /// Lets a bounded number of requests of one sort through at a time. Administrators have as many
-/// places again for themselves, so that they get an answer when everybody else fills the server;
+/// permits again for themselves, so that they get an answer when everybody else fills the server;
 /// the loops inside this process ask as administrators too.
 #[derive(Debug)]
 pub struct Gate {
-    places: usize,
+    permits: usize,
     open: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
 }
 
-/// A place; it is free again when this is dropped.
+/// A permit; it is free again when this is dropped.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+pub struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
 
 impl Gate {
-    /// A gate with so many places; zero means no bound.
-    pub fn new(places: usize) -> Self {
-        let places = if places == 0 { Semaphore::MAX_PERMITS } else { places };
-        let make = || Arc::new(Semaphore::new(places));
-        Self { places, open: make(), reserve: make() }
+    /// A gate with so many permits; zero means no bound.
+    pub fn new(permits: usize) -> Self {
+        let permits = if permits == 0 { Semaphore::MAX_PERMITS } else { permits };
+        let make = || Arc::new(Semaphore::new(permits));
+        Self { permits, open: make(), reserve: make() }
     }
 
-    /// Takes a place.
+    /// Takes a permit.
     ///
     /// # Errors
     /// 429 when all are taken.
-    pub fn enter(&self, is_master: bool) -> ApiResult<Place> {
-        let try_one = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+    pub fn enter(&self, is_master: bool) -> ApiResult<Permit> {
+        let try_one = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let found =
             try_one(&self.open).or_else(|| if is_master { try_one(&self.reserve) } else { None });
-        found.map(Place).ok_or_else(|| {
+        found.map(Permit).ok_or_else(|| {
             Status::too_many_requests("Too many requests, please try again later.", 1)
         })
     }
 
-    /// How many places are taken.
+    /// How many permits are taken.
     pub fn taken(&self) -> usize {
         let free = self.open.available_permits() + self.reserve.available_permits();
-        (self.places * 2).saturating_sub(free)
+        (self.permits * 2).saturating_sub(free)
     }
 }
 

@@ -20,12 +20,13 @@ mod access;
 mod admission;
 mod apply;
 pub mod auth;
+mod bootstrap;
 pub mod clock;
 mod crd;
 pub mod error;
-mod extent;
 mod field_manager;
-mod first;
+mod field_path;
+mod go_errors;
 mod heavy;
 mod housekeeping;
 pub mod http;
@@ -33,13 +34,12 @@ mod logs;
 mod metrics;
 mod ops;
 mod patch;
-mod place;
 mod pod_security;
 mod registry;
 mod selector;
+mod size_limits;
 pub mod store;
 mod watch;
-mod words;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -343,7 +343,7 @@ impl ApiServer {
             logs: ArcSwapOption::empty(),
         };
         let server = Self { inner: Arc::new(inner) };
-        first::write(&server.inner.core, config.snapshot_kinds)
+        bootstrap::write(&server.inner.core, config.snapshot_kinds)
             .await
             .map_err(OpenError::FirstObjects)?;
         if is_new {

@@ -276,7 +276,7 @@ impl Managers {
     }
 
     /// The managers of a new object: whoever made it has all of it.
-    pub fn first(writer: Writer<'_>, mut set: FieldSet) -> Self {
+    pub fn initial(writer: Writer<'_>, mut set: FieldSet) -> Self {
         strip(&mut set);
         if set.is_empty() {
             return Self::default();

@@ -11,7 +11,7 @@ use super::rules::Rules;
 use super::schema::{self, Schema};
 use super::validate::validate;
 use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::place::Place;
+use crate::field_path::FieldPath;
 use crate::registry::codec::{Codec, Decoded, Undecodable, dropped, typed};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 use crate::registry::{Resource, Subresource};
@@ -42,7 +42,7 @@ pub struct Custom {
     pub schema: Schema,
     /// Columns after the name.
     pub columns: Vec<Column>,
-    /// What clients of a deprecated version are told.
+    /// The warning that clients of a deprecated version get.
     pub deprecated: Option<String>,
     /// Where `scale` reads and writes.
     pub scale: Option<ScalePaths>,
@@ -65,7 +65,7 @@ impl Custom {
         let plain = |why| Undecodable { why, input: None, too_large: false };
         let mut unknown = Vec::new();
         let meta = input.as_object_mut().and_then(|map| map.remove("metadata"));
-        schema::prune(&self.schema, &mut input, Place::Top(""), &mut unknown);
+        schema::prune(&self.schema, &mut input, FieldPath::Top(""), &mut unknown);
         if defaults && schema::default(&self.schema, &mut input).is_err() {
             let name = format!("{}.{}", self.plural, self.group);
             let why = format!("the defaults of {name} would make the object too large");
@@ -73,7 +73,7 @@ impl Custom {
         }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
             let clean = typed::<ObjectMeta>(&meta).map_err(plain)?;
-            dropped(&meta, &clean, Place::Top("metadata"), &mut unknown);
+            dropped(&meta, &clean, FieldPath::Top("metadata"), &mut unknown);
             input["metadata"] = clean;
         }
         unknown.sort();
@@ -319,7 +319,7 @@ fn is_heavy(schema: &Value) -> bool {
     }
 }
 
-/// What clients of a deprecated version are told.
+/// The warning that clients of a deprecated version get.
 fn deprecation(definition: &Value, version: &Value, served: &[&Value]) -> Option<String> {
     if version["deprecated"] != true {
         return None;
@@ -393,9 +393,9 @@ mod tests {
         let found: Vec<(&str, bool)> = all.iter().map(|r| (r.version.as_str(), r.alias)).collect();
         assert_eq!(found, [("v1beta1", true), ("v1", false)]);
         assert_eq!(all[0].storage, all[1].storage);
-        let told = all[0].custom.as_ref().unwrap().deprecated.clone();
+        let reported = all[0].custom.as_ref().unwrap().deprecated.clone();
         assert_eq!(
-            told.as_deref(),
+            reported.as_deref(),
             Some("example.com/v1beta1 W is deprecated; use example.com/v1 W")
         );
     }

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::Value;
 
 use super::pattern::Pattern;
-use crate::extent::{MAX_BYTES, text_len};
+use crate::size_limits::{MAX_BYTES, text_len};
 
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// The JSON type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,14 +107,14 @@ pub struct Allowed {
     pub known: HashSet<Value>,
 }
 
-/// How the elements of a list are told apart.
+/// What identifies the elements of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListKind {
     /// The list is one value.
     Atomic,
     /// Elements are scalars, each at most once.
     Set,
-    /// Elements are objects told apart by these fields.
+    /// Elements are objects, identified by these fields.
     Map(Vec<String>),
 }
 
@@ -133,7 +133,7 @@ pub struct Schema {
     pub embedded: bool,
     /// Whether a map is one value.
     pub atomic_map: bool,
-    /// How list elements are told apart.
+    /// What identifies list elements.
     pub list: ListKind,
     /// Known fields.
     pub properties: BTreeMap<String, Schema>,
@@ -243,7 +243,7 @@ fn strings(list: &Value) -> Vec<String> {
 pub(crate) fn prune(
     schema: &Schema,
     value: &mut Value,
-    path: Place<'_>,
+    path: FieldPath<'_>,
     dropped: &mut Vec<String>,
 ) {
     match value {
@@ -257,21 +257,21 @@ pub(crate) fn prune(
                 map.retain(|name, _| {
                     let keep = known(name);
                     if !keep {
-                        Place::Field(&path, name).tell(dropped);
+                        FieldPath::Field(&path, name).report_to(dropped);
                     }
                     keep
                 });
             }
             for (name, value) in map.iter_mut() {
                 if let Some(field) = schema.field(name) {
-                    prune(field, value, Place::Field(&path, name), dropped);
+                    prune(field, value, FieldPath::Field(&path, name), dropped);
                 }
             }
         }
         Value::Array(items) => {
             let Some(schema) = &schema.items else { return };
             for (index, item) in items.iter_mut().enumerate() {
-                prune(schema, item, Place::Element(&path, index), dropped);
+                prune(schema, item, FieldPath::Element(&path, index), dropped);
             }
         }
         _ => {}
@@ -356,7 +356,7 @@ mod tests {
             "raw": {"kind": "A", "x": 1}, "items": [{"junk": 1}],
         }});
         let mut dropped = Vec::new();
-        prune(&widget(), &mut value, Place::Top(""), &mut dropped);
+        prune(&widget(), &mut value, FieldPath::Top(""), &mut dropped);
         dropped.sort();
         let wanted =
             ["other", "spec.free.strict.x", "spec.items[0].junk", "spec.junk", "spec.raw.x"];

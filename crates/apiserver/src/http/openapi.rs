@@ -91,7 +91,7 @@ pub const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+pr
 /// The second version as protobuf, without kinds: kubectl asks for it about a kind that the third
 /// version does not have, and shall learn that it is not here either. Fields are checked by the
 /// server, so no client needs it for that.
-pub fn second_as_protobuf() -> Vec<u8> {
+pub fn v2_as_protobuf() -> Vec<u8> {
     fn text(number: u8, value: &str, out: &mut Vec<u8>) {
         out.extend([number << 3 | 2, u8::try_from(value.len()).unwrap_or(0)]);
         out.extend(value.as_bytes());
@@ -107,7 +107,7 @@ pub fn second_as_protobuf() -> Vec<u8> {
 }
 
 /// The document of the second version, for older clients.
-pub fn second(registry: &Registry) -> Value {
+pub fn v2(registry: &Registry) -> Value {
     let mut paths = Map::new();
     registry.resources().iter().for_each(|resource| add_paths(&mut paths, resource));
     json!({

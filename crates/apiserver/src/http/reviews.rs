@@ -6,13 +6,13 @@ use crate::Inner;
 use crate::auth::Identity;
 use crate::auth::rbac::{Action, rules_review};
 use crate::error::{ApiResult, Cause, Status};
-use crate::registry::{Resource, shown};
+use crate::registry::{Resource, go_values};
 
 /// Answers a review: the object with its status.
 ///
 /// # Errors
 /// The question makes no sense.
-pub fn answer(
+pub fn respond(
     inner: &Inner,
     resource: &Resource,
     asker: &Identity,
@@ -58,7 +58,7 @@ pub fn answer(
                 let why =
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified";
                 let path = &spec["nonResourceAttributes"];
-                let path = shown::compact(shown::PATH_ATTRIBUTES, path);
+                let path = go_values::compact(go_values::PATH_ATTRIBUTES, path);
                 return invalid(vec![Cause::invalid_shown("spec", &path, why)]);
             }
             let subject =

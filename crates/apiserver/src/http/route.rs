@@ -22,7 +22,7 @@ pub enum Route<'a> {
     /// `/api/v1`, `/apis/<group>/<version>`.
     Resources(&'a str, &'a str),
     /// `/openapi/v2`.
-    OpenApiSecond,
+    OpenApiV2,
     /// `/openapi/v3`.
     OpenApiIndex,
     /// `/openapi/v3/<path>`.
@@ -66,7 +66,7 @@ pub fn parse(path: &str) -> Route<'_> {
         ["apis", group] => Route::Group(group),
         ["api", version] => Route::Resources("", version),
         ["apis", group, version] => Route::Resources(group, version),
-        ["openapi", "v2"] => Route::OpenApiSecond,
+        ["openapi", "v2"] => Route::OpenApiV2,
         ["openapi", "v3"] => Route::OpenApiIndex,
         ["openapi", "v3", ..] => {
             let at = path.find("/v3/").map_or(path.len(), |i| i + 4);

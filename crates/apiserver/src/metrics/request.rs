@@ -120,7 +120,7 @@ fn page(route: &Route<'_>) -> &'static str {
         Route::Metrics => "/metrics",
         Route::Root => "/",
         Route::CoreVersions | Route::Groups | Route::Group(_) | Route::Resources(..) => "/apis",
-        Route::OpenApiSecond => "/openapi/v2",
+        Route::OpenApiV2 => "/openapi/v2",
         Route::OpenApiIndex | Route::OpenApi(_) => "/openapi/v3",
         Route::Object(_) | Route::Unknown => "",
     }

@@ -105,7 +105,7 @@ impl Core {
             now: &now,
         };
         let set = applied.unwrap_or_else(|| compare(resource.shape(), &json!({}), object).set);
-        Managed::of(&Managers::first(writer, set), resource.keeps_managers_apart())
+        Managed::of(&Managers::initial(writer, set), resource.keeps_managers_apart())
     }
 
     /// Who manages a changed object.
@@ -216,7 +216,7 @@ impl Core {
         stored: Arc<Stored>,
     ) -> ApiResult<Option<Outcome>> {
         let resource = &target.resource;
-        let old = resource.show(stored.value());
+        let old = resource.to_version(stored.value());
         let (mut merged, managers) =
             self.bring_together(resource, part, config, force, options, &old)?;
         for field in ["uid", "resourceVersion"] {

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Core, Target};
 use crate::error::{ApiResult, Causes, Status};
+use crate::go_errors;
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::store::{Page, Stored, Trimmed};
-use crate::words;
 
 /// How long a read waits for a version that is not there yet.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
@@ -79,10 +79,10 @@ impl Token {
 
     fn decode(text: &str) -> ApiResult<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| {
-            let at = words::base64_fault_at(text, false).unwrap_or(0);
+            let at = go_errors::base64_fault_at(text, false).unwrap_or(0);
             invalid_token(&format!("illegal base64 data at input byte {at}"))
         })?;
-        serde_json::from_slice(&bytes).map_err(|_| match words::json_fault(&bytes) {
+        serde_json::from_slice(&bytes).map_err(|_| match go_errors::json_fault(&bytes) {
             Some(why) => invalid_token(&why),
             None => invalid_token("server does not recognize this encoded version "),
         })

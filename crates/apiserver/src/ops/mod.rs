@@ -278,17 +278,17 @@ fn cannot_handle(resource: &Resource, kind: &str, why: &str) -> Status {
 pub(crate) fn decode(
     resource: &Resource,
     body: Value,
-    doubles: &[String],
+    duplicate_fields: &[String],
     options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
-    decode_with(resource, body, doubles, options, |_| {})
+    decode_with(resource, body, duplicate_fields, options, |_| {})
 }
 
 /// The same with a step before defaults are filled in.
 fn decode_with(
     resource: &Resource,
     body: Value,
-    doubles: &[String],
+    duplicate_fields: &[String],
     options: WriteOptions<'_>,
     complete: impl FnOnce(&mut Value),
 ) -> ApiResult<(Value, Vec<String>)> {
@@ -306,7 +306,7 @@ fn decode_with(
         .unknown
         .iter()
         .map(|path| format!("unknown field {path:?}"))
-        .chain(doubles.iter().map(|path| format!("duplicate field {path:?}")))
+        .chain(duplicate_fields.iter().map(|path| format!("duplicate field {path:?}")))
         .collect();
     let mut object = decoded.object;
     complete(&mut object);

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
-use crate::extent::{MAX_BYTES, check_extent, check_parts, text_len};
-use crate::words;
+use crate::go_errors;
+use crate::size_limits::{MAX_BYTES, check_parts, check_size, text_len};
 
 /// Steps of a JSON patch.
 const MAX_STEPS: usize = 10_000;
@@ -32,7 +32,7 @@ impl Patch {
     /// 415 for an unknown type, 400 for a body that is no patch of that type.
     pub fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
         let other = |value: &Value, wanted: &str| {
-            let is = words::type_name(value);
+            let is = go_errors::type_name(value);
             Status::bad_request(format!(
                 "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
             ))
@@ -40,7 +40,7 @@ impl Patch {
         check_parts(body, "")?;
         let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
             serde_json::from_slice(body).map_err(|error| {
-                let why = words::json_fault(body).unwrap_or_else(|| error.to_string());
+                let why = go_errors::json_fault(body).unwrap_or_else(|| error.to_string());
                 Status::bad_request(wrong(why))
             })
         };
@@ -111,7 +111,7 @@ impl Patch {
                     json_patch::patch(&mut object, std::slice::from_ref(step.as_ref()))
                         .map_err(|e| Status::unprocessable(&e.to_string()))?;
                 }
-                check_extent(&object)?;
+                check_size(&object)?;
                 Ok(object)
             }
             Self::Merge(patch) => {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use longshore_core::model::Quantity;
 
 use crate::crd::Custom;
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// Checks and cleans an object of a built-in kind; the error is a text for people.
 pub type TypedCodec = fn(&Value) -> Result<Value, String>;
@@ -106,7 +106,7 @@ pub fn decode(codec: &Codec, mut input: Value, defaults: bool) -> Result<Decoded
         map.remove("apiVersion");
     }
     let mut unknown = Vec::new();
-    dropped(&input, &object, Place::Top(""), &mut unknown);
+    dropped(&input, &object, FieldPath::Top(""), &mut unknown);
     Ok(Decoded { object, unknown })
 }
 
@@ -143,21 +143,26 @@ fn canonical_quantity(value: &mut Value) -> Result<(), String> {
 }
 
 /// Collects what the codec dropped. Nulls mean "not set" and may go silently.
-pub(crate) fn dropped(input: &Value, output: &Value, path: Place<'_>, unknown: &mut Vec<String>) {
+pub(crate) fn dropped(
+    input: &Value,
+    output: &Value,
+    path: FieldPath<'_>,
+    unknown: &mut Vec<String>,
+) {
     match (input, output) {
         (Value::Object(input), Value::Object(output)) => {
             for (key, value) in input {
-                let path = Place::Field(&path, key);
+                let path = FieldPath::Field(&path, key);
                 match output.get(key) {
                     Some(kept) => dropped(value, kept, path, unknown),
                     None if value.is_null() => {}
-                    None => path.tell(unknown),
+                    None => path.report_to(unknown),
                 }
             }
         }
         (Value::Array(input), Value::Array(output)) => {
             for (index, (value, kept)) in input.iter().zip(output).enumerate() {
-                dropped(value, kept, Place::Element(&path, index), unknown);
+                dropped(value, kept, FieldPath::Element(&path, index), unknown);
             }
         }
         _ => {}

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::rules::text;
-use super::{Resource, names, shown, strategy::Generation};
+use super::{Resource, go_values, names, strategy::Generation};
 use crate::clock::Environment;
 use crate::crd::definition::CLEANUP;
 use crate::error::{Cause, Causes, brief};
@@ -191,7 +191,7 @@ fn validate_owners(meta: &Value, causes: &mut Causes) {
                 format!("metadata.ownerReferences[{i}]"),
                 "/v1, Kind=Event is disallowed from being an owner",
             );
-            causes.push(Cause::invalid_shown(path, &shown::owner(owner), why));
+            causes.push(Cause::invalid_shown(path, &go_values::owner(owner), why));
         }
     }
     let mut leads = owners.iter().filter(|o| o["controller"] == true);
@@ -202,7 +202,7 @@ fn validate_owners(meta: &Value, causes: &mut Causes) {
             name(first),
             name(second)
         );
-        let all: Vec<String> = owners.iter().take(MAX_NAMED).map(shown::owner).collect();
+        let all: Vec<String> = owners.iter().take(MAX_NAMED).map(go_values::owner).collect();
         let shown = format!("[{}]", all.join(","));
         causes.push(Cause::invalid_shown("metadata.ownerReferences", &shown, &why));
     }

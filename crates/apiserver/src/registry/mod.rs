@@ -4,11 +4,11 @@ mod age;
 mod builtin;
 pub mod codec;
 pub mod facts;
+pub mod go_values;
 pub mod kinds;
 pub mod meta;
 pub mod names;
 pub mod rules;
-pub mod shown;
 pub mod strategy;
 pub mod table;
 mod unified;
@@ -27,9 +27,9 @@ use strategy::{Strategy, Traits};
 
 use crate::apply::Shape;
 use crate::crd::Custom;
+use crate::go_errors;
 use crate::http::openapi::Documents;
 use crate::store::Key;
-use crate::words;
 
 pub use kinds::namespace::is_terminating;
 
@@ -139,7 +139,7 @@ impl Resource {
     pub fn explain(&self, fault: codec::Undecodable) -> String {
         let found =
             fault.input.as_ref().zip(self.builtin.as_ref()).and_then(|(input, (_, typed))| {
-                words::type_fault(&builtin_schemas(typed), &typed.name, input)
+                go_errors::type_fault(&builtin_schemas(typed), &typed.name, input)
             });
         found.unwrap_or(fault.why)
     }
@@ -150,7 +150,7 @@ impl Resource {
     }
 
     /// The object as this version shows it.
-    pub fn show(&self, mut object: Value) -> Value {
+    pub fn to_version(&self, mut object: Value) -> Value {
         if let Some(custom) = self.custom.as_ref().filter(|custom| custom.fills_in()) {
             custom.fill_in(&mut object);
         }
@@ -161,17 +161,17 @@ impl Resource {
     }
 
     /// Whether objects are shown otherwise than they are stored.
-    pub fn shows_otherwise(&self) -> bool {
+    pub fn has_conversion(&self) -> bool {
         self.conversion.is_some() || self.custom.as_ref().is_some_and(|custom| custom.fills_in())
     }
 
     /// Whether the managers of its objects can be kept apart while they are changed.
     pub fn keeps_managers_apart(&self) -> bool {
-        self.custom.is_none() && !self.shows_otherwise()
+        self.custom.is_none() && !self.has_conversion()
     }
 
     /// The object as it is stored.
-    pub fn unshow(&self, object: Value) -> Value {
+    pub fn to_storage(&self, object: Value) -> Value {
         match &self.conversion {
             Some(conversion) => (conversion.to_storage)(object),
             None => object,
@@ -199,7 +199,8 @@ pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, String> {
     let decoded = codec::decode(&Codec::Typed { check: typed.codec, quantities: &[] }, body, true);
     decoded.map(|decoded| decoded.object).map_err(|fault| {
         let schemas = builtin_schemas(typed);
-        let found = fault.input.and_then(|input| words::type_fault(&schemas, &typed.name, &input));
+        let found =
+            fault.input.and_then(|input| go_errors::type_fault(&schemas, &typed.name, &input));
         found.unwrap_or(fault.why)
     })
 }

@@ -58,7 +58,7 @@ impl Fields {
                 "metadata.name" => object.name == term.value,
                 "metadata.namespace" => object.namespace == term.value,
                 label => {
-                    let tree = tree.get_or_insert_with(|| resource.show(object.value()));
+                    let tree = tree.get_or_insert_with(|| resource.to_version(object.value()));
                     field_text(tree, label) == term.value
                 }
             };

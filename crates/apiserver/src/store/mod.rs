@@ -7,9 +7,9 @@
 
 mod journal;
 mod log;
+mod managed_fields;
 mod notifier;
 mod outline;
-mod parted;
 mod room;
 mod state;
 
@@ -23,8 +23,8 @@ use tokio::sync::oneshot;
 
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
+pub use managed_fields::{MANAGED_FIELDS, SplitObject};
 pub use notifier::Subscription;
-pub use parted::{MANAGED_FIELDS, Parted};
 pub use room::Room;
 use room::Used;
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
@@ -348,12 +348,12 @@ impl Store {
                 }
                 let object = Arc::clone(&event.object);
                 let resource = Arc::clone(&event.key.resource);
-                let bells = {
+                let notifiers = {
                     let mut state = self.shared.state.write();
                     state.apply(event);
-                    state.bells(std::iter::once(&resource))
+                    state.notifiers(std::iter::once(&resource))
                 };
-                bells.ring();
+                notifiers.notify();
                 // The receiver is still in our hands, so this cannot fail.
                 let _ = answer.send(Ok(object));
             }
@@ -498,7 +498,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
     let mut done = Vec::with_capacity(batch.len());
     let mut written = Vec::with_capacity(batch.len());
     let mut resources = BTreeSet::new();
-    let bells = {
+    let notifiers = {
         let mut state = shared.state.write();
         for pending in batch {
             if !resources.contains(&pending.event.key.resource) {
@@ -508,7 +508,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
             done.push((pending.answer, Arc::clone(&pending.event.object)));
             state.apply(pending.event);
         }
-        state.bells(resources.iter())
+        state.notifiers(resources.iter())
     };
     {
         let mut head = shared.head.lock();
@@ -523,7 +523,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
         // A client that went away does not need its answer; the write stands.
         let _ = answer.send(Ok(object));
     }
-    bells.ring();
+    notifiers.notify();
 }
 
 /// After a failed commit nobody knows what is on disk, so nothing more may be written.

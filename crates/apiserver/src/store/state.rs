@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::History;
 use super::journal::{Replay, SnapshotObject};
+use super::managed_fields::{MANAGED_FIELDS, SplitObject};
 use super::notifier::{Notifier, Subscription};
 use super::outline::Outline;
-use super::parted::{MANAGED_FIELDS, Parted};
 
 /// Where an object is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -229,7 +229,7 @@ impl Stored {
 
     /// The object as a tree without its managers, and their text. They are often the larger part,
     /// and most changes need no tree of them.
-    pub fn parted(&self) -> Parted {
+    pub fn split_managed_fields(&self) -> SplitObject {
         serde_json::from_slice(&self.body).expect("stored text was written from a tree")
     }
 }
@@ -410,15 +410,15 @@ impl Table {
 }
 
 /// Wakes who waits for changes.
-pub(super) struct Bells {
+pub(super) struct Notifiers {
     revision: u64,
-    bells: Vec<Arc<Notifier>>,
+    notifiers: Vec<Arc<Notifier>>,
 }
 
-impl Bells {
-    pub(super) fn ring(&self) {
-        for bell in &self.bells {
-            bell.notify(self.revision);
+impl Notifiers {
+    pub(super) fn notify(&self) {
+        for notifier in &self.notifiers {
+            notifier.notify(self.revision);
         }
     }
 }
@@ -607,13 +607,13 @@ impl State {
 
     /// What wakes those who wait for changes of these resources. It is better rung without the lock: they
     /// want to read.
-    pub(super) fn bells<'a>(&self, resources: impl Iterator<Item = &'a Arc<str>>) -> Bells {
-        let mut bells: Vec<_> = resources
+    pub(super) fn notifiers<'a>(&self, resources: impl Iterator<Item = &'a Arc<str>>) -> Notifiers {
+        let mut notifiers: Vec<_> = resources
             .filter_map(|resource| self.tables.get(resource))
             .map(|table| Arc::clone(&table.changed))
             .collect();
-        bells.push(Arc::clone(&self.changed));
-        Bells { revision: self.revision, bells }
+        notifiers.push(Arc::clone(&self.changed));
+        Notifiers { revision: self.revision, notifiers }
     }
 
     /// Forgets the oldest event of all resources; false when there is none.

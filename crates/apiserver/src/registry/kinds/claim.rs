@@ -20,7 +20,7 @@ use crate::registry::rules::{
 };
 use crate::registry::strategy::{Context, Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{names, shown};
+use crate::registry::{go_values, names};
 
 pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -358,7 +358,7 @@ fn validate_change(new: &Value, old: &Value) -> Causes {
     }
     if !same(&after, &before) {
         let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        let changes = shown::difference(shown::CLAIM, &before, &after);
+        let changes = go_values::difference(go_values::CLAIM, &before, &after);
         causes.push(Cause::forbidden("spec", &format!("{why}\n{changes}")));
     }
     if !same(&new_spec["volumeMode"], &old_spec["volumeMode"]) {

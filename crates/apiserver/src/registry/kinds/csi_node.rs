@@ -12,7 +12,7 @@ use crate::registry::codec::of;
 use crate::registry::rules::{driver_name, items, same, text};
 use crate::registry::strategy::{Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Table};
-use crate::registry::{names, shown};
+use crate::registry::{go_values, names};
 
 pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -90,7 +90,7 @@ impl Strategy for CsiNode {
                 // What may change is not shown.
                 let mut is = is.cloned().unwrap_or_default();
                 is["allocatable"] = Value::Null;
-                let driver = shown::compact(shown::NODE_DRIVER, &is);
+                let driver = go_values::compact(go_values::NODE_DRIVER, &is);
                 causes.push(Cause::invalid_shown("spec.drivers", &driver, "field is immutable"));
             }
         }

@@ -6,12 +6,12 @@ use k8s_openapi::api::coordination::v1 as coordination;
 use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
+use crate::go_errors::time_fault;
 use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
 use crate::registry::codec::{of, typed};
 use crate::registry::rules::text;
 use crate::registry::strategy::{Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Table, column};
-use crate::words::time_fault;
 
 pub(super) static LEASE: BuiltinKind = BuiltinKind {
     group_version: ("coordination.k8s.io", "v1"),

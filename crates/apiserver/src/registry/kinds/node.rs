@@ -12,7 +12,7 @@ use crate::registry::codec::of;
 use crate::registry::rules::{items, one_of, set_default, text};
 use crate::registry::strategy::{Context, Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
-use crate::registry::{names, shown};
+use crate::registry::{go_values, names};
 
 pub(super) static NODE: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -141,7 +141,7 @@ impl Strategy for Node {
             }
             if !seen.insert((&taint["key"], &taint["effect"])) {
                 let why = "taints must be unique by key and effect pair";
-                let shown = shown::compact(shown::TAINT, taint);
+                let shown = go_values::compact(go_values::TAINT, taint);
                 causes.push(Cause::duplicate_shown(field, &shown, why));
             }
         }

@@ -11,7 +11,7 @@ use crate::registry::codec::of;
 use crate::registry::rules::{items, label_selector, same, text};
 use crate::registry::strategy::{Strategy, Traits};
 use crate::registry::table::{AGE, NAME, PLAIN, Row, Table, column, wide};
-use crate::registry::{names, shown};
+use crate::registry::{go_values, names};
 
 pub(super) static CLUSTER_ROLE_BINDING: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
@@ -234,7 +234,7 @@ impl Strategy for Binding {
     fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         if !same(&new["roleRef"], &old["roleRef"]) {
-            let role = shown::compact(shown::ROLE_REF, &new["roleRef"]);
+            let role = go_values::compact(go_values::ROLE_REF, &new["roleRef"]);
             causes.push(Cause::invalid_shown("roleRef", &role, "field is immutable"));
         }
         causes

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use super::config_map::{MAX_BYTES, validate_frozen, validate_keys};
 use crate::error::{Cause, Causes};
+use crate::go_errors::json_fault;
 use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
 use crate::registry::codec::of;
 use crate::registry::rules::{set_default, text};
 use crate::registry::strategy::{Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Row, Table, column};
-use crate::words::json_fault;
 
 pub(super) static SECRET: BuiltinKind = BuiltinKind {
     group_version: CORE,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
-use super::older;
+use super::in_tree_sources;
 use crate::error::{ApiResult, Cause, Causes};
 use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
 use crate::registry::codec::of;
@@ -17,7 +17,7 @@ use crate::registry::rules::{
 };
 use crate::registry::strategy::{Context, Strategy, Traits};
 use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{names, shown};
+use crate::registry::{go_values, names};
 
 pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -181,7 +181,7 @@ impl Strategy for Volume {
                     .into(),
             );
         }
-        warnings.extend(older::warnings(spec));
+        warnings.extend(in_tree_sources::warnings(spec));
         warnings
     }
 
@@ -194,7 +194,7 @@ impl Strategy for Volume {
         let (new, old) = (&new["spec"], &old["spec"]);
         if !same_source(new, old) {
             let why = "spec.persistentvolumesource is immutable after creation";
-            let changes = shown::difference(shown::VOLUME_SOURCE, old, new);
+            let changes = go_values::difference(go_values::VOLUME_SOURCE, old, new);
             causes.push(Cause::forbidden(
                 "spec.persistentvolumesource",
                 &format!("{why}\n{changes}"),
@@ -209,7 +209,7 @@ impl Strategy for Volume {
             && !moved
         {
             let why = "field is immutable, except for updating from beta label to GA";
-            let affinity = shown::compact(shown::AFFINITY, &new["nodeAffinity"]);
+            let affinity = go_values::compact(go_values::AFFINITY, &new["nodeAffinity"]);
             causes.push(Cause::invalid_shown("nodeAffinity", &affinity, why));
         }
         if !unset(old, "/volumeAttributesClassName") && unset(new, "/volumeAttributesClassName") {
@@ -327,7 +327,7 @@ fn validate_sources(causes: &mut Causes, spec: &Value) {
                 }
             }
             "nfs" => validate_nfs(causes, "spec.nfs", &spec["nfs"]),
-            other => older::validate(causes, other, &spec[other]),
+            other => in_tree_sources::validate(causes, other, &spec[other]),
         }
     }
     if found == 0 {

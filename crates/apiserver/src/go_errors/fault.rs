@@ -16,7 +16,7 @@ struct Walk<'a> {
 
 /// Where a value stands: the type it is a field of, and the field.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct TypedField<'a> {
     owner: &'a str,
     field: &'a str,
 }
@@ -27,7 +27,7 @@ impl Walk<'_> {
         for (field, value) in value.as_object()? {
             let Some(schema) = fields.get(field) else { continue };
             path.push(field.clone());
-            let place = Place { owner: name, field };
+            let place = TypedField { owner: name, field };
             if let Some(fault) = self.value(schema, value, place, path) {
                 return Some(fault);
             }
@@ -40,7 +40,7 @@ impl Walk<'_> {
         &self,
         schema: &Value,
         value: &Value,
-        place: Place<'_>,
+        place: TypedField<'_>,
         path: &mut Vec<String>,
     ) -> Option<String> {
         if value.is_null() {
@@ -73,7 +73,7 @@ impl Walk<'_> {
         &self,
         target: &str,
         value: &Value,
-        place: Place<'_>,
+        place: TypedField<'_>,
         path: &mut Vec<String>,
     ) -> Option<String> {
         match (target.rsplit('.').next().unwrap_or_default(), value) {
@@ -90,7 +90,13 @@ impl Walk<'_> {
         }
     }
 
-    fn wrong(&self, schema: &Value, value: &Value, place: Place<'_>, path: &[String]) -> String {
+    fn wrong(
+        &self,
+        schema: &Value,
+        value: &Value,
+        place: TypedField<'_>,
+        path: &[String],
+    ) -> String {
         let go = match facts::go_type(place.owner, place.field) {
             // The named type is that of the list; an element of it lacks the brackets.
             Some(named) if schema["type"] != "array" => named.trim_start_matches("[]").to_owned(),
