@@ -1,4 +1,4 @@
-//! How many requests are answered at the same time.
+//! Limits the requests in flight.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{ApiResult, Status};
 
 /// Lets a bounded number of requests of one sort through at a time. Administrators have as many
-/// permits again for themselves, so that they get an answer when everybody else fills the server;
-/// the loops inside this process ask as administrators too.
+/// permits again for themselves, so that they are served when other clients fill the server;
+/// the loops inside this process send requests as administrators too.
 #[derive(Debug)]
 pub struct Gate {
     permits: usize,
@@ -16,7 +16,7 @@ pub struct Gate {
     reserve: Arc<Semaphore>,
 }
 
-/// A permit; it is free again when this is dropped.
+/// One request in flight; the permit is returned on drop.
 #[derive(Debug)]
 pub struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
 

@@ -2,7 +2,7 @@
 //!
 //! A body of a few megabytes becomes many times as much while it is worked on, and takes the processor for
 //! as long as it takes. So such requests are worked on by a few at a time, on threads of their own: those
-//! that answer everybody else are never held up, and a deadline fires.
+//! that serve all other requests are never blocked, and deadlines fire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ pub const LARGE: usize = 64 << 10;
 const BODIES: u32 = 32 << 10;
 /// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
 const WORK: u32 = 4;
-/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that nobody reads
+/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that its client does not read
 /// has one for each object.
 const LISTED: usize = 4 << 10;
 /// How long a body waits for others to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The room for large requests. Administrators, and the loops of this process, have their own: they get
-/// through when everybody else fills the server.
+/// through when other clients fill the server.
 #[derive(Debug)]
 pub struct Heavy {
     lists: Arc<Semaphore>,
@@ -74,7 +74,7 @@ impl Heavy {
     /// Room for a list of so many objects, to be held until it is sent; short ones need none.
     ///
     /// # Errors
-    /// 429 when lists that nobody reads take all of it.
+    /// 429 when lists that clients do not read take all of it.
     pub fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
         let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
         if thousands == 0 {
@@ -92,7 +92,7 @@ impl Heavy {
     /// Waits for the turn of work on objects of this size; it ends with what is returned.
     pub async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
-        // Nobody closes it.
+        // It is never closed.
         Arc::clone(&self.lane(is_master).work).acquire_many_owned(weight).await.ok()
     }
 

@@ -10,7 +10,7 @@ use super::merge::Changes;
 use super::set::FieldSet;
 use crate::error::{Status, cut};
 
-/// Fields that belong to the server, or name the object; nobody manages them.
+/// Fields that belong to the server, or name the object; they have no manager.
 const UNMANAGED: &[&[&str]] = &[
     &["f:apiVersion"],
     &["f:kind"],
@@ -26,13 +26,13 @@ const UNMANAGED: &[&[&str]] = &[
     &["f:metadata", "f:deletionTimestamp"],
     &["f:metadata", "f:deletionGracePeriodSeconds"],
 ];
-/// How many updaters are told apart; the oldest ones are summed up.
+/// How many updaters are kept apart; the oldest ones are merged into one entry.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
-/// Stands for all who wrote before anybody applied.
+/// The manager of all fields that were written before the first apply.
 const BEFORE_APPLY: &str = "before-first-apply";
 
-/// Takes out what nobody manages.
+/// Removes the fields that have no manager.
 pub fn strip(set: &mut FieldSet) {
     UNMANAGED.iter().for_each(|path| set.prune(path));
     if let Some(meta) = set.children.get_mut("f:metadata") {
@@ -46,15 +46,12 @@ pub fn strip(set: &mut FieldSet) {
 /// Who writes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writer<'a> {
-    /// Name of the manager.
     pub manager: &'a str,
     /// Whether this is an apply.
     pub apply: bool,
-    /// The version written in.
     pub api_version: &'a str,
     /// The part written to, empty for the main one.
     pub subresource: &'a str,
-    /// The time now.
     pub now: &'a str,
 }
 
@@ -75,7 +72,7 @@ impl Fields {
             Self::Set(set) => set.clone(),
             Self::Text(text) => {
                 let mut set: FieldSet = serde_json::from_str(text.get()).unwrap_or_default();
-                // The object itself is nobody's.
+                // The object itself has no manager.
                 set.own = false;
                 set
             }
@@ -185,7 +182,7 @@ impl Entry {
         value
     }
 
-    /// Appliers are one manager in all versions; updaters are told apart by it.
+    /// Appliers are one manager in all versions; updaters have one entry for each version.
     fn is(&self, writer: Writer<'_>) -> bool {
         self.manager == writer.manager
             && self.apply == writer.apply
@@ -291,12 +288,12 @@ impl Managers {
         }])
     }
 
-    /// Whether nobody is known.
+    /// Whether there is no manager.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All that was there before anybody applied belongs to one manager.
+    /// All fields from before the first apply belong to one manager.
     pub fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
         Self(vec![Entry {
             manager: BEFORE_APPLY.into(),
@@ -313,7 +310,7 @@ impl Managers {
         self.0.iter().find(|e| e.is(writer)).map(|e| e.fields.read()).unwrap_or_default()
     }
 
-    /// The fields of everybody else.
+    /// The fields of all other managers.
     pub fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
         let mut all = FieldSet::default();
         let others = self.0.iter().filter(|entry| !entry.is(writer));
@@ -321,7 +318,7 @@ impl Managers {
         all
     }
 
-    /// The fields in `changed` that others hold: name, version if it is told, fields.
+    /// The fields in `changed` that other managers hold: name, version if it is known, fields.
     pub fn conflicts(&self, writer: Writer<'_>, changed: &FieldSet) -> Vec<(String, FieldSet)> {
         let others = self.0.iter().filter(|entry| !entry.is(writer));
         let held = others.map(|entry| {
@@ -337,7 +334,7 @@ impl Managers {
         held.filter(|(_, set)| !set.is_empty()).collect()
     }
 
-    /// Takes note of a write: what changed belongs to the writer now, what went belongs to nobody.
+    /// Records a write: changed fields belong to the writer now, removed ones to no manager.
     /// Appliers own exactly what they sent.
     pub fn note(&mut self, writer: Writer<'_>, changes: &Changes, applied: Option<FieldSet>) {
         for entry in self.0.iter_mut().filter(|entry| !entry.is(writer)) {

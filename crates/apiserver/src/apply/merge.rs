@@ -253,7 +253,7 @@ pub fn remove(shape: &Shape, value: &mut Value, gone: &FieldSet, keep: &FieldSet
                     (map.get_mut(field), shape.field(field))
                 {
                     remove(shape, inner, below, kept);
-                    // What was emptied goes too, unless somebody wants it empty.
+                    // What was emptied goes too, unless another manager wants it empty.
                     if is_empty(inner) && !kept.own {
                         map.remove(field);
                     }

@@ -12,12 +12,10 @@ use serde_json::{Map, Value};
 
 use crate::error::cut;
 
-/// A set of fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
     /// Whether the node itself is in the set.
     pub own: bool,
-    /// What is below.
     pub children: BTreeMap<String, FieldSet>,
 }
 
@@ -141,7 +139,7 @@ impl FieldSet {
     /// Reads `fieldsV1`; `None` when it is not in that form.
     pub fn parse(value: &Value) -> Option<Self> {
         let mut set = Self::node(value)?;
-        // The object itself is nobody's.
+        // The object itself has no manager.
         set.own = false;
         Some(set)
     }

@@ -11,9 +11,8 @@ use crate::registry::facts;
 /// A field of a known name.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// What it looks like.
     pub shape: Arc<Shape>,
-    /// Whether it is there from the start, so that nobody owns the field itself, only what is in it.
+    /// Whether it is there from the start, so that the field itself has no manager, only what is in it.
     pub standing: bool,
 }
 

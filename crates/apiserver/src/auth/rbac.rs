@@ -1,4 +1,4 @@
-//! Role-based access: what the roles bound to somebody allow.
+//! Role-based access: what the roles bound to a user allow.
 //!
 //! Roles and bindings are read into a policy once per change of them; a request is judged by the
 //! policy alone. Members of `system:masters` pass without it.
@@ -19,12 +19,11 @@ pub struct Rule {
     pub(super) paths: Vec<String>,
 }
 
-/// What somebody wants to do.
+/// What a user wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Something with objects.
     Object {
-        /// Verb.
         verb: String,
         /// Group, empty for core.
         group: String,
@@ -36,12 +35,7 @@ pub enum Action {
         name: String,
     },
     /// Something with another path.
-    Path {
-        /// Verb.
-        verb: String,
-        /// The path.
-        path: String,
-    },
+    Path { verb: String, path: String },
 }
 
 fn texts(list: &Value) -> Vec<String> {
@@ -53,7 +47,6 @@ pub(super) fn has(list: &[String], wanted: &str) -> bool {
 }
 
 impl Rule {
-    /// Reads a rule.
     pub fn parse(rule: &Value) -> Self {
         Self {
             verbs: texts(&rule["verbs"]),
@@ -142,7 +135,7 @@ impl Binding {
         }
     }
 
-    /// The subject that stands for this user, as answers name it.
+    /// The subject that stands for this user, as responses name it.
     fn subject(&self, who: &Identity) -> Option<String> {
         self.subjects.iter().find_map(|subject| {
             let name = subject["name"].as_str().unwrap_or_default();
@@ -241,7 +234,7 @@ impl Policy {
         })
     }
 
-    /// All rules that hold for somebody in a namespace.
+    /// All rules that hold for a user in a namespace.
     pub fn rules_for(&self, who: &Identity, namespace: &str) -> Vec<Rule> {
         if who.is_master() {
             return Rule::everything();

@@ -19,9 +19,7 @@ pub const ISSUER: &str = "https://kubernetes.default";
 pub struct Bound {
     /// `pod`, `secret` or `node`.
     pub kind: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// For a pod on a node: which one.
     pub node: Option<OnNode>,
@@ -30,20 +28,15 @@ pub struct Bound {
 /// The node of a pod that a token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnNode {
-    /// Name.
     pub name: String,
     /// Uid; absent when there is no such node.
     pub uid: Option<String>,
 }
 
-/// What a token says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// Namespace of the account.
     pub namespace: String,
-    /// Name of the account.
     pub account: String,
-    /// Uid of the account.
     pub uid: String,
     /// Who the token is for.
     pub audiences: Vec<String>,

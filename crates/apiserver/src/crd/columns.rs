@@ -9,9 +9,7 @@ pub struct Column {
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
     pub kind: String,
-    /// Format.
     pub format: String,
-    /// Text for people.
     pub description: String,
     /// Zero is always shown.
     pub priority: i64,

@@ -38,7 +38,6 @@ pub struct Custom {
     plural: String,
     /// The schema as it stands in the definition.
     pub source: Value,
-    /// The schema, compiled.
     pub schema: Schema,
     /// Columns after the name.
     pub columns: Vec<Column>,
@@ -202,7 +201,7 @@ pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resourc
     served.iter().enumerate().map(make).collect()
 }
 
-/// The entry through which objects of a definition are looked after that nobody can ask for.
+/// The resource through which housekeeping reaches objects of a definition that is not served.
 pub fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
     let versions = definition["spec"]["versions"].as_array()?;
     let version = versions.iter().find(|v| v["storage"] == true).or(versions.first())?;

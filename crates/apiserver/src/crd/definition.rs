@@ -235,7 +235,7 @@ fn check_names(causes: &mut Causes, given: &Value) {
     }
 }
 
-/// Webhooks would need a call to somebody else for every object; only `None` is served.
+/// Webhooks would need a call to another server for every object; only `None` is served.
 fn check_conversion(causes: &mut Causes, conversion: &Value) {
     match text(conversion, "/strategy") {
         "None" => {

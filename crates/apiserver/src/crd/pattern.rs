@@ -22,7 +22,6 @@ const SEARCH_BYTES: usize = 256 << 10;
 /// Longest text of a pattern.
 const MAX_SOURCE: usize = 16 << 10;
 
-/// A pattern.
 #[derive(Debug, Clone)]
 pub struct Pattern(Arc<str>);
 
@@ -32,7 +31,6 @@ impl Pattern {
         Self(source.into())
     }
 
-    /// The text.
     pub fn source(&self) -> &str {
         &self.0
     }
@@ -61,7 +59,7 @@ pub fn weigh_all(schema: &Value) -> usize {
         sum += match compile(source) {
             Ok((_, weight)) => weight,
             Err(Fault::TooBig) => SIZES[SIZES.len() - 1],
-            // It is told at its place, and was found out soon.
+            // The error is reported at its own field, and was found early.
             Err(Fault::Other(_)) => 0,
         };
         if sum > MAX_TOGETHER {

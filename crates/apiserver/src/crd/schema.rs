@@ -68,7 +68,6 @@ pub enum Additional {
 /// Limits on a value, beside its type.
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
-    /// Allowed values.
     pub allowed: Option<Allowed>,
     /// `format`.
     pub format: Option<String>,
@@ -135,22 +134,17 @@ pub struct Schema {
     pub atomic_map: bool,
     /// What identifies list elements.
     pub list: ListKind,
-    /// Known fields.
     pub properties: BTreeMap<String, Schema>,
-    /// Other fields.
     pub additional: Option<Additional>,
-    /// Elements.
     pub items: Option<Box<Schema>>,
     /// What an absent value becomes.
     pub default: Option<Value>,
     /// Fields that become something when they are absent.
     pub defaulted: Vec<String>,
-    /// Limits.
     pub checks: Box<Checks>,
 }
 
 impl Schema {
-    /// Reads a schema.
     pub fn parse(schema: &Value) -> Self {
         let flag = |name: &str| schema[name] == true;
         let one = |name: &str| schema.get(name).filter(|v| v.is_object()).map(Self::parse);

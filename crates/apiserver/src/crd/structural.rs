@@ -28,7 +28,7 @@ const NOT_IN_COMBINATIONS: &[&str] = &[
     "x-kubernetes-list-map-keys",
     "x-kubernetes-map-type",
 ];
-/// Deeper schemas are refused: nobody writes them by hand, and every walk here is recursive.
+/// Deeper schemas are refused: no author writes them by hand, and every walk here is recursive.
 const MAX_DEPTH: usize = 100;
 
 /// Judges the schema of a version.
@@ -303,7 +303,6 @@ fn too_much_together(mut costs: Costs, path: &str, causes: &mut Causes) {
     causes.push(Cause::forbidden(path, &why));
 }
 
-/// Where rules stand.
 #[derive(Clone, Copy)]
 struct SchemaPosition {
     root: bool,

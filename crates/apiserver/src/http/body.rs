@@ -19,12 +19,10 @@ use crate::go_errors;
 use crate::heavy::Reserved;
 use crate::size_limits::{check_memory, check_parts, check_size};
 
-/// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
-/// Every answer.
 pub type ApiResponse = Response<Body>;
 
-/// An answer with a whole body.
+/// A response with a whole body.
 pub fn response(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> ApiResponse {
     let mut response = Response::new(Full::new(body.into()).map_err(never).boxed_unsync());
     *response.status_mut() =
@@ -40,12 +38,11 @@ fn never(impossible: Infallible) -> io::Error {
     match impossible {}
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub fn json(code: u16, body: &Value) -> ApiResponse {
     response(code, "application/json", body.to_string())
 }
 
-/// An error.
 pub fn error(status: &Status) -> ApiResponse {
     if status.plain {
         return response(status.code, "text/plain; charset=utf-8", "404 page not found\n");
@@ -57,7 +54,7 @@ pub fn error(status: &Status) -> ApiResponse {
     response
 }
 
-/// An answer that goes on until the stream ends.
+/// A response that goes on until the stream ends.
 pub fn stream(
     content_type: &'static str,
     chunks: impl Stream<Item = Bytes> + Send + 'static,
@@ -66,7 +63,7 @@ pub fn stream(
     streamed(content_type, StreamBody::new(frames).boxed_unsync())
 }
 
-/// A JSON answer in pieces; what comes in one is an answer with a whole body.
+/// A JSON response in pieces; what comes in one is a response with a whole body.
 pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> ApiResponse {
     let mut pieces = pieces;
     let first = pieces.next().unwrap_or_default();
@@ -160,7 +157,7 @@ where
     // Most bodies come in one piece, which is taken as it is.
     let (mut first, mut out) = (Bytes::new(), BytesMut::new());
     // A bit more of a body that is too large is taken in: a client that is still sending when the
-    // connection closes never sees the answer.
+    // connection closes never sees the response.
     let mut seen = 0;
     while let Some(data) = next_data(&mut body).await? {
         seen += data.len();
@@ -186,16 +183,13 @@ where
 
 /// What came with a request: text, or the object itself from a client in this process.
 pub struct Sent<B> {
-    /// The body.
     pub text: B,
-    /// The object.
     pub tree: Option<Value>,
 }
 
 /// A parsed body, with the paths of fields that stood in it twice.
 #[derive(Debug)]
 pub struct Parsed {
-    /// The object.
     pub value: Value,
     /// Fields given twice; the last one counts.
     pub duplicate_fields: Vec<String>,

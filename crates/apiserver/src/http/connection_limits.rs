@@ -1,8 +1,8 @@
-//! ConnectionLimits for connections: most are for those who have shown who they are.
+//! Limits the connections of a listener: most are reserved for clients that have authenticated.
 //!
-//! Anybody who reaches the port can open connections and send half a request on each. Strangers share a
-//! part of the connections; when that is full, the one who came first has to go. A client with credentials is a
-//! stranger for the few milliseconds that it takes to show them.
+//! Any program that reaches the port can open connections and send half a request on each. Strangers
+//! share a part of the connections; when that is full, the oldest of them is closed. A client with
+//! credentials is a stranger for the few milliseconds that it takes to send them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Taken {
     known: usize,
 }
 
-/// The place of one connection; it is free again when this is dropped.
+/// The slot of one connection; it is free again when this is dropped.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     connections: Arc<ConnectionLimits>,
@@ -39,14 +39,13 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionLimits {
-    /// So many connections.
     pub fn new(connections: usize) -> Arc<Self> {
         let strangers = (connections / STRANGERS).max(1);
         Arc::new(Self { all: connections, strangers, taken: Mutex::default() })
     }
 
-    /// Takes a place for a connection of which nothing is known yet; another stranger may have to go for
-    /// it. `None` when clients have all the connections.
+    /// Takes a slot for a connection that has not authenticated yet; the oldest such connection may be
+    /// closed for it. `None` when authenticated clients have all the slots.
     pub fn enter(self: &Arc<Self>) -> Option<Arc<ConnectionSlot>> {
         let leave = CancellationToken::new();
         let mut taken = self.taken.lock();

@@ -42,7 +42,7 @@ impl Call<'_> {
             };
             match self.inner.core.delete(&one, &options).await {
                 Ok(_) => {}
-                // Somebody else was faster.
+                // Another client was faster.
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
             }

@@ -88,7 +88,7 @@ impl Service {
         }
     }
 
-    /// For one connection: answers that are not taken are given up.
+    /// For one connection: responses that are not read are given up.
     fn for_connection(
         self,
         unread_limit: Arc<held_response::UnreadLimit>,
@@ -157,7 +157,7 @@ impl Service {
     {
         let Incoming { parts, path, query, labels, long_running } = asked;
         if let Route::Health(check) = route {
-            // Anybody may ask, but who shows credentials must have good ones.
+            // Anonymous requests are served here, but credentials that are sent must be valid.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
                 self.authenticate(parts, || action(&parts.method, path, &route, query))?;
             }
@@ -183,7 +183,7 @@ impl Service {
             only_get(&parts.method)?;
             self.document(route, &parts.headers)?
         };
-        // The place is taken until the client has its answer, or leaves.
+        // The permit is held until the client has its response, or leaves.
         let guard = long_running.then(|| self.inner.metrics.begin(labels));
         Ok(held_response::hold(response, (permit, guard), self.unread_limit.clone()))
     }
@@ -205,7 +205,7 @@ impl Service {
         Ok(Some(if asked.is_zero() { most } else { asked.min(most) }))
     }
 
-    /// Takes a place among the requests that are answered at the same time.
+    /// Takes a permit for a request.
     fn admit(&self, method: &Method, long_running: bool, is_master: bool) -> ApiResult<Permit> {
         let gates = &self.inner.gates;
         let mutating = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
@@ -386,7 +386,7 @@ struct Incoming<'a> {
     long_running: bool,
 }
 
-/// Whether the answer goes on by itself: watches and logs.
+/// Whether the response goes on by itself: watches and logs.
 fn is_long_running(method: &Method, route: &Route<'_>, query: &Query) -> bool {
     let Route::Object(object) = route else { return false };
     let log = *method == Method::GET && object.plural == "pods" && object.subresource == "log";

@@ -50,11 +50,9 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
 /// What is known of a request before its body is read.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
-    /// Who asks.
     pub identity: &'a Identity,
     /// Method, path and headers.
     pub parts: &'a Parts,
-    /// Parameters.
     pub query: &'a Query,
 }
 
@@ -128,14 +126,14 @@ where
         let response = call.respond(verb, object.subresource).await?;
         call.warn_of_deprecation(response)
     };
-    // What a large request left behind stays until its answer is taken.
+    // What a large request left behind stays until its response is taken.
     Ok(match room.into_held() {
         Some(room) => held_response::hold(response, room, None),
         None => response,
     })
 }
 
-/// In groups of our own a Status says what is missing; elsewhere nobody is there to say it.
+/// In groups of our own a Status says what is missing; elsewhere no kind is served that could say it.
 fn missing(builtin: bool) -> Status {
     if builtin { Status::no_such_resource() } else { Status::no_such_page() }
 }
@@ -225,7 +223,7 @@ impl Call<'_> {
         }
     }
 
-    /// Clients of an old version are told so with every answer.
+    /// Clients of a deprecated version get a warning with every response.
     fn warn_of_deprecation(&self, mut response: ApiResponse) -> ApiResponse {
         let custom = self.target.resource.custom.as_ref();
         if let Some(warning) = custom.and_then(|custom| custom.deprecated.clone()) {
@@ -451,7 +449,7 @@ impl Call<'_> {
         Ok(self.written(if new { 201 } else { 200 }, renderer, outcome))
     }
 
-    /// The answer to a write: text, or the object itself for a client in this process.
+    /// The response to a write: text, or the object itself for a client in this process.
     fn written(&self, code: u16, renderer: &Renderer, outcome: Outcome) -> ApiResponse {
         let Outcome { written, tree, warnings, created: _ } = outcome;
         let resource = &self.target.resource;
@@ -471,7 +469,7 @@ impl Call<'_> {
     }
 }
 
-/// An answer of one object.
+/// A response of one object.
 pub(super) fn whole(code: u16, mut pieces: Pieces) -> ApiResponse {
     body::pieces(code, std::iter::from_fn(move || pieces.take()))
 }

@@ -21,9 +21,7 @@ fn document_path(group: &str, version: &str) -> String {
 /// A document and its hash.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The text.
     pub text: Bytes,
-    /// Its hash.
     pub hash: String,
 }
 
@@ -53,7 +51,6 @@ fn all(registry: &Registry) -> impl Iterator<Item = (&String, &Document)> {
     builtin.get(registry, false).iter().chain(custom.get(registry, true))
 }
 
-/// The index of documents.
 pub fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
     for (path, document) in all(registry) {

@@ -19,7 +19,6 @@ const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes a query string.
     pub fn parse(text: Option<&str>) -> Self {
         let decode = |part: &str| percent_decode(&part.replace('+', " "));
         let pairs = text

@@ -50,7 +50,7 @@ impl Renderer {
         self.env.now()
     }
 
-    /// One object as an answer.
+    /// One object as a response.
     pub fn object(&self, written: &Written) -> Pieces {
         let mut out = Pieces::default();
         match written {
@@ -103,7 +103,7 @@ impl Renderer {
         row
     }
 
-    /// A list as an answer: what stands before and behind its elements.
+    /// A list as a response: what stands before and behind its elements.
     fn frame(&self, listed: &Listed) -> (String, String) {
         let mut meta = json!({"resourceVersion": listed.revision.to_string()});
         if let Some(token) = &listed.continue_token {
@@ -151,7 +151,7 @@ impl Renderer {
         }
     }
 
-    /// A list as an answer, written as it is read: a client that does not read keeps no more of it
+    /// A list as a response, written as it is read: a client that does not read keeps no more of it
     /// in memory than one piece.
     pub fn list(self, listed: Listed) -> impl Iterator<Item = Bytes> + Send + 'static {
         let (head, tail) = self.frame(&listed);

@@ -1,4 +1,4 @@
-//! Reviews: questions about who somebody is and what they may do. Nothing is stored.
+//! Reviews: a client asks who a user is and what the user may do. Nothing is stored.
 
 use serde_json::{Value, json};
 

@@ -2,7 +2,6 @@
 
 use super::query::percent_decode;
 
-/// A parsed path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'a> {
     /// `/healthz`, `/livez`, `/readyz`, with the name of a single check.
@@ -38,7 +37,6 @@ pub enum Route<'a> {
 pub struct Object<'a> {
     /// Group, empty for core.
     pub group: &'a str,
-    /// Version.
     pub version: &'a str,
     /// Name of the resource.
     pub plural: &'a str,
@@ -52,7 +50,6 @@ pub struct Object<'a> {
     pub watch: bool,
 }
 
-/// Parses a path.
 pub fn parse(path: &str) -> Route<'_> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     match parts.as_slice() {

@@ -31,7 +31,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// client-go runs all its watches over one connection; as many as upstream allows. Each takes memory
-/// although nobody reads from it.
+/// although the server does not read from it.
 const MAX_STREAMS: u32 = 256;
 /// The same for clients that have shown no certificate.
 const MAX_STREAMS_OF_STRANGERS: u32 = 128;
@@ -113,7 +113,7 @@ async fn connection(
     ending: CancellationToken,
     slot: &Arc<ConnectionSlot>,
 ) {
-    // Small answers and watch events must not wait for more data.
+    // Small responses and watch events must not wait for more data.
     let _ = stream.set_nodelay(true);
     let limits = inner.limits;
     let accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(stream)).await;

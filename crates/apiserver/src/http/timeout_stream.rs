@@ -29,7 +29,6 @@ pub struct TimeoutStream<S> {
 }
 
 impl<S> TimeoutStream<S> {
-    /// Wraps a stream.
     pub fn new(inner: S, timeouts: StallTimeouts) -> Self {
         let reading = Box::pin(tokio::time::sleep(timeouts.read.unwrap_or_default()));
         Self { inner, timeouts, reading, writing: None }

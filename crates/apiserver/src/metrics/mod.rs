@@ -53,7 +53,6 @@ pub struct Evaluation {
     pub subresource: &'static str,
 }
 
-/// Counters of one server.
 #[derive(Debug, Default)]
 pub struct Metrics {
     responses: BoundedFamily<Responded, Counter>,

@@ -49,7 +49,7 @@ impl Core {
 }
 
 impl Core {
-    /// Deletes a pod on behalf of somebody who empties its node.
+    /// Deletes a pod on behalf of a client that drains its node.
     ///
     /// # Errors
     /// The refusal.

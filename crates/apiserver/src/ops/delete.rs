@@ -28,7 +28,6 @@ pub enum Propagation {
     Orphan,
 }
 
-/// How to delete.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {
     /// Do everything but store.

@@ -27,12 +27,9 @@ pub enum VersionMatch {
     NotOlderThan,
 }
 
-/// What to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Label selector.
     pub labels: Labels,
-    /// Field selector.
     pub fields: Fields,
     /// At most so many objects; zero means all.
     pub limit: usize,
@@ -51,11 +48,9 @@ impl ListOptions {
     }
 }
 
-/// A page of objects.
 pub struct Listed {
     /// The version the page is from.
     pub revision: u64,
-    /// The objects, in order.
     pub objects: Vec<Arc<Stored>>,
     /// Where the next page starts.
     pub continue_token: Option<String>,

@@ -36,7 +36,6 @@ const MAX_ATTEMPTS: usize = 64;
 
 /// What all verbs work on.
 pub struct Core {
-    /// Objects.
     pub store: Store,
     /// Time and randomness.
     pub env: Environment,
@@ -74,7 +73,6 @@ impl Core {
         written
     }
 
-    /// The kinds served now.
     pub fn registry(&self) -> Arc<Registry> {
         self.kinds.registry()
     }
@@ -93,7 +91,6 @@ impl Core {
 /// An object, or the place for one.
 #[derive(Clone)]
 pub struct Target {
-    /// Its kind.
     pub resource: Arc<Resource>,
     /// Its namespace, empty for cluster-scoped kinds.
     pub namespace: String,
@@ -119,11 +116,9 @@ pub enum FieldValidation {
     /// Drop them and warn.
     #[default]
     Warn,
-    /// Refuse the request.
     Strict,
 }
 
-/// Options of all writes.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteOptions<'a> {
     /// Do everything but store.
@@ -159,7 +154,6 @@ impl Default for WriteOptions<'_> {
 
 /// The object a write leads to.
 pub enum Written {
-    /// It is stored.
     Stored(Arc<Stored>),
     /// It would have been stored, were it not a dry run; in the stored form.
     Dry(Value),
@@ -175,9 +169,7 @@ impl Written {
     }
 }
 
-/// A successful write.
 pub struct Outcome {
-    /// The object.
     pub written: Written,
     /// The same as a tree without its managers, if there is one at hand.
     pub tree: Option<Value>,

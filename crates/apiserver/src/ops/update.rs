@@ -25,7 +25,6 @@ use crate::store::{Expect, MANAGED_FIELDS, Room, SplitObject, Stored, Write, Wri
 pub enum Part {
     /// Everything but the status.
     Main,
-    /// The status.
     Status,
     /// A namespace's `spec.finalizers`.
     Finalize,
@@ -46,7 +45,6 @@ impl Part {
 pub enum Source {
     /// The client sent all of it.
     Whole {
-        /// The object.
         body: Value,
         /// Fields that stood in it twice.
         duplicate_fields: Vec<String>,
@@ -163,7 +161,7 @@ impl Core {
         Ok(Changed { part, new, managers: next, before, warnings })
     }
 
-    /// Stores a changed object; `None` when somebody else was faster.
+    /// Stores a changed object; `None` when another client was faster.
     pub(super) async fn finish_update(
         &self,
         target: &Target,
@@ -280,7 +278,6 @@ impl Core {
 pub(super) struct Changed {
     /// What of the object the request may change.
     pub(super) part: Part,
-    /// The object.
     pub(super) new: Value,
     /// The text of its managers, if they are not in it.
     pub(super) managers: Option<String>,

@@ -15,7 +15,6 @@ const MAX_STEPS: usize = 10_000;
 /// List elements that the steps of a patch may move by adding and removing in front of them.
 const MAX_MOVED: usize = 100_000_000;
 
-/// A parsed patch.
 pub enum Patch {
     /// RFC 6902.
     Json(json_patch::Patch),
@@ -141,7 +140,7 @@ fn moves(step: &json_patch::PatchOperation, object: &Value) -> usize {
 }
 
 /// A test for null where there is nothing holds: the Go server reads an absent field as null, and
-/// clients rely on it to add a list only if nobody else has.
+/// clients rely on it to add a list only if no other client has.
 fn finds_nothing(step: &json_patch::PatchOperation, object: &Value) -> bool {
     let json_patch::PatchOperation::Test(test) = step else { return false };
     test.value.is_null() && object.pointer(test.path.as_str()).is_none()

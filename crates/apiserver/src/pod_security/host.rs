@@ -15,7 +15,6 @@ pub fn namespaces(pod: &Pod<'_>) -> Option<Violation> {
     if shared.is_empty() { None } else { Violation::new("host namespaces", shared.join(", ")) }
 }
 
-/// Ports of the node.
 pub fn ports(pod: &Pod<'_>) -> Option<Violation> {
     let mut ports = Set::new();
     let bad = pod.containers_where(|container| {

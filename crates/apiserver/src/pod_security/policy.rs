@@ -38,7 +38,6 @@ impl Level {
 /// A level as a minor version of Kubernetes understood it; `None` is the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LevelVersion {
-    /// Level.
     pub level: Level,
     /// Minor version.
     pub version: Option<u64>,
@@ -60,7 +59,6 @@ pub struct Policy {
     pub enforce: LevelVersion,
     /// What is noted.
     pub audit: LevelVersion,
-    /// What is warned of.
     pub warn: LevelVersion,
 }
 

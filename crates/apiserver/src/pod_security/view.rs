@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 /// Annotations and spec of a pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Pod<'a> {
-    /// The whole object.
     object: &'a Value,
 }
 
@@ -17,7 +16,6 @@ impl<'a> Pod<'a> {
         Self { object }
     }
 
-    /// Its spec.
     pub fn spec(&self) -> &'a Value {
         &self.object["spec"]
     }
@@ -27,7 +25,6 @@ impl<'a> Pod<'a> {
         &self.object["spec"]["securityContext"]
     }
 
-    /// Its annotations.
     pub fn annotations(&self) -> Option<&'a Map<String, Value>> {
         self.object["metadata"]["annotations"].as_object()
     }

@@ -23,11 +23,9 @@ pub type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 /// A Rust type that stands for a kind.
 #[derive(Clone)]
 pub struct Typed {
-    /// Checks and cleans objects.
     pub codec: TypedCodec,
     /// The name of the type in published schemas.
     pub name: String,
-    /// Its schema.
     pub describe: Describe,
 }
 
@@ -71,7 +69,6 @@ pub struct Decoded {
 /// Why an object could not be decoded.
 #[derive(Debug)]
 pub struct Undecodable {
-    /// A text for people.
     pub why: String,
     /// The object, when it is one of its types that does not fit.
     pub input: Option<Value>,

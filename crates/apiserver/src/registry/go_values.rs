@@ -81,7 +81,7 @@ const HOST_PATH: Record = &[("Path", "path", Text), ("Type", "type", Any)];
 const LOCAL: Record = &[("Path", "path", Text), ("FSType", "fsType", Any)];
 const NFS: Record =
     &[("Server", "server", Text), ("Path", "path", Text), ("ReadOnly", "readOnly", Flag)];
-/// What backs a volume. Of sources that nobody serves any more only the name is as upstream shows it.
+/// What backs a volume. Of sources that no plugin serves any more only the name is as upstream shows it.
 pub const VOLUME_SOURCE: Record = &[
     ("GCEPersistentDisk", "gcePersistentDisk", Any),
     ("AWSElasticBlockStore", "awsElasticBlockStore", Any),
@@ -178,7 +178,7 @@ pub fn owner(value: &Value) -> String {
 }
 
 /// A whole object in one line; `ordered` says whether its metadata stands in the order of its
-/// declaration, as in an object that nobody has touched there.
+/// declaration, as in an object that no rule has changed there.
 pub fn object(value: &Value, ordered: bool) -> String {
     let mut out = String::new();
     let form = |name: &str| if ordered && name == "metadata" { Sparse(METADATA) } else { Any };

@@ -51,15 +51,12 @@ pub struct Conversion {
     pub to_storage: fn(Value) -> Value,
 }
 
-/// One served kind.
 pub struct Resource {
     /// API group, empty for core.
     pub group: String,
-    /// Version.
     pub version: String,
     /// Kind, e.g. `PersistentVolumeClaim`.
     pub kind: String,
-    /// Kind of lists.
     pub list_kind: String,
     /// Name in paths, e.g. `persistentvolumeclaims`.
     pub plural: String,
@@ -81,9 +78,8 @@ pub struct Resource {
     pub storage: Arc<str>,
     /// Checks types and drops unknown fields.
     pub codec: Codec,
-    /// Rules.
     pub strategy: Arc<dyn Strategy>,
-    /// Whether objects are answered at once and never stored, as reviews are.
+    /// Whether objects are returned at once and never stored, as reviews are.
     pub transient: bool,
     /// How objects are converted from and to the storage version, when this is another.
     pub conversion: Option<Conversion>,
@@ -121,7 +117,6 @@ impl Resource {
         Key { resource: Arc::clone(&self.storage), namespace: namespace.into(), name: name.into() }
     }
 
-    /// Facts about the kind.
     pub fn traits(&self) -> Traits {
         self.strategy.traits()
     }

@@ -62,7 +62,7 @@ pub fn subdomain_any_case(text: &str) -> Problems {
 
 /// One part of a DNS name.
 pub fn label(text: &str) -> Problems {
-    // A name that is one but for its dots is told so.
+    // A name that is valid but for its dots gets an error that says so.
     let rule = if text.split('.').all(is_lower_part) { "must not contain dots" } else { LABEL };
     problems(too_long(text, MAX_LABEL), is_lower_part(text), rule)
 }

@@ -12,7 +12,7 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     find(value, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Follows a pointer of plain field names and indexes; [`Value::pointer`] would unescape every step anew.
+/// Follows a pointer of plain field names and indexes; [`Value::pointer`] would unescape every step again.
 fn find<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
     debug_assert!(!pointer.contains('~'), "{pointer} is not plain");
     pointer.split('/').skip(1).try_fold(value, |value, step| match value {
@@ -81,7 +81,6 @@ pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     find(value, pointer).unwrap_or(&NULL)
 }
 
-/// A quantity field.
 pub fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
     find(value, pointer)?.as_str()?.parse().ok()
 }
@@ -139,7 +138,6 @@ pub fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &st
     }
 }
 
-/// A label selector object.
 pub fn label_selector(causes: &mut Causes, field: &str, selector: &Value) {
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         let field = format!("{field}.matchLabels");

@@ -10,7 +10,6 @@ use crate::error::{ApiResult, Status};
 use crate::registry::Resource;
 use crate::store::Stored;
 
-/// One field requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FieldTerm {
     label: String,

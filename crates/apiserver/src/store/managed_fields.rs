@@ -13,7 +13,6 @@ pub const MANAGED_FIELDS: &str = "managedFields";
 /// An object without its managers.
 #[derive(Debug)]
 pub struct SplitObject {
-    /// The object.
     pub object: Value,
     /// The text of its managers, if it has any.
     pub managers: Option<Box<RawValue>>,

@@ -21,7 +21,6 @@ pub struct Key {
     pub resource: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -40,15 +39,12 @@ impl fmt::Display for Key {
 pub struct Stored {
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// Revision of the last change.
     pub revision: u64,
     /// Labels, sorted by key.
     pub labels: Vec<(String, String)>,
-    /// Uids of the owners.
     pub owners: Vec<String>,
     /// Whether the object is marked for deletion.
     pub deleting: bool,
@@ -239,18 +235,14 @@ impl Stored {
 pub enum Change {
     /// It was created or changed.
     Put,
-    /// It went away.
     Delete,
 }
 
 /// One change of one object.
 #[derive(Debug)]
 pub struct Event {
-    /// Revision of the change.
     pub revision: u64,
-    /// The object.
     pub key: Key,
-    /// What happened.
     pub change: Change,
     /// The new content; for a deletion the last content, at the revision of the deletion.
     pub object: Arc<Stored>,
@@ -357,7 +349,7 @@ impl Table {
         self.history.back().map_or(self.trimmed, |event| event.revision)
     }
 
-    /// Nothing is in it, nothing is known of what was, and nobody waits for news.
+    /// It holds no object and no history, and has no subscriber.
     fn is_forgotten(&self) -> bool {
         self.objects.is_empty() && self.history.is_empty() && !self.changed.has_subscribers()
     }

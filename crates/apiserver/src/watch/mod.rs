@@ -1,7 +1,7 @@
 //! Watches: streams of events, read from the store's history.
 //!
 //! A watcher holds a position, not a buffer: it reads the history from there whenever the client
-//! takes more. A client that is too slow falls behind the history and is told so (410), which is
+//! takes more. A client that is too slow falls behind the history and gets a 410, which is
 //! what bounds the memory of a watch.
 
 use std::collections::VecDeque;
@@ -46,9 +46,7 @@ pub enum Start {
 
 /// What to watch, and how.
 pub struct WatchOptions {
-    /// Selectors.
     pub select: ListOptions,
-    /// Where to start.
     pub start: Start,
     /// Whether the client understands bookmarks.
     pub bookmarks: bool,
@@ -56,7 +54,6 @@ pub struct WatchOptions {
     pub timeout: Duration,
 }
 
-/// One open watch.
 struct Watcher {
     store: Store,
     resource: Arc<Resource>,

@@ -241,7 +241,7 @@ impl Strategy for CoreEvent {
         if let Some(map) = object.as_object_mut() {
             map.retain(|key, value| !(matches!(key.as_str(), "reason" | "type") && *value == ""));
         }
-        // Both are always present in upstream's answers.
+        // Both are always present in upstream's responses.
         for field in ["reportingComponent", "reportingInstance"] {
             if object[field].is_null() {
                 object[field] = "".into();

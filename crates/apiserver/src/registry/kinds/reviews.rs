@@ -1,4 +1,4 @@
-//! Reviews: a client asks who it is or what it may do, and the answer is never stored.
+//! Reviews: a client asks who it is or what it may do, and the response is never stored.
 
 use std::sync::Arc;
 
