@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn administrators_get_in_when_all_places_are_taken() {
+    fn administrators_are_admitted_when_all_permits_are_taken() {
         let gate = Gate::new(1);
         let first = gate.enter(false).unwrap();
         let refused = gate.enter(false).unwrap_err();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_places_mean_no_bound() {
+    fn zero_permits_mean_no_bound() {
         let gate = Gate::new(0);
         let all: Vec<_> = (0..1000).map(|_| gate.enter(false)).collect();
         assert!(all.iter().all(Result::is_ok));

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn work_holds_up_nobody_and_a_deadline_fires() {
+    async fn heavy_work_blocks_no_other_task_and_a_deadline_fires() {
         let heavy = Heavy::default();
         let work = heavy.run(3 << 20, false, async {
             std::thread::sleep(Duration::from_secs(2));

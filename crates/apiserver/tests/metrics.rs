@@ -195,7 +195,7 @@ async fn requests_are_counted_by_what_they_ask_for() {
 }
 
 #[tokio::test]
-async fn what_lasts_is_seen_while_it_lasts() {
+async fn long_running_requests_are_counted_while_they_are_open() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -223,7 +223,7 @@ async fn what_lasts_is_seen_while_it_lasts() {
 }
 
 #[tokio::test]
-async fn what_clients_make_up_makes_no_series() {
+async fn unknown_paths_and_kinds_make_no_series() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let lines = async |client: &Client| raw(client, "GET", "/metrics").await.1.lines().count();

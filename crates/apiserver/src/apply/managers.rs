@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_belongs_to_nobody() {
+    fn removed_fields_have_no_manager() {
         let mut managers = Managers::default();
         managers.note(writer("a", false), &changes(json!({"f:x": {}})), None);
         let gone = Changes { set: FieldSet::default(), gone: set(json!({"f:x": {}})) };
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_manages_names() {
+    fn names_and_server_fields_have_no_manager() {
         let mut fields =
             set(json!({"f:metadata": {".": {}, "f:name": {}, "f:labels": {"f:a": {}}}}));
         strip(&mut fields);

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_stays() {
+    fn fields_of_other_managers_stay() {
         let mut value = json!({"spec": {"size": 1, "data": {"k": "v", "l": "w"},
             "list": [{"name": "a", "v": 1, "w": 2}, {"name": "b"}]}});
         let gone = FieldSet::parse(&json!({"f:spec": {"f:size": {}, "f:data": {"f:k": {}},

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_a_list_occurs_as_often_as_the_list_is_long() {
+    fn a_rule_below_a_list_counts_once_for_each_element() {
         let item = json!({"type": "object", "required": ["name"],
             "properties": {"name": {"type": "string"}}});
         let list = json!({"type": "array", "maxItems": 7, "items": item});

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_cleaned() {
+    fn unknown_fields_of_custom_objects_are_pruned() {
         let all = resources(&definition(), &CancellationToken::new());
         let custom = all[1].custom.as_ref().unwrap();
         let body = json!({"metadata": {"name": "a", "junk": 1}, "spec": {"n": 1, "x": 2}});

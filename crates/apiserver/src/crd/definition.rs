@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_checked() {
+    fn invalid_definitions_are_refused_field_by_field() {
         assert_eq!(found(|_| {}), []);
         type Row = (fn(&mut Value), &'static str, &'static str);
         let rows: &[Row] = &[
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_stay_whole() {
+    fn whole_number_bounds_stay_whole_numbers() {
         let mut object = definition();
         object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] =
             json!({"n": {"type": "integer", "minimum": 1, "maximum": 2.5}});

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_weight_of_kept_patterns_is_bounded() {
         let mut kept = Kept::default();
         for i in 0..1000 {
             let (pattern, _) = compile("a").unwrap();

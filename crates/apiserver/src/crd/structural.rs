@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn good_schemas_pass() {
+    fn structural_schemas_pass() {
         let rows = [
             json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
             json!({"x-kubernetes-preserve-unknown-fields": true}),

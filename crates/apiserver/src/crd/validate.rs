@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_whole_or_too_large_are_told() {
+    fn numbers_that_are_not_whole_or_too_large_are_refused() {
         let int = |format: Value, value: Value| {
             reasons(json!({"type": "integer", "format": format}), value)
         };
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn good_values_pass() {
+    fn values_that_fit_the_schema_pass() {
         let rows = [
             (json!({"type": "string", "nullable": true}), json!(null)),
             (json!({"type": "number"}), json!(1)),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_judged_again() {
+    fn unchanged_values_are_not_validated_again() {
         let schema = Schema::parse(&json!({"type": "object", "properties": {
             "a": {"type": "string", "maxLength": 1}, "b": {"type": "integer"}}}));
         let old = json!({"a": "long", "b": 1});

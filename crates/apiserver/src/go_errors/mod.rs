@@ -93,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn faults_of_base64_have_a_place() {
+    fn base64_faults_have_an_offset() {
         let rows = [
             ("", None),
             ("YQ==", None),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_and_bodies_are_shown() {
+    fn maps_and_bodies_are_quoted_as_go_prints_them() {
         assert_eq!(
             map_text(&json!({"b": [1, "x"], "a": {"c": null}})),
             "map[a:map[c:<nil>] b:[1 x]]"

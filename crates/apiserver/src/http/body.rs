@@ -382,7 +382,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn doubles_are_found_and_the_last_counts() {
+    fn duplicate_fields_are_reported_and_the_last_counts() {
         let parsed =
             parse(Encoding::Json, br#"{"a":{"k":1,"k":2},"l":[{"x":1,"x":2}]}"#, "A").unwrap();
         assert_eq!(parsed.value, json!({"a": {"k": 2}, "l": [{"x": 2}]}));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_read() {
+    fn a_yaml_body_is_parsed_like_json() {
         let parsed = parse(Encoding::Yaml, b"a: 1\nb:\n- x\n", "A").unwrap();
         assert_eq!(parsed.value, json!({"a": 1, "b": ["x"]}));
     }

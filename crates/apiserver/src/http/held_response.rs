@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_free_when_the_answer_is_not_taken() {
+    async fn the_permit_is_returned_when_the_response_is_not_read() {
         let limit = Duration::from_secs(60);
         let unread_limit = Arc::new(UnreadLimit::new(limit));
         let place = Arc::new(());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_answer_lets_others_have_their_turn() {
+    async fn a_long_response_yields_to_other_tasks() {
         let body = vec![b'x'; TURN_BYTES * 3];
         let mut response = hold(super::super::body::response(200, "text/plain", body), (), None);
         let mut waits = 0;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_answers_left_alone_close_the_connection() {
+    async fn many_unread_responses_close_the_connection() {
         let unread_limit = Arc::new(UnreadLimit::new(Duration::from_secs(60)));
         let mut left = Vec::new();
         for _ in 0..UNREAD_RESPONSES {

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_decoded() {
+    fn query_parameters_are_percent_decoded() {
         let query = Query::parse(Some("labelSelector=a%3Db%2Cc+in+(d)&watch=1&x=&dryRun=All"));
         assert_eq!(query.get("labelSelector"), Some("a=b,c in (d)"));
         assert!(query.flag("watch"));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_understood() {
+    fn paths_lead_to_their_route() {
         let row =
             |a: &str, b: &str, c: &str, d: &str, e| (a.into(), b.into(), c.into(), d.into(), e);
         let rows = [

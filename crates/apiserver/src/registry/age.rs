@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_short() {
+    fn ages_have_the_short_form_of_kubectl() {
         let rows = [
             (0, "0s"),
             (119, "119s"),

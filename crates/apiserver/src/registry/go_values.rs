@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_source_has_two_places() {
+    fn a_changed_source_shows_both_versions_in_the_diff() {
         let old = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
         let new = json!({"hostPath": {"path": "/x", "type": ""}});
         let text = difference(VOLUME_SOURCE, &old, &new);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_refused() {
         for good in ["a", "a-b.c", "0.x"] {
             assert!(is_dns_subdomain(good), "{good}");
         }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn every_fault_is_reported() {
         let rows: [(Problems, &[&str]); 6] = [
             (subdomain(&"A".repeat(254)), &["must be no more than 253", "a lowercase RFC 1123"]),
             (

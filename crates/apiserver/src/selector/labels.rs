@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn invalid_selectors_name_what_was_found_and_what_was_expected() {
         let rows = [
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a=not ok", "found 'ok', expected: ',' or 'end of string'"),

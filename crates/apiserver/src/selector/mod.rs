@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn field_terms_unescape() {
+    fn field_selector_values_are_unescaped() {
         assert_eq!(split_terms(r"a=b\,c,d=e"), [r"a=b\,c", "d=e"]);
         assert_eq!(unescape(r"b\,c"), "b,c");
         assert_eq!(split_term("a!=b"), Some(("a", "b", false)));

@@ -334,7 +334,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_answered(bytes: Vec<u8>) {
+        fn any_bytes_give_a_result(bytes: Vec<u8>) {
             let mut body = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12".to_vec();
             body.push(u8::try_from(bytes.len().min(120)).unwrap());
             body.extend_from_slice(&bytes[..bytes.len().min(120)]);

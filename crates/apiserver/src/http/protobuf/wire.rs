@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read() {
+    fn fields_have_their_number_and_a_cut_one_is_an_error() {
         let bytes = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x1d, 1, 0, 0, 0];
         let fields: Vec<_> = Reader::new(&bytes).collect();
         let wanted =

@@ -471,7 +471,7 @@ mod tests {
 
     /// What a real server warned of.
     #[test]
-    fn what_is_out_of_date_is_warned_of() {
+    fn deprecated_fields_are_warned_of() {
         let os = json!({"key": "beta.kubernetes.io/os", "operator": "In", "values": ["linux"]});
         let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [os]}]}});
         let rows = [
