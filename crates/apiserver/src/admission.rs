@@ -10,7 +10,7 @@ use crate::error::{ApiResult, Status};
 /// permits again for themselves, so that they are served when other clients fill the server;
 /// the loops inside this process send requests as administrators too.
 #[derive(Debug)]
-pub struct Gate {
+pub(crate) struct Gate {
     permits: usize,
     open: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
@@ -18,11 +18,11 @@ pub struct Gate {
 
 /// One request in flight; the permit is returned on drop.
 #[derive(Debug)]
-pub struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+pub(crate) struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
 
 impl Gate {
     /// A gate with so many permits; zero means no bound.
-    pub fn new(permits: usize) -> Self {
+    pub(crate) fn new(permits: usize) -> Self {
         let permits = if permits == 0 { Semaphore::MAX_PERMITS } else { permits };
         let make = || Arc::new(Semaphore::new(permits));
         Self { permits, open: make(), reserve: make() }
@@ -32,7 +32,7 @@ impl Gate {
     ///
     /// # Errors
     /// 429 when all are taken.
-    pub fn enter(&self, is_master: bool) -> ApiResult<Permit> {
+    pub(crate) fn enter(&self, is_master: bool) -> ApiResult<Permit> {
         let try_one = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let found =
             try_one(&self.open).or_else(|| if is_master { try_one(&self.reserve) } else { None });
@@ -42,7 +42,7 @@ impl Gate {
     }
 
     /// How many permits are taken.
-    pub fn taken(&self) -> usize {
+    pub(crate) fn taken(&self) -> usize {
         let free = self.open.available_permits() + self.reserve.available_permits();
         (self.permits * 2).saturating_sub(free)
     }
@@ -50,7 +50,7 @@ impl Gate {
 
 /// The gates of a server.
 #[derive(Debug)]
-pub struct Gates {
+pub(crate) struct Gates {
     /// Requests that only read.
     pub reads: Gate,
     /// Requests that may change something.

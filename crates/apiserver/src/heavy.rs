@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{ApiResult, Status};
 
 /// Requests with larger bodies are worked on elsewhere.
-pub const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 /// Bodies that may be in memory, in kilobytes; small ones do not count.
 const BODIES: u32 = 32 << 10;
 /// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The room for large requests. Administrators, and the loops of this process, have their own: they get
 /// through when other clients fill the server.
 #[derive(Debug)]
-pub struct Heavy {
+pub(crate) struct Heavy {
     lists: Arc<Semaphore>,
     common: Lane,
     reserve: Lane,
@@ -67,7 +67,7 @@ impl Heavy {
     }
 
     /// Room for a body of which nothing has come yet.
-    pub fn reserve(&self, is_master: bool) -> Reserved<'_> {
+    pub(crate) fn reserve(&self, is_master: bool) -> Reserved<'_> {
         Reserved { lane: self.lane(is_master), taken: 0, permits: None }
     }
 
@@ -75,7 +75,7 @@ impl Heavy {
     ///
     /// # Errors
     /// 429 when lists that clients do not read take all of it.
-    pub fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
+    pub(crate) fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
         let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
         if thousands == 0 {
             return Ok(None);
@@ -90,7 +90,7 @@ impl Heavy {
     }
 
     /// Waits for the turn of work on objects of this size; it ends with what is returned.
-    pub async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
         // It is never closed.
         Arc::clone(&self.lane(is_master).work).acquire_many_owned(weight).await.ok()
@@ -101,7 +101,7 @@ impl Heavy {
     ///
     /// # Errors
     /// That of the work.
-    pub async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
+    pub(crate) async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
         F: Future<Output = ApiResult<T>> + Send + 'static,

@@ -16,6 +16,8 @@
 //! Absent, and answered as such: conversion webhooks of custom resources (422), anonymous access
 //! beyond health checks (401), and `kubectl exec`, `attach`, `port-forward` and `proxy` (404).
 
+#![warn(unreachable_pub)]
+
 mod access;
 mod admission;
 mod apply;

@@ -10,7 +10,7 @@ use crate::error::{ApiResult, Status};
 /// Levels of an object, what belongs to its managers included.
 const MAX_DEPTH: usize = 120;
 /// Text of an object. Requests are as large at most, but objects grow with each patch.
-pub const MAX_BYTES: usize = 3 << 20;
+pub(crate) const MAX_BYTES: usize = 3 << 20;
 
 /// What an object takes.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ struct Size {
 ///
 /// # Errors
 /// 413 or 400.
-pub fn check_size(object: &Value) -> ApiResult<()> {
+pub(crate) fn check_size(object: &Value) -> ApiResult<()> {
     let mut size = Size::default();
     if depth(object, MAX_DEPTH, &mut size).is_none() {
         return Err(too_deep());
@@ -41,7 +41,7 @@ pub fn check_size(object: &Value) -> ApiResult<()> {
 ///
 /// # Errors
 /// 413.
-pub fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
+pub(crate) fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
     let mut size = Size::default();
     depth(object, usize::MAX, &mut size);
     match most_memory(kind) {
@@ -51,13 +51,13 @@ pub fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
 }
 
 /// 400 for an object with too many levels.
-pub fn too_deep() -> Status {
+pub(crate) fn too_deep() -> Status {
     Status::bad_request(format!("the object is nested more than {MAX_DEPTH} levels deep"))
 }
 
 /// Whether an object is so far from the bounds that its managers cannot bring it over them: what they
 /// have is a few levels deeper than the object.
-pub fn leaves_room(object: &Value, managers: &str) -> bool {
+pub(crate) fn leaves_room(object: &Value, managers: &str) -> bool {
     const LEVELS: usize = 8;
     let mut size = Size { bytes: managers.len(), memory: 0 };
     depth(object, MAX_DEPTH - LEVELS, &mut size).is_some() && size.bytes <= MAX_BYTES
@@ -79,7 +79,7 @@ const SHORT: usize = 64 << 10;
 ///
 /// # Errors
 /// 413 that says so.
-pub fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
+pub(crate) fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
     if text.len() <= SHORT {
         return Ok(());
     }
@@ -121,7 +121,7 @@ fn in_memory(text: &[u8]) -> usize {
 }
 
 /// About how long the text of a value is.
-pub fn text_len(value: &Value) -> usize {
+pub(crate) fn text_len(value: &Value) -> usize {
     let mut size = Size::default();
     depth(value, usize::MAX, &mut size);
     size.bytes

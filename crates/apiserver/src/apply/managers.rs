@@ -33,7 +33,7 @@ const ANCIENT: &str = "ancient-changes";
 const BEFORE_APPLY: &str = "before-first-apply";
 
 /// Removes the fields that have no manager.
-pub fn strip(set: &mut FieldSet) {
+pub(crate) fn strip(set: &mut FieldSet) {
     UNMANAGED.iter().for_each(|path| set.prune(path));
     if let Some(meta) = set.children.get_mut("f:metadata") {
         meta.own = false;
@@ -45,7 +45,7 @@ pub fn strip(set: &mut FieldSet) {
 
 /// Who writes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     pub manager: &'a str,
     /// Whether this is an apply.
     pub apply: bool,
@@ -253,11 +253,11 @@ impl<'a> From<&'a Entry> for EntryShown<'a> {
 
 /// All managers of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Managers(Vec<Entry>);
+pub(crate) struct Managers(Vec<Entry>);
 
 impl Managers {
     /// Reads the managers of an object; `None` when they cannot be read.
-    pub fn parse(list: &Value) -> Option<Self> {
+    pub(crate) fn parse(list: &Value) -> Option<Self> {
         list.as_array()
             .map_or(&[][..], Vec::as_slice)
             .iter()
@@ -267,13 +267,13 @@ impl Managers {
     }
 
     /// The same from their text.
-    pub fn parse_text(text: &str) -> Option<Self> {
+    pub(crate) fn parse_text(text: &str) -> Option<Self> {
         let entries: Vec<EntryText> = serde_json::from_str(text).ok()?;
         entries.into_iter().map(EntryText::entry).collect::<Option<_>>().map(Self)
     }
 
     /// The managers of a new object: whoever made it has all of it.
-    pub fn initial(writer: Writer<'_>, mut set: FieldSet) -> Self {
+    pub(crate) fn initial(writer: Writer<'_>, mut set: FieldSet) -> Self {
         strip(&mut set);
         if set.is_empty() {
             return Self::default();
@@ -289,12 +289,12 @@ impl Managers {
     }
 
     /// Whether there is no manager.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// All fields from before the first apply belong to one manager.
-    pub fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
+    pub(crate) fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
         Self(vec![Entry {
             manager: BEFORE_APPLY.into(),
             apply: false,
@@ -306,12 +306,12 @@ impl Managers {
     }
 
     /// The fields of a writer so far.
-    pub fn of(&self, writer: Writer<'_>) -> FieldSet {
+    pub(crate) fn of(&self, writer: Writer<'_>) -> FieldSet {
         self.0.iter().find(|e| e.is(writer)).map(|e| e.fields.read()).unwrap_or_default()
     }
 
     /// The fields of all other managers.
-    pub fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
+    pub(crate) fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
         let mut all = FieldSet::default();
         let others = self.0.iter().filter(|entry| !entry.is(writer));
         others.for_each(|entry| all.union(&entry.fields.read()));
@@ -319,7 +319,11 @@ impl Managers {
     }
 
     /// The fields in `changed` that other managers hold: name, version if it is known, fields.
-    pub fn conflicts(&self, writer: Writer<'_>, changed: &FieldSet) -> Vec<(String, FieldSet)> {
+    pub(crate) fn conflicts(
+        &self,
+        writer: Writer<'_>,
+        changed: &FieldSet,
+    ) -> Vec<(String, FieldSet)> {
         let others = self.0.iter().filter(|entry| !entry.is(writer));
         let held = others.map(|entry| {
             let mut who = format!("{:?}", entry.manager);
@@ -336,7 +340,12 @@ impl Managers {
 
     /// Records a write: changed fields belong to the writer now, removed ones to no manager.
     /// Appliers own exactly what they sent.
-    pub fn note(&mut self, writer: Writer<'_>, changes: &Changes, applied: Option<FieldSet>) {
+    pub(crate) fn note(
+        &mut self,
+        writer: Writer<'_>,
+        changes: &Changes,
+        applied: Option<FieldSet>,
+    ) {
         for entry in self.0.iter_mut().filter(|entry| !entry.is(writer)) {
             for lost in [&changes.set, &changes.gone] {
                 if entry.fields.may_share(lost) {
@@ -422,12 +431,12 @@ impl Managers {
     }
 
     /// The list as objects carry it.
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         self.sorted().into_iter().map(Entry::to_value).collect()
     }
 
     /// The text of that list.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let entries: Vec<EntryShown<'_>> =
             self.sorted().into_iter().map(EntryShown::from).collect();
         serde_json::to_string(&entries).expect("names and texts are always text")
@@ -435,7 +444,7 @@ impl Managers {
 }
 
 /// 409: others hold fields that an apply would change. The first ones are named.
-pub fn conflict(held: &[(String, FieldSet)]) -> Status {
+pub(crate) fn conflict(held: &[(String, FieldSet)]) -> Status {
     const NAMED: usize = 100;
     let count: usize = held.iter().map(|(_, set)| set.count()).sum();
     let mut left = NAMED;

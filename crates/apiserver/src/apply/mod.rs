@@ -14,7 +14,7 @@ mod merge;
 mod set;
 mod shape;
 
-pub use managers::{Managers, Writer, conflict, strip};
-pub use merge::{Changes, compare, merge, named, remove};
-pub use set::FieldSet;
-pub use shape::Shape;
+pub(crate) use managers::{Managers, Writer, conflict, strip};
+pub(crate) use merge::{Changes, compare, merge, named, remove};
+pub(crate) use set::FieldSet;
+pub(crate) use shape::Shape;

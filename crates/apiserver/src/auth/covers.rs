@@ -13,7 +13,7 @@ const MAX_LINES: usize = 100;
 
 /// The permissions in `wanted` that `held` does not cover, in the words of Kubernetes; none when all
 /// are covered.
-pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
+pub(crate) fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let mut left = MAX_PARTS;
     let mut lacking = Vec::new();
     for rule in wanted {

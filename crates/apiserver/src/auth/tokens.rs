@@ -12,11 +12,11 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 /// Who issues the tokens, and who they are for unless the request says otherwise.
-pub const ISSUER: &str = "https://kubernetes.default";
+pub(crate) const ISSUER: &str = "https://kubernetes.default";
 
 /// What a token can be bound to: it ends with that object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// `pod`, `secret` or `node`.
     pub kind: String,
     pub name: String,
@@ -27,14 +27,14 @@ pub struct Bound {
 
 /// The node of a pod that a token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnNode {
+pub(crate) struct OnNode {
     pub name: String,
     /// Uid; absent when there is no such node.
     pub uid: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims {
+pub(crate) struct Claims {
     pub namespace: String,
     pub account: String,
     pub uid: String,
@@ -52,21 +52,21 @@ pub struct Claims {
 
 /// Signs and checks tokens.
 #[derive(Clone)]
-pub struct Signer {
+pub(crate) struct Signer {
     key: Arc<EcdsaKeyPair>,
     key_id: String,
 }
 
 impl Signer {
     /// A new private key, as base64 of its PKCS#8 form.
-    pub fn make_key() -> Option<String> {
+    pub(crate) fn make_key() -> Option<String> {
         let made =
             EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
         Some(URL_SAFE_NO_PAD.encode(made.ok()?.as_ref()))
     }
 
     /// A signer with a key made by [`Signer::make_key`].
-    pub fn open(key: &str) -> Option<Self> {
+    pub(crate) fn open(key: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(key.trim()).ok()?;
         let random = SystemRandom::new();
         let key =
@@ -77,7 +77,7 @@ impl Signer {
     }
 
     /// Makes a token; `None` when there is no randomness.
-    pub fn sign(&self, claims: &Claims) -> Option<String> {
+    pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
         let header = json!({"alg": "ES256", "kid": self.key_id});
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let text = format!("{}.{}", encode(&header), encode(&claims.to_value()));
@@ -86,7 +86,7 @@ impl Signer {
     }
 
     /// What a token says, if we signed it and it has not ended.
-    pub fn check(&self, token: &str, now: i64) -> Option<Claims> {
+    pub(crate) fn check(&self, token: &str, now: i64) -> Option<Claims> {
         let (text, signature) = token.rsplit_once('.')?;
         let (header, body) = text.split_once('.')?;
         let decode = |part: &str| -> Option<Value> {
@@ -157,7 +157,7 @@ impl Claims {
     }
 
     /// The account's user name.
-    pub fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.account)
     }
 }

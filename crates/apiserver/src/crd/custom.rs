@@ -188,7 +188,7 @@ impl Strategy for CustomRules {
 }
 
 /// The served versions of a definition; `end` ends with the definition.
-pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resource>> {
+pub(crate) fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resource>> {
     let versions = definition["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
     let served: Vec<&Value> = versions.iter().filter(|v| v["served"] == true).collect();
     // Objects are looked after through one version: the stored one, if it can be asked for.
@@ -202,7 +202,7 @@ pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resourc
 }
 
 /// The resource through which housekeeping reaches objects of a definition that is not served.
-pub fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
+pub(crate) fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
     let versions = definition["spec"]["versions"].as_array()?;
     let version = versions.iter().find(|v| v["storage"] == true).or(versions.first())?;
     Some(Arc::new(resource(definition, version, &[], end)))
@@ -343,7 +343,7 @@ fn deprecation(definition: &Value, version: &Value, served: &[&Value]) -> Option
 }
 
 /// An object of the scale subresource.
-pub fn scale_of(custom: &Custom, object: &Value) -> Option<Value> {
+pub(crate) fn scale_of(custom: &Custom, object: &Value) -> Option<Value> {
     let paths = custom.scale.as_ref()?;
     let number = |path: &str| object.pointer(path).and_then(Value::as_i64);
     let mut meta = Map::new();

@@ -15,13 +15,13 @@ use crate::registry::rules::{immutable, items, one_of, same, text};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 
 /// Holds a deleted definition until its objects are gone.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Checks the types of a definition. Bounds stay the whole numbers they were.
 ///
 /// # Errors
 /// A text for people when a field has the wrong type.
-pub fn codec(object: &Value) -> Result<Value, String> {
+pub(crate) fn codec(object: &Value) -> Result<Value, String> {
     let mut object = typed::<CustomResourceDefinition>(object)?;
     whole_numbers(&mut object["spec"]["versions"]);
     Ok(object)
@@ -44,7 +44,7 @@ fn whole_numbers(value: &mut Value) {
 }
 
 /// The rules of definitions.
-pub struct Definition;
+pub(crate) struct Definition;
 
 impl Strategy for Definition {
     fn traits(&self) -> Traits {

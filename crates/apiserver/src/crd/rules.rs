@@ -8,7 +8,7 @@ use crate::error::{Cause, Causes, cut};
 use crate::field_path::FieldPath;
 
 /// The rules of one version, compiled once.
-pub struct Rules {
+pub(super) struct Rules {
     kind: Kind,
     top: Node,
 }
@@ -102,7 +102,7 @@ impl Rules {
     /// # Errors
     /// Why they cannot be used; definitions are judged before they are stored, so this is about those that
     /// an older version stored.
-    pub fn parse(schema: &Value) -> Result<Option<Self>, String> {
+    pub(super) fn parse(schema: &Value) -> Result<Option<Self>, String> {
         if source_bytes(schema) > MAX_TOGETHER {
             return Err(too_long());
         }
@@ -111,7 +111,7 @@ impl Rules {
     }
 
     /// Runs the rules. Those that look at the old object run only when there is one.
-    pub fn check(&self, object: &Value, old: Option<&Value>) -> Causes {
+    pub(super) fn check(&self, object: &Value, old: Option<&Value>) -> Causes {
         let mut run = Run { meter: Meter::default(), causes: Causes::new(), over: false };
         let value = self.kind.read(object);
         let before = old.map(|old| self.kind.read(old));
@@ -273,12 +273,12 @@ fn key(name: &str) -> kube_cel::cel::objects::KeyRef<'_> {
 }
 
 /// Why a rule cannot be used although it is well typed: the part at fault, and what is wrong with it.
-pub fn refusal(rule: &Value) -> Option<(&'static str, String)> {
+pub(super) fn refusal(rule: &Value) -> Option<(&'static str, String)> {
     Rule::parse(rule).err()
 }
 
 /// The text of all rules of a schema.
-pub fn source_bytes(schema: &Value) -> usize {
+pub(super) fn source_bytes(schema: &Value) -> usize {
     let own = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
     let own = own.flat_map(|rule| [&rule["rule"], &rule["messageExpression"]]);
     let own: usize = own.filter_map(Value::as_str).map(str::len).sum();
@@ -286,7 +286,7 @@ pub fn source_bytes(schema: &Value) -> usize {
 }
 
 /// Why rules of so much text are refused.
-pub fn too_long() -> String {
+pub(super) fn too_long() -> String {
     format!("the rules of a version may have {MAX_TOGETHER} bytes together")
 }
 

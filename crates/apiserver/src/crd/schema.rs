@@ -278,13 +278,13 @@ const MAX_ADDED: usize = MAX_BYTES;
 
 /// The defaults of a schema would make an object too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLarge;
+pub(super) struct TooLarge;
 
 /// Fills in defaults, then drops nulls that are no value of their field.
 ///
 /// # Errors
 /// When more would be added than an object can hold; some defaults are filled in then.
-pub fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
+pub(super) fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
     fill(schema, value, &mut MAX_ADDED.clone())
 }
 

@@ -32,7 +32,7 @@ const NOT_IN_COMBINATIONS: &[&str] = &[
 const MAX_DEPTH: usize = 100;
 
 /// Judges the schema of a version.
-pub fn check(schema: &Value, path: &str) -> Causes {
+pub(super) fn check(schema: &Value, path: &str) -> Causes {
     let mut causes = Causes::new();
     root(schema, path, &mut causes);
     if pattern::weigh_all(schema) > pattern::MAX_TOGETHER {

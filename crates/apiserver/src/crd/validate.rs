@@ -18,7 +18,7 @@ const STEP_BYTES: usize = 64;
 
 /// Judges a value. Where an earlier value is given, what has not changed since is not judged again:
 /// a schema that became stricter must not lock the objects that are there.
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Causes {
+pub(super) fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Causes {
     let mut judge = Judge { causes: Causes::new(), steps: MAX_STEPS, quick: false };
     judge.walk(schema, value, old, FieldPath::Top(path));
     if judge.steps == 0 {

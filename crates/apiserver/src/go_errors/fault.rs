@@ -6,7 +6,11 @@ use super::{base64_fault, time_fault, type_name};
 use crate::registry::facts;
 
 /// The first field whose value does not fit its type, in the words of Go's JSON decoder.
-pub fn type_fault(schemas: &Map<String, Value>, name: &str, value: &Value) -> Option<String> {
+pub(crate) fn type_fault(
+    schemas: &Map<String, Value>,
+    name: &str,
+    value: &Value,
+) -> Option<String> {
     Walk { schemas }.record(name, value, &mut Vec::new())
 }
 

@@ -1,7 +1,7 @@
 //! What is wrong with a text that should be JSON.
 
 /// The first fault; `None` when the text is JSON.
-pub fn json_fault(text: &[u8]) -> Option<String> {
+pub(crate) fn json_fault(text: &[u8]) -> Option<String> {
     Scanner { text, at: 0, depth: 0 }.document().err()
 }
 

@@ -291,7 +291,7 @@ mod duplicate_fields {
 
     use crate::field_path::FieldPath;
 
-    pub struct Tree<'a, 'p> {
+    pub(super) struct Tree<'a, 'p> {
         pub path: FieldPath<'p>,
         pub duplicate_fields: &'a mut Vec<String>,
     }

@@ -15,7 +15,7 @@ const STRANGERS: usize = 4;
 
 /// All connections of a listener.
 #[derive(Debug)]
-pub struct ConnectionLimits {
+pub(super) struct ConnectionLimits {
     all: usize,
     strangers: usize,
     taken: Mutex<Taken>,
@@ -31,7 +31,7 @@ struct Taken {
 
 /// The slot of one connection; it is free again when this is dropped.
 #[derive(Debug)]
-pub struct ConnectionSlot {
+pub(super) struct ConnectionSlot {
     connections: Arc<ConnectionLimits>,
     number: u64,
     known: Mutex<bool>,
@@ -39,14 +39,14 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionLimits {
-    pub fn new(connections: usize) -> Arc<Self> {
+    pub(super) fn new(connections: usize) -> Arc<Self> {
         let strangers = (connections / STRANGERS).max(1);
         Arc::new(Self { all: connections, strangers, taken: Mutex::default() })
     }
 
     /// Takes a slot for a connection that has not authenticated yet; the oldest such connection may be
     /// closed for it. `None` when authenticated clients have all the slots.
-    pub fn enter(self: &Arc<Self>) -> Option<Arc<ConnectionSlot>> {
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Arc<ConnectionSlot>> {
         let leave = CancellationToken::new();
         let mut taken = self.taken.lock();
         let strangers = taken.strangers.len();
@@ -65,7 +65,7 @@ impl ConnectionLimits {
 
 impl ConnectionSlot {
     /// The client has shown who it is: it cannot be sent away any more.
-    pub fn show_credentials(&self) {
+    pub(super) fn show_credentials(&self) {
         let mut known = self.known.lock();
         if *known {
             return;
@@ -80,7 +80,7 @@ impl ConnectionSlot {
     }
 
     /// Waits until the connection has to go.
-    pub async fn sent_away(&self) {
+    pub(super) async fn sent_away(&self) {
         self.leave.cancelled().await;
     }
 }

@@ -31,7 +31,7 @@ const UNREAD_RESPONSES: usize = 16;
 /// HTTP/2 has many responses in flight at once, each with its own window: a client that reads one
 /// and leaves the others alone looks alive.
 #[derive(Debug)]
-pub struct UnreadLimit {
+pub(super) struct UnreadLimit {
     limit: Duration,
     unread: AtomicUsize,
     exhausted: CancellationToken,
@@ -39,12 +39,12 @@ pub struct UnreadLimit {
 
 impl UnreadLimit {
     /// A response is given up after this long without progress.
-    pub fn new(limit: Duration) -> Self {
+    pub(super) fn new(limit: Duration) -> Self {
         Self { limit, unread: AtomicUsize::new(0), exhausted: CancellationToken::new() }
     }
 
     /// Waits until so many responses were given up that the connection should close.
-    pub async fn exhausted(&self) {
+    pub(super) async fn exhausted(&self) {
         self.exhausted.cancelled().await;
     }
 
@@ -57,7 +57,7 @@ impl UnreadLimit {
 
 /// Keeps `held` until the client has read the whole response, has left, or, where there is a limit,
 /// has stalled for too long.
-pub fn hold(
+pub(super) fn hold(
     response: ApiResponse,
     held: impl Send + 'static,
     unread_limit: Option<Arc<UnreadLimit>>,

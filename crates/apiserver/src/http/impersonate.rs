@@ -90,7 +90,7 @@ impl Mode {
 ///
 /// # Errors
 /// 400 when no user is named, 403 when the sender may not impersonate that user.
-pub fn impersonate<'a>(
+pub(super) fn impersonate<'a>(
     access: &Access,
     sender: Cow<'a, Identity>,
     headers: &HeaderMap,

@@ -33,7 +33,7 @@ use crate::watch;
 const MAX_WATCH: Duration = Duration::from_secs(3600);
 
 /// The verb of a request, as authorization names it.
-pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
+pub(super) fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
     match *method {
         Method::GET if watch => "watch",
         Method::GET if name.is_empty() => "list",
@@ -49,7 +49,7 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
 
 /// What is known of a request before its body is read.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub(super) struct Asked<'a> {
     pub identity: &'a Identity,
     /// Method, path and headers.
     pub parts: &'a Parts,
@@ -72,7 +72,7 @@ pub(super) struct Call<'a> {
 }
 
 /// Answers a request for an object or a collection.
-pub async fn handle<B>(
+pub(super) async fn handle<B>(
     inner: &Arc<Inner>,
     ending: &CancellationToken,
     object: Object<'_>,

@@ -12,7 +12,7 @@ use crate::registry::{Resource, go_values};
 ///
 /// # Errors
 /// The question makes no sense.
-pub fn respond(
+pub(super) fn respond(
     inner: &Inner,
     resource: &Resource,
     asker: &Identity,

@@ -3,7 +3,7 @@
 use super::query::percent_decode;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Route<'a> {
+pub(crate) enum Route<'a> {
     /// `/healthz`, `/livez`, `/readyz`, with the name of a single check.
     Health(Option<&'a str>),
     /// `/version`.
@@ -34,7 +34,7 @@ pub enum Route<'a> {
 
 /// Path of an object or a collection.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Object<'a> {
+pub(crate) struct Object<'a> {
     /// Group, empty for core.
     pub group: &'a str,
     pub version: &'a str,
@@ -50,7 +50,7 @@ pub struct Object<'a> {
     pub watch: bool,
 }
 
-pub fn parse(path: &str) -> Route<'_> {
+pub(crate) fn parse(path: &str) -> Route<'_> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     match parts.as_slice() {
         [] => Route::Root,

@@ -14,7 +14,7 @@ use crate::registry::{Resource, facts};
 const COMPONENTS: &str = "#/components/schemas/";
 
 /// The schemas of some kinds and of all they refer to, by name.
-pub fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String, Value> {
+pub(super) fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String, Value> {
     let mut generator = SchemaGenerator::default();
     let mut custom = Map::new();
     let mut kinds: Vec<(String, Value)> = Vec::new();
@@ -192,7 +192,7 @@ fn wrap_fields(properties: &mut Value) {
 }
 
 /// The same schemas for a document of the second version.
-pub fn as_v2(schemas: &Map<String, Value>) -> Value {
+pub(super) fn as_v2(schemas: &Map<String, Value>) -> Value {
     fn convert(schema: &mut Value) {
         let Some(map) = schema.as_object_mut() else { return };
         // Alternatives cannot be said there, and a lone reference stands by itself.

@@ -7,7 +7,7 @@ use crate::registry::Resource;
 use crate::registry::table::Row;
 
 /// The column definitions of a kind.
-pub fn columns(resource: &Resource) -> Value {
+pub(super) fn columns(resource: &Resource) -> Value {
     let builtin = resource.builtin.iter().flat_map(|(kind, _)| kind.table.columns);
     let builtin = builtin.map(|(name, kind, format, priority)| {
         json!({
@@ -32,7 +32,7 @@ pub fn columns(resource: &Resource) -> Value {
 }
 
 /// The cells of one row.
-pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
+pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
     let row = Row::new(object, now);
     if let Some((kind, _)) = &resource.builtin {
         return (kind.table.cells)(&row);
@@ -43,7 +43,7 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Value {
 }
 
 /// A table; null columns stand for "as before" in a watch.
-pub fn table(columns: Value, rows: Vec<Value>, metadata: Value) -> Value {
+pub(super) fn table(columns: Value, rows: Vec<Value>, metadata: Value) -> Value {
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         "columnDefinitions": columns, "rows": rows,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 /// How long each direction may make no progress.
 #[derive(Debug, Clone, Copy)]
-pub struct StallTimeouts {
+pub(super) struct StallTimeouts {
     /// Without a byte from the client. Only for protocols in which a living client always sends
     /// something, as HTTP/2 does when it is pinged.
     pub read: Option<Duration>,
@@ -20,7 +20,7 @@ pub struct StallTimeouts {
 }
 
 /// A stream that fails when the other side stands still for too long.
-pub struct TimeoutStream<S> {
+pub(super) struct TimeoutStream<S> {
     inner: S,
     timeouts: StallTimeouts,
     reading: Pin<Box<Sleep>>,
@@ -29,7 +29,7 @@ pub struct TimeoutStream<S> {
 }
 
 impl<S> TimeoutStream<S> {
-    pub fn new(inner: S, timeouts: StallTimeouts) -> Self {
+    pub(super) fn new(inner: S, timeouts: StallTimeouts) -> Self {
         let reading = Box::pin(tokio::time::sleep(timeouts.read.unwrap_or_default()));
         Self { inner, timeouts, reading, writing: None }
     }

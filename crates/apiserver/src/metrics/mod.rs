@@ -12,7 +12,7 @@ use longshore_metrics::BoundedFamily;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge, histogram::Histogram};
 
-pub use request::Request;
+pub(crate) use request::Request;
 use request::{LongRunning, Responded};
 
 /// Upper ends of the buckets, in seconds.
@@ -39,7 +39,7 @@ struct Operation {
 
 /// One judgement of Pod Security admission.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct Evaluation {
+pub(crate) struct Evaluation {
     /// `allow` or `deny`.
     pub decision: &'static str,
     /// `enforce`, `audit` or `warn`.
@@ -54,7 +54,7 @@ pub struct Evaluation {
 }
 
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     responses: BoundedFamily<Responded, Counter>,
     durations: BoundedFamily<Request, Histogram>,
     long_running: BoundedFamily<LongRunning, Gauge>,
@@ -67,7 +67,7 @@ pub struct Metrics {
 
 /// Counts one long-running request while it is alive.
 #[derive(Debug)]
-pub struct LongRunningGuard(Gauge);
+pub(crate) struct LongRunningGuard(Gauge);
 
 impl Drop for LongRunningGuard {
     fn drop(&mut self) {
@@ -77,7 +77,7 @@ impl Drop for LongRunningGuard {
 
 impl Metrics {
     /// Counts a response; long-running requests are counted without their duration.
-    pub fn responded(&self, request: Request, code: u16, took: Option<Duration>) {
+    pub(crate) fn responded(&self, request: Request, code: u16, took: Option<Duration>) {
         if let Some(took) = took {
             let durations = self.durations.get_or_insert_with(&request, histogram);
             durations.observe(took.as_secs_f64());
@@ -87,7 +87,7 @@ impl Metrics {
     }
 
     /// Counts a request that was refused because too many were in flight.
-    pub fn dropped(&self, mutating: bool) {
+    pub(crate) fn dropped(&self, mutating: bool) {
         if mutating {
             self.dropped_writes.inc()
         } else {
@@ -96,26 +96,26 @@ impl Metrics {
     }
 
     /// Counts a judgement of a pod.
-    pub fn evaluated(&self, evaluation: &Evaluation) {
+    pub(crate) fn evaluated(&self, evaluation: &Evaluation) {
         self.evaluations.get_or_insert_with(evaluation, Counter::default).inc();
     }
 
     /// Counts a long-running request until the guard is dropped.
-    pub fn begin(&self, request: &Request) -> LongRunningGuard {
+    pub(crate) fn begin(&self, request: &Request) -> LongRunningGuard {
         let open = self.long_running.get_or_insert_with(&request.into(), Gauge::default);
         open.inc();
         LongRunningGuard(open)
     }
 
     /// The counter of events that watches of a kind were sent.
-    pub fn watch_events(&self, group: &str, version: &str, resource: &str) -> Counter {
+    pub(crate) fn watch_events(&self, group: &str, version: &str, resource: &str) -> Counter {
         let labels =
             Watched { group: group.into(), version: version.into(), resource: resource.into() };
         self.watch_events.get_or_insert_with(&labels, Counter::default)
     }
 
     /// Counts a write to the store, until it was durable.
-    pub fn stored(&self, operation: &'static str, resource: &str, took: Duration) {
+    pub(crate) fn stored(&self, operation: &'static str, resource: &str, took: Duration) {
         let (group, resource) = split(resource);
         let labels = Operation { operation, group: group.into(), resource: resource.into() };
         self.store.get_or_insert_with(&labels, histogram).observe(took.as_secs_f64());

@@ -8,7 +8,7 @@ use crate::registry::Registry;
 
 /// Labels of a request. All texts are the server's own, never the client's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-pub struct Request {
+pub(crate) struct Request {
     component: &'static str,
     /// `All` or nothing.
     dry_run: &'static str,
@@ -51,7 +51,13 @@ impl From<&Request> for LongRunning {
 
 impl Request {
     /// The labels of a request; `verb` as authorization names it.
-    pub fn of(method: &Method, route: &Route<'_>, verb: &str, apply: bool, dry_run: bool) -> Self {
+    pub(crate) fn of(
+        method: &Method,
+        route: &Route<'_>,
+        verb: &str,
+        apply: bool,
+        dry_run: bool,
+    ) -> Self {
         let Route::Object(_) = route else {
             let (verb, subresource) = (method_verb(method), page(route).to_owned());
             let target = Target { verb, subresource, ..Target::default() };
@@ -75,7 +81,7 @@ impl Request {
     }
 
     /// Adds what is asked for, if it is served; what is not served is one series.
-    pub fn about(mut self, registry: &Registry, object: &Object<'_>) -> Self {
+    pub(crate) fn about(mut self, registry: &Registry, object: &Object<'_>) -> Self {
         let Some(resource) = registry.find(object.group, object.version, object.plural) else {
             return self;
         };

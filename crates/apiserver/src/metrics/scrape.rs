@@ -15,7 +15,7 @@ use crate::store::Store;
 
 impl Metrics {
     /// All metrics in the Prometheus text format.
-    pub fn text(self: &Arc<Self>, store: &Store, gates: &Gates) -> String {
+    pub(crate) fn text(self: &Arc<Self>, store: &Store, gates: &Gates) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scrape {
             metrics: Arc::clone(self),

@@ -160,7 +160,7 @@ impl Core {
     ///
     /// # Errors
     /// 409 when others hold fields that would change, unless forced.
-    pub async fn apply(
+    pub(crate) async fn apply(
         &self,
         target: &Target,
         part: Part,

@@ -32,7 +32,7 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         target: &Target,
         body: Value,

@@ -106,7 +106,11 @@ impl Core {
     ///
     /// # Errors
     /// 404 when it is not there.
-    pub async fn get(&self, target: &Target, version: Option<u64>) -> ApiResult<Arc<Stored>> {
+    pub(crate) async fn get(
+        &self,
+        target: &Target,
+        version: Option<u64>,
+    ) -> ApiResult<Arc<Stored>> {
         self.wait_for(version).await?;
         self.store.get(&target.key()).ok_or_else(|| target.not_found())
     }
@@ -115,7 +119,7 @@ impl Core {
     ///
     /// # Errors
     /// 410 when the asked version is no longer kept, 504 when it is not there yet.
-    pub async fn list(&self, target: &Target, options: &ListOptions) -> ApiResult<Listed> {
+    pub(crate) async fn list(&self, target: &Target, options: &ListOptions) -> ApiResult<Listed> {
         let resource = &target.resource;
         let namespace = Some(target.namespace.as_str()).filter(|ns| !ns.is_empty());
         let (page, after) = match &options.continue_token {

@@ -24,18 +24,18 @@ use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource, is_builtin_kind};
 use crate::store::{Expect, Key, Room, Store, Stored, Write, WriteError};
 
-pub use delete::{DeleteOptions, Deleted, Propagation};
+pub(crate) use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
 pub(crate) use list::invalid_options;
-pub use list::{ListOptions, Listed, VersionMatch};
+pub(crate) use list::{ListOptions, Listed, VersionMatch};
 pub(crate) use update::copy_field;
-pub use update::{Part, Source};
+pub(crate) use update::{Part, Source};
 
 /// How often a write is tried again when others write the same object.
 const MAX_ATTEMPTS: usize = 64;
 
 /// What all verbs work on.
-pub struct Core {
+pub(crate) struct Core {
     pub store: Store,
     /// Time and randomness.
     pub env: Environment,
@@ -49,7 +49,12 @@ pub struct Core {
 
 impl Core {
     /// Verbs over a store, with the built-in kinds.
-    pub fn new(store: Store, env: Environment, settings: Settings, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        env: Environment,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let heavy = Heavy::default();
         Self { store, env, settings, heavy, metrics, kinds: Kinds::default() }
     }
@@ -73,12 +78,12 @@ impl Core {
         written
     }
 
-    pub fn registry(&self) -> Arc<Registry> {
+    pub(crate) fn registry(&self) -> Arc<Registry> {
         self.kinds.registry()
     }
 
     /// Serves the kinds of these definitions, and of no others.
-    pub fn serve<'a>(&self, definitions: impl Iterator<Item = &'a Value>) {
+    pub(crate) fn serve<'a>(&self, definitions: impl Iterator<Item = &'a Value>) {
         self.kinds.serve(definitions);
     }
 
@@ -169,7 +174,7 @@ impl Written {
     }
 }
 
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub written: Written,
     /// The same as a tree without its managers, if there is one at hand.
     pub tree: Option<Value>,

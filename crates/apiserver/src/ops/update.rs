@@ -22,7 +22,7 @@ use crate::store::{Expect, MANAGED_FIELDS, Room, SplitObject, Stored, Write, Wri
 
 /// Which part of the object a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Everything but the status.
     Main,
     Status,
@@ -32,7 +32,7 @@ pub enum Part {
 
 impl Part {
     /// The last part of the path.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Main => "",
             Self::Status => "status",
@@ -42,7 +42,7 @@ impl Part {
 }
 
 /// Where the new object comes from.
-pub enum Source {
+pub(crate) enum Source {
     /// The client sent all of it.
     Whole {
         body: Value,
@@ -69,7 +69,7 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn update(
+    pub(crate) async fn update(
         &self,
         target: &Target,
         part: Part,

@@ -15,7 +15,7 @@ const MAX_STEPS: usize = 10_000;
 /// List elements that the steps of a patch may move by adding and removing in front of them.
 const MAX_MOVED: usize = 100_000_000;
 
-pub enum Patch {
+pub(crate) enum Patch {
     /// RFC 6902.
     Json(json_patch::Patch),
     /// RFC 7386.
@@ -29,7 +29,7 @@ impl Patch {
     ///
     /// # Errors
     /// 415 for an unknown type, 400 for a body that is no patch of that type.
-    pub fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
+    pub(crate) fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
         let other = |value: &Value, wanted: &str| {
             let is = go_errors::type_name(value);
             Status::bad_request(format!(
@@ -75,7 +75,7 @@ impl Patch {
     }
 
     /// Whether the patch says anything about metadata.
-    pub fn touches_metadata(&self) -> bool {
+    pub(crate) fn touches_metadata(&self) -> bool {
         match self {
             Self::Json(patch) => {
                 patch.iter().any(|step| step.path().as_str().starts_with("/metadata"))
@@ -88,7 +88,7 @@ impl Patch {
     ///
     /// # Errors
     /// 422 for a JSON patch that does not fit, 400 for a strategic patch that makes no sense.
-    pub fn apply(&self, mut object: Value) -> ApiResult<Value> {
+    pub(crate) fn apply(&self, mut object: Value) -> ApiResult<Value> {
         match self {
             Self::Json(patch) => {
                 let (mut copied, mut moved) = (0, 0);

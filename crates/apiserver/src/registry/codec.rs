@@ -15,10 +15,10 @@ use crate::crd::Custom;
 use crate::field_path::FieldPath;
 
 /// Checks and cleans an object of a built-in kind; the error is a text for people.
-pub type TypedCodec = fn(&Value) -> Result<Value, String>;
+pub(crate) type TypedCodec = fn(&Value) -> Result<Value, String>;
 
 /// Adds the schema of a type, and of all it refers to.
-pub type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
+pub(crate) type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
 /// A Rust type that stands for a kind.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub struct Typed {
 }
 
 /// A Rust type as a kind.
-pub fn of<T: Serialize + DeserializeOwned + JsonSchema>() -> Typed {
+pub(crate) fn of<T: Serialize + DeserializeOwned + JsonSchema>() -> Typed {
     let name = T::schema_name().into_owned();
     Typed { codec: typed::<T>, name, describe: SchemaGenerator::subschema_for::<T> }
 }
@@ -52,7 +52,7 @@ pub enum Codec {
 }
 
 /// The codec of a built-in kind.
-pub fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
+pub(crate) fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
     let object = T::deserialize(object).map_err(|e| e.to_string())?;
     serde_json::to_value(object).map_err(|e| e.to_string())
 }
@@ -80,7 +80,11 @@ pub struct Undecodable {
 ///
 /// # Errors
 /// What is wrong when a field has the wrong type.
-pub fn decode(codec: &Codec, mut input: Value, defaults: bool) -> Result<Decoded, Undecodable> {
+pub(crate) fn decode(
+    codec: &Codec,
+    mut input: Value,
+    defaults: bool,
+) -> Result<Decoded, Undecodable> {
     let plain = |why| Undecodable { why, input: None, too_large: false };
     if let Some(map) = input.as_object_mut() {
         map.remove("kind");

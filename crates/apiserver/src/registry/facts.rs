@@ -80,33 +80,33 @@ fn short(name: &str) -> &str {
 }
 
 /// The keys of a list that merges, none for a set.
-pub fn list(owner: &str, field: &str) -> Option<&'static [&'static str]> {
+pub(crate) fn list(owner: &str, field: &str) -> Option<&'static [&'static str]> {
     FACTS.lists.get(&(short(owner), field)).copied()
 }
 
 /// Whether objects of the type are owned as a whole.
-pub fn is_atomic(name: &str) -> bool {
+pub(crate) fn is_atomic(name: &str) -> bool {
     FACTS.atomic.contains(short(name))
 }
 
 /// Whether the map in this field is owned as a whole.
-pub fn is_atomic_field(owner: &str, field: &str) -> bool {
+pub(crate) fn is_atomic_field(owner: &str, field: &str) -> bool {
     FACTS.atomic_fields.contains(&(short(owner), field))
 }
 
 /// Whether this field is owned by parts although its type is atomic elsewhere.
-pub fn is_granular(owner: &str, field: &str) -> bool {
+pub(crate) fn is_granular(owner: &str, field: &str) -> bool {
     FACTS.granular.contains(&(short(owner), field))
 }
 
 /// Whether the field is there from the start.
-pub fn is_standing(owner: &str, field: &str) -> bool {
+pub(crate) fn is_standing(owner: &str, field: &str) -> bool {
     matches!(field, "metadata" | "spec" | "status")
         || FACTS.standing.contains(&(short(owner), field))
 }
 
 /// Strategy and key of a list in strategic merge patches.
-pub fn patch(owner: &str, field: &str) -> Option<(&'static str, Option<&'static str>)> {
+pub(crate) fn patch(owner: &str, field: &str) -> Option<(&'static str, Option<&'static str>)> {
     match FACTS.patches.get(&(short(owner), field)) {
         Some(("replace", _)) => None,
         Some(patch) => Some(*patch),
@@ -115,17 +115,17 @@ pub fn patch(owner: &str, field: &str) -> Option<(&'static str, Option<&'static 
 }
 
 /// The values that a field takes, if they are few.
-pub fn values(owner: &str, field: &str) -> Option<&'static [&'static str]> {
+pub(crate) fn values(owner: &str, field: &str) -> Option<&'static [&'static str]> {
     FACTS.enums.get(&(short(owner), field)).copied()
 }
 
 /// The fields that must be there, where the Rust type says something else.
-pub fn required(name: &str) -> Option<&'static [&'static str]> {
+pub(crate) fn required(name: &str) -> Option<&'static [&'static str]> {
     FACTS.required.get(short(name)).copied()
 }
 
 /// The Go type of a field, where its schema does not say it.
-pub fn go_type(owner: &str, field: &str) -> Option<&'static str> {
+pub(crate) fn go_type(owner: &str, field: &str) -> Option<&'static str> {
     FACTS.types.get(&(short(owner), field)).copied()
 }
 

@@ -27,7 +27,12 @@ const SERVER_FIELDS: &[&str] = &[
 ];
 
 /// Readies the metadata of a new object; the name is made up if asked for.
-pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, env: &Environment) {
+pub(crate) fn prepare_create(
+    object: &mut Value,
+    resource: &Resource,
+    namespace: &str,
+    env: &Environment,
+) {
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
@@ -53,7 +58,7 @@ pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, 
 }
 
 /// Puts back what the server owns after a client sent a whole object.
-pub fn restore(new: &mut Value, old: &Value) {
+pub(crate) fn restore(new: &mut Value, old: &Value) {
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     for field in SERVER_FIELDS.iter().copied().chain(["name", "namespace"]) {
         match old.get(field) {
@@ -68,7 +73,7 @@ pub fn restore(new: &mut Value, old: &Value) {
 }
 
 /// Counts a new generation when the counted part changed.
-pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
+pub(crate) fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
     let strategy = &resource.strategy;
     if strategy.traits().generation == Generation::Absent || !strategy.is_new_generation(new, old) {
         return;
@@ -78,7 +83,7 @@ pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
 }
 
 /// Judges the metadata of a new object.
-pub fn validate_create(object: &Value, resource: &Resource) -> Causes {
+pub(crate) fn validate_create(object: &Value, resource: &Resource) -> Causes {
     let meta = &object["metadata"];
     let mut causes = Causes::new();
     let name = text(meta, "/name");
@@ -111,7 +116,7 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Causes {
 }
 
 /// Judges the metadata of a changed object.
-pub fn validate_update(new: &Value, old: &Value) -> Causes {
+pub(crate) fn validate_update(new: &Value, old: &Value) -> Causes {
     let (new, old) = (&new["metadata"], &old["metadata"]);
     let mut causes = Causes::new();
     if !old["deletionTimestamp"].is_null() {

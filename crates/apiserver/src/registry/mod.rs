@@ -2,15 +2,15 @@
 
 mod age;
 mod builtin;
-pub mod codec;
-pub mod facts;
-pub mod go_values;
-pub mod kinds;
-pub mod meta;
-pub mod names;
-pub mod rules;
-pub mod strategy;
-pub mod table;
+pub(crate) mod codec;
+pub(crate) mod facts;
+pub(crate) mod go_values;
+pub(crate) mod kinds;
+pub(crate) mod meta;
+pub(crate) mod names;
+pub(crate) mod rules;
+pub(crate) mod strategy;
+pub(crate) mod table;
 mod unified;
 
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ use crate::go_errors;
 use crate::http::openapi::Documents;
 use crate::store::Key;
 
-pub use kinds::namespace::is_terminating;
+pub(crate) use kinds::namespace::is_terminating;
 
 /// A path below an object, e.g. `status`.
 #[derive(Debug, Clone)]
@@ -214,7 +214,7 @@ fn builtin_schemas(typed: &Typed) -> Arc<Map<String, Value>> {
 }
 
 /// Whether a kind is part of the program, by the version and the name that objects carry.
-pub fn is_builtin_kind(api_version: &str, kind: &str) -> bool {
+pub(crate) fn is_builtin_kind(api_version: &str, kind: &str) -> bool {
     kinds::KINDS.iter().any(|builtin| builtin.is(api_version, kind))
 }
 

@@ -147,7 +147,7 @@ pub trait Strategy: Send + Sync + 'static {
 }
 
 /// A kind with traits but no rules of its own.
-pub struct Plain(pub Traits);
+pub(crate) struct Plain(pub Traits);
 
 impl Strategy for Plain {
     fn traits(&self) -> Traits {

@@ -14,7 +14,7 @@ pub struct Table {
 }
 
 /// Name, type, format, priority.
-pub type Column = (&'static str, &'static str, &'static str, u8);
+pub(crate) type Column = (&'static str, &'static str, &'static str, u8);
 
 /// An object of which the cells are wanted.
 pub struct Row<'a> {

@@ -11,7 +11,7 @@ struct Run {
 }
 
 /// The difference; empty when there is none.
-pub fn diff(old: &str, new: &str) -> String {
+pub(super) fn diff(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut out = String::new();
     for group in groups(&runs(&old, &new)) {

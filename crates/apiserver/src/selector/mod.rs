@@ -4,7 +4,7 @@ mod labels;
 
 use serde_json::Value;
 
-pub use labels::Labels;
+pub(crate) use labels::Labels;
 
 use crate::error::{ApiResult, Status};
 use crate::registry::Resource;

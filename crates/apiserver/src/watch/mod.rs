@@ -78,7 +78,7 @@ struct Watcher {
 ///
 /// # Errors
 /// 429 when there is no room for its initial objects.
-pub fn open(
+pub(crate) fn open(
     store: &Store,
     resource: &Arc<Resource>,
     namespace: Option<&str>,

@@ -69,7 +69,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of attachments.
-pub struct Attachment;
+pub(super) struct Attachment;
 
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 const MAX_MESSAGE_BYTES: usize = 1024;

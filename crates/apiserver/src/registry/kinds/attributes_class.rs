@@ -42,7 +42,7 @@ pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
 };
 
 /// The rules of volume attributes classes.
-pub struct AttributesClass;
+pub(super) struct AttributesClass;
 
 impl Strategy for AttributesClass {
     fn traits(&self) -> Traits {

@@ -37,7 +37,7 @@ pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
 };
 
 /// The rules of capacity reports.
-pub struct StorageCapacity;
+pub(super) struct StorageCapacity;
 
 impl Strategy for StorageCapacity {
     fn traits(&self) -> Traits {

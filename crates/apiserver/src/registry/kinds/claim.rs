@@ -119,7 +119,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of claims.
-pub struct Claim;
+pub(super) struct Claim;
 
 const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 const REQUEST: &str = "/spec/resources/requests/storage";

@@ -80,7 +80,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of storage classes.
-pub struct StorageClass;
+pub(super) struct StorageClass;
 
 impl Strategy for StorageClass {
     fn traits(&self) -> Traits {

@@ -23,4 +23,4 @@ pub(in crate::registry) const FACTS: &[&str] = &[
 ];
 
 /// Their protobuf messages; see [`crate::http::protobuf`].
-pub const PROTOBUF: &str = include_str!("common_protobuf.txt");
+pub(crate) const PROTOBUF: &str = include_str!("common_protobuf.txt");

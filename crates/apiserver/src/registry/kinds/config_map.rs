@@ -65,7 +65,7 @@ pub(super) fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fie
 }
 
 /// The rules of config maps.
-pub struct ConfigMap;
+pub(super) struct ConfigMap;
 
 impl Strategy for ConfigMap {
     fn traits(&self) -> Traits {

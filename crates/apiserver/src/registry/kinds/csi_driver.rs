@@ -76,7 +76,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of driver records.
-pub struct CsiDriver;
+pub(super) struct CsiDriver;
 
 const MIN_TOKEN_SECONDS: i64 = 600;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;

@@ -54,7 +54,7 @@ pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
 };
 
 /// The rules of a node's driver list.
-pub struct CsiNode;
+pub(super) struct CsiNode;
 
 const MAX_NODE_ID_BYTES: usize = 256;
 

@@ -230,7 +230,7 @@ fn validate_namespace(causes: &mut Causes, event: &Value, field: &str) {
 }
 
 /// The rules of core events: lax, as they always were.
-pub struct CoreEvent;
+pub(super) struct CoreEvent;
 
 impl Strategy for CoreEvent {
     fn traits(&self) -> Traits {
@@ -281,7 +281,7 @@ fn validate_report(causes: &mut Causes, event: &Value) {
 }
 
 /// The rules of events.k8s.io events.
-pub struct Event;
+pub(super) struct Event;
 
 impl Strategy for Event {
     fn traits(&self) -> Traits {

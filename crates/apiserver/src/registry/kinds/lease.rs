@@ -39,7 +39,7 @@ pub(super) static LEASE: BuiltinKind = BuiltinKind {
 };
 
 /// The rules of leases.
-pub struct Lease;
+pub(super) struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.
 fn codec(object: &Value) -> Result<Value, String> {

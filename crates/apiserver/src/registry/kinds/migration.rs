@@ -48,7 +48,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of migrations.
-pub struct Migration;
+pub(super) struct Migration;
 
 impl Strategy for Migration {
     fn traits(&self) -> Traits {

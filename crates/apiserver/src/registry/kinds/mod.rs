@@ -5,7 +5,7 @@ mod attributes_class;
 mod capacity;
 mod claim;
 mod class;
-pub mod common;
+pub(crate) mod common;
 mod config_map;
 mod csi_driver;
 mod csi_node;
@@ -14,7 +14,7 @@ mod event;
 mod in_tree_sources;
 mod lease;
 mod migration;
-pub mod namespace;
+pub(crate) mod namespace;
 mod node;
 mod pod;
 mod pod_spec;
@@ -27,7 +27,7 @@ mod volume;
 use super::builtin::BuiltinKind;
 
 /// Every built-in kind, in the order of discovery.
-pub static KINDS: &[&BuiltinKind] = &[
+pub(crate) static KINDS: &[&BuiltinKind] = &[
     &config_map::CONFIG_MAP,
     &event::CORE_EVENT,
     &namespace::NAMESPACE,

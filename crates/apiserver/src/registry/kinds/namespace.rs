@@ -44,12 +44,12 @@ pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
 };
 
 /// The rules of namespaces.
-pub struct Namespace;
+pub(crate) struct Namespace;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Whether the namespace is on its way out.
-pub fn is_terminating(namespace: &Value) -> bool {
+pub(crate) fn is_terminating(namespace: &Value) -> bool {
     !namespace["metadata"]["deletionTimestamp"].is_null()
         || text(namespace, "/status/phase") == "Terminating"
 }

@@ -93,7 +93,7 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of nodes.
-pub struct Node;
+pub(super) struct Node;
 
 const NODE_INFO: &[&str] = &[
     "machineID",

@@ -156,7 +156,7 @@ fn pod_status(object: &Value, statuses: &[Value]) -> String {
 }
 
 /// The rules of pods.
-pub struct Pod;
+pub(super) struct Pod;
 
 /// Every way a pod's volume can be backed, in the order in which they are checked.
 const SOURCES: &[&str] = &[

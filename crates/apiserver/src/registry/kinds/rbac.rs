@@ -128,7 +128,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 const TRAITS: Traits = Traits { path_names: true, create_on_update: true, ..Traits::PLAIN };
 
 /// The rules of roles; those of the cluster may also speak of paths.
-pub struct Role {
+pub(super) struct Role {
     /// Whether the role is one of the cluster.
     pub cluster: bool,
 }
@@ -188,7 +188,7 @@ impl Role {
 }
 
 /// The rules of bindings.
-pub struct Binding {
+pub(super) struct Binding {
     /// Whether the binding is one of the cluster.
     pub cluster: bool,
 }

@@ -44,7 +44,7 @@ fn cells(row: &Row<'_>) -> Value {
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
 /// The rules of secrets.
-pub struct Secret;
+pub(super) struct Secret;
 
 impl Strategy for Secret {
     fn traits(&self) -> Traits {

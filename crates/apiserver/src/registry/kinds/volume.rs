@@ -92,10 +92,10 @@ fn cells(row: &Row<'_>) -> Value {
 }
 
 /// The rules of volumes.
-pub struct Volume;
+pub(super) struct Volume;
 
 /// Every way a volume can be backed, in the order in which they are checked.
-pub const SOURCES: &[&str] = &[
+pub(super) const SOURCES: &[&str] = &[
     "hostPath",
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -121,7 +121,7 @@ pub const SOURCES: &[&str] = &[
 ];
 
 /// Adds a finalizer unless it is there.
-pub fn add_finalizer(object: &mut Value, name: &str) {
+pub(super) fn add_finalizer(object: &mut Value, name: &str) {
     let finalizers = &mut object["metadata"]["finalizers"];
     if !finalizers.is_array() {
         *finalizers = json!([]);
@@ -370,7 +370,7 @@ fn deprecated_labels(spec: &Value) -> Vec<String> {
 }
 
 /// What a host path can be.
-pub const HOST_PATH_TYPES: &[&str] = &[
+pub(super) const HOST_PATH_TYPES: &[&str] = &[
     "",
     "BlockDevice",
     "CharDevice",
@@ -382,7 +382,7 @@ pub const HOST_PATH_TYPES: &[&str] = &[
 ];
 
 /// A directory of an NFS server.
-pub fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
+pub(super) fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
     for part in ["server", "path"] {
         if text(nfs, &format!("/{part}")).is_empty() {
             causes.push(Cause::required(format!("{field}.{part}"), ""));
@@ -396,7 +396,7 @@ pub fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
 }
 
 /// A path on a node.
-pub fn validate_path(causes: &mut Causes, field: &str, path: &str) {
+pub(super) fn validate_path(causes: &mut Causes, field: &str, path: &str) {
     if path.is_empty() {
         causes.push(Cause::required(field, ""));
     } else if path.split('/').any(|part| part == "..") {
@@ -405,7 +405,7 @@ pub fn validate_path(causes: &mut Causes, field: &str, path: &str) {
 }
 
 /// The CSI source of a volume, here or inline in an attachment.
-pub fn validate_csi(causes: &mut Causes, field: &str, csi: &Value) {
+pub(super) fn validate_csi(causes: &mut Causes, field: &str, csi: &Value) {
     driver_name(causes, &format!("{field}.driver"), text(csi, "/driver"));
     if text(csi, "/volumeHandle").is_empty() {
         causes.push(Cause::required(format!("{field}.volumeHandle"), ""));
