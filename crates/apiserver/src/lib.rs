@@ -56,6 +56,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use admission::{Gate, Gates};
+use auth::tokens::TokenError;
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
@@ -252,15 +253,19 @@ impl Inner {
     }
 
     /// Who a token stands for, and for whom it was made: for us, unless others are asked for.
+    ///
+    /// # Errors
+    /// Why the token is refused; clients get no more than a 401.
     pub(crate) fn identify_token(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Option<(Identity, Vec<String>)> {
+    ) -> Result<(Identity, Vec<String>), TokenError> {
         if let Some(admin) = self.pki.identify_token(token) {
-            return Some((admin, vec![auth::tokens::ISSUER.to_owned()]));
+            return Ok((admin, vec![auth::tokens::ISSUER.to_owned()]));
         }
         access::identify(&self.core, self.pki.signer(), token, audiences)
+            .inspect_err(|error| tracing::debug!(%error, "a bearer token is refused"))
     }
 
     pub(crate) fn signer(&self) -> &auth::tokens::Signer {

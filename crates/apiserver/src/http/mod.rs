@@ -112,12 +112,16 @@ impl Service {
         let path = parts.uri.path().to_owned();
         let query = Query::parse(parts.uri.query());
         let route = route::parse(&path);
-        let labels = self.labels(&parts, &route, &query);
+        let verb = match &route {
+            Route::Object(object) => objects::verb(&parts.method, object, &query),
+            _ => "",
+        };
+        let labels = self.labels(&parts, &route, &query, verb);
         let head = parts.method == Method::HEAD;
-        let long_running = is_long_running(&parts.method, &route, &query);
+        let long_running = is_long_running(&parts.method, &route, verb);
         let began = tokio::time::Instant::now();
-        let asked =
-            Incoming { parts: &parts, path: &path, query: &query, labels: &labels, long_running };
+        let (parts, path, query) = (&parts, &path, &query);
+        let asked = Incoming { parts, path, query, verb, labels: &labels, long_running };
         let mut response = match self.dispatch(asked, route, body).await {
             Ok(response) => response,
             Err(status) => body::error(&status),
@@ -131,11 +135,14 @@ impl Service {
     }
 
     /// What the request is counted as.
-    fn labels(&self, parts: &Parts, route: &Route<'_>, query: &Query) -> metrics::Request {
-        let verb = match route {
-            Route::Object(object) => verb(&parts.method, object, query),
-            _ => "",
-        };
+    fn labels(
+        &self,
+        parts: &Parts,
+        route: &Route<'_>,
+        query: &Query,
+        verb: &'static str,
+    ) -> metrics::Request {
+        let verb = verb_for_roles(&parts.method, verb);
         let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
         let dry = query.get("dryRun").is_some();
         let labels = metrics::Request::of(&parts.method, route, verb, apply, dry);
@@ -155,23 +162,22 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,
     {
-        let Incoming { parts, path, query, labels, long_running } = asked;
+        let Incoming { parts, path, query, verb, labels, long_running } = asked;
         if let Route::Health(check) = route {
             // Anonymous requests are served here, but credentials that are sent must be valid.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
-                self.authenticate(parts, || action(&parts.method, path, &route, query))?;
+                self.authenticate(parts, || action(&asked, &route))?;
             }
             only_get(&parts.method)?;
             return self.health(path, check, query);
         }
-        let identity = self.authenticate(parts, || action(&parts.method, path, &route, query))?;
+        let identity = self.authenticate(parts, || action(&asked, &route))?;
         let permit = self.admit(&parts.method, long_running, identity.is_master())?;
         if !identity.is_master() {
-            let action = action(&parts.method, path, &route, query);
-            self.inner.access.check(&identity, &action)?;
+            self.inner.access.check(&identity, &action(&asked, &route))?;
         }
         let response = if let Route::Object(object) = route {
-            let asked = objects::Asked { identity: &identity, parts, query };
+            let asked = objects::Asked { identity: &identity, parts, query, verb };
             let handling = objects::handle(&self.inner, &self.ending, object, asked, body);
             match self.allotted(query, long_running)? {
                 None => handling.await?,
@@ -188,7 +194,7 @@ impl Service {
         Ok(held_response::hold(response, (permit, guard), self.unread_limit.clone()))
     }
 
-    /// How long a request from outside may take, unless it long_running by its nature.
+    /// How long a request from outside may take, unless it is long-running by its nature.
     fn allotted(&self, query: &Query, long_running: bool) -> ApiResult<Option<Duration>> {
         if long_running || self.unread_limit.is_none() {
             return Ok(None);
@@ -357,7 +363,7 @@ impl Service {
             (Some(identity), _) => Cow::Borrowed(identity),
             (None, Some(token)) => {
                 let found = self.inner.identify_token(token, &[]);
-                Cow::Owned(authenticated(found.ok_or_else(Status::unauthorized)?.0))
+                Cow::Owned(authenticated(found.map_err(|_| Status::unauthorized())?.0))
             }
             (None, None) => return Err(Status::unauthorized()),
         };
@@ -382,21 +388,22 @@ struct Incoming<'a> {
     parts: &'a Parts,
     path: &'a str,
     query: &'a Query,
+    /// Of a request for objects; see [`objects::verb`].
+    verb: &'static str,
     labels: &'a metrics::Request,
     long_running: bool,
 }
 
 /// Whether the response goes on by itself: watches and logs.
-fn is_long_running(method: &Method, route: &Route<'_>, query: &Query) -> bool {
+fn is_long_running(method: &Method, route: &Route<'_>, verb: &str) -> bool {
     let Route::Object(object) = route else { return false };
     let log = *method == Method::GET && object.plural == "pods" && object.subresource == "log";
-    log || verb(method, object, query) == "watch"
+    log || verb == "watch"
 }
 
-/// The verb of a request for objects, as roles name it.
-fn verb(method: &Method, object: &route::Object<'_>, query: &Query) -> &'static str {
-    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    match objects::verb(method, &object.name, watching) {
+/// The verb that roles must allow; methods that objects do not have count as another.
+fn verb_for_roles(method: &Method, verb: &'static str) -> &'static str {
+    match verb {
         "" if *method == Method::POST => "create",
         "" => "get",
         verb => verb,
@@ -404,11 +411,13 @@ fn verb(method: &Method, object: &route::Object<'_>, query: &Query) -> &'static 
 }
 
 /// What a request wants to do, as roles name it.
-fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Action {
+fn action(asked: &Incoming<'_>, route: &Route<'_>) -> Action {
+    let Incoming { parts, path, query, .. } = *asked;
     let Route::Object(object) = route else {
-        return Action::Path { verb: method.as_str().to_lowercase(), path: path.to_owned() };
+        let verb = parts.method.as_str().to_lowercase();
+        return Action::Path { verb, path: path.to_owned() };
     };
-    let verb = verb(method, object, query);
+    let verb = verb_for_roles(&parts.method, asked.verb);
     // A list of one name is allowed to who may read that name.
     let name = match (object.name.as_str(), selected_name(query)) {
         ("", Some(name)) if matches!(verb, "list" | "watch") => name,

@@ -32,16 +32,18 @@ use crate::watch;
 /// A watch without a timeout of its own ends somewhere in the second half of this.
 const MAX_WATCH: Duration = Duration::from_secs(3600);
 
-/// The verb of a request, as authorization names it.
-pub(super) fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
+/// The verb of a request; empty for methods that objects do not have.
+pub(super) fn verb(method: &Method, object: &Object<'_>, query: &Query) -> &'static str {
+    let collection = object.name.is_empty();
     match *method {
-        Method::GET if watch => "watch",
-        Method::GET if name.is_empty() => "list",
+        Method::GET if object.watch || (collection && query.flag("watch")) => "watch",
+        Method::GET if collection => "list",
         Method::GET => "get",
-        Method::POST if name.is_empty() => "create",
+        // Subresources are created below a name, objects are not.
+        Method::POST if collection || !object.subresource.is_empty() => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
-        Method::DELETE if name.is_empty() => "deletecollection",
+        Method::DELETE if collection => "deletecollection",
         Method::DELETE => "delete",
         _ => "",
     }
@@ -54,6 +56,7 @@ pub(super) struct Asked<'a> {
     /// Method, path and headers.
     pub parts: &'a Parts,
     pub query: &'a Query,
+    pub verb: &'static str,
 }
 
 /// One request for objects.
@@ -83,16 +86,10 @@ where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let Asked { identity, parts, query } = asked;
+    let Asked { identity, parts, query, verb } = asked;
     let target = find_target(inner, &object)?;
     let resource = &target.resource;
     let named_watch = object.watch && !object.name.is_empty();
-    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    let verb = match verb(&parts.method, &object.name, watching) {
-        // Subresources are created below a name, objects are not.
-        "" if parts.method == Method::POST && !object.subresource.is_empty() => "create",
-        verb => verb,
-    };
     let needs_name = matches!(verb, "update" | "patch") && object.name.is_empty();
     let verbs = match object.subresource {
         "" => resource.verbs.as_slice(),

@@ -37,10 +37,10 @@ pub(super) fn respond(
             }
             let audiences: Vec<String> = texts(&review["spec"]["audiences"]).collect();
             match inner.identify_token(token, &audiences) {
-                Some((identity, meant)) => json!({
+                Ok((identity, meant)) => json!({
                     "authenticated": true, "user": user_info(&identity), "audiences": meant,
                 }),
-                None => json!({"user": {}, "error": "invalid bearer token"}),
+                Err(_) => json!({"user": {}, "error": "invalid bearer token"}),
             }
         }
         "SelfSubjectRulesReview" => {
