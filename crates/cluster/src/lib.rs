@@ -39,3 +39,6 @@ pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};
 pub use telemetry::{Metrics, QueueStats};
+// For the macros that log with a verbosity.
+#[doc(hidden)]
+pub use tracing;

@@ -197,7 +197,7 @@ impl Elector {
     async fn campaign(&mut self) {
         let freed = Arc::new(Notify::new());
         let _watch = AbortOnDropHandle::new(self.watch_for_release(freed.clone()));
-        tracing::info!(lease = %self.lease(), identity = %self.config.identity, "campaigning");
+        crate::log_process!(lease = %self.lease(), identity = %self.config.identity, "campaigning");
         loop {
             let started = Instant::now();
             match self.lock.try_hold().await {
@@ -316,7 +316,7 @@ impl Elector {
         }
         let release = tokio::time::timeout(self.config.renew_deadline / 2, self.lock.release());
         match release.await {
-            Ok(Ok(())) => tracing::info!(lease = %self.lease(), "lease released"),
+            Ok(Ok(())) => crate::log_process!(lease = %self.lease(), "lease released"),
             Ok(Err(error)) => tracing::warn!(lease = %self.lease(), %error, "lease not released"),
             Err(_) => tracing::warn!(lease = %self.lease(), "lease not released: no answer"),
         }
@@ -324,7 +324,7 @@ impl Elector {
 
     fn report(&self, leading: bool, what: &str) {
         let config = &self.config;
-        tracing::info!(lease = %self.lease(), identity = %config.identity, "{what}");
+        crate::log_process!(lease = %self.lease(), identity = %config.identity, "{what}");
         if let Some(metrics) = &config.metrics {
             metrics.leading(&config.name).set(i64::from(leading));
         }

@@ -15,6 +15,31 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// Logs an information line from verbosity 2 on: what became of one claim, volume or pod.
+///
+/// ```
+/// longshore_cluster::log_result!(claim = "default/data", volume = "pvc-1", "provisioned");
+/// ```
+#[macro_export]
+macro_rules! log_result {
+    ($($line:tt)*) => { $crate::tracing::info!(target: "longshore::v2", $($line)*) };
+}
+
+/// Logs an information line from verbosity 3 on: leases, registrations, and other news of the process itself.
+#[macro_export]
+macro_rules! log_process {
+    ($($line:tt)*) => { $crate::tracing::info!(target: "longshore::v3", $($line)*) };
+}
+
+/// Targets of information lines that are shown only from a verbosity on.
+const INFO_FROM: [(&str, u8); 2] = [("longshore::v2", 2), ("longshore::v3", 3)];
+
+/// The verbosity from which an information line is shown.
+fn info_from(metadata: &Metadata<'_>) -> u8 {
+    let row = INFO_FROM.iter().find(|(target, _)| *target == metadata.target());
+    row.map_or(0, |(_, verbosity)| *verbosity)
+}
+
 /// From this verbosity on, debug lines are shown.
 const DEBUG_FROM: u8 = 4;
 /// From this verbosity on, trace lines are shown.
@@ -47,12 +72,13 @@ impl std::str::FromStr for LogFormat {
 /// What is logged, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// `-v`: 0 shows information and worse, 4 debug lines, 6 trace lines, 8 those of libraries.
+    /// `-v`: 0 shows what an operator must see, 2 the result of each claim, volume and pod, 3 leases and
+    /// registrations, 4 debug lines, 6 trace lines, 8 those of libraries.
     pub verbosity: u8,
     /// `--logging-format`.
     pub format: LogFormat,
-    /// `--vmodule`: verbosity for source files whose name (without `.rs`) matches the pattern,
-    /// where `*` and `?` are wild.
+    /// `--vmodule`: verbosity for source files whose name (without `.rs`; the directory's for `mod.rs`)
+    /// matches the pattern, where `*` and `?` are wild.
     pub modules: Vec<(String, u8)>,
 }
 
@@ -73,12 +99,15 @@ impl LogOptions {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let file = metadata.file().and_then(|file| Path::new(file).file_stem());
-        let file = file.and_then(|stem| stem.to_str()).unwrap_or_default();
+        let name = metadata.file().map(file_name).unwrap_or_default();
         let own = metadata.target().starts_with("longshore");
-        let named = self.modules.iter().find(|(pattern, _)| matches(pattern, file));
+        let named = self.modules.iter().find(|(pattern, _)| matches(pattern, name));
         let verbosity = named.map_or(self.verbosity, |(_, verbosity)| *verbosity);
-        level(verbosity, own || named.is_some()) >= *metadata.level()
+        // Every failed request is an error line of the client library; the caller logs it with its object.
+        let repeated = metadata.target().starts_with("kube_client") && verbosity < LIBRARIES_FROM;
+        !repeated
+            && verbosity >= info_from(metadata)
+            && level(verbosity, own || named.is_some()) >= *metadata.level()
     }
 
     fn most_verbose(&self) -> LevelFilter {
@@ -226,10 +255,18 @@ fn header(
     write!(writer, "{letter}{time} {pid:>7} {}] ", caller(metadata))
 }
 
+/// The module and the line: many files are called `mod.rs`.
 fn caller(metadata: &Metadata<'_>) -> String {
-    let file = metadata.file().and_then(|file| Path::new(file).file_name());
-    let file = file.and_then(|name| name.to_str()).unwrap_or("???");
-    format!("{file}:{}", metadata.line().unwrap_or(1))
+    let module = metadata.module_path().unwrap_or("???");
+    let module = module.strip_prefix("longshore_").unwrap_or(module);
+    format!("{module}:{}", metadata.line().unwrap_or(1))
+}
+
+/// The name of a source file without `.rs`; that of its directory for `mod.rs`.
+fn file_name(file: &str) -> &str {
+    let path = Path::new(file);
+    let path = if path.ends_with("mod.rs") { path.parent().unwrap_or(path) } else { path };
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
 }
 
 fn now_millis() -> f64 {
@@ -304,7 +341,7 @@ impl Fields {
             Level::ERROR | Level::WARN => {
                 object.insert("level".into(), level.as_str().to_ascii_lowercase().into());
             }
-            Level::INFO => drop(object.insert("v".into(), 0.into())),
+            Level::INFO => drop(object.insert("v".into(), info_from(metadata).into())),
             Level::DEBUG => drop(object.insert("v".into(), DEBUG_FROM.into())),
             Level::TRACE => drop(object.insert("v".into(), TRACE_FROM.into())),
         }
@@ -398,7 +435,32 @@ mod tests {
         let time = words.next().expect("time");
         assert_eq!((time.len(), &time[8..9]), (15, "."), "{head}");
         assert_eq!(words.next(), Some("1234"));
-        assert!(head.contains("    1234 log.rs:"), "{head}");
+        assert!(head.contains("    1234 cluster::telemetry::log::tests:"), "{head}");
+    }
+
+    #[test]
+    fn results_are_shown_from_two_and_news_of_the_process_from_three() {
+        let act = || {
+            crate::log_result!(claim = "default/data", "provisioned");
+            crate::log_process!(lease = "l", "became leader");
+        };
+        for (verbosity, lines) in [(0, 0), (1, 0), (2, 1), (3, 2)] {
+            let options = LogOptions { verbosity, ..LogOptions::default() };
+            assert_eq!(logged(&options, act).lines().count(), lines, "-v={verbosity}");
+        }
+        let options = LogOptions { verbosity: 2, format: LogFormat::Json, ..LogOptions::default() };
+        assert!(logged(&options, act).contains(r#""v":2"#));
+    }
+
+    #[test]
+    fn source_files_are_named_by_their_directory_where_all_have_one_name() {
+        for (file, name) in [
+            ("crates/controllers/src/bind/mod.rs", "bind"),
+            ("crates/controllers/src/bind/act.rs", "act"),
+            ("mod.rs", ""),
+        ] {
+            assert_eq!(file_name(file), name, "{file}");
+        }
     }
 
     #[test]
