@@ -36,8 +36,8 @@ use longshore_cluster::{
     WorkQueue,
 };
 use longshore_core::{
-    attach::UniqueName,
     model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+    names::UniqueName,
 };
 use tokio::{
     task::JoinSet,

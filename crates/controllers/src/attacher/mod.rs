@@ -268,7 +268,7 @@ impl Reconciler for InLane {
                 this.sidecar.attachment_changed(this.lane, change)
             })
             .on(&caches.csi_nodes, |this, change| this.sidecar.node_changed(this.lane, change))
-            .again(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
+            .on_resync(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
     }
 
     fn subject(&self, name: &String) -> Subject {
@@ -301,7 +301,7 @@ impl Reconciler for Trivial {
                 Change::Applied { new, .. } => this.unattached(new),
                 Change::Deleted { .. } => None,
             })
-            .again(attachments, Self::unattached);
+            .on_resync(attachments, Self::unattached);
     }
 
     fn subject(&self, name: &String) -> Subject {

@@ -215,7 +215,10 @@ fn start<P: Program>(program: P) -> anyhow::Result<ExitCode> {
     if let Some(logging) = program.logging() {
         process::prepare(logging)?;
     }
-    block_on(P::THREADS, program.run()).map(|()| ExitCode::SUCCESS)
+    match block_on(P::THREADS, program.run()) {
+        Err(error) if error.is::<process::Stopped>() => Ok(ExitCode::SUCCESS),
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
 }
 
 /// Runs a future on a runtime of its own.

@@ -23,11 +23,11 @@ use hyper_util::rt::TokioIo;
 use longshore_apiserver::{
     ApiServer, Config,
     auth::Identity,
-    http::{Service, body::Answer},
+    http::{Service, body::ApiResponse},
 };
 use longshore_cluster::{Api, DeleteParams, ListParams, ObjectKey};
 use longshore_core::model::{
-    Kind,
+    ClaimPhase, Kind,
     kinds::{Claim, ConfigMap, StorageClass, Volume},
 };
 use longshore_csi::{
@@ -138,7 +138,7 @@ async fn exchange(
     wire: Arc<Wire>,
     service: Service,
     request: Request<Incoming>,
-) -> Result<Answer, io::Error> {
+) -> Result<ApiResponse, io::Error> {
     let agent = request.headers().get(http::header::USER_AGENT);
     let ours = agent.is_some_and(|agent| agent.as_bytes().starts_with(b"csi-provisioner/"));
     let fault = match ours {
@@ -174,7 +174,7 @@ async fn conflict(
     wire: &Wire,
     service: &Service,
     request: Request<Incoming>,
-) -> Result<Answer, io::Error> {
+) -> Result<ApiResponse, io::Error> {
     let made = *request.method() == Method::POST;
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
@@ -421,7 +421,7 @@ impl World {
 
     async fn is_bound(&self) -> bool {
         let claim = self.api.get::<Claim>(&ObjectKey::new("default", CLAIM)).await.unwrap();
-        claim.is_some_and(|claim| claim.status.phase == "Bound")
+        claim.is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
     }
 
     async fn is_clean(&self) -> bool {

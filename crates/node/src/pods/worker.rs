@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
-use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::{Container, Pod};
+use longshore_core::model::{ObjectRef, PodPhase, Uid};
 use longshore_core::stage::lifecycle::{
     self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
 };
@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    fn uid(&self) -> &str {
+    fn uid(&self) -> &Uid {
         &self.pod.metadata.uid
     }
 
@@ -375,7 +375,7 @@ impl Worker {
     async fn report(&mut self, next: &Next) {
         let status = self.status(next);
         // A pod that ran before the agent did still runs, or will again: its phase does not go back.
-        let back = next.phase == Phase::Pending && self.pod.status.phase == "Running";
+        let back = next.phase == Phase::Pending && self.pod.status.phase == PodPhase::Running;
         if back || self.written.as_ref() == Some(&status) {
             return;
         }
@@ -577,8 +577,10 @@ impl Worker {
     }
 
     async fn delete_object(&self) {
-        let params =
-            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(self.uid()) };
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::uid(self.uid().as_str())
+        };
         loop {
             match self.deps.api.delete::<Pod>(&self.pod.metadata.key(), &params).await {
                 Ok(()) => return,

@@ -66,7 +66,7 @@ impl Shared {
     fn binder(&self) -> bind::Binder {
         let config = self.settings.bind.clone();
         let plugin = (config.options.host_path != HostPathPlugin::Off)
-            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>);
+            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::InTreePlugin>);
         bind::Binder::new(&self.context, config, plugin)
     }
 }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Config;
 use crate::cli::Program as _;
 use crate::flags::{KubeAccess, Throttle};
+use crate::process::unless_stopped;
 use crate::programs::sidecar::{Sidecar, client_config};
 
 /// `longshore provisioner`.
@@ -36,17 +37,22 @@ pub(super) async fn run(config: Config) -> Result<()> {
     let namespace = namespace.unwrap_or_else(longshore_cluster::election::default_namespace);
     let sidecar = sidecar.begin(Config::OFFICIAL[0], config.timeout).await?;
     if ask_for_attributes_classes {
-        config.plan.attributes_classes = has_attributes_classes(&sidecar.api).await;
+        let asked = async { Ok(has_attributes_classes(&sidecar.api).await) };
+        config.plan.attributes_classes = unless_stopped(&sidecar.shutdown, asked).await?;
     }
     config.leak_guard = leak_guard.then_some(namespace);
     if let Some(mut deployment) = deployment {
-        deployment.segments = place_of(&sidecar.csi).await?;
+        let place = place_of(&sidecar.csi);
+        deployment.segments = unless_stopped(&sidecar.shutdown, place).await?;
         config.deployment = Some(deployment);
     }
     config.spare_watches = true;
     let driver = sidecar.driver.clone();
     let capacity = match capacity {
-        Some(asked) => Some(self::capacity(&sidecar, asked, capacity_access, &config).await?),
+        Some(asked) => {
+            let parts = self::capacity(&sidecar, asked, capacity_access, &config);
+            Some(unless_stopped(&sidecar.shutdown, parts).await?)
+        }
         None => None,
     };
     let work = |stop: CancellationToken| {

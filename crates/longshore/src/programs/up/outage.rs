@@ -41,8 +41,10 @@ pub(super) async fn fenced(api: &Api, recorder: &Recorder, node: &str) -> Result
     let params = ListParams { field_selector: Some(on_node), ..ListParams::default() };
     let pods = api.list::<Pod>(None, &params).await.context("cannot list the node's pods")?;
     for pod in &pods {
-        let now =
-            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(&pod.metadata.uid) };
+        let now = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::uid(pod.metadata.uid.as_str())
+        };
         match api.delete::<Pod>(&pod.metadata.key(), &now).await {
             Err(error) if !error.is_not_found() => {
                 let name = &pod.metadata.name;
