@@ -121,11 +121,15 @@ fn pod(name: &str, context: &Value, program: &Path) -> String {
                 "volumeMounts": [
                     { "name": "probe", "mountPath": "/probe", "readOnly": true },
                     { "name": "data", "mountPath": "/data" },
+                    { "name": "memory", "mountPath": "/memory" },
+                    { "name": "secret", "mountPath": "/secret" },
                 ],
             }],
             "volumes": [
                 { "name": "probe", "hostPath": { "path": program.parent().unwrap() } },
                 { "name": "data", "emptyDir": {} },
+                { "name": "memory", "emptyDir": { "medium": "Memory" } },
+                { "name": "secret", "secret": { "secretName": "none", "optional": true } },
             ],
         },
     })

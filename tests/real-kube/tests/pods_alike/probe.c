@@ -501,7 +501,7 @@ int main(void) {
 		"/sys/fs/cgroup", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger",
 		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/interrupts", "/sys/firmware",
-		"/sys/devices/virtual/powercap", "/data", "/probe"};
+		"/sys/devices/virtual/powercap", "/data", "/probe", "/memory", "/secret"};
 	static const char *read_them[] = {"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys",
 		"/proc/key-users", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
 		"/proc/sched_debug", "/proc/scsi", "/proc/interrupts", "/proc/kmsg", "/proc/kallsyms",
