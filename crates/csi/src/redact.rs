@@ -299,7 +299,7 @@ mod tests {
 
     /// case: csi-protocol/14.8
     #[test]
-    fn absent_secrets_stay_absent() {
+    fn absent_secrets_are_not_shown_as_replaced() {
         let request = v1::DeleteVolumeRequest { volume_id: "v".into(), secrets: BTreeMap::new() };
         assert_eq!(text(&request), r#"{"volume_id":"v"}"#);
         assert_eq!(text(&v1::ProbeRequest {}), "{}");

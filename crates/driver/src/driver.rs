@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
+    fn only_absolute_unix_paths_are_endpoints() {
         let cases = [
             ("unix:///run/csi.sock", Some("/run/csi.sock")),
             ("unix:/run/csi.sock", Some("/run/csi.sock")),

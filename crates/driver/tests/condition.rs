@@ -45,8 +45,8 @@ async fn a_volume_is_shown_with_its_nodes_and_its_condition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filesystem_that_became_read_only_is_told() {
-    if !able("a_filesystem_that_became_read_only_is_told") {
+async fn a_filesystem_that_became_read_only_is_reported_abnormal() {
+    if !able("a_filesystem_that_became_read_only_is_reported_abnormal") {
         return;
     }
     let world = World::new();

@@ -115,8 +115,8 @@ async fn devices_that_nothing_uses_are_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept() {
-    if !able("an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept") {
+async fn an_interrupted_format_is_repeated_and_a_finished_one_is_kept() {
+    if !able("an_interrupted_format_is_repeated_and_a_finished_one_is_kept") {
         return;
     }
     let world = World::new();

@@ -176,8 +176,8 @@ fn a_copy_mounts_beside_its_source() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_look_or_another_filesystem_is_never_formatted() {
-    if !able_all("a_failed_look_or_another_filesystem_is_never_formatted") {
+async fn an_image_with_a_failed_probe_or_another_filesystem_is_never_formatted() {
+    if !able_all("an_image_with_a_failed_probe_or_another_filesystem_is_never_formatted") {
         return;
     }
     let world = World::new();

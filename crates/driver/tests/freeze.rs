@@ -31,8 +31,8 @@ fn note(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_freeze_is_left_alone() {
-    const NAME: &str = "a_foreign_freeze_is_left_alone";
+async fn a_freeze_by_another_program_is_not_thawed() {
+    const NAME: &str = "a_freeze_by_another_program_is_not_thawed";
     if !able_to_freeze(NAME) {
         return;
     }

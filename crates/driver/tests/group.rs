@@ -122,8 +122,8 @@ async fn the_order_of_writes_is_kept_across_volumes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_comes_and_goes_as_one() {
-    const NAME: &str = "a_group_comes_and_goes_as_one";
+async fn group_snapshots_are_created_and_deleted_as_one() {
+    const NAME: &str = "group_snapshots_are_created_and_deleted_as_one";
     if !able(NAME) {
         return;
     }

@@ -44,8 +44,8 @@ async fn step(client: &Client, paths: &Paths, id: &str, step: &str) -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_every_call() {
-    if !able("killed_in_every_call") {
+async fn a_kill_during_every_call_loses_and_leaks_nothing() {
+    if !able("a_kill_during_every_call_loses_and_leaks_nothing") {
         return;
     }
     let world = World::new();

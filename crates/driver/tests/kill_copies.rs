@@ -86,8 +86,8 @@ async fn step(client: &Client, step: &str) -> Result<(), CsiError> {
 
 /// Two mounted volumes that are written to all the time, through every kill.
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_every_copy() {
-    const NAME: &str = "killed_in_every_copy";
+async fn a_kill_during_every_copy_loses_and_leaks_nothing() {
+    const NAME: &str = "a_kill_during_every_copy_loses_and_leaks_nothing";
     if !able(NAME) {
         return;
     }

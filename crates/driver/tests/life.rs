@@ -120,8 +120,8 @@ async fn a_raw_device_from_create_to_delete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn read_only_means_it() {
-    if !able("read_only_means_it") {
+async fn a_read_only_publish_refuses_writes() {
+    if !able("a_read_only_publish_refuses_writes") {
         return;
     }
     let world = World::new();
@@ -242,8 +242,8 @@ async fn each_mode_has_its_services() {
 
 /// The table at NodePublishVolume: a second target of a staged volume, by access mode.
 #[tokio::test(flavor = "multi_thread")]
-async fn second_targets_by_mode() {
-    if !able("second_targets_by_mode") {
+async fn a_second_target_is_allowed_or_refused_by_access_mode() {
+    if !able("a_second_target_is_allowed_or_refused_by_access_mode") {
         return;
     }
     let world = World::new();
@@ -304,8 +304,8 @@ async fn what_it_says_about_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_and_capacity() {
-    if !able("pages_and_capacity") {
+async fn volumes_are_listed_in_pages_and_reduce_capacity() {
+    if !able("volumes_are_listed_in_pages_and_reduce_capacity") {
         return;
     }
     let world = World::new();

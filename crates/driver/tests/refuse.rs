@@ -285,8 +285,8 @@ async fn hostile_paths_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_mounted_is_left_alone() {
-    if !able("what_others_mounted_is_left_alone") {
+async fn mounts_of_other_programs_are_not_unmounted() {
+    if !able("mounts_of_other_programs_are_not_unmounted") {
         return;
     }
     let world = World::new();

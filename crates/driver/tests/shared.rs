@@ -118,8 +118,8 @@ async fn a_node_without_pods_lets_go_of_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_readers() {
-    if !able("many_readers") {
+async fn several_nodes_may_read_one_volume() {
+    if !able("several_nodes_may_read_one_volume") {
         return;
     }
     let world = World::new();

@@ -14,8 +14,8 @@ const KINDS: [DriverKind; 2] = [DriverKind::Local, DriverKind::Shared];
 /// A caller that asks for capabilities first never meets a call that is not there, and one that does not ask gets
 /// `Unimplemented` for each call that is not advertised.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_calls_are_neither_advertised_nor_answered() {
-    if !able("health_calls_are_neither_advertised_nor_answered") {
+async fn health_calls_are_neither_advertised_nor_implemented() {
+    if !able("health_calls_are_neither_advertised_nor_implemented") {
         return;
     }
     for kind in KINDS {

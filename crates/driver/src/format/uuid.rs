@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_btrfs_is_left_alone() {
+    fn an_image_without_btrfs_is_not_changed() {
         let image = tempfile::tempfile().unwrap();
         image.set_len(1 << 20).unwrap();
         assert!(renew_uuid(&image, FsType::Btrfs).is_err());
