@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// How often a program is started anew because somebody else took its port.
+/// How often a program is started again because another one took its port.
 pub(crate) const TRIES: usize = 5;
 
 /// Ports that were free a moment ago, all different.

@@ -39,21 +39,21 @@ impl State {
 
     pub(crate) fn save(&self, dir: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        // Renamed into place: somebody who looks meanwhile sees the old record or the new one.
+        // Renamed into place: a reader sees the old record or the new one.
         let part = dir.join("state.part");
         fs::write(&part, text)
             .and_then(|()| fs::rename(&part, dir.join(FILE)))
             .with_context(|| format!("cannot write the record of the cluster in {}", dir.display()))
     }
 
-    /// Whether nobody runs any more who would end it.
+    /// Whether no owner runs any more who would end it.
     #[must_use]
     pub fn abandoned(&self) -> bool {
         !self.owner.as_ref().is_some_and(Process::runs)
     }
 }
 
-/// Directories of clusters that nobody owns: left running, or left by an owner who was killed.
+/// Directories of clusters without an owner: left running, or left by an owner who was killed.
 ///
 /// # Errors
 /// When the temporary directory cannot be read.

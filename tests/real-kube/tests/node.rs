@@ -53,7 +53,7 @@ fn life_of_an_attachment(cluster: &Cluster, class: &str) {
 }
 
 #[test]
-fn claims_reach_pods() {
+fn claims_are_mounted_in_pods_of_a_real_kubelet() {
     if !node::possible() || !tools::need(&TOOLS) {
         return;
     }

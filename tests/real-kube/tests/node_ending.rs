@@ -20,16 +20,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::Traces;
 
 const TOOLS: [Tool; 4] = [Tool::Etcd, Tool::KubeApiserver, Tool::Kubelet, Tool::Kubectl];
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Tells this program, run as a child, to own a cluster until it is killed.
 const HOLD: &str = "LONGSHORE_TEST_HOLD";
 /// What a node has as soon as its kubelet is started.
 const EARLY: [&str; 3] = ["process", "cgroup", "link"];
 
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+fn wait<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
         assert!(Instant::now() < end, "waited in vain for {what}");
@@ -138,7 +138,7 @@ fn a_killed_owner_takes_its_node_along() {
     if env::var_os(HOLD).is_some() {
         let options = Options { node: true, etcd_without_fsync: true, ..Options::default() };
         let _cluster = Cluster::start(&options).unwrap();
-        thread::sleep(PATIENCE);
+        thread::sleep(TIMEOUT);
         return;
     }
     if !node::possible() || !need(&TOOLS) {

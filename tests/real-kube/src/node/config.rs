@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_that_cannot_work_are_refused() {
+    fn directories_that_cannot_work_are_refused() {
         for (dir, part) in [
             (format!("/tmp/{}", "x".repeat(60)), "shorter path"),
             ("/run/user/0/longshore-rk-x/node".to_owned(), "/run of its own"),

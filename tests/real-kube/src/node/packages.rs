@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_told_from_a_static_one() {
+    fn dynamic_and_static_programs_are_distinguished() {
         // A test program of this build has a loader.
         let own = fs::read(env::current_exe().unwrap()).unwrap();
         assert!(own.starts_with(b"\x7fELF"));

@@ -17,11 +17,11 @@ use anyhow::{Context as _, Result, bail};
 use super::machine::Record;
 
 /// How long the kernel may take to let go.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Removes what is left of a node whose process 1 has ended, and checks that nothing is left.
 pub(super) fn remove(record: &Record, dir: &Path, namespace: Option<&Namespace>) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         for device in loops_below(dir)? {
             detach(&device.0);

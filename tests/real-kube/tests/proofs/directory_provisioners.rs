@@ -1,5 +1,5 @@
-//! The plain provisioners with the manifests that are shipped, on a real API server that checks
-//! rights. The export of the NFS one is a plain directory: nobody mounts anything here.
+//! The directory provisioners with the manifests that are shipped, on a real API server that checks
+//! rights. The export of the NFS one is a plain directory: nothing is mounted here.
 
 use std::{fs, path::Path};
 

@@ -15,7 +15,7 @@ use longshore_real_kube::{
 };
 use serde_json::Value;
 
-use super::support::{DRIVER, Hostpath, PATIENCE, eventually, kubectl, root, text_of};
+use super::support::{DRIVER, Hostpath, TIMEOUT, eventually, kubectl, root, text_of};
 
 const CONTROLLERS: &str = "persistentvolume-binder-controller,\
     persistentvolume-attach-detach-controller,persistentvolume-expander-controller,\
@@ -108,7 +108,7 @@ impl Stack {
             let text = fs::read_to_string(&log).unwrap_or_default();
             text.lines().find_map(|line| line.strip_prefix("ready kubeconfig=").map(PathBuf::from))
         };
-        stack.programs[0].wait_until(PATIENCE, None, || ready().is_some()).unwrap();
+        stack.programs[0].wait_until(TIMEOUT, None, || ready().is_some()).unwrap();
         stack.kubeconfig = ready().unwrap();
         let controllers = format!("--controllers={CONTROLLERS}");
         let flags = [&controllers, "--secure-port=0", "--leader-elect=false"];
@@ -181,7 +181,7 @@ impl Stack {
     }
 }
 
-/// A claim's life, by programs that nobody here wrote.
+/// A claim's life, with the official programs.
 fn whole_life(stack: &mut Stack, volumes: &dyn Fn() -> usize) {
     let objects = |text: &str| text.replace("DRIVER_NAME", stack.driver);
     // Pods are refused until their namespace has its account.
@@ -288,7 +288,7 @@ fn official_sidecars_drive_our_driver_on_a_real_api_server() {
     command.args(["driver", "--kind", "shared", "--node-id", "node-a", "--pool"]).arg(&pool);
     command.arg(format!("--endpoint=unix://{}", socket.display()));
     stack.add("driver", command);
-    stack.programs[0].wait_until(PATIENCE, None, || socket.exists()).unwrap();
+    stack.programs[0].wait_until(TIMEOUT, None, || socket.exists()).unwrap();
     stack.add_sidecars(&socket);
     let images = || {
         let names = fs::read_dir(&pool).unwrap().map(|entry| entry.unwrap().file_name());

@@ -16,7 +16,7 @@ use serde_json::Value;
 /// The name by which the official driver goes.
 pub const DRIVER: &str = "hostpath.csi.k8s.io";
 /// How long something may take before a proof gives up. Long, because machines can be busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The top of the checkout.
 pub fn root() -> PathBuf {
@@ -40,7 +40,7 @@ impl Hostpath {
         command.args(["--nodeid=node-a", "--v=5"]).args(flags);
         let log = dir.join("hostpath.log");
         let mut program = Program::start("hostpath", command, &log, Lifetime::Owner).unwrap();
-        program.wait_until(PATIENCE, None, || socket.exists()).unwrap();
+        program.wait_until(TIMEOUT, None, || socket.exists()).unwrap();
         Self { program, socket, state }
     }
 
@@ -200,7 +200,7 @@ pub fn text_of(value: &Value) -> String {
 /// Waits for any condition.
 pub fn eventually(what: &str, log: impl Fn() -> String, done: impl Fn() -> bool) {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         if done() {
             return;
         }
