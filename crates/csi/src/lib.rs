@@ -29,7 +29,6 @@
 
 #![warn(unreachable_pub)]
 
-pub mod access_mode;
 mod call;
 pub mod capabilities;
 pub mod client;

@@ -13,6 +13,7 @@ use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch, clock};
 use longshore_core::model::kinds::{
     Claim, CsiDriver, CsiNode, Node, Pod, Volume, VolumeAttachment,
 };
+use longshore_core::names::UniqueName;
 use longshore_csi::fake::mount_capability;
 use longshore_csi::{Client, CsiError, v1};
 use serde_json::{Value, json};
@@ -73,10 +74,6 @@ impl Wanted {
 
 fn staging(handle: &str) -> String {
     format!("/staging/{handle}")
-}
-
-fn unique(handle: &str) -> String {
-    format!("kubernetes.io/csi/{DRIVER}^{handle}")
 }
 
 fn text(value: &Value) -> &str {
@@ -295,10 +292,12 @@ impl SimNode {
         if !self.must_attach() {
             return Ok(());
         }
-        let mut in_use: BTreeSet<String> = wanted.iter().map(|one| unique(&one.handle)).collect();
-        in_use.extend(self.mounted().keys().map(|id| unique(id)));
+        let mut in_use: BTreeSet<_> =
+            wanted.iter().map(|one| UniqueName::new(DRIVER, &one.handle)).collect();
+        in_use.extend(self.mounted().keys().map(|id| UniqueName::new(DRIVER, id)));
         let node = self.truth.get::<Node>(&self.name).unwrap_or_default();
-        let said = items(&node["status"]["volumesInUse"]).iter().map(|name| text(name).to_owned());
+        let said =
+            items(&node["status"]["volumesInUse"]).iter().map(|name| UniqueName::from(text(name)));
         if said.collect::<BTreeSet<_>>() == in_use {
             return Ok(());
         }
@@ -350,7 +349,8 @@ impl SimNode {
         }
         let node = self.truth.get::<Node>(&self.name)?;
         let attached = items(&node["status"]["volumesAttached"]);
-        attached.iter().find(|volume| volume["name"] == unique(&one.handle))?;
+        let unique = UniqueName::new(DRIVER, &one.handle);
+        attached.iter().find(|volume| volume["name"] == unique.as_str())?;
         let all = self.truth.list::<VolumeAttachment>();
         let attachment = all.iter().find(|attachment| {
             attachment["spec"]["nodeName"] == self.name.as_str()

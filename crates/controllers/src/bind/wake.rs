@@ -52,7 +52,7 @@ impl Binder {
                 old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
             }
             Change::Deleted { old } => {
-                self.doubts.forget(old);
+                self.grace.forget(old);
                 self.parts.counted.discard(Operation::Provision, &key.to_string());
                 true
             }

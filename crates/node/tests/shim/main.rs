@@ -1,6 +1,8 @@
 //! The shim for real: namespaces, throw-away root, volumes, exit status, logs, adoption.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+mod guard;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -401,31 +403,11 @@ async fn a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_wri
         "grep ^0:: /proc/self/cgroup; cat /sys/fs/cgroup/cgroup.procs | head -1; \
          mkdir /sys/fs/cgroup/x 2>/dev/null && echo made; ls -d /sys/fs/cgroup/longshore* 2>/dev/null; echo looked",
     );
-    run.sandbox.cgroups = vec![Cgroup { dir: dir.clone(), controllers: String::new() }];
+    run.sandbox.cgroups = vec![Cgroup { dir: dir.clone(), ..Cgroup::default() }];
     run_to_end(&pod, run).await;
     let removed = std::fs::remove_dir(&dir);
     assert_eq!(pod.log(), "0::/\n1\nlooked\n");
     removed.unwrap();
-}
-
-#[tokio::test]
-async fn a_killed_shim_takes_its_containers_along() {
-    if !need("a_killed_shim_takes_its_containers_along", &[Need::Root]) {
-        return;
-    }
-    let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let pid = started(&client).await;
-    let shim = rustix::process::Pid::from_raw(living_shim(pod.path()).unwrap().pid).unwrap();
-    rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
-    client.view().wait_for(|view| view.gone).await.unwrap();
-    longshore_node::pods::shim_client::kill_leftovers(pod.path()).await;
-    assert_eq!(process_start(pid), None);
-    assert!(ShimClient::adopt(pod.path()).await.unwrap().is_none());
 }
 
 #[tokio::test]

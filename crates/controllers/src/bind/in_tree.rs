@@ -1,4 +1,4 @@
-//! Volumes that the binder itself makes and deletes, by way of a plugin inside it.
+//! Volumes that the binder itself makes and deletes, with an in-tree plugin.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     bind::{edit, is_released},
     model::{
-        Kind as _, ObjectKey, ObjectRef,
+        Kind as _, ObjectKey, ObjectRef, ReclaimPolicy, VolumePhase,
         keys::{annotations, finalizers},
         kinds::{Claim, Node, StorageClass, Volume},
     },
@@ -38,7 +38,7 @@ pub enum DeleteError {
 }
 
 /// A plugin that makes and deletes volumes. Its calls may block.
-pub trait Inside: Send + Sync {
+pub trait InTreePlugin: Send + Sync {
     /// Its name, as classes say it.
     fn name(&self) -> &'static str;
 
@@ -62,10 +62,10 @@ pub trait Inside: Send + Sync {
 
 impl Binder {
     /// Makes a volume for a claim and saves it.
-    pub(super) async fn make_inside(&self, claim: &Claim) -> Result<(), Undone> {
+    pub(super) async fn provision_in_tree(&self, claim: &Claim) -> Result<(), Undone> {
         let name = format!("pvc-{}", claim.metadata.uid);
         let (Some(plugin), Some(class)) = (
-            self.parts.inside.clone(),
+            self.parts.in_tree.clone(),
             self.parts.classes.get(&ObjectKey::cluster(claim.class_name())),
         ) else {
             return Ok(());
@@ -78,7 +78,7 @@ impl Binder {
         self.target_node(claim).await?;
         let since = Instant::now();
         let made = self.make(&plugin, &name, claim, &class).await;
-        self.parts.counted.inside(Operation::Provision, plugin.name(), since, made.is_ok());
+        self.parts.counted.in_tree(Operation::Provision, plugin.name(), since, made.is_ok());
         let source = match made {
             Ok(source) => source,
             Err(why) => return self.not_made(claim, &class, why).await,
@@ -118,7 +118,7 @@ impl Binder {
 
     async fn make(
         &self,
-        plugin: &Arc<dyn Inside>,
+        plugin: &Arc<dyn InTreePlugin>,
         name: &str,
         claim: &Claim,
         class: &StorageClass,
@@ -169,7 +169,7 @@ impl Binder {
     }
 
     /// Deletes what was made for nothing.
-    async fn clean_up(&self, plugin: &Arc<dyn Inside>, claim: &Claim, volume: &Value) {
+    async fn clean_up(&self, plugin: &Arc<dyn InTreePlugin>, claim: &Claim, volume: &Value) {
         let Ok(volume) = serde_json::from_value::<Volume>(volume.clone()) else { return };
         for tries in 1..=TRIES {
             let Err(error) = delete(plugin, &volume).await else { return };
@@ -186,8 +186,8 @@ impl Binder {
     }
 
     /// Deletes a released volume, what is behind it first.
-    pub(super) async fn delete_inside(&self, seen: &Volume) -> Result<(), Undone> {
-        let Some(plugin) = self.parts.inside.clone() else { return Ok(()) };
+    pub(super) async fn delete_in_tree(&self, seen: &Volume) -> Result<(), Undone> {
+        let Some(plugin) = self.parts.in_tree.clone() else { return Ok(()) };
         let name = &seen.metadata.name;
         self.parts.counted.begin(Operation::Delete, name, || plugin.name().to_owned());
         let key = ObjectKey::cluster(name);
@@ -201,7 +201,7 @@ impl Binder {
         }
         let since = Instant::now();
         let deleted = delete(&plugin, &volume).await;
-        self.parts.counted.inside(Operation::Delete, plugin.name(), since, deleted.is_ok());
+        self.parts.counted.in_tree(Operation::Delete, plugin.name(), since, deleted.is_ok());
         if let Err(error) = deleted {
             self.parts.counted.fail(Operation::Delete, name);
             return self.not_deleted(&volume, &error).await;
@@ -214,7 +214,7 @@ impl Binder {
         let api = &self.parts.api;
         let key = volume.metadata.key();
         if let Some(mut live) = api.get_raw::<Volume>(&key).await?
-            && edit::set_volume_phase(&mut live, "Failed", &text)
+            && edit::set_volume_phase(&mut live, &VolumePhase::Failed, &text)
         {
             self.parts.volumes.assume(&api.update_status::<Volume>(&live).await?);
             let object = ObjectRef::of::<Volume>(&volume.metadata);
@@ -252,7 +252,7 @@ impl Binder {
     }
 }
 
-async fn delete(plugin: &Arc<dyn Inside>, volume: &Volume) -> Result<(), DeleteError> {
+async fn delete(plugin: &Arc<dyn InTreePlugin>, volume: &Volume) -> Result<(), DeleteError> {
     let (plugin, volume) = (plugin.clone(), volume.clone());
     let done = tokio::task::spawn_blocking(move || plugin.delete(&volume)).await;
     done.unwrap_or_else(|error| Err(DeleteError::Failed(error.to_string())))
@@ -260,7 +260,7 @@ async fn delete(plugin: &Arc<dyn Inside>, volume: &Volume) -> Result<(), DeleteE
 
 pub(super) fn new_volume(
     name: &str,
-    plugin: &dyn Inside,
+    plugin: &dyn InTreePlugin,
     claim: &Claim,
     class: &StorageClass,
     source: Value,
@@ -271,7 +271,7 @@ pub(super) fn new_volume(
     if let Some(signature) = plugin.signature() {
         metadata["annotations"][annotations::CREATED_BY] = signature.into();
     }
-    if policy == "Delete" {
+    if *policy == ReclaimPolicy::Delete {
         metadata["finalizers"] = json!([finalizers::PV_CONTROLLER]);
     }
     let mut spec = json!({

@@ -2,7 +2,7 @@
 
 /// What the process finds in its environment. Kept beside the flags so that tests can set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Environment {
+pub struct Environment {
     /// `KUBECONFIG`.
     pub kubeconfig: Option<String>,
     /// `NODE_NAME`.
@@ -18,7 +18,7 @@ pub(crate) struct Environment {
 impl Environment {
     /// The environment of this process; an empty variable counts as absent.
     #[must_use]
-    pub(crate) fn of_process() -> Self {
+    pub fn of_process() -> Self {
         let read = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         Self {
             kubeconfig: read("KUBECONFIG"),

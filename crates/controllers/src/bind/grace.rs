@@ -1,22 +1,25 @@
-//! Patience with caches that are late.
+//! Grace periods: events about missing volumes wait for caches that are late.
 //!
 //! Claims and volumes come by two watches. A claim that was made just after its volume can be seen
 //! first, and then there seems to be no volume for it. That passes within moments; a warning stays.
 
 use std::{collections::HashMap, time::Duration};
 
-use longshore_core::{bind::Action, model::kinds::Claim};
+use longshore_core::{
+    bind::Action,
+    model::{Uid, kinds::Claim},
+};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a claim for which nothing is there is left in peace before it is told.
-const PATIENCE: Duration = Duration::from_millis(150);
+/// Grace period before a claim without a match gets an event.
+const GRACE_PERIOD: Duration = Duration::from_millis(150);
 
-/// Claims for which nothing was there, by UID, and since when.
+/// Claims without a match, by UID, and since when.
 #[derive(Default)]
-pub(super) struct Doubts(Mutex<HashMap<String, Instant>>);
+pub(super) struct GracePeriods(Mutex<HashMap<Uid, Instant>>);
 
-impl Doubts {
+impl GracePeriods {
     /// How long to wait until `actions`, decided without any volume, may be carried out; `None` when
     /// they may be at once.
     pub(super) fn wait(&self, claim: &Claim, actions: &[Action]) -> Option<Duration> {
@@ -26,7 +29,7 @@ impl Doubts {
             return None;
         }
         let first = *since.entry(claim.metadata.uid.clone()).or_insert_with(Instant::now);
-        PATIENCE.checked_sub(first.elapsed()).filter(|left| !left.is_zero())
+        GRACE_PERIOD.checked_sub(first.elapsed()).filter(|left| !left.is_zero())
     }
 
     /// The claim is gone.
@@ -35,10 +38,10 @@ impl Doubts {
     }
 }
 
-/// The claim would be told that there is neither a volume nor a way to get one.
+/// Whether the claim would get an event that no volume matches and none can be provisioned.
 fn says_there_is_nothing(actions: &[Action]) -> bool {
     actions.iter().any(|action| match action {
-        Action::Tell(note) => matches!(note.reason, "FailedBinding" | "ProvisioningFailed"),
+        Action::Event(note) => matches!(note.reason, "FailedBinding" | "ProvisioningFailed"),
         _ => false,
     })
 }

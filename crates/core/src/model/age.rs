@@ -1,17 +1,18 @@
-//! Ages.
+//! How long ago something was, as kubectl prints it.
 
 use jiff::Timestamp;
 
-/// How long ago a time was, as short as people read it.
-pub(super) fn age_since(time: &str, now: Timestamp) -> String {
+/// The time since an RFC 3339 timestamp, or `<unknown>`.
+#[must_use]
+pub fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
-        Ok(then) => short_duration(now.duration_since(then).as_secs()),
+        Ok(then) => short(now.duration_since(then).as_secs()),
         Err(_) => "<unknown>".into(),
     }
 }
 
-/// A duration as short as people read it: `5s`, `3m20s`, `2h`, `4d`.
-fn short_duration(seconds: i64) -> String {
+/// Seconds as kubectl shortens them: two units at most, fewer the longer it is.
+fn short(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
@@ -40,24 +41,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_short() {
-        let rows = [
+    fn ages_shorten_as_they_grow() {
+        for (seconds, text) in [
+            (-5, "<invalid>"),
+            (-1, "0s"),
             (0, "0s"),
             (119, "119s"),
             (120, "2m"),
-            (200, "3m20s"),
+            (125, "2m5s"),
             (600, "10m"),
             (7200, "120m"),
-            (10800, "3h"),
+            (10_800, "3h"),
             (12_000, "3h20m"),
             (86_400, "24h"),
-            (2 * 86_400, "2d"),
-            (2 * 86_400 + 3600, "2d1h"),
-            (9 * 86_400, "9d"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (864_000, "10d"),
+            (63_072_000, "2y"),
             (800 * 86_400, "2y70d"),
-        ];
-        for (seconds, wanted) in rows {
-            assert_eq!(short_duration(seconds), wanted, "{seconds}");
+            (10 * 365 * 86_400, "10y"),
+        ] {
+            assert_eq!(short(seconds), text, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_time_that_does_not_parse_has_an_unknown_age() {
+        let now = "2026-01-01T00:01:00Z".parse().unwrap();
+        assert_eq!(since("2026-01-01T00:00:00Z", now), "60s");
+        assert_eq!(since("", now), "<unknown>");
     }
 }

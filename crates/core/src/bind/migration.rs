@@ -1,17 +1,18 @@
-//! Notes and finalizers that follow from who provisioned an object.
+//! SyncMigrationAnnotations: the annotation and finalizers that follow from who provisioned an object.
 
-use super::Action;
+use super::Write;
 use crate::{
     claim::storage_provisioner,
     model::{
+        ReclaimPolicy,
         keys::{annotations, finalizers},
         kinds::{Claim, Volume},
     },
     provision::migration,
 };
 
-/// The claim's note of the driver that took over, where it is wrong.
-pub(super) fn anneal_claim(claim: &Claim) -> Option<Action> {
+/// The write that corrects the claim's annotation of the driver that took over.
+pub(super) fn sync_claim_migration(claim: &Claim) -> Option<Write> {
     let wanted = migration::driver_for(storage_provisioner(claim)?);
     let noted = claim.metadata.annotation(annotations::MIGRATED_TO);
     // The annotation may already name the driver itself, which nobody migrated from: then the
@@ -19,11 +20,11 @@ pub(super) fn anneal_claim(claim: &Claim) -> Option<Action> {
     if wanted.is_none() && noted.is_some() && noted == storage_provisioner(claim) {
         return None;
     }
-    (noted != wanted).then(|| Action::AnnealClaim { migrated_to: wanted.map(String::from) })
+    (noted != wanted).then(|| Write::SyncClaimMigration { migrated_to: wanted.map(String::from) })
 }
 
-/// The volume's note and deletion finalizers, where they are wrong.
-pub(super) fn anneal_volume(volume: &Volume) -> Option<Action> {
+/// The write that corrects the volume's annotation and deletion finalizers.
+pub(super) fn sync_volume_migration(volume: &Volume) -> Option<Write> {
     let provisioner = volume.metadata.annotation(annotations::PROVISIONED_BY)?;
     let wanted = migration::driver_for(provisioner);
     let noted = volume.metadata.annotation(annotations::MIGRATED_TO);
@@ -31,7 +32,7 @@ pub(super) fn anneal_volume(volume: &Volume) -> Option<Action> {
     if noted == wanted && kept == volume.metadata.finalizers {
         return None;
     }
-    Some(Action::AnnealVolume { migrated_to: wanted.map(String::from), finalizers: kept })
+    Some(Write::SyncVolumeMigration { migrated_to: wanted.map(String::from), finalizers: kept })
 }
 
 fn deletion_finalizers(volume: &Volume, provisioner: &str, migrated: bool) -> Vec<String> {
@@ -40,7 +41,7 @@ fn deletion_finalizers(volume: &Volume, provisioner: &str, migrated: bool) -> Ve
         kept.retain(|one| one != finalizers::PV_CONTROLLER);
     } else if provisioner.starts_with("kubernetes.io/") {
         kept.retain(|one| one != finalizers::EXTERNAL_PROVISIONER);
-        let ours = volume.spec.persistent_volume_reclaim_policy == "Delete";
+        let ours = volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
         if !ours {
             kept.retain(|one| one != finalizers::PV_CONTROLLER);
         } else if !volume.metadata.has_finalizer(finalizers::PV_CONTROLLER) {
@@ -69,25 +70,31 @@ mod tests {
             "volume.beta.kubernetes.io/storage-provisioner",
         ] {
             // case: pv-controller/mig-1 case: pv-controller/mig-2 (claim and volume side)
-            let want = Some(Action::AnnealClaim { migrated_to: Some(driver.into()) });
-            assert_eq!(anneal_claim(&claim_with(key)), want, "{key}");
+            let want = Some(Write::SyncClaimMigration { migrated_to: Some(driver.into()) });
+            assert_eq!(sync_claim_migration(&claim_with(key)), want, "{key}");
         }
         let pv = volume(
             json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/gce-pd"}}}),
         );
         assert_eq!(
-            anneal_volume(&pv),
-            Some(Action::AnnealVolume { migrated_to: Some(driver.into()), finalizers: vec![] })
+            sync_volume_migration(&pv),
+            Some(Write::SyncVolumeMigration {
+                migrated_to: Some(driver.into()),
+                finalizers: vec![]
+            })
         );
         // case: pv-controller/mig-3
         let stale = json!({"metadata": {"annotations": {
             "volume.kubernetes.io/storage-provisioner": "vendor.com/x", "pv.kubernetes.io/migrated-to": driver}}});
-        assert_eq!(anneal_claim(&claim(stale)), Some(Action::AnnealClaim { migrated_to: None }));
+        assert_eq!(
+            sync_claim_migration(&claim(stale)),
+            Some(Write::SyncClaimMigration { migrated_to: None })
+        );
         let stale = json!({"metadata": {"annotations": {
             "pv.kubernetes.io/provisioned-by": "vendor.com/x", "pv.kubernetes.io/migrated-to": driver}}});
         assert_eq!(
-            anneal_volume(&volume(stale)),
-            Some(Action::AnnealVolume { migrated_to: None, finalizers: vec![] })
+            sync_volume_migration(&volume(stale)),
+            Some(Write::SyncVolumeMigration { migrated_to: None, finalizers: vec![] })
         );
     }
 
@@ -98,8 +105,8 @@ mod tests {
                 "pv.kubernetes.io/provisioned-by": "kubernetes.io/other",
                 "pv.kubernetes.io/migrated-to": "other.csi.example"}},
             "spec": {"persistentVolumeReclaimPolicy": "Delete"}}));
-        let want = Action::AnnealVolume { migrated_to: None, finalizers: vec![OURS.into()] };
-        assert_eq!(anneal_volume(&pv), Some(want));
+        let want = Write::SyncVolumeMigration { migrated_to: None, finalizers: vec![OURS.into()] };
+        assert_eq!(sync_volume_migration(&pv), Some(want));
     }
 
     #[test]
@@ -131,8 +138,8 @@ mod tests {
                 let key = annotations::PROVISIONED_BY.to_string();
                 pv.metadata.annotations.insert(key, (*provisioner).into());
             }
-            let got = match anneal_volume(&pv) {
-                Some(Action::AnnealVolume { finalizers, .. }) => finalizers,
+            let got = match sync_volume_migration(&pv) {
+                Some(Write::SyncVolumeMigration { finalizers, .. }) => finalizers,
                 _ => pv.metadata.finalizers.clone(),
             };
             assert_eq!(got, *want, "{name}");

@@ -1,15 +1,17 @@
-//! Names by which volumes and attachments are known to nodes and to the API.
-
-use std::fmt;
+//! Names of volumes and attachments that node, controllers and sidecars must compute alike.
 
 use sha2::{Digest, Sha256};
 
-/// The plugin every volume here belongs to.
+use crate::model::text_types;
+
+/// The volume plugin of every CSI volume, as kubelet and attach-detach controller name it.
 pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
 
-/// The name under which nodes report a volume: `kubernetes.io/csi/<driver>^<handle>`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UniqueName(String);
+text_types! {
+    /// The name under which nodes report a volume: `kubernetes.io/csi/<driver>^<handle>` for one
+    /// that a controller may attach. A node's status may hold names of other plugins, too.
+    UniqueName;
+}
 
 /// A name that does not lead back to one driver and one handle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,16 +34,28 @@ impl UniqueName {
         Self(format!("{CSI_PLUGIN}/{driver}^{handle}"))
     }
 
-    /// A name as found in a node's status; it may belong to another plugin.
+    /// The name of an inline volume, which belongs to one pod.
     #[must_use]
-    pub fn reported(name: &str) -> Self {
-        Self(name.to_owned())
+    pub fn of_pod(pod_uid: &str, spec_name: &str) -> Self {
+        Self(format!("{CSI_PLUGIN}/{pod_uid}-{spec_name}"))
     }
 
-    /// The name as written in a node's status.
+    /// The name of a directory or disk of this node; pods share it.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub fn local(volume: &str) -> Self {
+        Self(format!("kubernetes.io/local-volume/{volume}"))
+    }
+
+    /// The name of one pod's mount of an NFS volume.
+    #[must_use]
+    pub fn nfs(pod_uid: &str, volume: &str) -> Self {
+        Self(format!("kubernetes.io/nfs/{pod_uid}-{volume}"))
+    }
+
+    /// Whether the volume belongs to a CSI driver.
+    #[must_use]
+    pub fn is_csi(&self) -> bool {
+        self.split_plugin().is_ok_and(|(plugin, _)| plugin == CSI_PLUGIN)
     }
 
     /// Plugin and volume name: the first two `/` parts, and all the rest.
@@ -67,22 +81,28 @@ impl UniqueName {
     }
 }
 
-impl fmt::Display for UniqueName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The name of the `VolumeAttachment` that puts `handle` on `node`.
 ///
 /// Everyone who needs the object computes the same name, so two writers cannot make two of them.
 #[must_use]
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    format!("csi-{}", sha256_hex(&[handle, driver, node]))
+}
+
+/// Handle of an inline volume, which no controller has named.
+#[must_use]
+pub fn inline_handle(pod_uid: &str, volume: &str) -> String {
+    format!("csi-{}", sha256_hex(&[pod_uid, volume]))
+}
+
+/// Lower-case hex of the SHA-256 of the joined parts.
+#[must_use]
+pub fn sha256_hex(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
-    for part in [handle, driver, node] {
+    for part in parts {
         hash.update(part.as_bytes());
     }
-    format!("csi-{}", hex::encode(hash.finalize()))
+    hex::encode(hash.finalize())
 }
 
 #[cfg(test)]
@@ -116,13 +136,18 @@ mod tests {
 
     #[test]
     fn names_that_lead_nowhere() {
-        let short = UniqueName::reported("kubernetes.io/csi");
+        let short = UniqueName::from("kubernetes.io/csi");
         assert!(matches!(short.split_plugin(), Err(NameError::NoPlugin(_))));
-        let other = UniqueName::reported("kubernetes.io/gce-pd/disk");
+        let other = UniqueName::from("kubernetes.io/gce-pd/disk");
         assert!(matches!(other.driver_and_handle(), Err(NameError::NotCsi(_))));
         // case: attach-detach/C15
         let caret = UniqueName::new("d", "a^b");
         let error = caret.driver_and_handle().expect_err("two separators");
         assert_eq!(error.to_string(), "volumeName missing expected data");
+    }
+
+    #[test]
+    fn an_inline_handle_hashes_pod_and_volume() {
+        assert_eq!(inline_handle("uid", "v"), format!("csi-{}", sha256_hex(&["uidv"])));
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin inside: what is made, saved, deleted, and what becomes of failures.
+//! The in-tree plugin: what is made, saved, deleted, and what becomes of failures.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use longshore_cluster::{Api, Metrics};
 use longshore_core::{
     bind::{HostPathPlugin, Options},
     model::{
-        ObjectKey,
+        ClaimPhase, ObjectKey, VolumePhase,
         keys::{annotations, finalizers::PV_CONTROLLER},
         kinds::{Claim, Node, StorageClass, Volume},
     },
@@ -21,7 +21,7 @@ use longshore_core::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Binder, Config, DeleteError, Inside};
+use super::{Binder, Config, DeleteError, InTreePlugin};
 use crate::testing::{Bench, Process, key};
 
 const PLUGIN: &str = "kubernetes.io/host-path";
@@ -39,7 +39,7 @@ fn fails(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
-impl Inside for Scripted {
+impl InTreePlugin for Scripted {
     fn name(&self) -> &'static str {
         PLUGIN
     }
@@ -118,9 +118,10 @@ async fn world(plugin: Scripted, creates_refused: usize, after: bool) -> World {
 
 impl World {
     async fn bound(&self) -> Volume {
-        let claim = self.bench.until::<Claim>(&key("data"), |c| c.status.phase == "Bound").await;
+        let claim =
+            self.bench.until::<Claim>(&key("data"), |c| c.status.phase == ClaimPhase::Bound).await;
         let name = ObjectKey::cluster(claim.spec.volume_name);
-        self.bench.until::<Volume>(&name, |volume| volume.status.phase == "Bound").await
+        self.bench.until::<Volume>(&name, |volume| volume.status.phase == VolumePhase::Bound).await
     }
 
     async fn claim_goes(&self) {
@@ -318,7 +319,7 @@ async fn a_deletion_that_fails_is_tried_again() {
     let volume = world.bound().await;
     let key = volume.metadata.key();
     world.claim_goes().await;
-    let failed = |volume: &Volume| volume.status.phase == "Failed";
+    let failed = |volume: &Volume| volume.status.phase == VolumePhase::Failed;
     let failed = world.bench.until::<Volume>(&key, failed).await;
     assert_eq!(failed.status.message, "planned failure");
     world.unprotected(&key.name).await;

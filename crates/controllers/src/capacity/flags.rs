@@ -1,14 +1,14 @@
-//! Flags of `longshore provisioner` for storage capacity and for one provisioner on each node.
+//! Flags of the publisher of storage capacity.
 
-use std::num::NonZeroU32;
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
-use crate::flags::{Environment, Throttle, UsageError, values};
+use longshore_flags::{Environment, Throttle, UsageError, values};
 
 /// Publishing of CSIStorageCapacity objects.
 #[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "Storage capacity")]
-pub(super) struct CapacityFlags {
+pub struct Flags {
     /// Publish CSIStorageCapacity objects in the namespace that NAMESPACE names.
     #[arg(long)]
     enable_capacity: bool,
@@ -32,14 +32,12 @@ pub(super) struct CapacityFlags {
     kube_api_capacity_burst: u32,
 }
 
-/// Publishing of capacity, asked for.
+/// What the flags ask for.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Capacity {
-    /// Questions at a time.
+pub struct Asked {
     pub threads: NonZeroU32,
-    /// How often about everything.
     pub poll: Duration,
-    /// Also for immediate binding.
+    /// Also for classes that bind at once.
     pub for_immediate: bool,
     pub throttle: Throttle,
     /// Where the objects are.
@@ -48,15 +46,12 @@ pub(crate) struct Capacity {
     pub owner: Option<(String, u32)>,
 }
 
-impl CapacityFlags {
+impl Flags {
     /// What is asked for, or none without `--enable-capacity`.
     ///
     /// # Errors
     /// When the environment does not say where and whose the objects are.
-    pub(super) fn capacity(
-        self,
-        environment: &Environment,
-    ) -> Result<Option<Capacity>, UsageError> {
+    pub fn asked(self, environment: &Environment) -> Result<Option<Asked>, UsageError> {
         let Self {
             enable_capacity,
             capacity_threads: threads,
@@ -88,70 +83,7 @@ impl CapacityFlags {
                 Some((need(&environment.pod_name, why)?, level))
             }
         };
-        let throttle = match qps {
-            qps if qps < 0.0 => Throttle::Unlimited,
-            // Go clients read zero as unset.
-            qps if qps > 0.0 => Throttle::Fixed { qps, burst: if burst == 0 { 10 } else { burst } },
-            _ => Throttle::Fixed { qps: 5.0, burst: if burst == 0 { 10 } else { burst } },
-        };
-        Ok(Some(Capacity { threads, poll, for_immediate, throttle, namespace, owner }))
-    }
-}
-
-/// One provisioner on each node.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "One provisioner on each node")]
-pub(super) struct NodeDeploymentFlags {
-    /// Serve only the node that NODE_NAME names.
-    #[arg(long)]
-    node_deployment: bool,
-    /// Take claims with immediate binding that have no node yet.
-    #[arg(long, default_value_t = true)]
-    node_deployment_immediate_binding: bool,
-    /// First wait before such a claim is taken.
-    #[arg(long, default_value = "20s", value_parser = values::duration)]
-    node_deployment_base_delay: Duration,
-    /// Longest wait before such a claim is taken.
-    #[arg(long, default_value = "60s", value_parser = values::duration)]
-    node_deployment_max_delay: Duration,
-}
-
-/// One provisioner on each node, asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NodeDeployment {
-    pub node: String,
-    /// Take claims with immediate binding.
-    pub immediate_binding: bool,
-    /// First wait.
-    pub base_delay: Duration,
-    /// Longest wait.
-    pub max_delay: Duration,
-}
-
-impl NodeDeploymentFlags {
-    /// What is asked for, or none without `--node-deployment`.
-    ///
-    /// # Errors
-    /// When nobody says which node this is.
-    pub(super) fn deployment(
-        self,
-        environment: &Environment,
-    ) -> Result<Option<NodeDeployment>, UsageError> {
-        let Self {
-            node_deployment,
-            node_deployment_immediate_binding: immediate_binding,
-            node_deployment_base_delay: base_delay,
-            node_deployment_max_delay: max_delay,
-        } = self;
-        if !node_deployment {
-            return Ok(None);
-        }
-        let node = environment.node_name.clone().ok_or_else(|| {
-            UsageError::AsOfficial(
-                "The NODE_NAME environment variable must be set when using --node-deployment"
-                    .into(),
-            )
-        })?;
-        Ok(Some(NodeDeployment { node, immediate_binding, base_delay, max_delay }))
+        let throttle = Throttle::new(Some(qps), Some(burst));
+        Ok(Some(Asked { threads, poll, for_immediate, throttle, namespace, owner }))
     }
 }
