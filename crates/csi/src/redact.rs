@@ -249,7 +249,8 @@ mod tests {
     /// case: csi-protocol/14.7
     #[test]
     fn secrets_are_replaced_and_the_rest_is_plain() {
-        use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+        use v1::volume_capability::access_mode::Mode;
+        use v1::volume_capability::{AccessMode, AccessType, MountVolume};
         let request = v1::CreateVolumeRequest {
             name: "pvc-1".into(),
             capacity_range: Some(v1::CapacityRange { required_bytes: 1 << 40, limit_bytes: 0 }),

@@ -9,9 +9,8 @@ use std::process::Command;
 
 use common::*;
 use longshore_csi::v1::{CapacityRange, CreateVolumeRequest};
-use longshore_driver::format::{
-    FormatOptions, make as make_filesystem, renew_uuid, uuid::read_uuid,
-};
+use longshore_driver::format::uuid::read_uuid;
+use longshore_driver::format::{FormatOptions, make as make_filesystem, renew_uuid};
 use longshore_driver::{DriverKind, FsType};
 use tonic::Code;
 

@@ -1,19 +1,15 @@
 //! CSI drivers as programs inside the node of a cluster, each with a class of its own name.
 
-use std::{
-    fs,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{
-    Cluster, longshore,
-    node::{NAME, Node},
-    tools::{self, Tool},
-};
+use crate::node::{NAME, Node};
+use crate::tools::{self, Tool};
+use crate::{Cluster, longshore};
 
 /// How long a kubelet may take to know a driver: machines can be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);

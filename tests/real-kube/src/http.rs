@@ -1,17 +1,14 @@
 //! Just enough HTTP to ask a program whether it is ready.
 
-use std::{
-    io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::pki::Pair;
 

@@ -3,13 +3,10 @@
 //! The parent-death signal follows the *thread* that started the child. Tests run in threads of
 //! their own that end early, so all children come from one thread that never does.
 
-use std::{
-    io,
-    os::unix::process::CommandExt as _,
-    process::{Child, Command},
-    sync::{OnceLock, mpsc},
-    thread,
-};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::sync::{OnceLock, mpsc};
+use std::{io, thread};
 
 type Reply = mpsc::Sender<io::Result<Child>>;
 

@@ -1,9 +1,7 @@
 //! Free ports, and starting again when one was taken in between.
 
-use std::{
-    io,
-    net::{Ipv4Addr, TcpListener},
-};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context as _, Result};
 

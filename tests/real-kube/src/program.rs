@@ -1,21 +1,18 @@
 //! A child with a log file, readiness and an orderly end.
 
-use std::{
-    fs::File,
-    os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{keeper, process::Process};
+use crate::keeper;
+use crate::process::Process;
 
 /// How many lines of a log an error carries.
 const TAIL: usize = 15;

@@ -1,15 +1,14 @@
 //! What a cluster consists of, on disk, so that another process can end it.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{process::Process, sweep};
+use crate::process::Process;
+use crate::sweep;
 
 /// How the directories of clusters are named in the temporary directory.
 pub const PREFIX: &str = "longshore-rk-";

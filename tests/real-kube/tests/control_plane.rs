@@ -2,17 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Output,
-};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
 
-use longshore_real_kube::{
-    Cluster, Controllers, Options, Process,
-    tools::{Tool, need},
-};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Controllers, Options, Process};
 
 const CLAIM: &str = r#"
 apiVersion: v1

@@ -2,19 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Options, Process, beside, node,
-    state::{self, State},
-    tools::{Tool, need},
-};
+use longshore_real_kube::state::{self, State};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Options, Process, beside, node};
 use rustix::process::{Pid, Signal, kill_process};
 
 const API: [Tool; 3] = [Tool::Etcd, Tool::KubeApiserver, Tool::Kubectl];

@@ -4,10 +4,8 @@
 
 mod support;
 
-use longshore_real_kube::{
-    Cluster, Controllers, drivers, node,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Controllers, drivers, node};
 use support::{TOOLS, Traces, eventually, ok, options, pod, step};
 
 fn claim(cluster: &Cluster, class: &str) {

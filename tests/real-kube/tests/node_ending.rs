@@ -4,18 +4,13 @@
 
 mod support;
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Options, beside, node, state,
-    tools::{Tool, need},
-};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Options, beside, node, state};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Traces;
 

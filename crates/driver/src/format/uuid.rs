@@ -13,7 +13,8 @@ use super::superblock::{self, BTRFS, BTRFS_BYTES, BTRFS_FSID, crc32c};
 use super::{FormatError, tool};
 use crate::config::FsType;
 use crate::loopdev;
-use crate::mount::{self, options::Options};
+use crate::mount;
+use crate::mount::options::Options;
 
 /// Gives the filesystem on `image` (opened for reading and writing, not in use) a UUID of
 /// its own and returns it. Repeating it is harmless.

@@ -1,16 +1,16 @@
 //! The programs of the control plane and their flags.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use super::{Cluster, Controllers, MASTERS, Options};
-use crate::{
-    pki::{self, write_private},
-    ports,
-    program::Program,
-    tools::{self, Tool},
-};
+use crate::pki::{self, write_private};
+use crate::ports;
+use crate::program::Program;
+use crate::tools::{self, Tool};
 
 /// How long a program may take to get ready. Long, because machines can be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,15 +1,14 @@
 //! The configuration files of a node's programs.
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use super::{PAUSE, packages::Packages};
+use super::PAUSE;
+use super::packages::Packages;
 
 /// The longest path that a unix socket can have.
 const SOCKET_PATH: usize = 107;

@@ -6,26 +6,19 @@
 //! The network is the machine's: the node has one address on an interface whose other end is in a
 //! network namespace of process 1, so the interface goes with it too.
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    packages,
-    traces::{self, Namespace},
-};
-use crate::{
-    process::Process,
-    program::{Interrupt, Lifetime, Program},
-};
+use super::packages;
+use super::traces::{self, Namespace};
+use crate::process::Process;
+use crate::program::{Interrupt, Lifetime, Program};
 
 const SCRIPT: &str = include_str!("machine.sh");
 const RECORD: &str = "machine.json";

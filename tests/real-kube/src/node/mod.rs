@@ -10,24 +10,20 @@ mod packages;
 mod tar;
 mod traces;
 
-use std::{
-    fs,
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 pub use images::Image;
 pub use traces::Namespace;
 
-use crate::{
-    cluster::{Cluster, Options},
-    program::{Interrupt, Lifetime},
-    tools::{self, Tool},
-};
+use crate::cluster::{Cluster, Options};
+use crate::program::{Interrupt, Lifetime};
+use crate::tools::{self, Tool};
 use config::Layout;
 use machine::{Inside, Machine, Record};
 use packages::Packages;

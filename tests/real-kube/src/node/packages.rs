@@ -1,6 +1,9 @@
 //! What a node needs from the machine beside the Kubernetes programs.
 
-use std::{env, fs, path::PathBuf, process::Command, sync::Mutex};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail};
 

@@ -3,14 +3,11 @@
 //! Processes, mounts and network interfaces go with the node's namespaces. Cgroups and loop devices
 //! belong to no namespace and are removed by name.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use anyhow::{Context as _, Result, bail};
 

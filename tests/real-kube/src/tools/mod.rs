@@ -8,10 +8,8 @@ mod build;
 mod go;
 mod table;
 
-use std::{
-    env, fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use sha2::{Digest as _, Sha256};
 

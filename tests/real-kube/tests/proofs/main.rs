@@ -12,10 +12,8 @@ mod sources;
 mod support;
 mod up;
 
-use longshore_real_kube::{
-    Cluster,
-    tools::{self, Tool},
-};
+use longshore_real_kube::Cluster;
+use longshore_real_kube::tools::{self, Tool};
 use serde_json::{Value, json};
 use served::{CONTROLLERS, PASSIVE, stayed_passive};
 use support::*;

@@ -2,16 +2,14 @@
 //! with our driver on a real API server. A claim is bound, attached, resized, snapshotted, restored
 //! and deleted by them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use longshore_core::testing::{Need, need};
+use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{
     Cluster, Controllers, Lifetime, Options, Program, kubectl_with_input, longshore,
-    tools::{self, Tool},
 };
 use serde_json::Value;
 

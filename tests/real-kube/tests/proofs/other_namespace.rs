@@ -4,7 +4,8 @@ use std::process::Command;
 
 use longshore_real_kube::{Cluster, Controllers, Options, longshore, tools};
 
-use super::{sources::*, support::*};
+use super::sources::*;
+use super::support::*;
 
 /// As little of the definition as a grant needs.
 const GRANTS: &str = r#"

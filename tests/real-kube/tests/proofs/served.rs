@@ -3,10 +3,8 @@
 
 use std::process::Command;
 
-use longshore_real_kube::{
-    Cluster, Options,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Options};
 
 use super::support::*;
 

@@ -1,16 +1,12 @@
 //! What the proofs have in common.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use longshore_real_kube::{
-    Cluster, Controllers, Lifetime, Options, Program, longshore,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Controllers, Lifetime, Options, Program, longshore};
 use serde_json::Value;
 
 /// The name by which the official driver goes.

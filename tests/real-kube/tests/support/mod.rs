@@ -2,19 +2,14 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Controllers, Options,
-    node::{IMAGE, Namespace},
-    tools::Tool,
-};
+use longshore_real_kube::node::{IMAGE, Namespace};
+use longshore_real_kube::tools::Tool;
+use longshore_real_kube::{Cluster, Controllers, Options};
 
 /// The programs of a cluster with a node.
 pub const TOOLS: [Tool; 6] = [
