@@ -1,4 +1,4 @@
-//! Freezing: only while a copy is made, thawed whatever happens, and never somebody else's.
+//! Freezing: only while a copy is made, thawed whatever happens, and never a freeze of another program.
 
 mod common;
 
@@ -111,7 +111,7 @@ async fn a_copy_that_takes_too_long_is_given_up() {
         writable(&staging).await.expect("too slow");
         assert!(world.files().iter().all(|name| !name.contains("snap-")), "{:?}", world.files());
     }
-    // With nobody to hold up there is no hurry. The last holder may still be on its way out.
+    // Without a pod that waits there is no hurry. The last holder may still be on its way out.
     for tries in 0.. {
         match running.client.node_unstage_volume(unstage(&id, &staging)).await {
             Ok(_) => break,

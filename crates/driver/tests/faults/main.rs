@@ -160,7 +160,7 @@ async fn kill_once(case: &Case) -> Result<bool, String> {
     let Some(died_in) = died_in else { return Ok(false) };
     let mut faults = Vec::new();
     match case.whom {
-        // Nobody is left to thaw; the next start does.
+        // No process is left to thaw; the next start does.
         Whom::Both if case.point == "holder.frozen" && !life.is_frozen() => {
             faults.push("nothing was frozen".to_owned());
         }
