@@ -1,4 +1,4 @@
-//! Licence hygiene without a further tool: the allow list is the one in `deny.toml`.
+//! License hygiene without a further tool: the allow list is the one in `deny.toml`.
 //!
 //! `cargo deny check` reads the same file and checks more; this check needs nothing but cargo.
 
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::run;
 
-/// Fails when a dependency's licence expression cannot be met from the allow list.
+/// Fails when a dependency's license expression cannot be met from the allow list.
 pub fn check() -> Result<()> {
     let allowed = allowed()?;
     let text = run::output("cargo", &["metadata", "--format-version", "1", "--locked"])?;
@@ -23,9 +23,9 @@ pub fn check() -> Result<()> {
         }
     }
     if !bad.is_empty() {
-        bail!("licences that deny.toml does not allow:\n  {}", bad.join("\n  "));
+        bail!("licenses that deny.toml does not allow:\n  {}", bad.join("\n  "));
     }
-    eprintln!("licences: {} packages, all allowed", packages.len());
+    eprintln!("licenses: {} packages, all allowed", packages.len());
     Ok(())
 }
 

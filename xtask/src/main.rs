@@ -28,15 +28,15 @@ cargo xtask TASK
 
   test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
   ci            what a change must pass: check, deny, test, golden, docs and the demo, in rings side by side
-  check         format, clippy with -D warnings, licences
+  check         format, clippy with -D warnings, licenses
   docs          rustdoc without warnings
   quick         format, clippy and the tests of core, flags, csi, cluster and controllers; needs no root
   sizes [--check]
                 how large files and functions are; with --check only whether one is too large
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
-  deny          licences, banned crates and sources by cargo-deny, which is built when it is missing
+  deny          licenses, banned crates and sources by cargo-deny, which is built when it is missing
   cases [SPEC]  which case of the specifications has a test, and which has none yet
-  licenses      every dependency's licence is on the list in deny.toml
+  licenses      every dependency's license is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
   real-kube build [TOOL…] | up [FLAGS] | down [DIR…]
@@ -144,7 +144,7 @@ fn attacks() -> Result<()> {
 /// Which version of cargo-deny judges the dependencies.
 const DENY: &str = "0.20.2";
 
-/// Licences, banned crates and sources, by `cargo deny`; built into the cache when it is not there.
+/// Licenses, banned crates and sources, by `cargo deny`; built into the cache when it is not there.
 /// Advisories are left out: their database is not a package.
 fn deny() -> Result<()> {
     let home = tools::cache_dir().join(format!("cargo-deny-{DENY}"));

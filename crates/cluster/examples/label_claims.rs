@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use longshore_cluster::api::Api;
 use longshore_cluster::{
     ApiError, Cache, Change, ClientConfig, Context, Loop, Metrics, ObjectKey, Outcome, Patch,
-    QueueOptions, Reconciler, Sources, Subject, api::Api, shutdown,
+    QueueOptions, Reconciler, Sources, Subject, shutdown,
 };
 use longshore_core::model::kinds::Claim;
 use serde_json::json;

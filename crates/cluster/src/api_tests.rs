@@ -110,7 +110,7 @@ async fn an_expired_page_token_restarts_the_list_in_one_piece() {
 }
 
 #[tokio::test]
-async fn unreadable_answers_and_dead_servers_have_no_verdict() {
+async fn unreadable_responses_and_dead_servers_have_no_verdict() {
     let (api, _) = api(200, json!("not an object"));
     let key = ObjectKey::cluster("pv");
     let error = api.get::<Volume>(&key).await.expect_err("unreadable");

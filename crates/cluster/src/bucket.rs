@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn burst_then_rate() {
+    async fn a_bucket_allows_its_burst_and_then_its_rate() {
         let mut bucket = TokenBucket::new(5.0, 2);
         assert_eq!(bucket.reserve(), Duration::ZERO);
         assert_eq!(bucket.reserve(), Duration::ZERO);

@@ -91,7 +91,7 @@ async fn a_panic_is_a_failure_of_that_key_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_backs_off_and_done_forgets() {
+async fn a_retry_backs_off_until_the_key_is_done() {
     let queue = queue("retry");
     let key = "a".to_owned();
     assert_eq!(queue.add_rate_limited(key.clone()), Duration::from_secs(1));

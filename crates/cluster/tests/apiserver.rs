@@ -39,7 +39,7 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_made_changed_and_deleted() {
+async fn objects_are_created_changed_and_deleted() {
     let (_server, api) = server().await;
     let key = ObjectKey::new("default", "a");
     assert!(api.get::<ConfigMap>(&key).await.expect("response").is_none());
@@ -136,7 +136,7 @@ fn without_accidents(text: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_lists_come_whole() {
+async fn lists_of_several_pages_are_complete() {
     let (_server, api) = server().await;
     for i in 0..1203 {
         api.create::<ConfigMap>(&config_map(&format!("m{i:04}"), "")).await.expect("made");

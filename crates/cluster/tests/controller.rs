@@ -1,6 +1,7 @@
 //! The loop kit against the embedded API server, in process and under paused time.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::{

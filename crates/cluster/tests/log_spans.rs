@@ -1,12 +1,11 @@
 //! What a log line of a pass says of the pass. One test, because logging belongs to the process.
 
-use std::{io, sync::Arc};
+use std::io;
+use std::sync::Arc;
 
-use longshore_cluster::{
-    Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
-    controller::note,
-    telemetry::{LogFormat, LogOptions, log_layer},
-};
+use longshore_cluster::controller::note;
+use longshore_cluster::telemetry::{LogFormat, LogOptions, log_layer};
+use longshore_cluster::{Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

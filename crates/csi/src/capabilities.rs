@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_survive_the_wire() {
+    fn capability_sets_survive_a_round_trip() {
         let plugin = PluginCapabilities {
             services: [PluginService::ControllerService].into(),
             expansion: [VolumeExpansion::Online].into(),

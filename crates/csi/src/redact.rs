@@ -249,7 +249,8 @@ mod tests {
     /// case: csi-protocol/14.7
     #[test]
     fn secrets_are_replaced_and_the_rest_is_plain() {
-        use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+        use v1::volume_capability::access_mode::Mode;
+        use v1::volume_capability::{AccessMode, AccessType, MountVolume};
         let request = v1::CreateVolumeRequest {
             name: "pvc-1".into(),
             capacity_range: Some(v1::CapacityRange { required_bytes: 1 << 40, limit_bytes: 0 }),
@@ -299,7 +300,7 @@ mod tests {
 
     /// case: csi-protocol/14.8
     #[test]
-    fn absent_secrets_stay_absent() {
+    fn absent_secrets_are_not_shown_as_replaced() {
         let request = v1::DeleteVolumeRequest { volume_id: "v".into(), secrets: BTreeMap::new() };
         assert_eq!(text(&request), r#"{"volume_id":"v"}"#);
         assert_eq!(text(&v1::ProbeRequest {}), "{}");

@@ -240,7 +240,7 @@ async fn one_snapshot_is_got_where_it_can_be_and_listed_elsewhere() {
 
 /// case: csi-1.13/C8, case: csi-1.13/C9
 #[tokio::test(start_paused = true)]
-async fn a_driver_replaced_behind_its_socket_is_asked_again() {
+async fn capabilities_are_read_again_when_the_driver_was_replaced() {
     let driver = driver(Version::V1_13);
     let client = driver.client();
     let count = || driver.calls_of(Call::ControllerGetCapabilities).len();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_by_kind() {
+    fn each_driver_kind_accepts_its_access_modes() {
         use DriverKind::{Local, Shared};
         let cases = [
             (Mode::Unknown, false, false),

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_flag() {
+    fn a_pool_flag_is_parsed_or_refused() {
         let cases = [
             ("/a/b", Some(("default", "/a/b"))),
             ("fast=/a/b", Some(("fast", "/a/b"))),

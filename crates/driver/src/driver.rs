@@ -14,7 +14,8 @@ use crate::locks::Locks;
 use crate::node::left::LeftDevice;
 use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError, Role};
-use crate::quiesce::{self, server::QuiesceServer};
+use crate::quiesce;
+use crate::quiesce::server::QuiesceServer;
 use crate::refusal::Refusal;
 
 /// Why a driver did not start or did not keep running.
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints() {
+    fn only_absolute_unix_paths_are_endpoints() {
         let cases = [
             ("unix:///run/csi.sock", Some("/run/csi.sock")),
             ("unix:/run/csi.sock", Some("/run/csi.sock")),

@@ -6,9 +6,9 @@
 //!
 //! * [`pool`]: the directory, the image files and the records beside them; what a crash leaves is
 //!   finished or undone from the disk alone.
-//! * [`loopdev`], [`format`], [`mount`]: the kernel's side, each known by what it *is* (inode,
+//! * [`loopdev`], [`mod@format`], [`mount`]: the kernel's side, each known by what it *is* (inode,
 //!   signature, device number) and never by a path or a number that may come to mean another thing.
-//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem frozen meanwhile;
+//! * `copy` and [`freeze`]: a copy of an image, and a filesystem frozen meanwhile;
 //!   `quiesce`: the same for a controller in another process of the machine.
 //! * `controller`, `snapshot` and `node`: the rules of each call, blocking and free of locks.
 //! * `service`: the CSI services around them, with one lock for each volume.

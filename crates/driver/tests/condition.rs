@@ -17,10 +17,9 @@ fn get(id: &str) -> ControllerGetVolumeRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_is_shown_with_its_nodes_and_its_condition() {
-    if !able("a_volume_is_shown_with_its_nodes_and_its_condition") {
+    let Some(world) = World::for_test("a_volume_is_shown_with_its_nodes_and_its_condition") else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Shared, "n1")).await;
     let client = &running.client;
     let id = make(client, "a", 4 * MIB, writer()).await;
@@ -45,11 +44,11 @@ async fn a_volume_is_shown_with_its_nodes_and_its_condition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filesystem_that_became_read_only_is_told() {
-    if !able("a_filesystem_that_became_read_only_is_told") {
+async fn a_filesystem_that_became_read_only_is_reported_abnormal() {
+    let Some(world) = World::for_test("a_filesystem_that_became_read_only_is_reported_abnormal")
+    else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let mut careful = writer();
@@ -71,8 +70,8 @@ async fn a_filesystem_that_became_read_only_is_told() {
     std::fs::write(trigger, "longshore test").unwrap();
     let mut condition = VolumeCondition::default();
     for _ in 0..500 {
-        let answer = client.node_get_volume_stats(stats(&id, &target)).await.unwrap();
-        condition = answer.volume_condition.unwrap();
+        let response = client.node_get_volume_stats(stats(&id, &target)).await.unwrap();
+        condition = response.volume_condition.unwrap();
         if condition.abnormal {
             break;
         }
@@ -80,12 +79,12 @@ async fn a_filesystem_that_became_read_only_is_told() {
     }
     assert!(condition.abnormal && condition.message.contains("read-only"), "{condition:?}");
 
-    // A staged volume whose image is gone still answers, and says so.
+    // A staged volume whose image is gone still has a condition that says so.
     let id = make(client, "b", 4 * MIB, writer()).await;
     let staging = world.dir("staging-b");
     client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
     std::fs::remove_file(image(&world, &id)).unwrap();
-    let answer = client.node_get_volume_stats(stats(&id, &staging)).await.unwrap();
-    let condition = answer.volume_condition.unwrap();
+    let response = client.node_get_volume_stats(stats(&id, &staging)).await.unwrap();
+    let condition = response.volume_condition.unwrap();
     assert!(condition.abnormal && condition.message.contains("missing"), "{condition:?}");
 }

@@ -22,10 +22,7 @@ fn bind(world: &World, id: &str, node: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_volume_outlives_the_driver() {
-    if !able("a_running_volume_outlives_the_driver") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_running_volume_outlives_the_driver") else { return };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let (staging, target) = (world.dir("staging"), world.at("target"));
@@ -49,10 +46,10 @@ async fn a_running_volume_outlives_the_driver() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reboot_the_data_is_there_and_nothing_is_staged() {
-    if !able("after_a_reboot_the_data_is_there_and_nothing_is_staged") {
+    let Some(world) = World::for_test("after_a_reboot_the_data_is_there_and_nothing_is_staged")
+    else {
         return;
-    }
-    let world = World::new();
+    };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let staging = world.dir("staging");
@@ -72,7 +69,7 @@ async fn after_a_reboot_the_data_is_there_and_nothing_is_staged() {
     world.assert_clean();
 
     let running = start(config).await;
-    // Nothing is staged any more, so what nobody needs can go at once.
+    // Nothing is staged any more, so unused devices can go at once.
     running.client.delete_volume(delete(&raw)).await.unwrap();
     running.client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
@@ -80,10 +77,7 @@ async fn after_a_reboot_the_data_is_there_and_nothing_is_staged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_that_nothing_uses_are_let_go() {
-    if !able("devices_that_nothing_uses_are_let_go") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("devices_that_nothing_uses_are_let_go") else { return };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let id = make(&running.client, "a", 4 * MIB, writer()).await;
@@ -106,7 +100,7 @@ async fn devices_that_nothing_uses_are_let_go() {
     world.assert_clean();
     assert_eq!(world.files(), Vec::<String>::new());
 
-    // A device without our tag is somebody else's, even on our image.
+    // A device without our tag belongs to another program, even on our image.
     let id = make(&running.client, "b", 4 * MIB, writer()).await;
     bind(&world, &id, "n9");
     assert_eq!(running.driver.cleanup_orphans().unwrap(), 0);
@@ -115,11 +109,12 @@ async fn devices_that_nothing_uses_are_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept() {
-    if !able("an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept") {
+async fn an_interrupted_format_is_repeated_and_a_finished_one_is_kept() {
+    let Some(world) =
+        World::for_test("an_interrupted_format_is_repeated_and_a_finished_one_is_kept")
+    else {
         return;
-    }
-    let world = World::new();
+    };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let staging = world.dir("staging");
@@ -146,10 +141,9 @@ async fn an_interrupted_format_is_begun_anew_and_a_finished_one_is_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_without_its_image_comes_off_the_node() {
-    if !able("a_volume_without_its_image_comes_off_the_node") {
+    let Some(world) = World::for_test("a_volume_without_its_image_comes_off_the_node") else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let (staging, target) = (world.dir("staging"), world.at("target"));
@@ -172,10 +166,7 @@ async fn a_volume_without_its_image_comes_off_the_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_driver_is_kept_out_of_a_pool() {
-    if !able("a_second_driver_is_kept_out_of_a_pool") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_second_driver_is_kept_out_of_a_pool") else { return };
     let _running = start(world.config(DriverKind::Local, "n1")).await;
     let second = longshore_driver::Driver::open(world.config(DriverKind::Shared, "n1"));
     let text = second.expect_err("the pool is taken").to_string();

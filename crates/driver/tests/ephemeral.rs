@@ -26,10 +26,7 @@ fn id(n: u8) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inline_volume_lives_as_long_as_its_path() {
-    if !able("an_inline_volume_lives_as_long_as_its_path") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("an_inline_volume_lives_as_long_as_its_path") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let (id, target) = (id(1), world.at("target"));
@@ -43,7 +40,7 @@ async fn an_inline_volume_lives_as_long_as_its_path() {
         std::fs::write(&file, "x").unwrap();
         let usage = client.node_get_volume_stats(stats(&id, &target)).await.unwrap().usage;
         assert!((4 * MIB..=8 * MIB).contains(&usage[0].total), "{usage:?}");
-        // Its pod's business, and nobody's to list.
+        // It belongs to its pod and is not listed.
         let list = client.list_volumes(ListVolumesRequest::default()).await.unwrap();
         assert_eq!(list.entries.len(), 0);
         for _ in 0..2 {
@@ -57,10 +54,7 @@ async fn an_inline_volume_lives_as_long_as_its_path() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_inline_volumes_leave_nothing() {
-    if !able("bad_inline_volumes_leave_nothing") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("bad_inline_volumes_leave_nothing") else { return };
     let mut config = world.config(DriverKind::Local, "n1");
     config.pools[0].limit_bytes = Some(64 << 20);
     let running = start(config).await;
@@ -98,10 +92,7 @@ async fn bad_inline_volumes_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reboot_inline_volumes_are_gone() {
-    if !able("after_a_reboot_inline_volumes_are_gone") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("after_a_reboot_inline_volumes_are_gone") else { return };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let (id, target) = (id(3), world.at("target"));

@@ -69,10 +69,7 @@ fn grows_ext4_online() -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ext4_grows_now_or_when_the_pod_restarts() {
-    if !able("ext4_grows_now_or_when_the_pod_restarts") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("ext4_grows_now_or_when_the_pod_restarts") else { return };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let client = &running.client;
@@ -105,10 +102,7 @@ async fn ext4_grows_now_or_when_the_pod_restarts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_raw_device_grows_at_once() {
-    if !able("a_raw_device_grows_at_once") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_raw_device_grows_at_once") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let raw = || block(Mode::SingleNodeWriter);
@@ -171,10 +165,10 @@ async fn the_controller_grows_a_shared_volume_and_the_node_follows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn growth_that_was_recorded_and_not_made_is_made_up_for() {
-    if !able("growth_that_was_recorded_and_not_made_is_made_up_for") {
+    let Some(world) = World::for_test("growth_that_was_recorded_and_not_made_is_made_up_for")
+    else {
         return;
-    }
-    let world = World::new();
+    };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let id = make(&running.client, "a", 20 * MIB, writer()).await;

@@ -9,9 +9,8 @@ use std::process::Command;
 
 use common::*;
 use longshore_csi::v1::{CapacityRange, CreateVolumeRequest};
-use longshore_driver::format::{
-    FormatOptions, make as make_filesystem, renew_uuid, uuid::read_uuid,
-};
+use longshore_driver::format::uuid::read_uuid;
+use longshore_driver::format::{FormatOptions, make as make_filesystem, renew_uuid};
 use longshore_driver::{DriverKind, FsType};
 use tonic::Code;
 
@@ -176,8 +175,8 @@ fn a_copy_mounts_beside_its_source() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_look_or_another_filesystem_is_never_formatted() {
-    if !able_all("a_failed_look_or_another_filesystem_is_never_formatted") {
+async fn an_image_with_a_failed_probe_or_another_filesystem_is_never_formatted() {
+    if !able_all("an_image_with_a_failed_probe_or_another_filesystem_is_never_formatted") {
         return;
     }
     let world = World::new();
@@ -198,7 +197,7 @@ async fn a_failed_look_or_another_filesystem_is_never_formatted() {
     client.node_stage_volume(stage(&id, &staging, writer())).await.expect("readable again");
     client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
 
-    // Another filesystem than the one asked for is somebody's data.
+    // Another filesystem than the one asked for is the data of a pod.
     for (wanted, found) in [(FsType::Xfs, FsType::Ext4), (FsType::Btrfs, FsType::Xfs)] {
         let name = format!("{wanted}-{found}");
         let id = make(client, &name, 400 * MIB, writer_of(wanted)).await;
@@ -216,10 +215,9 @@ async fn a_failed_look_or_another_filesystem_is_never_formatted() {
 /// The shape of a filesystem is made once; each volume of it still has an identity of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_of_one_shape_come_from_one_template() {
-    if !able("volumes_of_one_shape_come_from_one_template") {
+    let Some(world) = World::for_test("volumes_of_one_shape_come_from_one_template") else {
         return;
-    }
-    let world = World::new();
+    };
     let config = world.config(DriverKind::Local, "n1");
     let running = start(config.clone()).await;
     let client = &running.client;
@@ -248,7 +246,7 @@ async fn volumes_of_one_shape_come_from_one_template() {
     }
     assert_eq!(templates().len(), 3, "one for each size: {:?}", templates());
 
-    // One that was damaged is not used, and made anew.
+    // One that was damaged is not used, and made again.
     stop(running).await;
     for name in templates() {
         let file = OpenOptions::new().write(true).open(world.pool().join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! Freezing: only while a copy is made, thawed whatever happens, and never somebody else's.
+//! Freezing: only while a copy is made, thawed whatever happens, and never a freeze of another program.
 
 mod common;
 
@@ -31,8 +31,8 @@ fn note(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_freeze_is_left_alone() {
-    const NAME: &str = "a_foreign_freeze_is_left_alone";
+async fn a_freeze_by_another_program_is_not_thawed() {
+    const NAME: &str = "a_freeze_by_another_program_is_not_thawed";
     if !able_to_freeze(NAME) {
         return;
     }
@@ -111,7 +111,7 @@ async fn a_copy_that_takes_too_long_is_given_up() {
         writable(&staging).await.expect("too slow");
         assert!(world.files().iter().all(|name| !name.contains("snap-")), "{:?}", world.files());
     }
-    // With nobody to hold up there is no hurry. The last holder may still be on its way out.
+    // Without a pod that waits there is no hurry. The last holder may still be on its way out.
     for tries in 0.. {
         match running.client.node_unstage_volume(unstage(&id, &staging)).await {
             Ok(_) => break,

@@ -67,10 +67,7 @@ fn number(dir: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_order_of_writes_is_kept_across_volumes() {
     const NAME: &str = "the_order_of_writes_is_kept_across_volumes";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test(NAME) else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let mut volumes = Vec::new();
@@ -122,12 +119,9 @@ async fn the_order_of_writes_is_kept_across_volumes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_comes_and_goes_as_one() {
-    const NAME: &str = "a_group_comes_and_goes_as_one";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+async fn group_snapshots_are_created_and_deleted_as_one() {
+    const NAME: &str = "group_snapshots_are_created_and_deleted_as_one";
+    let Some(world) = World::for_test(NAME) else { return };
     let mut config = world.config(DriverKind::Local, "n1");
     config.pools.push(longshore_driver::PoolConfig::new("other", world.path().join("other")));
     let running = start(config.clone()).await;

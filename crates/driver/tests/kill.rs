@@ -27,7 +27,7 @@ struct Paths {
     target: String,
 }
 
-/// Does one step; the id follows from the name, so it is known even when an answer is lost.
+/// Does one step; the id follows from the name, so it is known even when an response is lost.
 async fn step(client: &Client, paths: &Paths, id: &str, step: &str) -> Result<(), CsiError> {
     let Paths { staging, target } = paths;
     match step {
@@ -44,11 +44,10 @@ async fn step(client: &Client, paths: &Paths, id: &str, step: &str) -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_every_call() {
-    if !able("killed_in_every_call") {
+async fn a_kill_during_every_call_loses_and_leaks_nothing() {
+    let Some(world) = World::for_test("a_kill_during_every_call_loses_and_leaks_nothing") else {
         return;
-    }
-    let world = World::new();
+    };
     let mut kills = 0;
     for name in STEPS {
         for delay_us in [0, 1_500, 6_000] {
@@ -88,7 +87,7 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, then: Then)
     let call = tokio::spawn(async move { step(&client, &to, &volume, name).await });
     tokio::time::sleep(delay).await;
     drop(process);
-    // Whether an answer made it out before the kill does not matter.
+    // Whether an response made it out before the kill does not matter.
     let _ = call.await.expect("the call ended");
 
     let process = Process::start(Spec::new(world, DriverKind::Local, "n1")).await;

@@ -31,7 +31,7 @@ async fn start_process(world: &World) -> Process {
 const STEPS: [&str; 7] =
     ["snapshot", "clone", "restore", "group", "delete-group", "delete-copy", "delete-snapshot"];
 
-/// Everything's id follows from its name, so it is known even when an answer is lost.
+/// Everything's id follows from its name, so it is known even when an response is lost.
 struct Ids {
     volumes: [String; 2],
     snapshot: String,
@@ -86,12 +86,9 @@ async fn step(client: &Client, step: &str) -> Result<(), CsiError> {
 
 /// Two mounted volumes that are written to all the time, through every kill.
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_every_copy() {
-    const NAME: &str = "killed_in_every_copy";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+async fn a_kill_during_every_copy_loses_and_leaks_nothing() {
+    const NAME: &str = "a_kill_during_every_copy_loses_and_leaks_nothing";
+    let Some(world) = World::for_test(NAME) else { return };
     let ids = Ids::new();
     let staging = ["a", "b"].map(|name| world.dir(name));
     let process = start_process(&world).await;
@@ -128,7 +125,7 @@ async fn kill_in(world: &World, name: &'static str, delay: Duration, staging: &[
     let call = tokio::spawn(async move { step(&client, name).await });
     tokio::time::sleep(delay).await;
     drop(process);
-    // Whether an answer made it out before the kill does not matter.
+    // Whether an response made it out before the kill does not matter.
     let _ = call.await.expect("the call ended");
     // A driver that was killed must not leave anybody hanging, not even until its next start.
     for at in staging {

@@ -22,10 +22,7 @@ macro_rules! twice {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filesystem_from_create_to_delete() {
-    if !able("a_filesystem_from_create_to_delete") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_filesystem_from_create_to_delete") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let (staging, target) = (world.dir("staging"), world.at("target"));
@@ -72,10 +69,7 @@ async fn a_filesystem_from_create_to_delete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_raw_device_from_create_to_delete() {
-    if !able("a_raw_device_from_create_to_delete") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_raw_device_from_create_to_delete") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let (staging, target) = (world.dir("staging"), world.at("device"));
@@ -120,11 +114,8 @@ async fn a_raw_device_from_create_to_delete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn read_only_means_it() {
-    if !able("read_only_means_it") {
-        return;
-    }
-    let world = World::new();
+async fn a_read_only_publish_refuses_writes() {
+    let Some(world) = World::for_test("a_read_only_publish_refuses_writes") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let many = || mount(Mode::SingleNodeMultiWriter);
@@ -170,10 +161,7 @@ fn is_read_only(node: &Path) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn size_is_a_hard_limit() {
-    if !able("size_is_a_hard_limit") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("size_is_a_hard_limit") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let (id, staging) = make_staged(&world, client, "a", 4 * MIB, writer()).await;
@@ -242,11 +230,11 @@ async fn each_mode_has_its_services() {
 
 /// The table at NodePublishVolume: a second target of a staged volume, by access mode.
 #[tokio::test(flavor = "multi_thread")]
-async fn second_targets_by_mode() {
-    if !able("second_targets_by_mode") {
+async fn a_second_target_is_allowed_or_refused_by_access_mode() {
+    let Some(world) = World::for_test("a_second_target_is_allowed_or_refused_by_access_mode")
+    else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let cases = [
@@ -304,19 +292,18 @@ async fn what_it_says_about_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_and_capacity() {
-    if !able("pages_and_capacity") {
+async fn volumes_are_listed_in_pages_and_reduce_capacity() {
+    let Some(world) = World::for_test("volumes_are_listed_in_pages_and_reduce_capacity") else {
         return;
-    }
-    let world = World::new();
+    };
     let mut config = world.config(DriverKind::Local, "n1");
     config.pools[0].limit_bytes = Some(40 << 20);
     let running = start(config).await;
     let client = &running.client;
     let capacity = || async {
-        let answer = client.get_capacity(GetCapacityRequest::default()).await.unwrap();
-        assert_eq!(answer.maximum_volume_size, Some(answer.available_capacity));
-        answer.available_capacity
+        let response = client.get_capacity(GetCapacityRequest::default()).await.unwrap();
+        assert_eq!(response.maximum_volume_size, Some(response.available_capacity));
+        response.available_capacity
     };
     assert_eq!(capacity().await, 40 * MIB);
     let mut ids = Vec::new();
@@ -350,10 +337,7 @@ async fn pages_and_capacity() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_callers_make_one_volume() {
-    if !able("many_callers_make_one_volume") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("many_callers_make_one_volume") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let calls = (0..24).map(|n| {
         let client = running.client.clone();

@@ -42,10 +42,9 @@ fn reserved(path: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parameters_take_effect_at_once_or_at_the_next_stage() {
-    if !able("parameters_take_effect_at_once_or_at_the_next_stage") {
+    let Some(world) = World::for_test("parameters_take_effect_at_once_or_at_the_next_stage") else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let staging = world.dir("staging");
@@ -81,10 +80,7 @@ async fn parameters_take_effect_at_once_or_at_the_next_stage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_understood_changes_nothing() {
-    if !able("what_is_not_understood_changes_nothing") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("what_is_not_understood_changes_nothing") else { return };
     let running = start(world.config(DriverKind::Shared, "n1")).await;
     let client = &running.client;
     let raw = make(client, "raw", MIB, block(Mode::SingleNodeWriter)).await;

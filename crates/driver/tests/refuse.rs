@@ -13,10 +13,7 @@ use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_creates_change_nothing() {
-    if !able("bad_creates_change_nothing") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("bad_creates_change_nothing") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let ok = || create("a", 4 * MIB, writer());
@@ -109,10 +106,7 @@ async fn bad_creates_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_things_are_named() {
-    if !able("missing_things_are_named") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("missing_things_are_named") else { return };
     let running = start(world.config(DriverKind::Shared, "n1")).await;
     let client = &running.client;
     let id = make(client, "a", 4 * MIB, writer()).await;
@@ -200,10 +194,7 @@ async fn missing_things_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn existing_data_is_never_formatted_over() {
-    if !able("existing_data_is_never_formatted_over") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("existing_data_is_never_formatted_over") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let staging = world.dir("staging");
@@ -244,10 +235,7 @@ async fn existing_data_is_never_formatted_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_paths_are_refused() {
-    if !able("hostile_paths_are_refused") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("hostile_paths_are_refused") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let id = make(client, "a", 4 * MIB, writer()).await;
@@ -285,11 +273,8 @@ async fn hostile_paths_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_mounted_is_left_alone() {
-    if !able("what_others_mounted_is_left_alone") {
-        return;
-    }
-    let world = World::new();
+async fn mounts_of_other_programs_are_not_unmounted() {
+    let Some(world) = World::for_test("mounts_of_other_programs_are_not_unmounted") else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let id = make(client, "a", 4 * MIB, writer()).await;

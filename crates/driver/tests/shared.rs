@@ -24,16 +24,13 @@ async fn two_nodes(world: &World) -> (Running, Running) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_at_a_time() {
-    if !able("one_node_at_a_time") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("one_node_at_a_time") else { return };
     let (first, second) = two_nodes(&world).await;
     let controller = &first.client;
     let id = make(controller, "a", 4 * MIB, writer()).await;
     let (s1, s2) = (world.dir("s1"), world.dir("s2"));
 
-    // Without leave nobody stages.
+    // Without ControllerPublishVolume no node stages.
     assert_eq!(
         refused(first.client.node_stage_volume(stage(&id, &s1, writer())).await),
         Code::FailedPrecondition
@@ -88,10 +85,7 @@ async fn one_node_at_a_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_pods_lets_go_of_everything() {
-    if !able("a_node_without_pods_lets_go_of_everything") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_node_without_pods_lets_go_of_everything") else { return };
     let (first, second) = two_nodes(&world).await;
     let controller = &first.client;
     let raw_access = || block(Mode::SingleNodeWriter);
@@ -118,18 +112,15 @@ async fn a_node_without_pods_lets_go_of_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_readers() {
-    if !able("many_readers") {
-        return;
-    }
-    let world = World::new();
+async fn several_nodes_may_read_one_volume() {
+    let Some(world) = World::for_test("several_nodes_may_read_one_volume") else { return };
     let (first, second) = two_nodes(&world).await;
     let controller = &first.client;
     let id = make(controller, "a", 4 * MIB, writer()).await;
     let (s1, s2) = (world.dir("s1"), world.dir("s2"));
     let reader = || mount(Mode::MultiNodeReaderOnly);
 
-    // Blank: somebody has to write it first.
+    // Blank: a writer has to format it first.
     controller.controller_publish_volume(attach(&id, "n1", reader())).await.unwrap();
     assert_eq!(
         refused(first.client.node_stage_volume(stage(&id, &s1, reader())).await),
@@ -159,10 +150,7 @@ async fn many_readers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_have_limits_that_survive_a_restart() {
-    if !able("nodes_have_limits_that_survive_a_restart") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("nodes_have_limits_that_survive_a_restart") else { return };
     let mut config = world.config(DriverKind::Shared, "n1");
     config.max_volumes = 2;
     let mut running = start(config.clone()).await;
@@ -203,10 +191,7 @@ async fn use_on(world: &World, nodes: (&Running, &Running), name: &str) -> (Stri
 /// The driver that has a volume mounted holds it still for a controller in another process.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_use_on_another_node_is_copied() {
-    if !able("a_volume_in_use_on_another_node_is_copied") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("a_volume_in_use_on_another_node_is_copied") else { return };
     let (first, second) = two_nodes(&world).await;
     let controller = &first.client;
     let (a, at_a) = use_on(&world, (&first, &second), "a").await;

@@ -221,10 +221,7 @@ async fn copies_of_every_filesystem_mount_beside_their_source() {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_sizes_and_uses_are_checked() {
     const NAME: &str = "names_sizes_and_uses_are_checked";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test(NAME) else { return };
     let mut config = world.config(DriverKind::Local, "n1");
     config.pools.push(longshore_driver::PoolConfig::new("other", world.path().join("other")));
     let running = start(config).await;
@@ -275,7 +272,7 @@ async fn names_sizes_and_uses_are_checked() {
     }
     assert_eq!(world.files(), before, "a refusal left something");
 
-    // A copy is found again, also after its source is gone, and told from others.
+    // A copy is found again, also after its source is gone, and distinguished from others.
     let copy = copy_of(from_snapshot(&snap), "copy", 0, writer());
     let copy = CreateVolumeRequest { capacity_range: None, ..copy };
     let made = client.create_volume(copy.clone()).await.expect("made");
@@ -291,10 +288,7 @@ async fn names_sizes_and_uses_are_checked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_listed_in_pages() {
     const NAME: &str = "snapshots_are_listed_in_pages";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test(NAME) else { return };
     let config = world.config(DriverKind::Shared, "n1");
     let running = start(config.clone()).await;
     let (a, b) = (
@@ -311,9 +305,9 @@ async fn snapshots_are_listed_in_pages() {
     let running = start(config).await;
     let client = &running.client;
     let list = |request: ListSnapshotsRequest| async move {
-        let answer = client.list_snapshots(request).await.unwrap();
-        let found: Vec<_> = answer.entries.into_iter().map(|one| one.snapshot.unwrap()).collect();
-        (found, answer.next_token)
+        let response = client.list_snapshots(request).await.unwrap();
+        let found: Vec<_> = response.entries.into_iter().map(|one| one.snapshot.unwrap()).collect();
+        (found, response.next_token)
     };
     let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
     loop {
@@ -419,7 +413,7 @@ async fn shared_blocks_are_owed_until_they_part() {
     let copy = client.create_volume(request).await.unwrap().volume.unwrap().volume_id;
     let shared = room().await;
     assert!(near(shared, full - DATA), "{full} {shared}");
-    // The copy writes all its blocks anew: now it has them, and owes nothing.
+    // The copy writes all its blocks: now it has them, and owes nothing.
     fill(&copy);
     let parted = room().await;
     assert!(near(parted, shared), "{shared} {parted}");
@@ -455,9 +449,9 @@ async fn thick_volumes_share_no_blocks() {
     };
     let shared = |id: &str| {
         let path = world.pool().join(format!("{id}.img"));
-        let told = std::process::Command::new("filefrag").arg("-vs").arg(path).output().unwrap();
-        assert!(told.status.success(), "{told:?}");
-        String::from_utf8_lossy(&told.stdout).contains("shared")
+        let output = std::process::Command::new("filefrag").arg("-vs").arg(path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).contains("shared")
     };
     let fat = make_from(thick(create("fat", 8 * MIB, raw()))).await;
     let thin = make_from(create("thin", 8 * MIB, raw())).await;

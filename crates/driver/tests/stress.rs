@@ -88,7 +88,7 @@ async fn call(
     }
 }
 
-/// Answers that mean "not now" or "not like this". Everything else is a fault of the driver.
+/// Status codes that mean "not now" or "not like this". Everything else is a fault of the driver.
 const EXPECTED: [Code; 5] = [
     Code::Aborted,
     Code::NotFound,
@@ -109,7 +109,7 @@ async fn client_loop(client: Client, world: Arc<Path>, seed: u64, end: Instant, 
         let other = VOLUMES[random.usize(..VOLUMES.len())];
         let snap = SNAPSHOTS[random.usize(..SNAPSHOTS.len())];
         let one = call(&client, &world, op, name, other, snap);
-        let answer = match random.u8(..4) {
+        let response = match random.u8(..4) {
             // Hung up on; the driver goes on.
             0 => {
                 let wait = Duration::from_micros(random.u64(..3_000));
@@ -124,7 +124,7 @@ async fn client_loop(client: Client, world: Arc<Path>, seed: u64, end: Instant, 
             }
             _ => Some(one.await),
         };
-        count(&counts, op, answer);
+        count(&counts, op, response);
     }
 }
 
@@ -134,8 +134,8 @@ fn missing(counts: &Counts) -> Option<&'static str> {
     OPS.into_iter().find(|op| !counts.contains_key(&(*op, "ok".to_owned())))
 }
 
-fn count(counts: &Counts, op: &'static str, answer: Option<Result<(), CsiError>>) {
-    let outcome = match answer {
+fn count(counts: &Counts, op: &'static str, response: Option<Result<(), CsiError>>) {
+    let outcome = match response {
         None => "cut off".to_owned(),
         Some(Ok(())) => "ok".to_owned(),
         Some(Err(error)) => {
@@ -153,7 +153,7 @@ async fn surely(client: &Client, world: &Path, op: &str, name: &str) -> Result<(
             Err(error) if error.code() == Code::Aborted => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            answer => return answer,
+            response => return response,
         }
     }
     panic!("{op} of {name}: something else is under way for ever");
@@ -162,10 +162,7 @@ async fn surely(client: &Client, world: &Path, op: &str, name: &str) -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_on_few_names() {
     const NAME: &str = "many_clients_on_few_names";
-    if !able(NAME) {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test(NAME) else { return };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let root: Arc<Path> = world.path().into();
     for name in VOLUMES {

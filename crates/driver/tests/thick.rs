@@ -111,10 +111,7 @@ async fn a_thick_volume_never_notices_a_full_pool() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn overcommit_is_a_class_parameter() {
-    if !able("overcommit_is_a_class_parameter") {
-        return;
-    }
-    let world = World::new();
+    let Some(world) = World::for_test("overcommit_is_a_class_parameter") else { return };
     let mut config = world.config(DriverKind::Local, "n1");
     config.pools[0].limit_bytes = Some(40 << 20);
     let running = start(config).await;
@@ -145,10 +142,9 @@ async fn overcommit_is_a_class_parameter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thick_raw_volume_is_set_aside_and_grows_so() {
-    if !able("a_thick_raw_volume_is_set_aside_and_grows_so") {
+    let Some(world) = World::for_test("a_thick_raw_volume_is_set_aside_and_grows_so") else {
         return;
-    }
-    let world = World::new();
+    };
     let running = start(world.config(DriverKind::Local, "n1")).await;
     let client = &running.client;
     let raw = || block(Mode::SingleNodeWriter);

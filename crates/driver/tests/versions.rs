@@ -14,8 +14,8 @@ const KINDS: [DriverKind; 2] = [DriverKind::Local, DriverKind::Shared];
 /// A caller that asks for capabilities first never meets a call that is not there, and one that does not ask gets
 /// `Unimplemented` for each call that is not advertised.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_calls_are_neither_advertised_nor_answered() {
-    if !able("health_calls_are_neither_advertised_nor_answered") {
+async fn health_calls_are_neither_advertised_nor_implemented() {
+    if !able("health_calls_are_neither_advertised_nor_implemented") {
         return;
     }
     for kind in KINDS {
@@ -31,18 +31,18 @@ async fn health_calls_are_neither_advertised_nor_answered() {
         for call in health {
             assert!(!client.supports(call).await.unwrap(), "{call} on {kind}");
         }
-        let answers = [
+        let codes = [
             refused(client.controller_list_volume_health(Default::default()).await),
             refused(client.controller_get_volume_health(Default::default()).await),
             refused(client.node_get_volume_health(Default::default()).await),
             refused(client.node_get_storage_health(Default::default()).await),
         ];
-        assert_eq!(answers, [Code::Unimplemented; 4], "{kind}");
+        assert_eq!(codes, [Code::Unimplemented; 4], "{kind}");
         stop(running).await;
     }
 }
 
-/// The topology of snapshots is not advertised yet, so nobody may ask for one. Whoever does is not lied to: a snapshot
+/// The topology of snapshots is not advertised yet, so no caller may ask for one. One that does is not lied to: a snapshot
 /// that only this node has is not given to a caller who needs it on another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_for_another_node_is_refused() {

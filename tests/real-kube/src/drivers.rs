@@ -1,22 +1,18 @@
 //! CSI drivers as programs inside the node of a cluster, each with a class of its own name.
 
-use std::{
-    fs,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{
-    Cluster, longshore,
-    node::{NAME, Node},
-    tools::{self, Tool},
-};
+use crate::node::{NAME, Node};
+use crate::tools::{self, Tool};
+use crate::{Cluster, longshore};
 
 /// How long a kubelet may take to know a driver: machines can be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The registration socket of a driver, by our registrar.
 fn register(cluster: &mut Cluster, driver: &str, socket: &Path) -> Result<()> {
@@ -27,13 +23,13 @@ fn register(cluster: &mut Cluster, driver: &str, socket: &Path) -> Result<()> {
     command.arg("--plugin-registration-path").arg(node.registry());
     node.add(&format!("registrar-{driver}"), &command)?;
     let known = "jsonpath={.spec.drivers[*].name}";
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let output = cluster.kubectl(&["get", "csinode", NAME, "--output", known])?;
         if String::from_utf8_lossy(&output.stdout).split(' ').any(|name| name == driver) {
             return Ok(());
         }
-        let seconds = PATIENCE.as_secs();
+        let seconds = TIMEOUT.as_secs();
         ensure!(Instant::now() < end, "the kubelet does not know {driver} after {seconds} s");
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -1,21 +1,18 @@
 //! Just enough HTTP to ask a program whether it is ready.
 
-use std::{
-    io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::pki::Pair;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks servers of one CA, as one user.
 #[derive(Clone)]
@@ -37,7 +34,7 @@ impl Https {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// Status of a GET on loopback; an error when nobody answers.
+    /// Status of a GET on loopback; an error without a response.
     pub(crate) fn status(&self, port: u16, path: &str) -> io::Result<u16> {
         let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
         let session = ClientConnection::new(Arc::clone(&self.config), name);
@@ -48,9 +45,9 @@ impl Https {
 
 fn connect(port: u16) -> io::Result<TcpStream> {
     let stream =
-        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -67,5 +64,5 @@ fn get(mut stream: impl Read + Write, path: &str) -> io::Result<u16> {
     }
     let text = String::from_utf8_lossy(&head);
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::other("the answer is not HTTP"))
+    status.ok_or_else(|| io::Error::other("the response is not HTTP"))
 }

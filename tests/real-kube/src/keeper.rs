@@ -3,34 +3,31 @@
 //! The parent-death signal follows the *thread* that started the child. Tests run in threads of
 //! their own that end early, so all children come from one thread that never does.
 
-use std::{
-    io,
-    os::unix::process::CommandExt as _,
-    process::{Child, Command},
-    sync::{OnceLock, mpsc},
-    thread,
-};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::sync::{OnceLock, mpsc};
+use std::{io, thread};
 
-type Answer = mpsc::Sender<io::Result<Child>>;
+type Reply = mpsc::Sender<io::Result<Child>>;
 
-static KEEPER: OnceLock<mpsc::Sender<(Command, Answer)>> = OnceLock::new();
+static KEEPER: OnceLock<mpsc::Sender<(Command, Reply)>> = OnceLock::new();
 
 /// Starts a child that gets SIGKILL when this process ends, however it ends.
 pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     end_with_parent(&mut command);
     let keeper = KEEPER.get_or_init(|| {
-        let (sender, jobs) = mpsc::channel::<(Command, Answer)>();
+        let (sender, jobs) = mpsc::channel::<(Command, Reply)>();
         thread::spawn(move || {
-            for (mut command, answer) in jobs {
-                // Nobody waits for the answer only if the asking thread is gone.
-                let _ = answer.send(command.spawn());
+            for (mut command, reply) in jobs {
+                // The send fails only if the thread that asked is gone.
+                let _ = reply.send(command.spawn());
             }
         });
         sender
     });
-    let (answer, child) = mpsc::channel();
+    let (reply, child) = mpsc::channel();
     let gone = |_| io::Error::other("the thread that starts programs has ended");
-    keeper.send((command, answer)).map_err(|_| io::Error::other("cannot ask for a program"))?;
+    keeper.send((command, reply)).map_err(|_| io::Error::other("cannot ask for a program"))?;
     child.recv().map_err(gone)?
 }
 

@@ -29,7 +29,8 @@ pub mod state;
 mod sweep;
 pub mod tools;
 
-use std::{env, path::PathBuf};
+use std::env;
+use std::path::PathBuf;
 
 pub use cluster::{Cluster, Controllers, Options, kubectl_with_input};
 pub use process::Process;

@@ -1,12 +1,10 @@
 //! The cluster's own CA and the certificates and keys it gives out.
 
-use std::{
-    fs::OpenOptions,
-    io::Write as _,
-    net::{IpAddr, Ipv4Addr},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use rcgen::{

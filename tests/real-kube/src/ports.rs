@@ -1,13 +1,11 @@
 //! Free ports, and starting again when one was taken in between.
 
-use std::{
-    io,
-    net::{Ipv4Addr, TcpListener},
-};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context as _, Result};
 
-/// How often a program is started anew because somebody else took its port.
+/// How often a program is started again because another one took its port.
 pub(crate) const TRIES: usize = 5;
 
 /// Ports that were free a moment ago, all different.

@@ -1,6 +1,7 @@
 //! Naming a process so that a reused pid is never mistaken for it.
 
-use std::{fs, io, time::Duration};
+use std::time::Duration;
+use std::{fs, io};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};

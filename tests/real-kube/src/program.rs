@@ -1,21 +1,18 @@
 //! A child with a log file, readiness and an orderly end.
 
-use std::{
-    fs::File,
-    os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{keeper, process::Process};
+use crate::keeper;
+use crate::process::Process;
 
 /// How many lines of a log an error carries.
 const TAIL: usize = 15;
@@ -28,7 +25,7 @@ pub enum Lifetime {
     /// No longer than this process: the kernel ends it even after a `kill -9`.
     #[default]
     Owner,
-    /// Until somebody ends it.
+    /// Until it is ended by command.
     Detached,
 }
 
@@ -53,7 +50,7 @@ impl Program {
         let file = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
         let both = file.try_clone().context("cannot share the log file")?;
         command.stdin(Stdio::null()).stdout(file).stderr(both);
-        // A group of its own: Ctrl-C reaches the owner, who ends the program in its turn.
+        // A group of its own: Ctrl-C reaches the owner, who then ends the program.
         command.process_group(0);
         let child = match life {
             Lifetime::Owner => keeper::spawn(command),
@@ -106,14 +103,14 @@ impl Program {
     /// Waits until `probe` says yes.
     ///
     /// # Errors
-    /// When the program ends first, `patience` runs out, or `interrupt` is set.
+    /// When the program ends first, `timeout` runs out, or `interrupt` is set.
     pub fn wait_until(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         interrupt: Option<&Interrupt>,
         mut probe: impl FnMut() -> bool,
     ) -> Result<()> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             if interrupted(interrupt) {
                 bail!("interrupted while waiting for {}", self.name);
@@ -125,7 +122,7 @@ impl Program {
                 return Ok(());
             }
             if Instant::now() >= end {
-                let waited = patience.as_secs();
+                let waited = timeout.as_secs();
                 bail!(
                     "{} is not ready after {waited} s; its log ends:\n{}",
                     self.name,
@@ -189,7 +186,7 @@ pub(crate) fn interrupted(flag: Option<&Interrupt>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Only for a child that nobody has waited for yet: its pid cannot have been reused.
+/// Only for a child that was not waited for yet: its pid cannot have been reused.
 fn signal_term(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

@@ -1,15 +1,14 @@
 //! What a cluster consists of, on disk, so that another process can end it.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{process::Process, sweep};
+use crate::process::Process;
+use crate::sweep;
 
 /// How the directories of clusters are named in the temporary directory.
 pub const PREFIX: &str = "longshore-rk-";
@@ -39,21 +38,21 @@ impl State {
 
     pub(crate) fn save(&self, dir: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        // Renamed into place: somebody who looks meanwhile sees the old record or the new one.
+        // Renamed into place: a reader sees the old record or the new one.
         let part = dir.join("state.part");
         fs::write(&part, text)
             .and_then(|()| fs::rename(&part, dir.join(FILE)))
             .with_context(|| format!("cannot write the record of the cluster in {}", dir.display()))
     }
 
-    /// Whether nobody runs any more who would end it.
+    /// Whether no owner runs any more who would end it.
     #[must_use]
     pub fn abandoned(&self) -> bool {
         !self.owner.as_ref().is_some_and(Process::runs)
     }
 }
 
-/// Directories of clusters that nobody owns: left running, or left by an owner who was killed.
+/// Directories of clusters without an owner: left running, or left by an owner who was killed.
 ///
 /// # Errors
 /// When the temporary directory cannot be read.

@@ -1,6 +1,8 @@
 //! Removing a cluster's directory, and only that.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::mount::{UnmountFlags, unmount};

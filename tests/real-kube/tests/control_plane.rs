@@ -2,17 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Output,
-};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
 
-use longshore_real_kube::{
-    Cluster, Controllers, Options, Process,
-    tools::{Tool, need},
-};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Controllers, Options, Process};
 
 const CLAIM: &str = r#"
 apiVersion: v1
@@ -91,7 +87,7 @@ fn two_clusters_do_not_see_each_other() {
 }
 
 #[test]
-fn rights_are_checked() {
+fn requests_without_rbac_rights_are_refused() {
     if !need(&API) {
         return;
     }
@@ -160,7 +156,7 @@ fn a_taken_port_is_tried_again_and_then_said() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Nobody shall wait for an answer from here. The thread ends with the test program.
+    // No test may wait for a response from here. The thread ends with the test program.
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let options = Options {
         more_apiserver_args: vec![format!("--secure-port={port}")],

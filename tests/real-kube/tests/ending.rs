@@ -1,31 +1,26 @@
-//! Clusters end with their owner, or when told, and leave nothing: also when interrupted half-way.
+//! Clusters end with their owner, or by command, and leave nothing: also when interrupted half-way.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Options, Process, beside, node,
-    state::{self, State},
-    tools::{Tool, need},
-};
+use longshore_real_kube::state::{self, State};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Options, Process, beside, node};
 use rustix::process::{Pid, Signal, kill_process};
 
 const API: [Tool; 3] = [Tool::Etcd, Tool::KubeApiserver, Tool::Kubectl];
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Tells this program, run as a child, to own a cluster until it is killed.
 const HOLD: &str = "LONGSHORE_TEST_HOLD";
 
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+fn wait<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
         assert!(Instant::now() < end, "waited in vain for {what}");
@@ -225,7 +220,7 @@ fn a_killed_owner_takes_its_programs_along() {
     if env::var_os(HOLD).is_some() {
         let options = Options { etcd_without_fsync: true, ..Options::default() };
         let _cluster = Cluster::start(&options).unwrap();
-        thread::sleep(PATIENCE);
+        thread::sleep(TIMEOUT);
         return;
     }
     if !need(&API) {

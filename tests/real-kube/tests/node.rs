@@ -4,10 +4,8 @@
 
 mod support;
 
-use longshore_real_kube::{
-    Cluster, Controllers, drivers, node,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Controllers, drivers, node};
 use support::{TOOLS, Traces, eventually, ok, options, pod, step};
 
 fn claim(cluster: &Cluster, class: &str) {
@@ -53,7 +51,7 @@ fn life_of_an_attachment(cluster: &Cluster, class: &str) {
 }
 
 #[test]
-fn claims_reach_pods() {
+fn claims_are_mounted_in_pods_of_a_real_kubelet() {
     if !node::possible() || !tools::need(&TOOLS) {
         return;
     }

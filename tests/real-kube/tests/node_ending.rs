@@ -4,32 +4,27 @@
 
 mod support;
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Options, beside, node, state,
-    tools::{Tool, need},
-};
+use longshore_real_kube::tools::{Tool, need};
+use longshore_real_kube::{Cluster, Options, beside, node, state};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Traces;
 
 const TOOLS: [Tool; 4] = [Tool::Etcd, Tool::KubeApiserver, Tool::Kubelet, Tool::Kubectl];
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Tells this program, run as a child, to own a cluster until it is killed.
 const HOLD: &str = "LONGSHORE_TEST_HOLD";
 /// What a node has as soon as its kubelet is started.
 const EARLY: [&str; 3] = ["process", "cgroup", "link"];
 
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+fn wait<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
         assert!(Instant::now() < end, "waited in vain for {what}");
@@ -138,7 +133,7 @@ fn a_killed_owner_takes_its_node_along() {
     if env::var_os(HOLD).is_some() {
         let options = Options { node: true, etcd_without_fsync: true, ..Options::default() };
         let _cluster = Cluster::start(&options).unwrap();
-        thread::sleep(PATIENCE);
+        thread::sleep(TIMEOUT);
         return;
     }
     if !node::possible() || !need(&TOOLS) {

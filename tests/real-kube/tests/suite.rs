@@ -4,13 +4,13 @@
 
 mod support;
 
-use std::{env, fs, process::Command, thread, time::Duration};
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Controllers, Lifetime, Program, drivers,
-    node::{self, Image},
-    tools::{self, Tool},
-};
+use longshore_real_kube::node::{self, Image};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Controllers, Lifetime, Program, drivers};
 use support::{TOOLS, Traces, options, step};
 
 /// One spec of the volumes part: a pod writes, another reads.

@@ -274,7 +274,7 @@ mod tests {
 
     /// A response that cannot change anything is not even decoded.
     #[test]
-    fn what_was_seen_is_known() {
+    fn responses_not_newer_than_the_store_are_recognized() {
         let store = store(&[("a", 5)], 9);
         let seen = |name: &str, version| store.has_seen(&ObjectKey::cluster(name), version);
         assert!(seen("a", 4) && seen("a", 5));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_follow_every_road() {
+    fn indexes_follow_lists_watches_and_own_writes() {
         let mut store = store(&[("a", 1), ("b", 2)], 2);
         store.add_index("v", Box::new(|o| o.metadata.labels.values().cloned().collect()));
         let names = |store: &Store<Namespace>, value: &str| -> Vec<String> {

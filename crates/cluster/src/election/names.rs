@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_differ() {
+    fn two_candidates_never_share_an_identity() {
         assert_ne!(unique_identity(), unique_identity());
         assert!(!host_identity().is_empty());
     }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn remembered_events_are_bounded() {
         let mut map = Remembered::default();
         for i in 0..3 * REMEMBERED {
             map.insert(i, ());

@@ -93,7 +93,7 @@ async fn a_thousand_equal_failures_are_one_event_with_count_1000() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_event_is_made_anew() {
+async fn an_expired_event_is_created_again() {
     let server = Server::default();
     let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
     let say = || recorder.event(&claim("data"), EventType::Normal, "Bound", "m");
@@ -119,7 +119,7 @@ async fn a_server_that_is_down_delays_but_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_whose_answer_was_lost_is_not_made_twice() {
+async fn an_event_whose_create_response_was_lost_is_not_created_twice() {
     let server = Server::default();
     *server.lose_answer.lock() = true;
     let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
@@ -156,7 +156,7 @@ async fn events_about_cluster_wide_objects_live_in_default() {
 }
 
 #[test]
-fn event_names_fit() {
+fn event_names_fit_into_253_characters() {
     let at = jiff::Timestamp::MAX;
     assert!(event_name(&"x".repeat(300), at).len() <= 253);
 }

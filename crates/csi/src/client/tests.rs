@@ -124,7 +124,7 @@ async fn each_call_has_its_deadline_and_several_can_share_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drivers_are_told_the_deadline_and_a_plain_authority() {
+async fn calls_carry_their_deadline_and_a_plain_authority() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let ours = Mutex::new(Some(ours));
     let dial = move || {
@@ -290,7 +290,7 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for Blocks {
 }
 
 #[tokio::test]
-async fn streams_of_metadata_arrive() {
+async fn metadata_streams_are_received() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("csi.sock");
     let listener = server::Listener::bind(&path).expect("bound");

@@ -284,7 +284,8 @@ impl Driver {
 
 /// A mount capability for one writing node.
 pub fn mount_capability() -> v1::VolumeCapability {
-    use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+    use v1::volume_capability::access_mode::Mode;
+    use v1::volume_capability::{AccessMode, AccessType, MountVolume};
     v1::VolumeCapability {
         access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
         access_type: Some(AccessType::Mount(MountVolume {

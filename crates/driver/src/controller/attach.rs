@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_unless_all_read() {
+    fn an_attachment_is_exclusive_unless_all_nodes_only_read() {
         let block = Attachment { block: true, ..to("a", false) };
         let cases: [(&str, &[Attachment], Attachment, Verdict); 7] = [
             ("free", &[], to("a", false), Verdict::Add),

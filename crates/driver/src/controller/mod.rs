@@ -10,9 +10,10 @@ pub(crate) mod size;
 pub(crate) mod source;
 pub(crate) mod topology;
 
+use longshore_csi::v1::validate_volume_capabilities_response::Confirmed;
 use longshore_csi::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse, ValidateVolumeCapabilitiesRequest,
-    ValidateVolumeCapabilitiesResponse, validate_volume_capabilities_response::Confirmed,
+    ValidateVolumeCapabilitiesResponse,
 };
 
 use crate::access::Access;

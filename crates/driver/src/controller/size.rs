@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth() {
+    fn growth_is_rounded_and_stays_within_the_limit() {
         const MIB: i64 = 1 << 20;
         let cases = [
             ("more", (20 * MIB, 0), Ok(20 * MIB)),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn requested_sizes_are_rounded_or_refused() {
         const MIB: i64 = 1 << 20;
         type Bounds = Option<(i64, i64)>;
         let cases: [(&str, Bounds, Result<i64, Code>); 14] = [

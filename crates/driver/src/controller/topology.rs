@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requirements() {
+    fn topology_requirements_are_met_or_refused() {
         let key = "topology.local.csi.longshore.dev/node";
         let at = |key: &str, node: &str| Topology {
             segments: [(key.to_owned(), node.to_owned())].into(),

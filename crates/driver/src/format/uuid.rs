@@ -13,7 +13,8 @@ use super::superblock::{self, BTRFS, BTRFS_BYTES, BTRFS_FSID, crc32c};
 use super::{FormatError, tool};
 use crate::config::FsType;
 use crate::loopdev;
-use crate::mount::{self, options::Options};
+use crate::mount;
+use crate::mount::options::Options;
 
 /// Gives the filesystem on `image` (opened for reading and writing, not in use) a UUID of
 /// its own and returns it. Repeating it is harmless.
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_btrfs_is_left_alone() {
+    fn an_image_without_btrfs_is_not_changed() {
         let image = tempfile::tempfile().unwrap();
         image.set_len(1 << 20).unwrap();
         assert!(renew_uuid(&image, FsType::Btrfs).is_err());

@@ -1,8 +1,8 @@
 //! The child that holds a freeze.
 //!
 //! Standard input is a socket to the parent, standard output a directory of the mounted
-//! filesystem, standard error the note. Orders: [`FREEZE`] with the milliseconds it may last, then
-//! [`THAW`]; the end of the connection is an order to thaw as well. Each order gets
+//! filesystem, standard error the note. Orders: `FREEZE` with the milliseconds it may last, then
+//! `THAW`; the end of the connection is an order to thaw as well. Each order gets
 //! one byte and an error number.
 
 use std::fs::File;

@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backing_file_names() {
+    fn backing_files_are_recognized_by_name() {
         let id = VolumeId::for_name("", "a");
         let other = VolumeId::for_name("", "b");
         let cases = [

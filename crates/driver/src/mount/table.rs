@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn mountinfo_lines_are_parsed() {
         let text = "\
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 30 27 7:3 / /var/a\\040b rw - ext4 /dev/loop3 ro
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes() {
+    fn octal_escapes_are_decoded() {
         let cases =
             [("/a\\040b", "/a b"), ("/a\\134b", "/a\\b"), ("/a\\9", "/a\\9"), ("/a\\01", "/a\\01")];
         for (text, want) in cases {

@@ -64,7 +64,7 @@ mod tests {
     };
 
     #[test]
-    fn promises() {
+    fn capacity_is_what_was_not_promised() {
         let full = Space { total_bytes: 1000, free_bytes: 0 };
         let unwritten = View { reserved_bytes: 300, owed_bytes: 300, ..EMPTY };
         let cases = [
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nearly_full() {
+    fn a_pool_is_nearly_full_below_two_percent_free() {
         let cases = [(1000, 20, false), (1000, 19, true), (1 << 40, 1 << 30, false), (0, 0, false)];
         for (total_bytes, free_bytes, want) in cases {
             let space = Space { total_bytes, free_bytes };

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filesystems() {
+    fn pools_without_locks_across_machines_are_refused() {
         let cases = [
             ("ext4", "rw,discard", true),
             ("xfs", "rw", true),

@@ -50,7 +50,7 @@ fn files(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_volume_comes_and_goes() {
+fn a_created_volume_is_found_until_it_is_deleted() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path().join("deep/pool");
     let pool = open(&dir);
@@ -194,7 +194,7 @@ fn links_are_not_followed() {
 }
 
 #[test]
-fn a_record_from_the_future_is_left_alone() {
+fn a_record_of_a_newer_version_is_not_touched() {
     let tmp = tempfile::tempdir().unwrap();
     let mut newer = record("a", 1 << 20);
     newer.version = VERSION + 1;
@@ -205,7 +205,7 @@ fn a_record_from_the_future_is_left_alone() {
 }
 
 #[test]
-fn updates_take_turns() {
+fn concurrent_updates_of_a_record_lose_nothing() {
     let tmp = tempfile::tempdir().unwrap();
     let pool = open(tmp.path());
     let record = record("a", 1 << 20);

@@ -45,6 +45,11 @@ impl World {
         Self { dir: temporary() }
     }
 
+    /// A world for a test that needs root and loop devices; `None` where they are missing.
+    pub fn for_test(test: &str) -> Option<Self> {
+        able(test).then(Self::new)
+    }
+
     pub fn path(&self) -> PathBuf {
         self.dir.path().canonicalize().expect("resolved")
     }

@@ -154,7 +154,7 @@ impl From<CsiError> for Trouble {
     }
 }
 
-/// One life. Everything's id follows from its name, so it is known even when an answer is lost.
+/// One life. Everything's id follows from its name, so it is known even when an response is lost.
 pub struct Life {
     pub world: World,
     pub plot: Plot,
@@ -337,7 +337,7 @@ impl Life {
         self.staging.iter().filter(|dir| mounts.contains(&PathBuf::from(dir))).collect()
     }
 
-    /// Nobody is left hanging.
+    /// No caller is left waiting.
     pub async fn check_thawed(&self) -> Result<(), String> {
         for dir in self.mounted() {
             writable(dir).await?;

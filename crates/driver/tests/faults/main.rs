@@ -160,7 +160,7 @@ async fn kill_once(case: &Case) -> Result<bool, String> {
     let Some(died_in) = died_in else { return Ok(false) };
     let mut faults = Vec::new();
     match case.whom {
-        // Nobody is left to thaw; the next start does.
+        // No process is left to thaw; the next start does.
         Whom::Both if case.point == "holder.frozen" && !life.is_frozen() => {
             faults.push("nothing was frozen".to_owned());
         }
@@ -254,8 +254,8 @@ fn cases(points: &[&'static str], round: u32) -> Vec<Case> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn killed_at_every_point() {
-    if !able_to_kill("killed_at_every_point") {
+async fn a_kill_at_every_fault_point_loses_and_leaks_nothing() {
+    if !able_to_kill("a_kill_at_every_fault_point_loses_and_leaks_nothing") {
         return;
     }
     let long = std::env::var("LONGSHORE_LONG").is_ok_and(|value| value == "1");
@@ -271,8 +271,8 @@ async fn killed_at_every_point() {
 
 /// A driver that forgets something turns the loop red, at every kill.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_planted_leak_turns_the_loop_red() {
-    if !able_to_kill("a_planted_leak_turns_the_loop_red") {
+async fn a_planted_leak_is_found() {
+    if !able_to_kill("a_planted_leak_is_found") {
         return;
     }
     let points = ["stage.mounted", "cut.copied"];
@@ -295,8 +295,8 @@ async fn a_planted_leak_turns_the_loop_red() {
 
 /// The net has no holes: what is there is seen.
 #[tokio::test(flavor = "multi_thread")]
-async fn leftovers_are_seen() {
-    if !able_to_kill("leftovers_are_seen") {
+async fn leftovers_are_reported() {
+    if !able_to_kill("leftovers_are_reported") {
         return;
     }
     let life = Life::new(Plot::Shared);

@@ -1,4 +1,4 @@
-//! Hostile requests, many and seeded, to every call of the protocol: every answer is one that CSI
+//! Hostile requests, many and seeded, to every call of the protocol: every response is one that CSI
 //! knows, and nothing changes. So it is with what is no request at all.
 //!
 //! `LONGSHORE_SEED` repeats a run.
@@ -32,7 +32,7 @@ fn freeze_holder() {
 }
 
 /// Everything below the world that a request could have changed: names, modes, and of files what
-/// `look` says.
+/// `show` says.
 ///
 /// The image of the mounted volume counts by its size only: its kernel writes to it when it likes.
 fn state(world: &World, mounted: &Path, show: fn(&Path) -> String) -> Vec<String> {
@@ -230,11 +230,8 @@ async fn what_is_no_request_changes_nothing() {
 /// The modes of what a driver makes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_makes_is_closed_to_others() {
-    if !able("what_it_makes_is_closed_to_others") {
-        return;
-    }
-    let world = World::new();
-    // A pool that somebody left open is closed.
+    let Some(world) = World::for_test("what_it_makes_is_closed_to_others") else { return };
+    // A pool that was left open is closed.
     let pool = world.dir("pool");
     std::fs::set_permissions(&pool, std::fs::Permissions::from_mode(0o777)).unwrap();
     let driver = longshore_driver::Driver::open(world.config(DriverKind::Local, "n1")).unwrap();
@@ -253,7 +250,7 @@ async fn what_it_makes_is_closed_to_others() {
     for name in world.files() {
         assert_eq!(mode(&world.pool().join(&name)), 0o600, "{name}");
     }
-    // One pool cannot be had through a link, nor as somebody else's directory.
+    // One pool cannot be had through a link, nor as another user's directory.
     let link = world.at("link-to-pool");
     std::os::unix::fs::symlink(world.pool(), &link).unwrap();
     let mut config = world.config(DriverKind::Local, "n2");

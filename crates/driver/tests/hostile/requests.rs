@@ -22,7 +22,7 @@ pub struct Kept {
 
 /// Sends one and returns the code of the refusal, if it was one.
 pub async fn send(client: &Client, dice: &mut Dice<'_>, kept: &Kept, call: Call) -> Option<Code> {
-    let answer = match call.service() {
+    let response = match call.service() {
         "Identity" => identity(client, call).await,
         "Controller" => controller(client, dice, kept, call).await,
         "GroupController" => groups(client, dice, kept, call).await,
@@ -30,7 +30,7 @@ pub async fn send(client: &Client, dice: &mut Dice<'_>, kept: &Kept, call: Call)
         "Node" => node(client, dice, kept, call).await,
         other => panic!("no service {other}"),
     };
-    answer.err().map(|error| error.code())
+    response.err().map(|error| error.code())
 }
 
 async fn identity(client: &Client, call: Call) -> Result<(), CsiError> {
@@ -73,7 +73,7 @@ async fn controller(
             client.controller_publish_volume(request).await.map(drop)
         }
         Call::ControllerUnpublishVolume => {
-            // Nobody detaches a volume that its node has staged.
+            // A volume that its node has staged is not detached.
             let id = dice.text_or(&[&kept.staged]);
             let node = dice.text_or(&["n1"]);
             client.controller_unpublish_volume(detach(&id, &node)).await.map(drop)

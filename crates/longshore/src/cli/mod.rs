@@ -222,7 +222,7 @@ pub(crate) mod testing {
     ) -> Result<F, String> {
         let command = flags::goify(F::augment_args(clap::Command::new("test")));
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let line = flags::normalise(&command, &args, removed).map_err(|error| error.to_string())?;
+        let line = flags::normalize(&command, &args, removed).map_err(|error| error.to_string())?;
         let matches = command
             .no_binary_name(true)
             .try_get_matches_from(line)

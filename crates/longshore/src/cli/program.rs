@@ -186,7 +186,7 @@ impl fmt::Debug for Start {
 fn read<P: Program>(line: Line<'_>) -> Result<Action, UsageError> {
     let Line { command, args, version } = line;
     let args = match P::SYNTAX {
-        Syntax::Go { removed } => flags::normalise(&command, args, removed)?,
+        Syntax::Go { removed } => flags::normalize(&command, args, removed)?,
         Syntax::Kubectl => args.to_vec(),
     };
     let matches = match command.no_binary_name(true).try_get_matches_from(args) {

@@ -14,5 +14,5 @@ pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
 pub(crate) use kube::{KubeAccess, KubeFlags};
 pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
-    Environment, Gate, Gates, Stage, Throttle, UsageError, goify, nearest, normalise, values,
+    Environment, Gate, Gates, Stage, Throttle, UsageError, goify, nearest, normalize, values,
 };

@@ -1,19 +1,19 @@
 //! The programs of the control plane and their flags.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use super::{Cluster, Controllers, MASTERS, Options};
-use crate::{
-    pki::{self, write_private},
-    ports,
-    program::Program,
-    tools::{self, Tool},
-};
+use crate::pki::{self, write_private};
+use crate::ports;
+use crate::program::Program;
+use crate::tools::{self, Tool};
 
 /// How long a program may take to get ready. Long, because machines can be busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// The controllers that volumes need.
 const VOLUME_CONTROLLERS: [&str; 8] = [
     "persistentvolume-binder-controller",
@@ -31,7 +31,7 @@ const NAMES: [&str; 4] =
     ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
 
 impl Cluster {
-    /// Starts a program on free ports, and again on others when somebody else was quicker.
+    /// Starts a program on free ports, and again on others when another program was quicker.
     fn launch<const N: usize>(
         &mut self,
         tool: Tool,
@@ -50,7 +50,7 @@ impl Cluster {
             let mut program = Program::start(name, command, &log, self.lifetime)?;
             self.record(program.process())?;
             let interrupt = self.interrupt.clone();
-            let waited = program.wait_until(PATIENCE, interrupt.as_ref(), || ready(&picked));
+            let waited = program.wait_until(TIMEOUT, interrupt.as_ref(), || ready(&picked));
             match waited {
                 Ok(()) => {
                     self.programs.push(program);
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     pub(super) fn start_etcd(&mut self, options: &Options) -> Result<u16> {
-        // Under our own CA nobody can mistake another cluster's store, on a port that was free a
+        // Under our own CA no program can mistake another cluster's store, on a port that was free a
         // moment ago, for this one. It dials itself with its serving certificate.
         let pair = self.ca.serving_and_client("etcd", &NAMES)?;
         let (certificate, key) = pair.save(&self.dir().join("pki"), "etcd")?;

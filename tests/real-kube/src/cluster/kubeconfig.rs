@@ -1,6 +1,7 @@
 //! Kubeconfig files with everything in them.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::pki::Pair;
 

@@ -3,25 +3,21 @@
 mod control_plane;
 mod kubeconfig;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{
-    http::Https,
-    node::Node,
-    pki::{Ca, write_private},
-    process::Process,
-    program::{Interrupt, Lifetime, Program, interrupted},
-    state::{PREFIX, State},
-    sweep,
-    tools::{self, Tool},
-};
+use crate::http::Https;
+use crate::node::Node;
+use crate::pki::{Ca, write_private};
+use crate::process::Process;
+use crate::program::{Interrupt, Lifetime, Program, interrupted};
+use crate::state::{PREFIX, State};
+use crate::sweep;
+use crate::tools::{self, Tool};
 
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";

@@ -1,15 +1,14 @@
 //! The configuration files of a node's programs.
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use super::{PAUSE, packages::Packages};
+use super::PAUSE;
+use super::packages::Packages;
 
 /// The longest path that a unix socket can have.
 const SOCKET_PATH: usize = 107;
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_that_cannot_work_are_refused() {
+    fn directories_that_cannot_work_are_refused() {
         for (dir, part) in [
             (format!("/tmp/{}", "x".repeat(60)), "shorter path"),
             ("/run/user/0/longshore-rk-x/node".to_owned(), "/run of its own"),

@@ -1,11 +1,9 @@
 //! Images without a registry: the static busybox of this machine, with every applet as a link.
 
-use std::{
-    fs::{self, File},
-    io::{self, BufReader, BufWriter, Seek as _, Write},
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Seek as _, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;

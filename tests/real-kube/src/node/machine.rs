@@ -6,32 +6,25 @@
 //! The network is the machine's: the node has one address on an interface whose other end is in a
 //! network namespace of process 1, so the interface goes with it too.
 
-use std::{
-    fs,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    packages,
-    traces::{self, Namespace},
-};
-use crate::{
-    process::Process,
-    program::{Interrupt, Lifetime, Program},
-};
+use super::packages;
+use super::traces::{self, Namespace};
+use crate::process::Process;
+use crate::program::{Interrupt, Lifetime, Program};
 
 const SCRIPT: &str = include_str!("machine.sh");
 const RECORD: &str = "machine.json";
 /// How many nodes can be on one machine.
 const NODES: u32 = 1000;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What another process needs to end a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -77,7 +70,7 @@ impl Record {
     }
 
     /// The pid namespace, while process 1 runs. After its end the kernel gives the number to the next
-    /// namespace that somebody makes, unless it is held like this; and nobody else is in it then.
+    /// namespace that another process makes, unless it is held like this; and no other process is in it then.
     fn hold_namespace(&self) -> Option<Namespace> {
         let init = self.processes.last()?;
         let held = Namespace::of(init.pid).ok()?;
@@ -123,7 +116,7 @@ impl Machine {
         let holder = self.holder.as_mut().context("the node has no process 1")?;
         self.record.processes.push(holder.process().clone());
         self.record.save(&self.dir)?;
-        let waited = holder.wait_until(PATIENCE, interrupt, || ready.exists());
+        let waited = holder.wait_until(TIMEOUT, interrupt, || ready.exists());
         waited.context("cannot make the node's private view of the machine")?;
         let init = child_of(holder.pid())?;
         self.init = init.pid;
@@ -156,7 +149,7 @@ impl Machine {
         bail!("all {NODES} numbers for nodes are taken on this machine")
     }
 
-    /// The node's address. The range is set aside for tests of networks, so nobody else is there.
+    /// The node's address. The range is set aside for tests of networks, so no other host has it.
     pub(super) fn address(&self) -> Ipv4Addr {
         let [_, _, high, low] = (self.number + 1).to_be_bytes();
         Ipv4Addr::new(198, 19, high, low)
@@ -238,7 +231,7 @@ impl Inside {
 
 /// The one child of a process, once it is there.
 fn child_of(parent: u32) -> Result<Process> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let found = processes().into_iter().find(|(_, of)| *of == parent);
         if let Some(child) = found.and_then(|(pid, _)| Process::of("child", pid)) {

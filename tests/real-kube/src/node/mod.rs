@@ -10,24 +10,20 @@ mod packages;
 mod tar;
 mod traces;
 
-use std::{
-    fs,
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 pub use images::Image;
 pub use traces::Namespace;
 
-use crate::{
-    cluster::{Cluster, Options},
-    program::{Interrupt, Lifetime},
-    tools::{self, Tool},
-};
+use crate::cluster::{Cluster, Options};
+use crate::program::{Interrupt, Lifetime};
+use crate::tools::{self, Tool};
 use config::Layout;
 use machine::{Inside, Machine, Record};
 use packages::Packages;
@@ -40,7 +36,7 @@ pub const IMAGE: &str = "longshore.test/busybox:1";
 const PAUSE: &str = "longshore.test/pause:1";
 /// The directory of the node in the cluster's directory. Short: sockets are below it.
 const DIR: &str = "node";
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a program inside may take to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -161,7 +157,7 @@ impl Node {
         self.add(name, command)?;
         let interrupt = self.interrupt.clone();
         let inside = self.programs.last_mut().context("the program was just added")?;
-        inside.outer.wait_until(PATIENCE, interrupt.as_ref(), probe)
+        inside.outer.wait_until(TIMEOUT, interrupt.as_ref(), probe)
     }
 
     /// Ends a program inside the node: SIGTERM, and SIGKILL when that does not help.
@@ -195,7 +191,7 @@ impl Node {
 
     /// Ends the node: pods, shims, programs, mounts, cgroups, loop devices, interfaces.
     pub(crate) fn stop(mut self) -> Result<()> {
-        // Nobody is asked politely: process 1 takes all with it, and their data goes anyway.
+        // No process gets a signal first: process 1 takes all with it, and their data goes anyway.
         let ended = self.machine.end();
         self.programs.into_iter().map(|one| one.stop(GRACE)).fold(ended, Result::and)
     }

@@ -1,6 +1,9 @@
 //! What a node needs from the machine beside the Kubernetes programs.
 
-use std::{env, fs, path::PathBuf, process::Command, sync::Mutex};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_told_from_a_static_one() {
+    fn dynamic_and_static_programs_are_distinguished() {
         // A test program of this build has a loader.
         let own = fs::read(env::current_exe().unwrap()).unwrap();
         assert!(own.starts_with(b"\x7fELF"));

@@ -93,7 +93,8 @@ fn put(field: &mut [u8], text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, process::Command};
+    use std::fs;
+    use std::process::Command;
 
     use super::*;
 

@@ -3,25 +3,22 @@
 //! Processes, mounts and network interfaces go with the node's namespaces. Cgroups and loop devices
 //! belong to no namespace and are removed by name.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::machine::Record;
 
 /// How long the kernel may take to let go.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Removes what is left of a node whose process 1 has ended, and checks that nothing is left.
 pub(super) fn remove(record: &Record, dir: &Path, namespace: Option<&Namespace>) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         for device in loops_below(dir)? {
             detach(&device.0);

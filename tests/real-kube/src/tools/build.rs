@@ -1,16 +1,12 @@
 //! Building tools into the cache.
 
-use std::{
-    env,
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use super::{
-    BROUGHT, Tool, ToolError, brought, cache_dir, cached, failed, go, module_dir,
-    table::{self, Kind, Source},
-};
+use super::table::{self, Kind, Source};
+use super::{BROUGHT, Tool, ToolError, brought, cache_dir, cached, failed, go, module_dir};
 
 /// Flags of every build; part of the cache key.
 pub(super) const FLAGS: [&str; 3] = ["-trimpath", "-mod=readonly", "-buildvcs=false"];

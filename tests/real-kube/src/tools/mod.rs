@@ -1,4 +1,4 @@
-//! The programs that nobody here wrote: where they are, and how to get them.
+//! The official programs: where they are, and how to get them.
 //!
 //! [`path`] only looks. [`build`] makes what is missing from the pinned Go modules beside this crate,
 //! into a cache directory outside the checkout. A program is looked for first in `$LONGSHORE_TOOLS`,
@@ -8,10 +8,8 @@ mod build;
 mod go;
 mod table;
 
-use std::{
-    env, fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use sha2::{Digest as _, Sha256};
 

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
-use super::{table::Kind, *};
+use super::table::Kind;
+use super::*;
 
 fn module(dir: &Path, text: &str) {
     fs::write(dir.join("go.mod"), text).unwrap();

@@ -1,21 +1,19 @@
-//! First proofs against programs that nobody here wrote: our provisioner on a real API server that
+//! First proofs against the official programs: our provisioner on a real API server that
 //! checks rights, and the official hostpath driver under `longshore up`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-mod abroad;
+mod directory_provisioners;
 mod official;
-mod plain;
+mod other_namespace;
 mod rights;
 mod served;
 mod sources;
 mod support;
 mod up;
 
-use longshore_real_kube::{
-    Cluster,
-    tools::{self, Tool},
-};
+use longshore_real_kube::Cluster;
+use longshore_real_kube::tools::{self, Tool};
 use serde_json::{Value, json};
 use served::{CONTROLLERS, PASSIVE, stayed_passive};
 use support::*;
@@ -120,7 +118,7 @@ fn a_claim_lives_with_the_rights_of_deploy_rbac() {
     }
     let mut cluster = guarded_cluster();
     apply_deploy_rbac(&cluster);
-    // Beside the controllers of Kubernetes ours keep their hands off, when told so.
+    // Beside the controllers of Kubernetes ours do nothing, if a flag says so.
     start_ours(&mut cluster, &CONTROLLERS, "controllers", &["controllers", PASSIVE]);
     let flags =
         ["--leader-election", "--leader-election-namespace", OURS.namespace, "--leak-guard"];

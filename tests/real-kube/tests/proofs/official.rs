@@ -2,20 +2,18 @@
 //! with our driver on a real API server. A claim is bound, attached, resized, snapshotted, restored
 //! and deleted by them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use longshore_core::testing::{Need, need};
+use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{
     Cluster, Controllers, Lifetime, Options, Program, kubectl_with_input, longshore,
-    tools::{self, Tool},
 };
 use serde_json::Value;
 
-use super::support::{DRIVER, Hostpath, PATIENCE, eventually, kubectl, root, text_of};
+use super::support::{DRIVER, Hostpath, TIMEOUT, eventually, kubectl, root, text_of};
 
 const CONTROLLERS: &str = "persistentvolume-binder-controller,\
     persistentvolume-attach-detach-controller,persistentvolume-expander-controller,\
@@ -108,7 +106,7 @@ impl Stack {
             let text = fs::read_to_string(&log).unwrap_or_default();
             text.lines().find_map(|line| line.strip_prefix("ready kubeconfig=").map(PathBuf::from))
         };
-        stack.programs[0].wait_until(PATIENCE, None, || ready().is_some()).unwrap();
+        stack.programs[0].wait_until(TIMEOUT, None, || ready().is_some()).unwrap();
         stack.kubeconfig = ready().unwrap();
         let controllers = format!("--controllers={CONTROLLERS}");
         let flags = [&controllers, "--secure-port=0", "--leader-elect=false"];
@@ -181,7 +179,7 @@ impl Stack {
     }
 }
 
-/// A claim's life, by programs that nobody here wrote.
+/// A claim's life, with the official programs.
 fn whole_life(stack: &mut Stack, volumes: &dyn Fn() -> usize) {
     let objects = |text: &str| text.replace("DRIVER_NAME", stack.driver);
     // Pods are refused until their namespace has its account.
@@ -288,7 +286,7 @@ fn official_sidecars_drive_our_driver_on_a_real_api_server() {
     command.args(["driver", "--kind", "shared", "--node-id", "node-a", "--pool"]).arg(&pool);
     command.arg(format!("--endpoint=unix://{}", socket.display()));
     stack.add("driver", command);
-    stack.programs[0].wait_until(PATIENCE, None, || socket.exists()).unwrap();
+    stack.programs[0].wait_until(TIMEOUT, None, || socket.exists()).unwrap();
     stack.add_sidecars(&socket);
     let images = || {
         let names = fs::read_dir(&pool).unwrap().map(|entry| entry.unwrap().file_name());

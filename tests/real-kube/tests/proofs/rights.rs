@@ -1,13 +1,12 @@
 //! Every program of ours with the rights of `deploy/rbac` and no more, on a real API server, with
 //! none of Kubernetes' own controllers: a pod's whole life, attach included.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 use longshore_core::testing::{Need, need};
-use longshore_real_kube::{
-    Cluster, Options, longshore,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Options, longshore};
 
 use super::support::*;
 

@@ -3,10 +3,8 @@
 
 use std::process::Command;
 
-use longshore_real_kube::{
-    Cluster, Options,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Options};
 
 use super::support::*;
 
@@ -62,7 +60,7 @@ spec:
           resources: {requests: {storage: 2Mi}}
 "#;
 
-/// Sources of volumes that people make by hand.
+/// Sources of volumes that administrators create by hand.
 const BY_HAND: [(&str, &str); 4] = [
     ("csi", "csi: {driver: hostpath.csi.k8s.io, volumeHandle: by-hand}"),
     (
@@ -120,7 +118,7 @@ fn grown(cluster: &Cluster, volume: &str) {
     let path = "jsonpath={.items[?(@.reason=='ExternalExpanding')].message}";
     let said = || kubectl(cluster, &["get", "events", "-o", path]);
     let want = "waiting for an external controller to expand this PVC";
-    eventually("the claim is told who expands it", said, || said().contains(want));
+    eventually("the claim gets an event that names who expands it", said, || said().contains(want));
 }
 
 /// A claim in use outlives its deletion; then volume and data go, or stay, as the class says.
@@ -130,7 +128,7 @@ fn reclaimed(cluster: &Cluster, driver: &Hostpath, data: &str, kept: &str) {
     let claim = object(cluster, "pvc", "data");
     assert!(claim["metadata"]["deletionTimestamp"].is_string(), "{claim}");
     wait(cluster, &format!("pv/{data}"), ".status.phase", "Bound");
-    // No kubelet is here to end the pod, and nobody to collect what belongs to it.
+    // There is no kubelet here to end the pod, and no garbage collector.
     kubectl(cluster, &["delete", "pod", "user", "--force", "--grace-period=0"]);
     kubectl(cluster, &["delete", "pvc", "user-scratch", "--timeout=120s"]);
     let gone = ["wait", "--for=delete", &format!("pv/{data}"), "--timeout=120s"];
@@ -201,6 +199,6 @@ pub fn stayed_passive(cluster: &Cluster) {
             !reads.contains(&verb) && resource != "leases"
         })
         .collect();
-    assert_eq!(writes, Vec::<&String>::new(), "ours wrote although they were told not to work");
+    assert_eq!(writes, Vec::<&String>::new(), "ours wrote although a flag forbids it");
     assert_eq!(forbidden, Vec::<String>::new());
 }

@@ -3,13 +3,12 @@
 
 use std::process::Command;
 
-use longshore_real_kube::{
-    Cluster,
-    tools::{self, Tool},
-};
+use longshore_real_kube::Cluster;
+use longshore_real_kube::tools::{self, Tool};
 use serde_json::json;
 
-use super::{OBJECTS, OFFICIAL, support::*};
+use super::support::*;
+use super::{OBJECTS, OFFICIAL};
 
 const SNAPSHOT: &str = r#"
 apiVersion: snapshot.storage.k8s.io/v1

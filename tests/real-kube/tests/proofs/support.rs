@@ -1,22 +1,18 @@
 //! What the proofs have in common.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use longshore_real_kube::{
-    Cluster, Controllers, Lifetime, Options, Program, longshore,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Cluster, Controllers, Lifetime, Options, Program, longshore};
 use serde_json::Value;
 
 /// The name by which the official driver goes.
 pub const DRIVER: &str = "hostpath.csi.k8s.io";
 /// How long something may take before a proof gives up. Long, because machines can be busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The top of the checkout.
 pub fn root() -> PathBuf {
@@ -40,7 +36,7 @@ impl Hostpath {
         command.args(["--nodeid=node-a", "--v=5"]).args(flags);
         let log = dir.join("hostpath.log");
         let mut program = Program::start("hostpath", command, &log, Lifetime::Owner).unwrap();
-        program.wait_until(PATIENCE, None, || socket.exists()).unwrap();
+        program.wait_until(TIMEOUT, None, || socket.exists()).unwrap();
         Self { program, socket, state }
     }
 
@@ -200,7 +196,7 @@ pub fn text_of(value: &Value) -> String {
 /// Waits for any condition.
 pub fn eventually(what: &str, log: impl Fn() -> String, done: impl Fn() -> bool) {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         if done() {
             return;
         }

@@ -1,19 +1,15 @@
 //! The official hostpath driver under `longshore up`: named with `--csi-endpoint`, and introduced by a
 //! registrar through the plugin directory. A pod writes, restarts, its volume grows, and all goes.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use longshore_core::testing::{Need, need};
-use longshore_real_kube::{
-    Lifetime, Program, kubectl_with_input, longshore,
-    tools::{self, Tool},
-};
+use longshore_real_kube::tools::{self, Tool};
+use longshore_real_kube::{Lifetime, Program, kubectl_with_input, longshore};
 
 use super::support::{DRIVER, Hostpath, eventually, mounts_below};
 

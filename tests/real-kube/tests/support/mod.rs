@@ -2,19 +2,14 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use longshore_real_kube::{
-    Cluster, Controllers, Options,
-    node::{IMAGE, Namespace},
-    tools::Tool,
-};
+use longshore_real_kube::node::{IMAGE, Namespace};
+use longshore_real_kube::tools::Tool;
+use longshore_real_kube::{Cluster, Controllers, Options};
 
 /// The programs of a cluster with a node.
 pub const TOOLS: [Tool; 6] = [
@@ -39,7 +34,7 @@ pub fn options(controllers: Controllers) -> Options {
 }
 
 /// Long, because machines can be busy. Nothing waits that long when all is well.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs kubectl and gives what it printed; a failure fails the test with what kubectl said.
 pub fn ok(cluster: &Cluster, args: &[&str], stdin: &str) -> String {
@@ -52,9 +47,9 @@ pub fn ok(cluster: &Cluster, args: &[&str], stdin: &str) -> String {
 
 /// Waits until `probe` says yes.
 pub fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !probe() {
-        assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
+        assert!(Instant::now() < end, "not within {} s: {what}", TIMEOUT.as_secs());
         thread::sleep(Duration::from_millis(200));
     }
 }

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use longshore_real_kube::{Cluster, Controllers, Options, longshore, tools};
 
-use super::{sources::*, support::*};
+use super::sources::*;
+use super::support::*;
 
 /// As little of the definition as a grant needs.
 const GRANTS: &str = r#"
@@ -94,8 +95,10 @@ fn a_snapshot_of_another_namespace_is_a_source_once_that_namespace_allows_it() {
     kubectl(&cluster, &["create", "namespace", "origin"]);
     kubectl_with(&cluster, &["apply", "-f", "-"], OBJECTS);
     let path = "jsonpath={.items[?(@.involvedObject.name=='abroad')].message}";
-    let told = || kubectl(&cluster, &["get", "events", "-o", path]);
-    eventually("the claim is told that it may not", told, || told().contains("isn't allowed"));
+    let events = || kubectl(&cluster, &["get", "events", "-o", path]);
+    eventually("the claim gets an event that it is not allowed", events, || {
+        events().contains("isn't allowed")
+    });
     assert_eq!(driver.volumes().len(), 1, "nothing was made for it");
 
     kubectl_with(&cluster, &["apply", "-f", "-"], GRANT);

@@ -3,7 +3,7 @@
 use super::{UsageError, nearest};
 
 /// Arguments in canonical form: each flag as `--name=value` (or `--help`).
-pub type Normalised = Vec<String>;
+pub type Normalized = Vec<String>;
 
 /// Makes every switch of `command` take Go's forms: `--x`, `--x=true`, `--x=F`, and the last one given wins.
 #[must_use]
@@ -35,11 +35,11 @@ pub fn goify(command: clap::Command) -> clap::Command {
 ///
 /// # Errors
 /// On a flag that `command` does not know, a missing value, or a word that is no flag.
-pub fn normalise(
+pub fn normalize(
     command: &clap::Command,
     args: &[String],
     removed: &[(&str, &'static str)],
-) -> Result<Normalised, UsageError> {
+) -> Result<Normalized, UsageError> {
     let mut out = Vec::with_capacity(args.len());
     let mut rest = args.iter();
     let mut last_switch: Option<&str> = None;
@@ -142,7 +142,7 @@ mod tests {
 
     fn run(line: &str) -> Result<String, String> {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        normalise(&command(), &args, &[("provisioner", "ask the driver")])
+        normalize(&command(), &args, &[("provisioner", "ask the driver")])
             .map(|args| args.join(" "))
             .map_err(|error| error.to_string())
     }

@@ -1,12 +1,11 @@
-//! The plain provisioners with the manifests that are shipped, on a real API server that checks
-//! rights. The export of the NFS one is a plain directory: nobody mounts anything here.
+//! The directory provisioners with the manifests that are shipped, on a real API server that checks
+//! rights. The export of the NFS one is a plain directory: nothing is mounted here.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
-use longshore_real_kube::{
-    Cluster,
-    tools::{self, Tool},
-};
+use longshore_real_kube::Cluster;
+use longshore_real_kube::tools::{self, Tool};
 use serde_json::Value;
 
 use super::support::*;
