@@ -16,17 +16,13 @@ use crate::registry::table::{AGE, NAME, Row, Table, column, flag};
 
 pub(super) static ATTACHMENT: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "VolumeAttachment",
-        plural: "volumeattachments",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("VolumeAttachment", "volumeattachments", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::VolumeAttachment>,
+    traits: Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS },
     rules: || Arc::new(Attachment),
     table: Table {
         columns: &[
@@ -76,10 +72,6 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 const MAX_ATTACHER_CHARS: usize = 63;
 
 impl Strategy for Attachment {
-    fn traits(&self) -> Traits {
-        Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({"attached": false});
     }

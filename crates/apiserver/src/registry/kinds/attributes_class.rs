@@ -17,17 +17,13 @@ use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "VolumeAttributesClass",
-        plural: "volumeattributesclasses",
-        short: &["vac"],
-        categories: &[],
-    },
+    names: Names::new("VolumeAttributesClass", "volumeattributesclasses", &["vac"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::VolumeAttributesClass>,
+    traits: Traits { returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(AttributesClass),
     table: Table {
         columns: &[NAME, column("DriverName"), AGE],
@@ -45,10 +41,6 @@ pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
 pub(super) struct AttributesClass;
 
 impl Strategy for AttributesClass {
-    fn traits(&self) -> Traits {
-        Traits { returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
         add_finalizer(object, VAC_PROTECTION);
         Ok(())

@@ -14,17 +14,13 @@ use crate::registry::table::PLAIN;
 
 pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "CSIStorageCapacity",
-        plural: "csistoragecapacities",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("CSIStorageCapacity", "csistoragecapacities", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSIStorageCapacity>,
+    traits: Traits { unconditional_update: false, ..Traits::PLAIN },
     rules: || Arc::new(StorageCapacity),
     table: PLAIN,
     selectors: &[],
@@ -40,10 +36,6 @@ pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
 pub(super) struct StorageCapacity;
 
 impl Strategy for StorageCapacity {
-    fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let class = text(object, "/storageClassName");

@@ -24,17 +24,13 @@ use crate::registry::{go_values, names};
 
 pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names {
-        kind: "PersistentVolumeClaim",
-        plural: "persistentvolumeclaims",
-        short: &["pvc"],
-        categories: &[],
-    },
+    names: Names::new("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::PersistentVolumeClaim>,
+    traits: Traits::WITH_STATUS,
     rules: || Arc::new(Claim),
     table: Table {
         columns: &[
@@ -125,10 +121,6 @@ const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 const REQUEST: &str = "/spec/resources/requests/storage";
 
 impl Strategy for Claim {
-    fn traits(&self) -> Traits {
-        Traits::WITH_STATUS
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(&mut object["spec"], "volumeMode", "Filesystem");
         if !object["status"].is_null() {

@@ -20,17 +20,13 @@ use crate::registry::table::{AGE, NAME, Row, Table, column};
 
 pub(super) static CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "StorageClass",
-        plural: "storageclasses",
-        short: &["sc"],
-        categories: &[],
-    },
+    names: Names::new("StorageClass", "storageclasses", &["sc"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::StorageClass>,
+    traits: Traits { returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(StorageClass),
     table: Table {
         columns: &[
@@ -83,10 +79,6 @@ fn cells(row: &Row<'_>) -> Value {
 pub(super) struct StorageClass;
 
 impl Strategy for StorageClass {
-    fn traits(&self) -> Traits {
-        Traits { returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(object, "reclaimPolicy", "Delete");
         set_default(object, "volumeBindingMode", "Immediate");

@@ -15,12 +15,13 @@ use crate::registry::table::{AGE, NAME, Row, Table, column};
 
 pub(super) static CONFIG_MAP: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "ConfigMap", plural: "configmaps", short: &["cm"], categories: &[] },
+    names: Names::new("ConfigMap", "configmaps", &["cm"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::ConfigMap>,
+    traits: Traits::PLAIN,
     rules: || Arc::new(ConfigMap),
     table: Table { columns: &[NAME, column("Data"), AGE], cells },
     selectors: &[],
@@ -68,10 +69,6 @@ pub(super) fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fie
 pub(super) struct ConfigMap;
 
 impl Strategy for ConfigMap {
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let size = validate_keys(&mut causes, object, "data")

@@ -15,12 +15,18 @@ use crate::registry::table::{AGE, NAME, Row, Table, column, flag, or};
 
 pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names { kind: "CSIDriver", plural: "csidrivers", short: &[], categories: &[] },
+    names: Names::new("CSIDriver", "csidrivers", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSIDriver>,
+    traits: Traits {
+        unconditional_update: false,
+        returns_deleted: true,
+        generation: Generation::FromFirstChange,
+        ..Traits::PLAIN
+    },
     rules: || Arc::new(CsiDriver),
     table: Table {
         columns: &[
@@ -83,15 +89,6 @@ const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 const MIN_UPDATE_SECONDS: i64 = 10;
 
 impl Strategy for CsiDriver {
-    fn traits(&self) -> Traits {
-        Traits {
-            unconditional_update: false,
-            returns_deleted: true,
-            generation: Generation::FromFirstChange,
-            ..Traits::PLAIN
-        }
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "attachRequired", true);

@@ -16,12 +16,13 @@ use crate::registry::{go_values, names};
 
 pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names { kind: "CSINode", plural: "csinodes", short: &[], categories: &[] },
+    names: Names::new("CSINode", "csinodes", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSINode>,
+    traits: Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS },
     rules: || Arc::new(CsiNode),
     table: Table {
         columns: &[NAME, ("Drivers", "integer", "", 0), AGE],
@@ -59,10 +60,6 @@ pub(super) struct CsiNode;
 const MAX_NODE_ID_BYTES: usize = 256;
 
 impl Strategy for CsiNode {
-    fn traits(&self) -> Traits {
-        Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let mut seen = HashSet::new();

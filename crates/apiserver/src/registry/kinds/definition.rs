@@ -9,21 +9,29 @@ use crate::crd::definition::{Definition, codec};
 use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
 use crate::registry::codec::of;
 use crate::registry::rules::{items, text};
+use crate::registry::strategy::{Generation, Traits};
 use crate::registry::table::{CREATED, NAME, Row, Table, column, wide};
 
 pub(super) static DEFINITION: BuiltinKind = BuiltinKind {
     group_version: ("apiextensions.k8s.io", "v1"),
-    names: Names {
-        kind: "CustomResourceDefinition",
-        plural: "customresourcedefinitions",
-        short: &["crd", "crds"],
-        categories: &["api-extensions"],
-    },
+    names: Names::new(
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        &["crd", "crds"],
+        &["api-extensions"],
+    ),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: || of::<CustomResourceDefinition>().checked_by(codec),
+    traits: Traits {
+        status: true,
+        status_at_creation: false,
+        returns_deleted: true,
+        generation: Generation::FromOne,
+        ..Traits::PLAIN
+    },
     rules: || Arc::new(Definition),
     table: Table {
         columns: &[

@@ -16,12 +16,13 @@ use crate::registry::{Conversion, names};
 
 pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Event", plural: "events", short: &["ev"], categories: &[] },
+    names: Names::new("Event", "events", &["ev"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Event>,
+    traits: Traits { create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(CoreEvent),
     table: Table { columns: COLUMNS, cells: |row| cells(row, &CORE_FIELDS) },
     selectors: &[
@@ -54,7 +55,7 @@ pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
 /// The same events in their newer version.
 pub(super) static EVENT: BuiltinKind = BuiltinKind {
     group_version: ("events.k8s.io", "v1"),
-    names: Names { kind: "Event", plural: "events", short: &["ev"], categories: &[] },
+    names: Names::new("Event", "events", &["ev"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
@@ -63,6 +64,7 @@ pub(super) static EVENT: BuiltinKind = BuiltinKind {
         conversion: Conversion { to_version, to_storage },
     },
     typed: of::<events::Event>,
+    traits: Traits { create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(Event),
     table: Table { columns: COLUMNS, cells: |row| cells(row, &NEW_FIELDS) },
     selectors: &[
@@ -233,10 +235,6 @@ fn validate_namespace(causes: &mut Causes, event: &Value, field: &str) {
 pub(super) struct CoreEvent;
 
 impl Strategy for CoreEvent {
-    fn traits(&self) -> Traits {
-        Traits { create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn default(&self, object: &mut Value) {
         if let Some(map) = object.as_object_mut() {
             map.retain(|key, value| !(matches!(key.as_str(), "reason" | "type") && *value == ""));
@@ -284,10 +282,6 @@ fn validate_report(causes: &mut Causes, event: &Value) {
 pub(super) struct Event;
 
 impl Strategy for Event {
-    fn traits(&self) -> Traits {
-        Traits { create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         if object["eventTime"].is_null() {

@@ -15,12 +15,13 @@ use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static LEASE: BuiltinKind = BuiltinKind {
     group_version: ("coordination.k8s.io", "v1"),
-    names: Names { kind: "Lease", plural: "leases", short: &[], categories: &[] },
+    names: Names::new("Lease", "leases", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: || of::<coordination::Lease>().checked_by(codec),
+    traits: Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(Lease),
     table: Table {
         columns: &[NAME, column("Holder"), AGE],
@@ -53,10 +54,6 @@ fn codec(object: &Value) -> Result<Value, String> {
 }
 
 impl Strategy for Lease {
-    fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let (seconds, count) =

@@ -15,17 +15,13 @@ use crate::registry::table::{NAME, Row, Table, column};
 
 pub(super) static MIGRATION: BuiltinKind = BuiltinKind {
     group_version: ("storagemigration.k8s.io", "v1"),
-    names: Names {
-        kind: "StorageVersionMigration",
-        plural: "storageversionmigrations",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("StorageVersionMigration", "storageversionmigrations", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storagemigration::StorageVersionMigration>,
+    traits: Traits { status: true, returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(Migration),
     table: Table { columns: &[NAME, column("Resource"), column("Status")], cells },
     selectors: &[],
@@ -51,10 +47,6 @@ fn cells(row: &Row<'_>) -> Value {
 pub(super) struct Migration;
 
 impl Strategy for Migration {
-    fn traits(&self) -> Traits {
-        Traits { status: true, returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({});
     }

@@ -14,12 +14,13 @@ use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Namespace", plural: "namespaces", short: &["ns"], categories: &[] },
+    names: Names::new("Namespace", "namespaces", &["ns"], &[]),
     scope: Scope::Cluster,
     verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
     subresources: &[Subresource::new("finalize", ("", "", "Namespace"), &["update"])],
     storage: Storage::Own,
     typed: of::<core::Namespace>,
+    traits: Traits { label_names: true, ..Traits::WITH_STATUS },
     rules: || Arc::new(Namespace),
     table: Table {
         columns: &[NAME, column("Status"), AGE],
@@ -63,10 +64,6 @@ fn keep_name_label(object: &mut Value) {
 }
 
 impl Strategy for Namespace {
-    fn traits(&self) -> Traits {
-        Traits { label_names: true, ..Traits::WITH_STATUS }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({"phase": "Active"});
         let finalizers = &mut object["spec"]["finalizers"];

@@ -16,12 +16,14 @@ use crate::registry::{go_values, names};
 
 pub(super) static NODE: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Node", plural: "nodes", short: &["no"], categories: &[] },
+    names: Names::new("Node", "nodes", &["no"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Node>,
+    // A kubelet registers itself with a status.
+    traits: Traits { status_at_creation: true, returns_deleted: false, ..Traits::WITH_STATUS },
     rules: || Arc::new(Node),
     table: Table {
         columns: &[
@@ -109,11 +111,6 @@ const NODE_INFO: &[&str] = &[
 ];
 
 impl Strategy for Node {
-    fn traits(&self) -> Traits {
-        // A kubelet registers itself with a status.
-        Traits { status_at_creation: true, returns_deleted: false, ..Traits::WITH_STATUS }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         let status = &mut object["status"];
         set_default(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));

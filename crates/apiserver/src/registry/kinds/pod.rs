@@ -17,7 +17,7 @@ use crate::registry::{Subresource, names};
 
 pub(super) static POD: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Pod", plural: "pods", short: &["po"], categories: &["all"] },
+    names: Names::new("Pod", "pods", &["po"], &["all"]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[
@@ -27,6 +27,7 @@ pub(super) static POD: BuiltinKind = BuiltinKind {
     ],
     storage: Storage::Own,
     typed: of::<core::Pod>,
+    traits: Traits { generation: Generation::FromOne, ..Traits::WITH_STATUS },
     rules: || Arc::new(Pod),
     table: Table {
         columns: &[
@@ -198,10 +199,6 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const EVICTION_SECONDS: i64 = 300;
 
 impl Strategy for Pod {
-    fn traits(&self) -> Traits {
-        Traits { generation: Generation::FromOne, ..Traits::WITH_STATUS }
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "restartPolicy", "Always");

@@ -6,7 +6,7 @@ use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 a
 
 use crate::registry::builtin::{BuiltinKind, GroupVersion, Names, Scope, Storage};
 use crate::registry::codec::of;
-use crate::registry::strategy::{Plain, Traits};
+use crate::registry::strategy::{NoRules, Traits};
 use crate::registry::table::PLAIN;
 
 const AUTHENTICATION: GroupVersion = ("authentication.k8s.io", "v1");
@@ -21,7 +21,8 @@ const REVIEW: BuiltinKind = BuiltinKind {
     subresources: &[],
     storage: Storage::Transient,
     typed: of::<authentication::SelfSubjectReview>,
-    rules: || Arc::new(Plain(Traits::PLAIN)),
+    traits: Traits::PLAIN,
+    rules: || Arc::new(NoRules),
     table: PLAIN,
     selectors: &[],
     quantities: &[],

@@ -18,12 +18,13 @@ use crate::registry::table::{AGE, NAME, Row, Table, column};
 
 pub(super) static SECRET: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Secret", plural: "secrets", short: &[], categories: &[] },
+    names: Names::new("Secret", "secrets", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Secret>,
+    traits: Traits::PLAIN,
     rules: || Arc::new(Secret),
     table: Table { columns: &[NAME, column("Type"), column("Data"), AGE], cells },
     selectors: &["type"],
@@ -47,10 +48,6 @@ const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 pub(super) struct Secret;
 
 impl Strategy for Secret {
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(object, "type", "Opaque");
         let Some(plain) = object.as_object_mut().and_then(|o| o.remove("stringData")) else {

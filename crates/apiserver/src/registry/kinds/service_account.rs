@@ -8,17 +8,12 @@ use serde_json::json;
 use crate::registry::Subresource;
 use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
 use crate::registry::codec::of;
-use crate::registry::strategy::{Plain, Traits};
+use crate::registry::strategy::{NoRules, Traits};
 use crate::registry::table::{AGE, NAME, Table};
 
 pub(super) static SERVICE_ACCOUNT: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names {
-        kind: "ServiceAccount",
-        plural: "serviceaccounts",
-        short: &["sa"],
-        categories: &[],
-    },
+    names: Names::new("ServiceAccount", "serviceaccounts", &["sa"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[Subresource::new(
@@ -28,7 +23,8 @@ pub(super) static SERVICE_ACCOUNT: BuiltinKind = BuiltinKind {
     )],
     storage: Storage::Own,
     typed: of::<core::ServiceAccount>,
-    rules: || Arc::new(Plain(Traits { returns_deleted: true, ..Traits::PLAIN })),
+    traits: Traits { returns_deleted: true, ..Traits::PLAIN },
+    rules: || Arc::new(NoRules),
     table: Table { columns: &[NAME, AGE], cells: |row| json!([row.name, row.age]) },
     selectors: &[],
     quantities: &[],

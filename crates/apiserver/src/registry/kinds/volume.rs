@@ -21,17 +21,13 @@ use crate::registry::{go_values, names};
 
 pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names {
-        kind: "PersistentVolume",
-        plural: "persistentvolumes",
-        short: &["pv"],
-        categories: &[],
-    },
+    names: Names::new("PersistentVolume", "persistentvolumes", &["pv"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::PersistentVolume>,
+    traits: Traits::WITH_STATUS,
     rules: || Arc::new(Volume),
     table: Table {
         columns: &[
@@ -134,10 +130,6 @@ pub(super) fn add_finalizer(object: &mut Value, name: &str) {
 }
 
 impl Strategy for Volume {
-    fn traits(&self) -> Traits {
-        Traits::WITH_STATUS
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "persistentVolumeReclaimPolicy", "Retain");
