@@ -39,17 +39,7 @@ pub(super) static ATTACHMENT: BuiltinKind = BuiltinKind {
     quantities: &["spec.source.inlineVolumeSpec.capacity.*"],
     patch_keys: &[],
     facts: &["standing storage.v1.VolumeAttachmentSpec.source"],
-    protobuf: &[
-        "storage.VolumeAttachment: 1 metadata meta.ObjectMeta, \
-         2 spec storage.VolumeAttachmentSpec, 3 status storage.VolumeAttachmentStatus",
-        "storage.VolumeAttachmentSource: 1 persistentVolumeName =s, \
-         2 inlineVolumeSpec core.PersistentVolumeSpec",
-        "storage.VolumeAttachmentSpec: 1 attacher =s, 2 source storage.VolumeAttachmentSource, \
-         3 nodeName =s",
-        "storage.VolumeAttachmentStatus: 1 attached =b, 2 attachmentMetadata {}s, \
-         3 attachError storage.VolumeError, 4 detachError storage.VolumeError",
-        "storage.VolumeError: 1 time t, 2 message s, 3 errorCode =i",
-    ],
+    protobuf: &[include_str!("attachment_protobuf.txt")],
 };
 
 fn cells(row: &Row<'_>) -> Value {

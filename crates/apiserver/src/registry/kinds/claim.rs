@@ -49,51 +49,8 @@ pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &["spec.resources.*.*", "status.capacity.*", "status.allocatedResources.*"],
     patch_keys: &[("status.conditions", "type")],
-    facts: &[
-        "list core.v1.PersistentVolumeClaimStatus.conditions type",
-        "list core.v1.VolumeHealthStatus.healthConditions status reason",
-        "atomic core.v1.TypedLocalObjectReference",
-        "standing core.v1.PersistentVolumeClaimCondition.lastProbeTime",
-        "standing core.v1.PersistentVolumeClaimCondition.lastTransitionTime",
-        "standing core.v1.PersistentVolumeClaimSpec.resources",
-        "enum core.v1.ModifyVolumeStatus.status InProgress Infeasible Pending",
-        "enum core.v1.PersistentVolumeClaimSpec.accessModes ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeClaimSpec.volumeMode Block Filesystem",
-        "enum core.v1.PersistentVolumeClaimStatus.accessModes ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeClaimStatus.allocatedResourceStatuses \
-         ControllerResizeInProgress ControllerResizeInfeasible NodeResizeInProgress \
-         NodeResizeInfeasible NodeResizePending",
-        "enum core.v1.PersistentVolumeClaimStatus.phase Bound Lost Pending",
-        "required core.v1.TypedLocalObjectReference kind name",
-        "required core.v1.TypedObjectReference kind name",
-        "type core.v1.PersistentVolumeClaimSpec.accessModes []v1.PersistentVolumeAccessMode",
-        "type core.v1.PersistentVolumeClaimSpec.volumeMode v1.PersistentVolumeMode",
-        "type core.v1.VolumeResourceRequirements.limits v1.ResourceList",
-        "type core.v1.VolumeResourceRequirements.requests v1.ResourceList",
-    ],
-    protobuf: &[
-        "core.ModifyVolumeStatus: 1 targetVolumeAttributesClassName s, 2 status =s",
-        "core.PersistentVolumeClaim: 1 metadata meta.ObjectMeta, \
-         2 spec core.PersistentVolumeClaimSpec, 3 status core.PersistentVolumeClaimStatus",
-        "core.PersistentVolumeClaimCondition: 1 type =s, 2 status =s, 3 lastProbeTime t, \
-         4 lastTransitionTime t, 5 reason s, 6 message s",
-        "core.PersistentVolumeClaimSpec: 1 accessModes []s, \
-         2 resources core.VolumeResourceRequirements, 3 volumeName s, \
-         4 selector meta.LabelSelector, 5 storageClassName =s, 6 volumeMode =s, \
-         7 dataSource core.TypedLocalObjectReference, 8 dataSourceRef core.TypedObjectReference, \
-         9 volumeAttributesClassName =s",
-        "core.PersistentVolumeClaimStatus: 1 phase s, 2 accessModes []s, 3 capacity {}q, \
-         4 conditions []core.PersistentVolumeClaimCondition, 5 allocatedResources {}q, \
-         7 allocatedResourceStatuses {}s, 8 currentVolumeAttributesClassName =s, \
-         9 modifyVolumeStatus core.ModifyVolumeStatus, 10 healthStatus core.VolumeHealthStatus",
-        "core.TypedLocalObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s",
-        "core.TypedObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s, 4 namespace =s",
-        "core.VolumeHealthStatus: 1 healthConditions []core.VolumeHealthCondition, \
-         2 lastTransitionTime t",
-        "core.VolumeResourceRequirements: 1 limits {}q, 2 requests {}q",
-    ],
+    facts: &[include_str!("claim_facts.txt")],
+    protobuf: &[include_str!("claim_protobuf.txt")],
 };
 
 fn cells(row: &Row<'_>) -> Value {

@@ -50,15 +50,7 @@ pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
         "type storage.v1.CSIDriverSpec.fsGroupPolicy v1.FSGroupPolicy",
         "type storage.v1.CSIDriverSpec.volumeLifecycleModes []v1.VolumeLifecycleMode",
     ],
-    protobuf: &[
-        "storage.CSIDriver: 1 metadata meta.ObjectMeta, 2 spec storage.CSIDriverSpec",
-        "storage.CSIDriverSpec: 1 attachRequired =b, 2 podInfoOnMount =b, \
-         3 volumeLifecycleModes []s, 4 storageCapacity =b, 5 fsGroupPolicy =s, \
-         6 tokenRequests []storage.TokenRequest, 7 requiresRepublish =b, 8 seLinuxMount =b, \
-         9 nodeAllocatableUpdatePeriodSeconds =i, 10 serviceAccountTokenInSecrets =b, \
-         11 preventPodSchedulingIfMissing =b",
-        "storage.TokenRequest: 1 audience =s, 2 expirationSeconds =i",
-    ],
+    protobuf: &[include_str!("csi_driver_protobuf.txt")],
 };
 
 fn cells(row: &Row<'_>) -> Value {

@@ -31,27 +31,8 @@ pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &[],
     patch_keys: &[("spec.drivers", "name")],
-    facts: &[
-        "list storage.v1.CSINodeSpec.drivers name",
-        "list storage.v1.CSINodeStatus.storageHealth name",
-        "standing storage.v1.CSINodeSpec.drivers",
-        "enum storage.v1.StorageHealthCondition.accessMode ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum storage.v1.StorageHealthCondition.status StorageDegraded StorageUnreachable",
-        "enum storage.v1.StorageHealthCondition.volumeMode Block Filesystem",
-    ],
-    protobuf: &[
-        "storage.CSINode: 1 metadata meta.ObjectMeta, 2 spec storage.CSINodeSpec, \
-         3 status storage.CSINodeStatus",
-        "storage.CSINodeDriver: 1 name =s, 2 nodeID =s, 3 topologyKeys []s, \
-         4 allocatable storage.VolumeNodeResources",
-        "storage.CSINodeSpec: 1 drivers []storage.CSINodeDriver",
-        "storage.CSINodeStatus: 1 storageHealth []storage.StorageHealth",
-        "storage.StorageHealth: 1 name =s, 2 healthConditions []storage.StorageHealthCondition",
-        "storage.StorageHealthCondition: 1 status =s, 2 reason =s, 3 message s, 4 accessMode =s, \
-         5 volumeMode =s, 6 lastTransitionTime t",
-        "storage.VolumeNodeResources: 1 count =i",
-    ],
+    facts: &[include_str!("csi_node_facts.txt")],
+    protobuf: &[include_str!("csi_node_protobuf.txt")],
 };
 
 /// The rules of a node's driver list.

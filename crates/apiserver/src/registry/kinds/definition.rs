@@ -49,16 +49,7 @@ pub(super) static DEFINITION: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &[],
     patch_keys: &[],
-    facts: &[
-        "list CustomResourceDefinitionStatus.conditions type",
-        "patch CustomResourceDefinitionStatus.conditions replace",
-        "standing CustomResourceDefinitionSpec.names",
-        "standing CustomResourceDefinitionStatus.acceptedNames",
-        "standing CustomResourceDefinitionStatus.conditions",
-        "enum ValidationRule.reason FieldValueDuplicate FieldValueForbidden FieldValueInvalid \
-         FieldValueRequired",
-        "required CustomResourceDefinitionNames plural kind",
-    ],
+    facts: &[include_str!("definition_facts.txt")],
     protobuf: &[],
 };
 

@@ -41,15 +41,7 @@ pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
     quantities: &[],
     patch_keys: &[],
     facts: &["standing core.v1.Event.involvedObject", "standing core.v1.Event.source"],
-    protobuf: &[
-        "core.Event: 1 metadata meta.ObjectMeta, 2 involvedObject core.ObjectReference, \
-         3 reason s, 4 message s, 5 source core.EventSource, 6 firstTimestamp t, \
-         7 lastTimestamp t, 8 count i, 9 type s, 10 eventTime u, 11 series core.EventSeries, \
-         12 action s, 13 related core.ObjectReference, 14 reportingComponent =s, \
-         15 reportingInstance =s",
-        "core.EventSeries: 1 count i, 2 lastObservedTime u",
-        "core.EventSource: 1 component s, 2 host s",
-    ],
+    protobuf: &[include_str!("core_event_protobuf.txt")],
 };
 
 /// The same events in their newer version.

@@ -43,18 +43,7 @@ pub(super) static NODE: BuiltinKind = BuiltinKind {
     selectors: &["spec.unschedulable"],
     quantities: &["status.capacity.*", "status.allocatable.*"],
     patch_keys: &[("status.conditions", "type"), ("status.addresses", "type")],
-    facts: &[
-        "list core.v1.NodeSpec.podCIDRs",
-        "list core.v1.NodeStatus.addresses type",
-        "list core.v1.NodeStatus.conditions type",
-        "standing core.v1.NodeCondition.lastHeartbeatTime",
-        "standing core.v1.NodeCondition.lastTransitionTime",
-        "standing core.v1.NodeDaemonEndpoints.kubeletEndpoint",
-        "standing core.v1.NodeStatus.daemonEndpoints",
-        "standing core.v1.NodeStatus.nodeInfo",
-        "enum core.v1.NodeStatus.phase Pending Running Terminated",
-        "enum core.v1.Taint.effect NoExecute NoSchedule PreferNoSchedule",
-    ],
+    facts: &[include_str!("node_facts.txt")],
     protobuf: &[include_str!("node_protobuf.txt")],
 };
 

@@ -30,14 +30,5 @@ pub(super) static SERVICE_ACCOUNT: BuiltinKind = BuiltinKind {
     quantities: &[],
     patch_keys: &[("secrets", "name"), ("imagePullSecrets", "name")],
     facts: &["list core.v1.ServiceAccount.secrets name"],
-    protobuf: &[
-        "core.ServiceAccount: 1 metadata meta.ObjectMeta, 2 secrets []core.ObjectReference, \
-         3 imagePullSecrets []core.LocalObjectReference, 4 automountServiceAccountToken =b",
-        "authentication.BoundObjectReference: 1 kind s, 2 apiVersion s, 3 name s, 4 uid s",
-        "authentication.TokenRequest: 1 metadata meta.ObjectMeta, \
-         2 spec authentication.TokenRequestSpec, 3 status authentication.TokenRequestStatus",
-        "authentication.TokenRequestSpec: 1 audiences []s, \
-         3 boundObjectRef authentication.BoundObjectReference, 4 expirationSeconds =i",
-        "authentication.TokenRequestStatus: 1 token s, 2 expirationTimestamp t",
-    ],
+    protobuf: &[include_str!("service_account_protobuf.txt")],
 };

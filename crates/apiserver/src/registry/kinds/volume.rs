@@ -48,20 +48,7 @@ pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &["spec.capacity.*"],
     patch_keys: &[],
-    facts: &[
-        "atomic core.v1.SecretReference",
-        "granular core.v1.PersistentVolumeSpec.claimRef",
-        "enum core.v1.PersistentVolumeSpec.accessModes ReadOnlyMany ReadWriteMany ReadWriteOnce \
-         ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy Delete Recycle Retain",
-        "enum core.v1.PersistentVolumeSpec.volumeMode Block Filesystem",
-        "enum core.v1.PersistentVolumeStatus.phase Available Bound Failed Pending Released",
-        "type core.v1.PersistentVolumeSpec.accessModes []v1.PersistentVolumeAccessMode",
-        "type core.v1.PersistentVolumeSpec.capacity v1.ResourceList",
-        "type core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy \
-         v1.PersistentVolumeReclaimPolicy",
-        "type core.v1.PersistentVolumeSpec.volumeMode v1.PersistentVolumeMode",
-    ],
+    facts: &[include_str!("volume_facts.txt")],
     protobuf: &[include_str!("volume_protobuf.txt")],
 };
 
