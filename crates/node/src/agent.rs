@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope, Subscription};
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::{Notify, watch};
@@ -230,7 +231,11 @@ impl NodeAgent {
             }
         });
         let shared = Shared { registrar, csi_drivers, paths, metrics };
-        let mut running = Running::start(&self, shared, &inner).await;
+        // The first lists never come from an API server that does not answer.
+        let starting = Running::start(&self, shared, &inner);
+        let Some(mut running) = shutdown.run_until_cancelled(starting).await else {
+            return Ok(());
+        };
         running.supervise(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
@@ -245,9 +250,10 @@ impl NodeAgent {
     async fn announce(&self, shutdown: &CancellationToken) -> bool {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         loop {
-            match node.ensure().await {
-                Ok(()) => return true,
-                Err(error) => tracing::warn!(%error, "node not announced yet"),
+            match shutdown.run_until_cancelled(node.ensure()).await {
+                None => return false,
+                Some(Ok(())) => return true,
+                Some(Err(error)) => tracing::warn!(%error, "node not announced yet"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
@@ -270,7 +276,7 @@ struct Running {
     deps: Arc<PodDeps>,
     stop_pods: watch::Sender<Option<Duration>>,
     wake: Arc<Notify>,
-    entries: BTreeMap<String, PodEntry>,
+    entries: BTreeMap<Uid, PodEntry>,
     workers: JoinSet<()>,
     loops: JoinSet<()>,
     inner: CancellationToken,
@@ -324,13 +330,12 @@ impl Running {
         let hidden: Vec<PathBuf> =
             hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
         hidden.iter().for_each(|dir| hide_from_pods(dir));
-        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
-        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
-        if let Some(Err(error)) = &cgroups {
-            tracing::warn!(%error, "the number of a pod's processes is not limited");
-        }
+        let cgroups = match config.pods {
+            PodsMode::Process => Cgroups::find(paths.root(), config.limits.max_pids),
+            PodsMode::None => Cgroups::default(),
+        };
         let deps = Arc::new(PodDeps {
-            cgroups: cgroups.map(|found| found.map_err(|error| error.to_string())),
+            cgroups,
             log_limit: config.limits.log,
             api: api.clone(),
             recorder,
@@ -359,10 +364,8 @@ impl Running {
             notified: None,
         };
         running.resume();
-        if let Some(Ok(cgroups)) = &running.deps.cgroups {
-            let pods = running.deps.paths.clone();
-            cgroups.sweep(|uid| pods.pod(uid).exists()).await;
-        }
+        let paths = &running.deps.paths;
+        running.deps.cgroups.sweep(|uid| paths.pod(uid).exists()).await;
         running
     }
 
@@ -377,7 +380,7 @@ impl Running {
         self.look();
         for uid in found {
             if !self.entries.contains_key(&uid) {
-                tracing::info!(uid, "pod directory without a pod");
+                tracing::info!(uid = uid.as_str(), "pod directory without a pod");
                 self.workers.spawn(end_orphan(self.deps.clone(), uid));
             }
         }
@@ -411,7 +414,7 @@ impl Running {
 
     /// One worker per pod; pods that are gone are told so.
     fn look(&mut self) {
-        let mut present: BTreeMap<String, Arc<Pod>> =
+        let mut present: BTreeMap<Uid, Arc<Pod>> =
             self.pods.list().into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
         for (uid, entry) in &self.entries {
             let now = present.remove(uid);
@@ -462,19 +465,19 @@ impl Running {
         self.workers.abort_all();
         while self.workers.join_next().await.is_some() {}
         while self.loops.join_next().await.is_some() {}
-        if let Some(Ok(cgroups)) = &self.deps.cgroups {
-            cgroups.tidy();
-        }
+        self.deps.cgroups.tidy();
     }
 }
 
 /// A pod directory whose pod no longer exists: what still runs is ended first.
-async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
+async fn end_orphan(deps: Arc<PodDeps>, uid: Uid) {
     let dir = deps.paths.pod(&uid);
     match ShimClient::adopt(&dir).await {
         Ok(Some(shim)) => shim.quit().await,
         Ok(None) => {}
-        Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
+        Err(error) => {
+            tracing::warn!(uid = uid.as_str(), %error, "shim of a vanished pod does not answer")
+        }
     }
     kill_leftovers(&dir).await;
     deps.remove_cgroup(&uid).await;
@@ -482,7 +485,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     deps.volumes.release(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid, %error, "directory of a vanished pod stays");
+        tracing::warn!(uid = uid.as_str(), %error, "directory of a vanished pod stays");
     }
 }
 
@@ -515,6 +518,6 @@ async fn mount_only(
     deps.volumes.release(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid, %error, "pod directory stays");
+        tracing::warn!(uid = uid.as_str(), %error, "pod directory stays");
     }
 }

@@ -1,6 +1,5 @@
 //! Which kinds are served, and their rules.
 
-mod age;
 mod builtin;
 pub(crate) mod codec;
 pub(crate) mod facts;

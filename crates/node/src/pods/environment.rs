@@ -177,7 +177,7 @@ fn field(pod: &Pod, path: &str) -> Option<String> {
     Some(match path {
         "metadata.name" => meta.name.clone(),
         "metadata.namespace" => meta.namespace.clone(),
-        "metadata.uid" => meta.uid.clone(),
+        "metadata.uid" => meta.uid.to_string(),
         "spec.nodeName" => pod.spec.node_name.clone(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
         "status.hostIP" | "status.podIP" => "127.0.0.1".to_owned(),

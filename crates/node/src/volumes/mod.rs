@@ -35,8 +35,9 @@ use std::time::Duration;
 use longshore_cluster::controller::pass_span;
 use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
 use longshore_core::backoff::Backoff;
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_core::stage::world::{Action, Slot, World, decide};
@@ -119,7 +120,7 @@ pub(crate) struct VolumeFacts {
 /// How a pod uses a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
-    pub unique: String,
+    pub unique: UniqueName,
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
@@ -152,12 +153,12 @@ struct Failures {
 #[derive(Default)]
 struct State {
     world: World,
-    volumes: BTreeMap<String, VolumeFacts>,
-    pods: BTreeMap<String, PodFacts>,
+    volumes: BTreeMap<UniqueName, VolumeFacts>,
+    pods: BTreeMap<Uid, PodFacts>,
     backoff: BTreeMap<Slot, Failures>,
-    in_use_written: Option<Vec<String>>,
+    in_use_written: Option<Vec<UniqueName>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
-    mounting: BTreeSet<(String, String)>,
+    mounting: BTreeSet<(Uid, UniqueName)>,
 }
 
 /// How a pod's volumes stand.
@@ -267,7 +268,7 @@ impl VolumeManager {
     }
 
     /// Marks the mounts of one pod, or of all, whose drivers want publish to be repeated.
-    fn publish_again(&self, only: Option<&str>) {
+    fn publish_again(&self, only: Option<&Uid>) {
         let mut state = self.state();
         let State { world, volumes, .. } = &mut *state;
         let mut found = false;
@@ -290,7 +291,7 @@ impl VolumeManager {
     }
 
     /// Lets a pod's volumes go. Only for a pod of which no process runs.
-    pub fn release(&self, uid: &str) {
+    pub fn release(&self, uid: &Uid) {
         let mut state = self.state();
         state.pods.remove(uid);
         self.tokens.forget(uid);
@@ -311,13 +312,13 @@ impl VolumeManager {
 
     /// Whether anything of a pod is, or may be, mounted.
     #[must_use]
-    pub fn has_mounts_of(&self, uid: &str) -> bool {
+    pub fn has_mounts_of(&self, uid: &Uid) -> bool {
         self.state().world.has_mounts_of(uid)
     }
 
     /// Volumes that a pod wants or has.
     #[must_use]
-    pub fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
+    pub fn volumes_of(&self, uid: &Uid) -> BTreeSet<UniqueName> {
         let state = self.state();
         let wanted = state.world.desired.iter().filter(|(_, wanted)| wanted.pods.contains(uid));
         let known = state.world.actual.iter().filter(|(_, known)| known.pods.contains_key(uid));
@@ -326,7 +327,7 @@ impl VolumeManager {
 
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
-    pub async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
+    pub async fn wait_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) {
         self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
@@ -336,9 +337,9 @@ impl VolumeManager {
         }
     }
 
-    fn is_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) -> bool {
+    fn is_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) -> bool {
         let state = self.state();
-        let staged_for_nobody = |name: &String| {
+        let staged_for_nobody = |name: &UniqueName| {
             let known = state.world.actual.get(name);
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)
@@ -362,7 +363,7 @@ impl VolumeManager {
 
     /// How a pod's volumes stand.
     #[must_use]
-    pub fn pod_volumes(&self, uid: &str) -> PodVolumes {
+    pub fn pod_volumes(&self, uid: &Uid) -> PodVolumes {
         let state = self.state();
         let Some(facts) = state.pods.get(uid) else {
             return PodVolumes::Waiting("the pod's volumes are not wanted".to_owned());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use longshore_cluster::clock;
+use longshore_core::model::Uid;
 use longshore_core::stage::verdict::Mounted;
 use longshore_csi::{Call, v1};
 use parking_lot::Mutex;
@@ -59,7 +60,7 @@ struct Sample {
 /// One pod with its volumes.
 #[derive(Debug, Clone)]
 struct PodSample {
-    uid: String,
+    uid: Uid,
     pod: String,
     namespace: String,
     volumes: Vec<Sample>,
@@ -132,7 +133,7 @@ impl Sample {
 
 /// A mounted volume of a pod that can be asked about.
 struct Target {
-    uid: String,
+    uid: Uid,
     sample: Sample,
     driver: String,
     request: v1::NodeGetVolumeStatsRequest,
@@ -155,7 +156,7 @@ impl VolumeManager {
 
     /// Asks once, now.
     async fn collect_once(&self) {
-        let mut measured: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        let mut measured: BTreeMap<Uid, Vec<Sample>> = BTreeMap::new();
         for Target { uid, mut sample, driver, request } in self.stats_targets() {
             match self.ask_stats(&driver, request).await {
                 Ok(Some(usage)) => sample.usage = usage,
@@ -173,9 +174,9 @@ impl VolumeManager {
     }
 
     /// All pods that are here, with what was measured of them.
-    fn pods_with(&self, mut measured: BTreeMap<String, Vec<Sample>>) -> Vec<PodSample> {
+    fn pods_with(&self, mut measured: BTreeMap<Uid, Vec<Sample>>) -> Vec<PodSample> {
         let state = self.state();
-        let sample = |(uid, facts): (&String, &super::PodFacts)| PodSample {
+        let sample = |(uid, facts): (&Uid, &super::PodFacts)| PodSample {
             uid: uid.clone(),
             pod: facts.pod.metadata.name.clone(),
             namespace: facts.pod.metadata.namespace.clone(),
@@ -199,7 +200,7 @@ impl VolumeManager {
                     continue;
                 }
                 let path = match volume.block {
-                    true => self.deps.paths.block(&volume.spec_name).dev.join(uid),
+                    true => self.deps.paths.block(&volume.spec_name).dev.join(uid.as_str()),
                     false => one.path.clone(),
                 };
                 targets.push(Target {
@@ -269,7 +270,7 @@ mod tests {
             time: "2026-01-01T00:00:00Z".to_owned(),
         };
         PodSample {
-            uid: uid.to_owned(),
+            uid: uid.into(),
             pod: format!("pod-{uid}"),
             namespace: "ns".to_owned(),
             volumes: vec![sample],
