@@ -1,18 +1,7 @@
 //! `VolumeAttachment`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
+use super::prelude::*;
 use super::volume::{SOURCES, validate_csi};
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::{access_modes, same, subdomain, text, unset};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, flag};
 
 pub(super) static ATTACHMENT: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -54,7 +43,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of attachments.
 pub(super) struct Attachment;
 
 const MAX_METADATA_BYTES: usize = 256 * 1024;

@@ -1,19 +1,9 @@
 //! `VolumeAttributesClass`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
 use longshore_core::model::keys::finalizers::VAC_PROTECTION;
 
+use super::prelude::*;
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{parameters, provisioner, same, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -37,7 +27,6 @@ pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
          3 parameters {}s"],
 };
 
-/// The rules of volume attributes classes.
 pub(super) struct AttributesClass;
 
 impl Strategy for AttributesClass {

@@ -1,16 +1,6 @@
 //! `CSIStorageCapacity`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::Value;
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{immutable, label_selector, quantity, subdomain, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::PLAIN;
+use super::prelude::*;
 
 pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -32,7 +22,6 @@ pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
          5 maximumVolumeSize q"],
 };
 
-/// The rules of capacity reports.
 pub(super) struct StorageCapacity;
 
 impl Strategy for StorageCapacity {

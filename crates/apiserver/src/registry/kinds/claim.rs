@@ -1,26 +1,13 @@
 //! `PersistentVolumeClaim`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
 use longshore_core::model::Quantity;
 use longshore_core::model::keys::annotations::{
     BETA_IS_DEFAULT_CLASS, BETA_STORAGE_CLASS, IS_DEFAULT_CLASS,
 };
 use longshore_core::model::keys::finalizers::PVC_PROTECTION;
 
+use super::prelude::*;
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{
-    access_modes, at, label_selector, one_of, quantity, same, set_default, subdomain, text, unset,
-};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{go_values, names};
 
 pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -71,7 +58,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of claims.
 pub(super) struct Claim;
 
 const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";

@@ -1,22 +1,10 @@
 //! `StorageClass`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
 
 use longshore_core::model::keys::annotations::{BETA_IS_DEFAULT_CLASS, IS_DEFAULT_CLASS};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::{
-    immutable, items, one_of, parameters, provisioner, set_default, text, without_empty,
-};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -75,7 +63,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of storage classes.
 pub(super) struct StorageClass;
 
 impl Strategy for StorageClass {

@@ -1,17 +1,6 @@
 //! `ConfigMap`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::same;
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static CONFIG_MAP: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -65,7 +54,6 @@ pub(super) fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fie
     }
 }
 
-/// The rules of config maps.
 pub(super) struct ConfigMap;
 
 impl Strategy for ConfigMap {

@@ -1,17 +1,8 @@
 //! `CSIDriver`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, same, set_default, text};
-use crate::registry::strategy::{Generation, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, flag, or};
+use super::prelude::*;
 
 pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
@@ -73,7 +64,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of driver records.
 pub(super) struct CsiDriver;
 
 const MIN_TOKEN_SECONDS: i64 = 600;

@@ -1,18 +1,8 @@
 //! `CSINode`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{driver_name, items, same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     group_version: STORAGE,

@@ -1,16 +1,9 @@
 //! `CustomResourceDefinition`; its rules are in [`crate::crd::definition`].
 
-use std::sync::Arc;
-
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use serde_json::{Value, json};
 
+use super::prelude::*;
 use crate::crd::definition::{Definition, codec};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, text};
-use crate::registry::strategy::{Generation, Traits};
-use crate::registry::table::{CREATED, NAME, Row, Table, column, wide};
 
 pub(super) static DEFINITION: BuiltinKind = BuiltinKind {
     group_version: ("apiextensions.k8s.io", "v1"),

@@ -1,18 +1,8 @@
 //! `Event`: one store, shown as core/v1 and as events.k8s.io/v1.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
-use serde_json::{Map, Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{Column, Row, Table, column, wide};
-use crate::registry::{Conversion, names};
+use super::prelude::*;
 
 pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -270,7 +260,6 @@ fn validate_report(causes: &mut Causes, event: &Value) {
     }
 }
 
-/// The rules of events.k8s.io events.
 pub(super) struct Event;
 
 impl Strategy for Event {

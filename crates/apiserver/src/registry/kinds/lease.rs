@@ -1,17 +1,9 @@
 //! `Lease`.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::coordination::v1 as coordination;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
+use super::prelude::*;
 use crate::go_errors::time_fault;
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::{of, typed};
-use crate::registry::rules::text;
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static LEASE: BuiltinKind = BuiltinKind {
     group_version: ("coordination.k8s.io", "v1"),
@@ -39,7 +31,6 @@ pub(super) static LEASE: BuiltinKind = BuiltinKind {
     ],
 };
 
-/// The rules of leases.
 pub(super) struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.

@@ -1,17 +1,8 @@
 //! `StorageVersionMigration`: objects are to be stored in the newest version of their kind.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::storagemigration::v1 as storagemigration;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::{items, same, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static MIGRATION: BuiltinKind = BuiltinKind {
     group_version: ("storagemigration.k8s.io", "v1"),
@@ -43,7 +34,6 @@ fn cells(row: &Row<'_>) -> Value {
     json!([name, resource, holds.unwrap_or("Unknown")])
 }
 
-/// The rules of migrations.
 pub(super) struct Migration;
 
 impl Strategy for Migration {

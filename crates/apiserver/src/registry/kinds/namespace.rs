@@ -1,16 +1,6 @@
 //! `Namespace`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::registry::Subresource;
-use crate::registry::builtin::{BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::text;
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
+use super::prelude::*;
 
 pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -44,7 +34,6 @@ pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
     ],
 };
 
-/// The rules of namespaces.
 pub(crate) struct Namespace;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";

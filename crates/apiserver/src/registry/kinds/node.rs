@@ -1,18 +1,8 @@
 //! `Node`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, set_default, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static NODE: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -83,7 +73,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of nodes.
 pub(super) struct Node;
 
 const NODE_INFO: &[&str] = &[

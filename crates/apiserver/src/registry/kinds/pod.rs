@@ -1,19 +1,9 @@
 //! `Pod`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
 
 use super::pod_spec;
-use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, same, set_default, text, unset};
-use crate::registry::strategy::{Context, Generation, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
-use crate::registry::{Subresource, names};
+use super::prelude::*;
 
 pub(super) static POD: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -156,7 +146,6 @@ fn pod_status(object: &Value, statuses: &[Value]) -> String {
     status_text
 }
 
-/// The rules of pods.
 pub(super) struct Pod;
 
 /// Every way a pod's volume can be backed, in the order in which they are checked.

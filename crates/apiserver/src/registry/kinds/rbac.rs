@@ -1,17 +1,8 @@
 //! Roles and their bindings.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::rbac::v1 as roles;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, label_selector, same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, PLAIN, Row, Table, column, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static CLUSTER_ROLE_BINDING: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
@@ -182,7 +173,6 @@ impl Role {
     }
 }
 
-/// The rules of bindings.
 pub(super) struct Binding {
     /// Whether the binding is one of the cluster.
     pub cluster: bool,

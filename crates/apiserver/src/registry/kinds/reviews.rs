@@ -1,13 +1,8 @@
 //! Reviews: a client asks who it is or what it may do, and the response is never stored.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 
-use crate::registry::builtin::{BuiltinKind, GroupVersion, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::strategy::{NoRules, Traits};
-use crate::registry::table::PLAIN;
+use super::prelude::*;
 
 const AUTHENTICATION: GroupVersion = ("authentication.k8s.io", "v1");
 const AUTHORIZATION: GroupVersion = ("authorization.k8s.io", "v1");

@@ -1,20 +1,11 @@
 //! `Secret`.
 
-use std::sync::Arc;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
 
 use super::config_map::{MAX_BYTES, validate_frozen, validate_keys};
-use crate::error::{Cause, Causes};
+use super::prelude::*;
 use crate::go_errors::json_fault;
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{set_default, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
 
 pub(super) static SECRET: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -44,7 +35,6 @@ fn cells(row: &Row<'_>) -> Value {
 
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// The rules of secrets.
 pub(super) struct Secret;
 
 impl Strategy for Secret {

@@ -1,15 +1,6 @@
 //! `ServiceAccount`: it has no rules of its own.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::json;
-
-use crate::registry::Subresource;
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::strategy::{NoRules, Traits};
-use crate::registry::table::{AGE, NAME, Table};
+use super::prelude::*;
 
 pub(super) static SERVICE_ACCOUNT: BuiltinKind = BuiltinKind {
     group_version: CORE,

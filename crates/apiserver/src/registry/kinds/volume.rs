@@ -1,23 +1,9 @@
 //! `PersistentVolume`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
 use super::in_tree_sources;
-use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{
-    access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
-    text, unset,
-};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     group_version: CORE,
@@ -74,7 +60,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of volumes.
 pub(super) struct Volume;
 
 /// Every way a volume can be backed, in the order in which they are checked.
