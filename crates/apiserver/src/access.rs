@@ -55,8 +55,7 @@ impl Access {
         policy
     }
 
-    /// # Errors
-    /// 403 when the rules do not allow it.
+    /// Fails with 403 when the rules do not allow it.
     pub(crate) fn check(&self, who: &Identity, action: &Action) -> ApiResult<()> {
         if who.is_master() || self.policy().allows(who, action).is_some() {
             return Ok(());

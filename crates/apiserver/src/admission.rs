@@ -29,9 +29,7 @@ impl Gate {
     }
 
     /// Takes a permit.
-    ///
-    /// # Errors
-    /// 429 when all are taken.
+    /// Fails with 429 when all are taken.
     pub(crate) fn enter(&self, is_master: bool) -> ApiResult<Permit> {
         let try_one = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let found =

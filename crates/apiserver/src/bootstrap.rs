@@ -35,9 +35,7 @@ const DEFINITIONS: &[&str] = definitions![
 ];
 
 /// Writes what is missing.
-///
-/// # Errors
-/// When the store refuses.
+/// Fails when the store refuses.
 pub(crate) async fn write(core: &Core, snapshot_kinds: bool) -> ApiResult<()> {
     let registry = core.registry();
     let namespaces = registry.core("namespaces");

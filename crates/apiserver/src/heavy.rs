@@ -72,9 +72,7 @@ impl Heavy {
     }
 
     /// Room for a list of so many objects, to be held until it is sent; short ones need none.
-    ///
-    /// # Errors
-    /// 429 when lists that clients do not read take all of it.
+    /// Fails with 429 when lists that clients do not read take all of it.
     pub(crate) fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
         let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
         if thousands == 0 {
@@ -98,9 +96,6 @@ impl Heavy {
 
     /// Does work on objects of this size on another thread, when its turn comes. On a
     /// runtime with one thread there are no others to hold up, and it is done at once.
-    ///
-    /// # Errors
-    /// That of the work.
     pub(crate) async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
     where
         T: Send + 'static,

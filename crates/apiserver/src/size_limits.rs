@@ -22,9 +22,7 @@ struct Size {
 }
 
 /// Refuses an object that is too large or too deep.
-///
-/// # Errors
-/// 413 or 400.
+/// Fails with 413 or 400.
 pub(crate) fn check_size(object: &Value) -> ApiResult<()> {
     let mut size = Size::default();
     if depth(object, MAX_DEPTH, &mut size).is_none() {
@@ -38,9 +36,7 @@ pub(crate) fn check_size(object: &Value) -> ApiResult<()> {
 
 /// Refuses an object of a kind that would take many times its length in memory. Objects grow with each
 /// patch, so it is not enough to look at what is sent.
-///
-/// # Errors
-/// 413.
+/// Fails with 413.
 pub(crate) fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
     let mut size = Size::default();
     depth(object, usize::MAX, &mut size);
@@ -76,9 +72,7 @@ const MAX_DEFINITION: usize = 40 << 20;
 const SHORT: usize = 64 << 10;
 
 /// Refuses a JSON text that would take many times its length in memory.
-///
-/// # Errors
-/// 413 that says so.
+/// Fails with 413 that says so.
 pub(crate) fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
     if text.len() <= SHORT {
         return Ok(());

@@ -110,9 +110,6 @@ impl Signer {
     }
 
     /// What a token says, if we signed it and it has not ended.
-    ///
-    /// # Errors
-    /// Why it is refused.
     pub(crate) fn check(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
         let malformed = TokenError::Malformed;
         let (text, signature) = token.rsplit_once('.').ok_or(malformed)?;

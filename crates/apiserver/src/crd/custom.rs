@@ -144,15 +144,6 @@ impl Custom {
 struct CustomRules(Arc<Custom>);
 
 impl Strategy for CustomRules {
-    fn traits(&self) -> Traits {
-        Traits {
-            status: self.0.status,
-            unconditional_update: false,
-            generation: Generation::FromOne,
-            ..Traits::PLAIN
-        }
-    }
-
     fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
         if self.0.terminating {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -247,6 +238,12 @@ fn resource(
         subresources,
         fields: fields.collect(),
         codec: Codec::Custom(Arc::clone(&custom)),
+        traits: Traits {
+            status: custom.status,
+            unconditional_update: false,
+            generation: Generation::FromOne,
+            ..Traits::PLAIN
+        },
         strategy: Arc::new(CustomRules(Arc::clone(&custom))),
         transient: false,
         conversion: None,

@@ -12,7 +12,7 @@ use crate::error::{ApiResult, Cause, Causes, Status};
 use crate::registry::codec::typed;
 use crate::registry::names;
 use crate::registry::rules::{immutable, items, one_of, same, text};
-use crate::registry::strategy::{Context, Generation, Strategy, Traits};
+use crate::registry::strategy::{Context, Strategy};
 
 /// Holds a deleted definition until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -47,16 +47,6 @@ fn whole_numbers(value: &mut Value) {
 pub(crate) struct Definition;
 
 impl Strategy for Definition {
-    fn traits(&self) -> Traits {
-        Traits {
-            status: true,
-            status_at_creation: false,
-            returns_deleted: true,
-            generation: Generation::FromOne,
-            ..Traits::PLAIN
-        }
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         if spec["conversion"]["strategy"].as_str().unwrap_or_default().is_empty() {

@@ -43,9 +43,7 @@ impl Pattern {
 }
 
 /// What the pattern weighs.
-///
-/// # Errors
-/// Why it cannot be used.
+/// The error says why it cannot be used.
 pub(super) fn weigh(source: &str) -> Result<usize, String> {
     compile(source).map(|(_, weight)| weight).map_err(|fault| fault.to_string())
 }
@@ -80,9 +78,7 @@ fn gather<'a>(schema: &'a Value, sources: &mut HashSet<&'a str>) {
 }
 
 /// The machine of a pattern, from those that are kept if it is there.
-///
-/// # Errors
-/// Why it cannot be used.
+/// The error says why it cannot be used.
 pub(super) fn compiled(source: &str) -> Result<Regex, String> {
     static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
     if let Some(found) = KEPT.lock().find(source) {

@@ -281,9 +281,7 @@ const MAX_ADDED: usize = MAX_BYTES;
 pub(super) struct TooLarge;
 
 /// Fills in defaults, then drops nulls that are no value of their field.
-///
-/// # Errors
-/// When more would be added than an object can hold; some defaults are filled in then.
+/// Fails when more would be added than an object can hold; some defaults are filled in then.
 pub(super) fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
     fill(schema, value, &mut MAX_ADDED.clone())
 }

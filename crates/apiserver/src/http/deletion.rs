@@ -15,7 +15,7 @@ impl Call<'_> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.delete_options()?;
         let resource = &self.target.resource;
-        let returned = resource.traits().returns_deleted;
+        let returned = resource.traits.returns_deleted;
         match self.inner.core.delete(&self.target, &options).await? {
             Deleted::Removed(object) if !returned => {
                 let mut details =

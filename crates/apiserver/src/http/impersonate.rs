@@ -87,9 +87,7 @@ impl Mode {
 
 /// The identity that a request is judged by: that of its sender, or the one it impersonates for
 /// `action`.
-///
-/// # Errors
-/// 400 when no user is named, 403 when the sender may not impersonate that user.
+/// Fails with 400 when no user is named, 403 when the sender may not impersonate that user.
 pub(super) fn impersonate<'a>(
     access: &Access,
     sender: Cow<'a, Identity>,

@@ -87,7 +87,7 @@ impl Core {
         options: WriteOptions<'_>,
         applied: Option<FieldSet>,
     ) -> Managed {
-        let traits = resource.traits();
+        let traits = resource.traits;
         let mut stripped;
         let object = if traits.status && !traits.status_at_creation && !object["status"].is_null() {
             stripped = object.clone();
@@ -157,9 +157,7 @@ impl Core {
     }
 
     /// Applies a configuration; true when the object is new.
-    ///
-    /// # Errors
-    /// 409 when others hold fields that would change, unless forced.
+    /// Fails with 409 when others hold fields that would change, unless forced.
     pub(crate) async fn apply(
         &self,
         target: &Target,
@@ -254,7 +252,7 @@ impl Core {
         let mut managers = Managers::parse(&old["metadata"][MANAGED_FIELDS]).unwrap_or_default();
         if managers.is_empty() {
             let mut everything = changes(shape, &json!({}), old).set;
-            if resource.traits().status {
+            if resource.traits.status {
                 everything.prune(&["f:status"]);
             }
             managers = Managers::before_apply(everything, &api_version, &now);
@@ -387,7 +385,7 @@ fn undeclared(resource: &Resource, name: &str, why: &str) -> Status {
 /// The part of a configuration that can be applied through a path.
 fn only(resource: &Resource, part: Part, mut object: Value) -> Value {
     if part == Part::Main {
-        if resource.traits().status
+        if resource.traits.status
             && let Some(map) = object.as_object_mut()
         {
             map.remove("status");
@@ -396,7 +394,7 @@ fn only(resource: &Resource, part: Part, mut object: Value) -> Value {
     }
     let mut kept = json!({"metadata": {}});
     copy_field(&mut kept, &object, "status");
-    if resource.traits().status_metadata {
+    if resource.traits.status_metadata {
         for field in ["labels", "annotations", "finalizers"] {
             copy_field(&mut kept["metadata"], &object["metadata"], field);
         }

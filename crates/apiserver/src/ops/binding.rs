@@ -9,9 +9,7 @@ use crate::store::{Expect, Room, Write, WriteError};
 
 impl Core {
     /// Binds a pod to a node.
-    ///
-    /// # Errors
-    /// 409 when it is bound already.
+    /// Fails with 409 when it is bound already.
     pub(crate) async fn bind(
         &self,
         target: &Target,
@@ -55,9 +53,6 @@ impl Core {
 
 impl Core {
     /// Deletes a pod on behalf of a client that drains its node.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(crate) async fn evict(&self, target: &Target, options: &DeleteOptions) -> ApiResult<()> {
         let patch = json!({"status": {"conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",

@@ -29,9 +29,6 @@ const MAX_NAMES: usize = 8;
 
 impl Core {
     /// Creates an object.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(crate) async fn create(
         &self,
         target: &Target,
@@ -131,8 +128,8 @@ impl Core {
         let resource = &target.resource;
         let cx = self.context();
         meta::prepare_create(&mut object, resource, &target.namespace, &self.env);
-        if resource.traits().status
-            && !resource.traits().status_at_creation
+        if resource.traits.status
+            && !resource.traits.status_at_creation
             && let Some(map) = object.as_object_mut()
         {
             map.remove("status");

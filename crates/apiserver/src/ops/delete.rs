@@ -52,9 +52,6 @@ pub(crate) enum Deleted {
 
 impl Core {
     /// Deletes an object, or marks it for deletion.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(crate) async fn delete(
         &self,
         target: &Target,

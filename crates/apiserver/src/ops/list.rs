@@ -103,9 +103,7 @@ fn expired(trimmed: Trimmed, token: &Token) -> Status {
 
 impl Core {
     /// Reads one object, at least as new as `version`.
-    ///
-    /// # Errors
-    /// 404 when it is not there.
+    /// Fails with 404 when it is not there.
     pub(crate) async fn get(
         &self,
         target: &Target,
@@ -116,9 +114,7 @@ impl Core {
     }
 
     /// Reads many objects.
-    ///
-    /// # Errors
-    /// 410 when the asked version is no longer kept, 504 when it is not there yet.
+    /// Fails with 410 when the asked version is no longer kept, 504 when it is not there yet.
     pub(crate) async fn list(&self, target: &Target, options: &ListOptions) -> ApiResult<Listed> {
         let resource = &target.resource;
         let namespace = Some(target.namespace.as_str()).filter(|ns| !ns.is_empty());

@@ -9,18 +9,13 @@ use crate::patch::Patch;
 
 impl Core {
     /// Reads the scale of an object.
-    ///
-    /// # Errors
-    /// 404 when the object or its scale is not there.
+    /// Fails with 404 when the object or its scale is not there.
     pub(crate) async fn scale(&self, target: &Target, version: Option<u64>) -> ApiResult<Value> {
         let object = self.get(target, version).await?.value();
         shown(target, &object)
     }
 
     /// Changes the number of wanted replicas.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(crate) async fn rescale(
         &self,
         target: &Target,

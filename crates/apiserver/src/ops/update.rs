@@ -66,9 +66,6 @@ impl Source {
 
 impl Core {
     /// Replaces an object, or one part of it.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(crate) async fn update(
         &self,
         target: &Target,
@@ -114,7 +111,7 @@ impl Core {
         let Source::Whole { body, duplicate_fields } = source else {
             return Err(target.not_found());
         };
-        if part != Part::Main || !resource.traits().create_on_update {
+        if part != Part::Main || !resource.traits.create_on_update {
             return Err(target.not_found());
         }
         if let Some(uid) = body["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
@@ -150,7 +147,7 @@ impl Core {
         if let Some(author) = options.author {
             author.check_grant(target, &sent, Some(&old))?;
         }
-        check_version(target, &sent, stored, resource.traits().unconditional_update)?;
+        check_version(target, &sent, stored, resource.traits.unconditional_update)?;
         let track = match apart {
             true => Track::Apart(options.manager, managers.as_deref()),
             false => Track::Write(options.manager),
@@ -233,7 +230,7 @@ impl Core {
             Part::Main => {
                 let mut new = sent;
                 meta::restore(&mut new, old);
-                if resource.traits().status {
+                if resource.traits.status {
                     copy_field(&mut new, old, "status");
                 }
                 let managed = managed(&new);
@@ -250,7 +247,7 @@ impl Core {
             Part::Status => {
                 let mut new = old.clone();
                 copy_field(&mut new, &sent, "status");
-                if resource.traits().status_metadata {
+                if resource.traits.status_metadata {
                     for field in ["labels", "annotations", "finalizers"] {
                         copy_field(&mut new["metadata"], &sent["metadata"], field);
                     }
@@ -373,7 +370,7 @@ fn decode_changed(
         parts.partition(|(name, part)| old.get(*name) == Some(part));
     // The rest comes from what is stored anyway.
     let counts = |name: &str| match part {
-        Part::Main => name != "status" || !resource.traits().status,
+        Part::Main => name != "status" || !resource.traits.status,
         Part::Status => matches!(name, "metadata" | "status"),
         Part::Finalize => true,
     };

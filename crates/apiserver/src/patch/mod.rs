@@ -26,9 +26,7 @@ pub(crate) enum Patch {
 
 impl Patch {
     /// Parses a patch body by its content type.
-    ///
-    /// # Errors
-    /// 415 for an unknown type, 400 for a body that is no patch of that type.
+    /// Fails with 415 for an unknown type, 400 for a body that is no patch of that type.
     pub(crate) fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
         let other = |value: &Value, wanted: &str| {
             let is = go_errors::type_name(value);
@@ -85,9 +83,7 @@ impl Patch {
     }
 
     /// Applies the patch to an object with kind and apiVersion.
-    ///
-    /// # Errors
-    /// 422 for a JSON patch that does not fit, 400 for a strategic patch that makes no sense.
+    /// Fails with 422 for a JSON patch that does not fit, 400 for a strategic patch that makes no sense.
     pub(crate) fn apply(&self, mut object: Value) -> ApiResult<Value> {
         match self {
             Self::Json(patch) => {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::codec::{Codec, Typed};
 use super::kinds::KINDS;
-use super::strategy::Strategy;
+use super::strategy::{Strategy, Traits};
 use super::table::Table;
 use super::{Conversion, Resource, Subresource};
 
@@ -27,11 +27,12 @@ pub struct BuiltinKind {
     pub scope: Scope,
     /// Verbs, sorted.
     pub verbs: &'static [&'static str],
-    /// Paths below an object beside `status`, which follows from the rules' traits.
+    /// Paths below an object beside `status`, which follows from the traits.
     pub subresources: &'static [Subresource],
     pub storage: Storage,
     /// The Rust type: it checks bodies, and published schemas come from it.
     pub typed: fn() -> Typed,
+    pub traits: Traits,
     pub rules: fn() -> Arc<dyn Strategy>,
     pub table: Table,
     /// Labels of field selectors beside name and namespace.
@@ -53,6 +54,17 @@ pub struct Names {
     pub plural: &'static str,
     pub short: &'static [&'static str],
     pub categories: &'static [&'static str],
+}
+
+impl Names {
+    pub(super) const fn new(
+        kind: &'static str,
+        plural: &'static str,
+        short: &'static [&'static str],
+        categories: &'static [&'static str],
+    ) -> Self {
+        Self { kind, plural, short, categories }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,9 +100,8 @@ impl BuiltinKind {
             _ => (format!("{group}/{plural}"), None),
         };
         let typed = (self.typed)();
-        let rules = (self.rules)();
         let mut subresources = self.subresources.to_vec();
-        if rules.traits().status {
+        if self.traits.status {
             subresources.push(Subresource::new("status", ("", "", kind), STATUS_VERBS));
         }
         subresources.sort_by_key(|subresource| subresource.name);
@@ -109,7 +120,8 @@ impl BuiltinKind {
             fields: owned(self.selectors),
             storage: Arc::from(storage),
             codec: Codec::Typed { check: typed.codec, quantities: self.quantities },
-            strategy: rules,
+            traits: self.traits,
+            strategy: (self.rules)(),
             transient: matches!(self.storage, Storage::Transient),
             conversion,
             alias: conversion.is_some(),

@@ -77,9 +77,7 @@ pub struct Undecodable {
 }
 
 /// Runs the codec over an object; `defaults` fills in those that the codec itself knows.
-///
-/// # Errors
-/// What is wrong when a field has the wrong type.
+/// The error is what is wrong when a field has the wrong type.
 pub(crate) fn decode(
     codec: &Codec,
     mut input: Value,

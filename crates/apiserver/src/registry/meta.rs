@@ -49,7 +49,7 @@ pub(crate) fn prepare_create(
     if resource.namespaced {
         meta["namespace"] = json!(namespace);
     }
-    match (resource.traits().generation, generation) {
+    match (resource.traits.generation, generation) {
         (Generation::FromOne, _) => meta["generation"] = json!(1),
         // Where the server does not count, the number is the client's own business.
         (_, Some(generation)) => meta["generation"] = generation,
@@ -74,8 +74,9 @@ pub(crate) fn restore(new: &mut Value, old: &Value) {
 
 /// Counts a new generation when the counted part changed.
 pub(crate) fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
-    let strategy = &resource.strategy;
-    if strategy.traits().generation == Generation::Absent || !strategy.is_new_generation(new, old) {
+    if resource.traits.generation == Generation::Absent
+        || !resource.strategy.is_new_generation(new, old)
+    {
         return;
     }
     let next = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
@@ -88,9 +89,9 @@ pub(crate) fn validate_create(object: &Value, resource: &Resource) -> Causes {
     let mut causes = Causes::new();
     let name = text(meta, "/name");
     let check = |name: &str| {
-        if resource.traits().path_names {
+        if resource.traits.path_names {
             names::path_segment(name)
-        } else if resource.traits().label_names {
+        } else if resource.traits.label_names {
             names::label(name)
         } else {
             names::subdomain(name)

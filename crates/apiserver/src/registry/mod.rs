@@ -77,6 +77,7 @@ pub struct Resource {
     pub storage: Arc<str>,
     /// Checks types and drops unknown fields.
     pub codec: Codec,
+    pub traits: Traits,
     pub strategy: Arc<dyn Strategy>,
     /// Whether objects are returned at once and never stored, as reviews are.
     pub transient: bool,
@@ -114,10 +115,6 @@ impl Resource {
     /// Where an object is stored.
     pub fn key(&self, namespace: &str, name: &str) -> Key {
         Key { resource: Arc::clone(&self.storage), namespace: namespace.into(), name: name.into() }
-    }
-
-    pub fn traits(&self) -> Traits {
-        self.strategy.traits()
     }
 
     /// How the fields of objects are divided among managers.
@@ -186,9 +183,7 @@ fn builtin_shape(typed: &Typed) -> Arc<Shape> {
 }
 
 /// Decodes a body of a kind that is not served by itself.
-///
-/// # Errors
-/// What is wrong when a field has the wrong type, as Go would say it.
+/// The error is what is wrong when a field has the wrong type, as Go would say it.
 pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, String> {
     let decoded = codec::decode(&Codec::Typed { check: typed.codec, quantities: &[] }, body, true);
     decoded.map(|decoded| decoded.object).map_err(|fault| {

@@ -88,17 +88,12 @@ pub struct Settings {
 /// `default` runs on every object a client sends; the `prepare` steps bring client input and
 /// stored state together; `admit` steps may look at other objects; `validate` steps only judge.
 pub trait Strategy: Send + Sync + 'static {
-    fn traits(&self) -> Traits;
-
     /// Fills in defaults.
     fn default(&self, _object: &mut Value) {}
 
     fn prepare_create(&self, _object: &mut Value, _cx: &Context<'_>) {}
 
     /// Looks at other objects before a creation.
-    ///
-    /// # Errors
-    /// The refusal.
     fn admit_create(&self, _object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
         Ok(())
     }
@@ -112,9 +107,6 @@ pub trait Strategy: Send + Sync + 'static {
     fn prepare_update(&self, _new: &mut Value, _old: &Value, _cx: &Context<'_>) {}
 
     /// Looks at other objects before a change.
-    ///
-    /// # Errors
-    /// The refusal.
     fn admit_update(&self, _new: &Value, _old: &Value, _cx: &Context<'_>) -> ApiResult<()> {
         Ok(())
     }
@@ -146,11 +138,7 @@ pub trait Strategy: Send + Sync + 'static {
     }
 }
 
-/// A kind with traits but no rules of its own.
-pub(crate) struct Plain(pub Traits);
+/// For kinds without rules of their own.
+pub(crate) struct NoRules;
 
-impl Strategy for Plain {
-    fn traits(&self) -> Traits {
-        self.0
-    }
-}
+impl Strategy for NoRules {}

@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use longshore_core::model::age;
+
 use super::rules::{items, text};
-use longshore_core::model::age::since as age_since;
 
 /// The columns of a kind, and what stands in them for an object.
 #[derive(Clone, Copy)]
@@ -26,13 +27,13 @@ pub struct Row<'a> {
 
 impl<'a> Row<'a> {
     pub fn new(object: &'a Value, now: Timestamp) -> Self {
-        let age = age_since(text(object, "/metadata/creationTimestamp"), now);
+        let age = age::since(text(object, "/metadata/creationTimestamp"), now);
         Self { object, name: text(object, "/metadata/name"), age, now }
     }
 
     /// How long ago a time was.
     pub fn since(&self, time: &str) -> String {
-        age_since(time, self.now)
+        age::since(time, self.now)
     }
 }
 

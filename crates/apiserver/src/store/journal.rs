@@ -29,18 +29,14 @@ pub type SnapshotObject = (Arc<str>, Arc<Stored>);
 /// Takes in what a journal holds, in this order: objects, where history begins, changes.
 pub trait Replay {
     /// An object as it was when the log began.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// The error is what is wrong with it.
     fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String>;
 
     /// Everything up to this revision has been handed over; how it came about is not known.
     fn history_begins(&mut self, revision: u64);
 
     /// A change after that.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// The error is what is wrong with it.
     fn change(
         &mut self,
         key: Key,
@@ -113,9 +109,7 @@ impl JournalError {
 pub trait Journal: Send + 'static {
     /// Reads everything; called once, before the first commit. Returns the newest revision ever
     /// written, deletions included.
-    ///
-    /// # Errors
-    /// When storage cannot be read or holds damaged data.
+    /// Fails when storage cannot be read or holds damaged data.
     fn load(&mut self, state: &mut dyn Replay) -> Result<u64, JournalError>;
 
     /// Makes a batch durable: all of it or nothing, and durable when this returns.

@@ -75,9 +75,7 @@ struct Watcher {
 }
 
 /// Opens a watch; the stream ends by itself after the timeout.
-///
-/// # Errors
-/// 429 when there is no room for its initial objects.
+/// Fails with 429 when there is no room for its initial objects.
 pub(crate) fn open(
     store: &Store,
     resource: &Arc<Resource>,

@@ -17,9 +17,7 @@ const STACK: usize = 256 << 20;
 pub(in super::super) const MAX_TOGETHER: usize = 256 << 10;
 
 /// Parses an expression.
-///
-/// # Errors
-/// Why it is none, in the form compilers use.
+/// The error says why it is none, in the form compilers use.
 pub(in super::super) fn parse(source: &str) -> Result<Program, String> {
     if source.len() > MAX_SOURCE {
         return Err(format!(

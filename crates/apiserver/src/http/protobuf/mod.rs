@@ -87,9 +87,7 @@ thread_local! {
 }
 
 /// Decodes a body.
-///
-/// # Errors
-/// What is wrong when it is no such body, is cut short, or holds a kind that is not served.
+/// The error is what is wrong when it is no such body, is cut short, or holds a kind that is not served.
 pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     let cut = |Truncated| "unexpected EOF".to_owned();
     let envelope = body.strip_prefix(MAGIC).ok_or_else(|| {

@@ -1,33 +1,19 @@
 //! `VolumeAttributesClass`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
 use longshore_core::model::keys::finalizers::VAC_PROTECTION;
 
+use super::prelude::*;
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{parameters, provisioner, same, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "VolumeAttributesClass",
-        plural: "volumeattributesclasses",
-        short: &["vac"],
-        categories: &[],
-    },
+    names: Names::new("VolumeAttributesClass", "volumeattributesclasses", &["vac"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::VolumeAttributesClass>,
+    traits: Traits { returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(AttributesClass),
     table: Table {
         columns: &[NAME, column("DriverName"), AGE],
@@ -41,14 +27,9 @@ pub(super) static ATTRIBUTES_CLASS: BuiltinKind = BuiltinKind {
          3 parameters {}s"],
 };
 
-/// The rules of volume attributes classes.
 pub(super) struct AttributesClass;
 
 impl Strategy for AttributesClass {
-    fn traits(&self) -> Traits {
-        Traits { returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
         add_finalizer(object, VAC_PROTECTION);
         Ok(())

@@ -1,30 +1,16 @@
 //! `CSIStorageCapacity`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::Value;
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{immutable, label_selector, quantity, subdomain, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::PLAIN;
+use super::prelude::*;
 
 pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "CSIStorageCapacity",
-        plural: "csistoragecapacities",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("CSIStorageCapacity", "csistoragecapacities", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSIStorageCapacity>,
+    traits: Traits { unconditional_update: false, ..Traits::PLAIN },
     rules: || Arc::new(StorageCapacity),
     table: PLAIN,
     selectors: &[],
@@ -36,14 +22,9 @@ pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
          5 maximumVolumeSize q"],
 };
 
-/// The rules of capacity reports.
 pub(super) struct StorageCapacity;
 
 impl Strategy for StorageCapacity {
-    fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let class = text(object, "/storageClassName");

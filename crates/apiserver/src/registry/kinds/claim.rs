@@ -1,40 +1,23 @@
 //! `PersistentVolumeClaim`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
 use longshore_core::model::Quantity;
 use longshore_core::model::keys::annotations::{
     BETA_IS_DEFAULT_CLASS, BETA_STORAGE_CLASS, IS_DEFAULT_CLASS,
 };
 use longshore_core::model::keys::finalizers::PVC_PROTECTION;
 
+use super::prelude::*;
 use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{
-    access_modes, at, label_selector, one_of, quantity, same, set_default, subdomain, text, unset,
-};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{go_values, names};
 
 pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names {
-        kind: "PersistentVolumeClaim",
-        plural: "persistentvolumeclaims",
-        short: &["pvc"],
-        categories: &[],
-    },
+    names: Names::new("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::PersistentVolumeClaim>,
+    traits: Traits::WITH_STATUS,
     rules: || Arc::new(Claim),
     table: Table {
         columns: &[
@@ -53,51 +36,8 @@ pub(super) static CLAIM: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &["spec.resources.*.*", "status.capacity.*", "status.allocatedResources.*"],
     patch_keys: &[("status.conditions", "type")],
-    facts: &[
-        "list core.v1.PersistentVolumeClaimStatus.conditions type",
-        "list core.v1.VolumeHealthStatus.healthConditions status reason",
-        "atomic core.v1.TypedLocalObjectReference",
-        "standing core.v1.PersistentVolumeClaimCondition.lastProbeTime",
-        "standing core.v1.PersistentVolumeClaimCondition.lastTransitionTime",
-        "standing core.v1.PersistentVolumeClaimSpec.resources",
-        "enum core.v1.ModifyVolumeStatus.status InProgress Infeasible Pending",
-        "enum core.v1.PersistentVolumeClaimSpec.accessModes ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeClaimSpec.volumeMode Block Filesystem",
-        "enum core.v1.PersistentVolumeClaimStatus.accessModes ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeClaimStatus.allocatedResourceStatuses \
-         ControllerResizeInProgress ControllerResizeInfeasible NodeResizeInProgress \
-         NodeResizeInfeasible NodeResizePending",
-        "enum core.v1.PersistentVolumeClaimStatus.phase Bound Lost Pending",
-        "required core.v1.TypedLocalObjectReference kind name",
-        "required core.v1.TypedObjectReference kind name",
-        "type core.v1.PersistentVolumeClaimSpec.accessModes []v1.PersistentVolumeAccessMode",
-        "type core.v1.PersistentVolumeClaimSpec.volumeMode v1.PersistentVolumeMode",
-        "type core.v1.VolumeResourceRequirements.limits v1.ResourceList",
-        "type core.v1.VolumeResourceRequirements.requests v1.ResourceList",
-    ],
-    protobuf: &[
-        "core.ModifyVolumeStatus: 1 targetVolumeAttributesClassName s, 2 status =s",
-        "core.PersistentVolumeClaim: 1 metadata meta.ObjectMeta, \
-         2 spec core.PersistentVolumeClaimSpec, 3 status core.PersistentVolumeClaimStatus",
-        "core.PersistentVolumeClaimCondition: 1 type =s, 2 status =s, 3 lastProbeTime t, \
-         4 lastTransitionTime t, 5 reason s, 6 message s",
-        "core.PersistentVolumeClaimSpec: 1 accessModes []s, \
-         2 resources core.VolumeResourceRequirements, 3 volumeName s, \
-         4 selector meta.LabelSelector, 5 storageClassName =s, 6 volumeMode =s, \
-         7 dataSource core.TypedLocalObjectReference, 8 dataSourceRef core.TypedObjectReference, \
-         9 volumeAttributesClassName =s",
-        "core.PersistentVolumeClaimStatus: 1 phase s, 2 accessModes []s, 3 capacity {}q, \
-         4 conditions []core.PersistentVolumeClaimCondition, 5 allocatedResources {}q, \
-         7 allocatedResourceStatuses {}s, 8 currentVolumeAttributesClassName =s, \
-         9 modifyVolumeStatus core.ModifyVolumeStatus, 10 healthStatus core.VolumeHealthStatus",
-        "core.TypedLocalObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s",
-        "core.TypedObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s, 4 namespace =s",
-        "core.VolumeHealthStatus: 1 healthConditions []core.VolumeHealthCondition, \
-         2 lastTransitionTime t",
-        "core.VolumeResourceRequirements: 1 limits {}q, 2 requests {}q",
-    ],
+    facts: &[include_str!("claim_facts.txt")],
+    protobuf: &[include_str!("claim_protobuf.txt")],
 };
 
 fn cells(row: &Row<'_>) -> Value {
@@ -118,17 +58,12 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of claims.
 pub(super) struct Claim;
 
 const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 const REQUEST: &str = "/spec/resources/requests/storage";
 
 impl Strategy for Claim {
-    fn traits(&self) -> Traits {
-        Traits::WITH_STATUS
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(&mut object["spec"], "volumeMode", "Filesystem");
         if !object["status"].is_null() {

@@ -1,36 +1,20 @@
 //! `StorageClass`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
 
 use longshore_core::model::keys::annotations::{BETA_IS_DEFAULT_CLASS, IS_DEFAULT_CLASS};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::{
-    immutable, items, one_of, parameters, provisioner, set_default, text, without_empty,
-};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static CLASS: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names {
-        kind: "StorageClass",
-        plural: "storageclasses",
-        short: &["sc"],
-        categories: &[],
-    },
+    names: Names::new("StorageClass", "storageclasses", &["sc"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::StorageClass>,
+    traits: Traits { returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(StorageClass),
     table: Table {
         columns: &[
@@ -79,14 +63,9 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of storage classes.
 pub(super) struct StorageClass;
 
 impl Strategy for StorageClass {
-    fn traits(&self) -> Traits {
-        Traits { returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(object, "reclaimPolicy", "Delete");
         set_default(object, "volumeBindingMode", "Immediate");

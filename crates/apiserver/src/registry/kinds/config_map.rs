@@ -1,26 +1,16 @@
 //! `ConfigMap`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::same;
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static CONFIG_MAP: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "ConfigMap", plural: "configmaps", short: &["cm"], categories: &[] },
+    names: Names::new("ConfigMap", "configmaps", &["cm"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::ConfigMap>,
+    traits: Traits::PLAIN,
     rules: || Arc::new(ConfigMap),
     table: Table { columns: &[NAME, column("Data"), AGE], cells },
     selectors: &[],
@@ -64,14 +54,9 @@ pub(super) fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fie
     }
 }
 
-/// The rules of config maps.
 pub(super) struct ConfigMap;
 
 impl Strategy for ConfigMap {
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let size = validate_keys(&mut causes, object, "data")

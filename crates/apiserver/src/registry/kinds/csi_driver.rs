@@ -1,26 +1,23 @@
 //! `CSIDriver`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, same, set_default, text};
-use crate::registry::strategy::{Generation, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, flag, or};
+use super::prelude::*;
 
 pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names { kind: "CSIDriver", plural: "csidrivers", short: &[], categories: &[] },
+    names: Names::new("CSIDriver", "csidrivers", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSIDriver>,
+    traits: Traits {
+        unconditional_update: false,
+        returns_deleted: true,
+        generation: Generation::FromFirstChange,
+        ..Traits::PLAIN
+    },
     rules: || Arc::new(CsiDriver),
     table: Table {
         columns: &[
@@ -44,15 +41,7 @@ pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
         "type storage.v1.CSIDriverSpec.fsGroupPolicy v1.FSGroupPolicy",
         "type storage.v1.CSIDriverSpec.volumeLifecycleModes []v1.VolumeLifecycleMode",
     ],
-    protobuf: &[
-        "storage.CSIDriver: 1 metadata meta.ObjectMeta, 2 spec storage.CSIDriverSpec",
-        "storage.CSIDriverSpec: 1 attachRequired =b, 2 podInfoOnMount =b, \
-         3 volumeLifecycleModes []s, 4 storageCapacity =b, 5 fsGroupPolicy =s, \
-         6 tokenRequests []storage.TokenRequest, 7 requiresRepublish =b, 8 seLinuxMount =b, \
-         9 nodeAllocatableUpdatePeriodSeconds =i, 10 serviceAccountTokenInSecrets =b, \
-         11 preventPodSchedulingIfMissing =b",
-        "storage.TokenRequest: 1 audience =s, 2 expirationSeconds =i",
-    ],
+    protobuf: &[include_str!("csi_driver_protobuf.txt")],
 };
 
 fn cells(row: &Row<'_>) -> Value {
@@ -75,7 +64,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of driver records.
 pub(super) struct CsiDriver;
 
 const MIN_TOKEN_SECONDS: i64 = 600;
@@ -83,15 +71,6 @@ const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 const MIN_UPDATE_SECONDS: i64 = 10;
 
 impl Strategy for CsiDriver {
-    fn traits(&self) -> Traits {
-        Traits {
-            unconditional_update: false,
-            returns_deleted: true,
-            generation: Generation::FromFirstChange,
-            ..Traits::PLAIN
-        }
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "attachRequired", true);

@@ -1,27 +1,18 @@
 //! `CSINode`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use k8s_openapi::api::storage::v1 as storage;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{driver_name, items, same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     group_version: STORAGE,
-    names: Names { kind: "CSINode", plural: "csinodes", short: &[], categories: &[] },
+    names: Names::new("CSINode", "csinodes", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storage::CSINode>,
+    traits: Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS },
     rules: || Arc::new(CsiNode),
     table: Table {
         columns: &[NAME, ("Drivers", "integer", "", 0), AGE],
@@ -30,27 +21,8 @@ pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &[],
     patch_keys: &[("spec.drivers", "name")],
-    facts: &[
-        "list storage.v1.CSINodeSpec.drivers name",
-        "list storage.v1.CSINodeStatus.storageHealth name",
-        "standing storage.v1.CSINodeSpec.drivers",
-        "enum storage.v1.StorageHealthCondition.accessMode ReadOnlyMany ReadWriteMany \
-         ReadWriteOnce ReadWriteOncePod",
-        "enum storage.v1.StorageHealthCondition.status StorageDegraded StorageUnreachable",
-        "enum storage.v1.StorageHealthCondition.volumeMode Block Filesystem",
-    ],
-    protobuf: &[
-        "storage.CSINode: 1 metadata meta.ObjectMeta, 2 spec storage.CSINodeSpec, \
-         3 status storage.CSINodeStatus",
-        "storage.CSINodeDriver: 1 name =s, 2 nodeID =s, 3 topologyKeys []s, \
-         4 allocatable storage.VolumeNodeResources",
-        "storage.CSINodeSpec: 1 drivers []storage.CSINodeDriver",
-        "storage.CSINodeStatus: 1 storageHealth []storage.StorageHealth",
-        "storage.StorageHealth: 1 name =s, 2 healthConditions []storage.StorageHealthCondition",
-        "storage.StorageHealthCondition: 1 status =s, 2 reason =s, 3 message s, 4 accessMode =s, \
-         5 volumeMode =s, 6 lastTransitionTime t",
-        "storage.VolumeNodeResources: 1 count =i",
-    ],
+    facts: &[include_str!("csi_node_facts.txt")],
+    protobuf: &[include_str!("csi_node_protobuf.txt")],
 };
 
 /// The rules of a node's driver list.
@@ -59,10 +31,6 @@ pub(super) struct CsiNode;
 const MAX_NODE_ID_BYTES: usize = 256;
 
 impl Strategy for CsiNode {
-    fn traits(&self) -> Traits {
-        Traits { status_metadata: false, unconditional_update: false, ..Traits::WITH_STATUS }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let mut seen = HashSet::new();

@@ -1,29 +1,30 @@
 //! `CustomResourceDefinition`; its rules are in [`crate::crd::definition`].
 
-use std::sync::Arc;
-
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use serde_json::{Value, json};
 
+use super::prelude::*;
 use crate::crd::definition::{Definition, codec};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, text};
-use crate::registry::table::{CREATED, NAME, Row, Table, column, wide};
 
 pub(super) static DEFINITION: BuiltinKind = BuiltinKind {
     group_version: ("apiextensions.k8s.io", "v1"),
-    names: Names {
-        kind: "CustomResourceDefinition",
-        plural: "customresourcedefinitions",
-        short: &["crd", "crds"],
-        categories: &["api-extensions"],
-    },
+    names: Names::new(
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        &["crd", "crds"],
+        &["api-extensions"],
+    ),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: || of::<CustomResourceDefinition>().checked_by(codec),
+    traits: Traits {
+        status: true,
+        status_at_creation: false,
+        returns_deleted: true,
+        generation: Generation::FromOne,
+        ..Traits::PLAIN
+    },
     rules: || Arc::new(Definition),
     table: Table {
         columns: &[
@@ -41,16 +42,7 @@ pub(super) static DEFINITION: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &[],
     patch_keys: &[],
-    facts: &[
-        "list CustomResourceDefinitionStatus.conditions type",
-        "patch CustomResourceDefinitionStatus.conditions replace",
-        "standing CustomResourceDefinitionSpec.names",
-        "standing CustomResourceDefinitionStatus.acceptedNames",
-        "standing CustomResourceDefinitionStatus.conditions",
-        "enum ValidationRule.reason FieldValueDuplicate FieldValueForbidden FieldValueInvalid \
-         FieldValueRequired",
-        "required CustomResourceDefinitionNames plural kind",
-    ],
+    facts: &[include_str!("definition_facts.txt")],
     protobuf: &[],
 };
 

@@ -1,27 +1,18 @@
 //! `Event`: one store, shown as core/v1 and as events.k8s.io/v1.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
-use serde_json::{Map, Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{Column, Row, Table, column, wide};
-use crate::registry::{Conversion, names};
+use super::prelude::*;
 
 pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Event", plural: "events", short: &["ev"], categories: &[] },
+    names: Names::new("Event", "events", &["ev"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Event>,
+    traits: Traits { create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(CoreEvent),
     table: Table { columns: COLUMNS, cells: |row| cells(row, &CORE_FIELDS) },
     selectors: &[
@@ -40,21 +31,13 @@ pub(super) static CORE_EVENT: BuiltinKind = BuiltinKind {
     quantities: &[],
     patch_keys: &[],
     facts: &["standing core.v1.Event.involvedObject", "standing core.v1.Event.source"],
-    protobuf: &[
-        "core.Event: 1 metadata meta.ObjectMeta, 2 involvedObject core.ObjectReference, \
-         3 reason s, 4 message s, 5 source core.EventSource, 6 firstTimestamp t, \
-         7 lastTimestamp t, 8 count i, 9 type s, 10 eventTime u, 11 series core.EventSeries, \
-         12 action s, 13 related core.ObjectReference, 14 reportingComponent =s, \
-         15 reportingInstance =s",
-        "core.EventSeries: 1 count i, 2 lastObservedTime u",
-        "core.EventSource: 1 component s, 2 host s",
-    ],
+    protobuf: &[include_str!("core_event_protobuf.txt")],
 };
 
 /// The same events in their newer version.
 pub(super) static EVENT: BuiltinKind = BuiltinKind {
     group_version: ("events.k8s.io", "v1"),
-    names: Names { kind: "Event", plural: "events", short: &["ev"], categories: &[] },
+    names: Names::new("Event", "events", &["ev"], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
@@ -63,6 +46,7 @@ pub(super) static EVENT: BuiltinKind = BuiltinKind {
         conversion: Conversion { to_version, to_storage },
     },
     typed: of::<events::Event>,
+    traits: Traits { create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(Event),
     table: Table { columns: COLUMNS, cells: |row| cells(row, &NEW_FIELDS) },
     selectors: &[
@@ -233,10 +217,6 @@ fn validate_namespace(causes: &mut Causes, event: &Value, field: &str) {
 pub(super) struct CoreEvent;
 
 impl Strategy for CoreEvent {
-    fn traits(&self) -> Traits {
-        Traits { create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn default(&self, object: &mut Value) {
         if let Some(map) = object.as_object_mut() {
             map.retain(|key, value| !(matches!(key.as_str(), "reason" | "type") && *value == ""));
@@ -280,14 +260,9 @@ fn validate_report(causes: &mut Causes, event: &Value) {
     }
 }
 
-/// The rules of events.k8s.io events.
 pub(super) struct Event;
 
 impl Strategy for Event {
-    fn traits(&self) -> Traits {
-        Traits { create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         if object["eventTime"].is_null() {

@@ -1,10 +1,6 @@
 //! Sources of volumes from before there were CSI drivers.
 
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::names;
-use crate::registry::rules::{one_of, text, unset};
+use super::prelude::*;
 
 /// What a source cannot do without.
 const NEEDED: &[(&str, &[&str])] = &[

@@ -1,26 +1,19 @@
 //! `Lease`.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::coordination::v1 as coordination;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
+use super::prelude::*;
 use crate::go_errors::time_fault;
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::{of, typed};
-use crate::registry::rules::text;
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
 
 pub(super) static LEASE: BuiltinKind = BuiltinKind {
     group_version: ("coordination.k8s.io", "v1"),
-    names: Names { kind: "Lease", plural: "leases", short: &[], categories: &[] },
+    names: Names::new("Lease", "leases", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: || of::<coordination::Lease>().checked_by(codec),
+    traits: Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN },
     rules: || Arc::new(Lease),
     table: Table {
         columns: &[NAME, column("Holder"), AGE],
@@ -38,7 +31,6 @@ pub(super) static LEASE: BuiltinKind = BuiltinKind {
     ],
 };
 
-/// The rules of leases.
 pub(super) struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.
@@ -53,10 +45,6 @@ fn codec(object: &Value) -> Result<Value, String> {
 }
 
 impl Strategy for Lease {
-    fn traits(&self) -> Traits {
-        Traits { unconditional_update: false, create_on_update: true, ..Traits::PLAIN }
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         let (seconds, count) =

@@ -1,31 +1,18 @@
 //! `StorageVersionMigration`: objects are to be stored in the newest version of their kind.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::storagemigration::v1 as storagemigration;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::names;
-use crate::registry::rules::{items, same, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{NAME, Row, Table, column};
+use super::prelude::*;
 
 pub(super) static MIGRATION: BuiltinKind = BuiltinKind {
     group_version: ("storagemigration.k8s.io", "v1"),
-    names: Names {
-        kind: "StorageVersionMigration",
-        plural: "storageversionmigrations",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("StorageVersionMigration", "storageversionmigrations", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<storagemigration::StorageVersionMigration>,
+    traits: Traits { status: true, returns_deleted: true, ..Traits::PLAIN },
     rules: || Arc::new(Migration),
     table: Table { columns: &[NAME, column("Resource"), column("Status")], cells },
     selectors: &[],
@@ -47,14 +34,9 @@ fn cells(row: &Row<'_>) -> Value {
     json!([name, resource, holds.unwrap_or("Unknown")])
 }
 
-/// The rules of migrations.
 pub(super) struct Migration;
 
 impl Strategy for Migration {
-    fn traits(&self) -> Traits {
-        Traits { status: true, returns_deleted: true, ..Traits::PLAIN }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({});
     }

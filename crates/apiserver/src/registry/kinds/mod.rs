@@ -18,6 +18,7 @@ pub(crate) mod namespace;
 mod node;
 mod pod;
 mod pod_spec;
+mod prelude;
 mod rbac;
 mod reviews;
 mod secret;

@@ -1,25 +1,16 @@
 //! `Namespace`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::registry::Subresource;
-use crate::registry::builtin::{BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::text;
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Table, column};
+use super::prelude::*;
 
 pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Namespace", plural: "namespaces", short: &["ns"], categories: &[] },
+    names: Names::new("Namespace", "namespaces", &["ns"], &[]),
     scope: Scope::Cluster,
     verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
     subresources: &[Subresource::new("finalize", ("", "", "Namespace"), &["update"])],
     storage: Storage::Own,
     typed: of::<core::Namespace>,
+    traits: Traits { label_names: true, ..Traits::WITH_STATUS },
     rules: || Arc::new(Namespace),
     table: Table {
         columns: &[NAME, column("Status"), AGE],
@@ -43,7 +34,6 @@ pub(super) static NAMESPACE: BuiltinKind = BuiltinKind {
     ],
 };
 
-/// The rules of namespaces.
 pub(crate) struct Namespace;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -63,10 +53,6 @@ fn keep_name_label(object: &mut Value) {
 }
 
 impl Strategy for Namespace {
-    fn traits(&self) -> Traits {
-        Traits { label_names: true, ..Traits::WITH_STATUS }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         object["status"] = json!({"phase": "Active"});
         let finalizers = &mut object["spec"]["finalizers"];

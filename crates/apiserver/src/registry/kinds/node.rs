@@ -1,27 +1,19 @@
 //! `Node`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, set_default, text};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static NODE: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Node", plural: "nodes", short: &["no"], categories: &[] },
+    names: Names::new("Node", "nodes", &["no"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Node>,
+    // A kubelet registers itself with a status.
+    traits: Traits { status_at_creation: true, returns_deleted: false, ..Traits::WITH_STATUS },
     rules: || Arc::new(Node),
     table: Table {
         columns: &[
@@ -41,18 +33,7 @@ pub(super) static NODE: BuiltinKind = BuiltinKind {
     selectors: &["spec.unschedulable"],
     quantities: &["status.capacity.*", "status.allocatable.*"],
     patch_keys: &[("status.conditions", "type"), ("status.addresses", "type")],
-    facts: &[
-        "list core.v1.NodeSpec.podCIDRs",
-        "list core.v1.NodeStatus.addresses type",
-        "list core.v1.NodeStatus.conditions type",
-        "standing core.v1.NodeCondition.lastHeartbeatTime",
-        "standing core.v1.NodeCondition.lastTransitionTime",
-        "standing core.v1.NodeDaemonEndpoints.kubeletEndpoint",
-        "standing core.v1.NodeStatus.daemonEndpoints",
-        "standing core.v1.NodeStatus.nodeInfo",
-        "enum core.v1.NodeStatus.phase Pending Running Terminated",
-        "enum core.v1.Taint.effect NoExecute NoSchedule PreferNoSchedule",
-    ],
+    facts: &[include_str!("node_facts.txt")],
     protobuf: &[include_str!("node_protobuf.txt")],
 };
 
@@ -92,7 +73,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of nodes.
 pub(super) struct Node;
 
 const NODE_INFO: &[&str] = &[
@@ -109,11 +89,6 @@ const NODE_INFO: &[&str] = &[
 ];
 
 impl Strategy for Node {
-    fn traits(&self) -> Traits {
-        // A kubelet registers itself with a status.
-        Traits { status_at_creation: true, returns_deleted: false, ..Traits::WITH_STATUS }
-    }
-
     fn prepare_create(&self, object: &mut Value, _cx: &Context<'_>) {
         let status = &mut object["status"];
         set_default(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));

@@ -1,23 +1,13 @@
 //! `Pod`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
 
 use super::pod_spec;
-use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, one_of, same, set_default, text, unset};
-use crate::registry::strategy::{Context, Generation, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
-use crate::registry::{Subresource, names};
+use super::prelude::*;
 
 pub(super) static POD: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Pod", plural: "pods", short: &["po"], categories: &["all"] },
+    names: Names::new("Pod", "pods", &["po"], &["all"]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[
@@ -27,6 +17,7 @@ pub(super) static POD: BuiltinKind = BuiltinKind {
     ],
     storage: Storage::Own,
     typed: of::<core::Pod>,
+    traits: Traits { generation: Generation::FromOne, ..Traits::WITH_STATUS },
     rules: || Arc::new(Pod),
     table: Table {
         columns: &[
@@ -155,7 +146,6 @@ fn pod_status(object: &Value, statuses: &[Value]) -> String {
     status_text
 }
 
-/// The rules of pods.
 pub(super) struct Pod;
 
 /// Every way a pod's volume can be backed, in the order in which they are checked.
@@ -198,10 +188,6 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const EVICTION_SECONDS: i64 = 300;
 
 impl Strategy for Pod {
-    fn traits(&self) -> Traits {
-        Traits { generation: Generation::FromOne, ..Traits::WITH_STATUS }
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "restartPolicy", "Always");

@@ -1,15 +1,9 @@
 //! What of a pod's spec can be wrong beside its containers' names and mounts.
 
-use serde_json::Value;
-
 use longshore_core::model::Quantity;
 
+use super::prelude::*;
 use super::volume::{HOST_PATH_TYPES, validate_nfs, validate_path};
-use crate::error::{Cause, Causes};
-use crate::registry::names;
-use crate::registry::rules::{
-    driver_name, items, node_selector, one_of, quantity, subdomain, text,
-};
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 

@@ -1,31 +1,18 @@
 //! Roles and their bindings.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::rbac::v1 as roles;
-use serde_json::{Value, json};
 
-use crate::error::{Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{items, label_selector, same, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, PLAIN, Row, Table, column, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static CLUSTER_ROLE_BINDING: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
-    names: Names {
-        kind: "ClusterRoleBinding",
-        plural: "clusterrolebindings",
-        short: &[],
-        categories: &[],
-    },
+    names: Names::new("ClusterRoleBinding", "clusterrolebindings", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<roles::ClusterRoleBinding>,
+    traits: TRAITS,
     rules: || Arc::new(Binding { cluster: true }),
     table: BINDINGS,
     selectors: &[],
@@ -47,12 +34,13 @@ pub(super) static CLUSTER_ROLE_BINDING: BuiltinKind = BuiltinKind {
 
 pub(super) static CLUSTER_ROLE: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
-    names: Names { kind: "ClusterRole", plural: "clusterroles", short: &[], categories: &[] },
+    names: Names::new("ClusterRole", "clusterroles", &[], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<roles::ClusterRole>,
+    traits: TRAITS,
     rules: || Arc::new(Role { cluster: true }),
     table: PLAIN,
     selectors: &[],
@@ -70,12 +58,13 @@ pub(super) static CLUSTER_ROLE: BuiltinKind = BuiltinKind {
 
 pub(super) static ROLE_BINDING: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
-    names: Names { kind: "RoleBinding", plural: "rolebindings", short: &[], categories: &[] },
+    names: Names::new("RoleBinding", "rolebindings", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<roles::RoleBinding>,
+    traits: TRAITS,
     rules: || Arc::new(Binding { cluster: false }),
     table: BINDINGS,
     selectors: &[],
@@ -88,12 +77,13 @@ pub(super) static ROLE_BINDING: BuiltinKind = BuiltinKind {
 
 pub(super) static ROLE: BuiltinKind = BuiltinKind {
     group_version: (GROUP, "v1"),
-    names: Names { kind: "Role", plural: "roles", short: &[], categories: &[] },
+    names: Names::new("Role", "roles", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<roles::Role>,
+    traits: TRAITS,
     rules: || Arc::new(Role { cluster: false }),
     table: PLAIN,
     selectors: &[],
@@ -134,10 +124,6 @@ pub(super) struct Role {
 }
 
 impl Strategy for Role {
-    fn traits(&self) -> Traits {
-        TRAITS
-    }
-
     fn validate_create(&self, object: &Value) -> Causes {
         let mut causes = Causes::new();
         for (i, rule) in items(object, "/rules").iter().enumerate() {
@@ -187,17 +173,12 @@ impl Role {
     }
 }
 
-/// The rules of bindings.
 pub(super) struct Binding {
     /// Whether the binding is one of the cluster.
     pub cluster: bool,
 }
 
 impl Strategy for Binding {
-    fn traits(&self) -> Traits {
-        TRAITS
-    }
-
     fn default(&self, object: &mut Value) {
         if text(object, "/roleRef/apiGroup").is_empty() {
             object["roleRef"]["apiGroup"] = json!(GROUP);

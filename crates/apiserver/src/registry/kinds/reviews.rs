@@ -1,13 +1,8 @@
 //! Reviews: a client asks who it is or what it may do, and the response is never stored.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::{authentication::v1 as authentication, authorization::v1 as authorization};
 
-use crate::registry::builtin::{BuiltinKind, GroupVersion, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::strategy::{Plain, Traits};
-use crate::registry::table::PLAIN;
+use super::prelude::*;
 
 const AUTHENTICATION: GroupVersion = ("authentication.k8s.io", "v1");
 const AUTHORIZATION: GroupVersion = ("authorization.k8s.io", "v1");
@@ -21,7 +16,8 @@ const REVIEW: BuiltinKind = BuiltinKind {
     subresources: &[],
     storage: Storage::Transient,
     typed: of::<authentication::SelfSubjectReview>,
-    rules: || Arc::new(Plain(Traits::PLAIN)),
+    traits: Traits::PLAIN,
+    rules: || Arc::new(NoRules),
     table: PLAIN,
     selectors: &[],
     quantities: &[],
@@ -64,25 +60,7 @@ pub(super) static LOCAL_ACCESS: BuiltinKind = BuiltinKind {
     names: names("LocalSubjectAccessReview", "localsubjectaccessreviews"),
     scope: Scope::Namespaced,
     typed: of::<authorization::LocalSubjectAccessReview>,
-    protobuf: &[
-        "authorization.FieldSelectorAttributes: 1 rawSelector s",
-        "authorization.LabelSelectorAttributes: 1 rawSelector s, \
-         2 requirements []meta.LabelSelectorRequirement",
-        "authorization.LocalSubjectAccessReview: 1 metadata meta.ObjectMeta, \
-         2 spec authorization.SubjectAccessReviewSpec, \
-         3 status authorization.SubjectAccessReviewStatus",
-        "authorization.NonResourceAttributes: 1 path s, 2 verb s",
-        "authorization.ResourceAttributes: 1 namespace s, 2 verb s, 3 group s, 4 version s, \
-         5 resource s, 6 subresource s, 7 name s, \
-         8 fieldSelector authorization.FieldSelectorAttributes, \
-         9 labelSelector authorization.LabelSelectorAttributes",
-        "authorization.SubjectAccessReviewSpec: \
-         1 resourceAttributes authorization.ResourceAttributes, \
-         2 nonResourceAttributes authorization.NonResourceAttributes, 3 user s, 4 groups []s, \
-         6 uid s",
-        "authorization.SubjectAccessReviewStatus: 1 allowed =b, 2 reason s, 3 evaluationError s, \
-         4 denied b",
-    ],
+    protobuf: &[include_str!("local_access_protobuf.txt")],
     ..REVIEW
 };
 
@@ -107,17 +85,7 @@ pub(super) static SELF_RULES: BuiltinKind = BuiltinKind {
     names: names("SelfSubjectRulesReview", "selfsubjectrulesreviews"),
     scope: Scope::Cluster,
     typed: of::<authorization::SelfSubjectRulesReview>,
-    protobuf: &[
-        "authorization.NonResourceRule: 1 verbs []s, 2 nonResourceURLs []s",
-        "authorization.ResourceRule: 1 verbs []s, 2 apiGroups []s, 3 resources []s, \
-         4 resourceNames []s",
-        "authorization.SelfSubjectRulesReview: 1 metadata meta.ObjectMeta, \
-         2 spec authorization.SelfSubjectRulesReviewSpec, \
-         3 status authorization.SubjectRulesReviewStatus",
-        "authorization.SelfSubjectRulesReviewSpec: 1 namespace s",
-        "authorization.SubjectRulesReviewStatus: 1 resourceRules []authorization.ResourceRule, \
-         2 nonResourceRules []authorization.NonResourceRule, 3 incomplete =b, 4 evaluationError s",
-    ],
+    protobuf: &[include_str!("self_rules_protobuf.txt")],
     ..REVIEW
 };
 

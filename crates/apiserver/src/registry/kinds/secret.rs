@@ -1,29 +1,21 @@
 //! `Secret`.
 
-use std::sync::Arc;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
 
 use super::config_map::{MAX_BYTES, validate_frozen, validate_keys};
-use crate::error::{Cause, Causes};
+use super::prelude::*;
 use crate::go_errors::json_fault;
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{set_default, text};
-use crate::registry::strategy::{Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column};
 
 pub(super) static SECRET: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names { kind: "Secret", plural: "secrets", short: &[], categories: &[] },
+    names: Names::new("Secret", "secrets", &[], &[]),
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::Secret>,
+    traits: Traits::PLAIN,
     rules: || Arc::new(Secret),
     table: Table { columns: &[NAME, column("Type"), column("Data"), AGE], cells },
     selectors: &["type"],
@@ -43,14 +35,9 @@ fn cells(row: &Row<'_>) -> Value {
 
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// The rules of secrets.
 pub(super) struct Secret;
 
 impl Strategy for Secret {
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
-
     fn default(&self, object: &mut Value) {
         set_default(object, "type", "Opaque");
         let Some(plain) = object.as_object_mut().and_then(|o| o.remove("stringData")) else {

@@ -1,37 +1,19 @@
 //! `PersistentVolume`.
 
-use std::sync::Arc;
-
-use k8s_openapi::api::core::v1 as core;
-use serde_json::{Value, json};
-
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
 use super::in_tree_sources;
-use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
-use crate::registry::codec::of;
-use crate::registry::rules::{
-    access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
-    text, unset,
-};
-use crate::registry::strategy::{Context, Strategy, Traits};
-use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
-use crate::registry::{go_values, names};
+use super::prelude::*;
 
 pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     group_version: CORE,
-    names: Names {
-        kind: "PersistentVolume",
-        plural: "persistentvolumes",
-        short: &["pv"],
-        categories: &[],
-    },
+    names: Names::new("PersistentVolume", "persistentvolumes", &["pv"], &[]),
     scope: Scope::Cluster,
     verbs: ALL,
     subresources: &[],
     storage: Storage::Own,
     typed: of::<core::PersistentVolume>,
+    traits: Traits::WITH_STATUS,
     rules: || Arc::new(Volume),
     table: Table {
         columns: &[
@@ -52,20 +34,7 @@ pub(super) static VOLUME: BuiltinKind = BuiltinKind {
     selectors: &[],
     quantities: &["spec.capacity.*"],
     patch_keys: &[],
-    facts: &[
-        "atomic core.v1.SecretReference",
-        "granular core.v1.PersistentVolumeSpec.claimRef",
-        "enum core.v1.PersistentVolumeSpec.accessModes ReadOnlyMany ReadWriteMany ReadWriteOnce \
-         ReadWriteOncePod",
-        "enum core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy Delete Recycle Retain",
-        "enum core.v1.PersistentVolumeSpec.volumeMode Block Filesystem",
-        "enum core.v1.PersistentVolumeStatus.phase Available Bound Failed Pending Released",
-        "type core.v1.PersistentVolumeSpec.accessModes []v1.PersistentVolumeAccessMode",
-        "type core.v1.PersistentVolumeSpec.capacity v1.ResourceList",
-        "type core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy \
-         v1.PersistentVolumeReclaimPolicy",
-        "type core.v1.PersistentVolumeSpec.volumeMode v1.PersistentVolumeMode",
-    ],
+    facts: &[include_str!("volume_facts.txt")],
     protobuf: &[include_str!("volume_protobuf.txt")],
 };
 
@@ -91,7 +60,6 @@ fn cells(row: &Row<'_>) -> Value {
     ])
 }
 
-/// The rules of volumes.
 pub(super) struct Volume;
 
 /// Every way a volume can be backed, in the order in which they are checked.
@@ -134,10 +102,6 @@ pub(super) fn add_finalizer(object: &mut Value, name: &str) {
 }
 
 impl Strategy for Volume {
-    fn traits(&self) -> Traits {
-        Traits::WITH_STATUS
-    }
-
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
         set_default(spec, "persistentVolumeReclaimPolicy", "Retain");
