@@ -169,8 +169,8 @@ impl Api {
         Self { client, server: None, in_flight: Arc::default(), low_priority: false }
     }
 
-    /// Calls the embedded API server directly. The client reaches the same server; it hands each request
-    /// from task to task, which takes about as long as reading an object.
+    /// Calls the embedded API server directly. The client reaches the same server; it hands each
+    /// request from task to task, which takes about as long as reading an object.
     #[must_use]
     pub fn in_process(
         client: kube::Client,
@@ -182,8 +182,8 @@ impl Api {
         Self { server: Some(Arc::new(server)), ..Self::new(client) }
     }
 
-    /// Returns the same API with low priority: its requests are delayed a little while others saturate
-    /// the API.
+    /// Returns the same API with low priority: its requests are delayed a little while others
+    /// saturate the API.
     #[must_use]
     pub fn low_priority(&self) -> Self {
         Self { low_priority: true, ..self.clone() }
@@ -208,8 +208,8 @@ impl Api {
         self.get_as::<T, T>(key).await
     }
 
-    /// Reads one object whole, unknown fields included; `None` if it does not exist. As in all responses
-    /// here, only its managed fields are left out, which the server keeps by itself.
+    /// Reads one object whole, unknown fields included; `None` if it does not exist. As in all
+    /// responses here, only its managed fields are left out, which the server keeps by itself.
     pub async fn get_raw<T: Kind>(&self, key: &ObjectKey) -> Result<Option<Value>, ApiError> {
         Ok(self
             .get_as::<T, WithoutManagedFields>(key)

@@ -1,7 +1,7 @@
 //! Reads objects without `metadata.managedFields`.
 //!
-//! The managed fields are often longer than the object. Nothing here reads them, and a server keeps its own when
-//! an object is written without them.
+//! The managed fields are often longer than the object. Nothing here reads them, and a server keeps
+//! its own when an object is written without them.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! A work queue with the semantics of client-go's `workqueue`.
 //!
 //! Guarantees: a key is worked on by one worker at a time; adding a key that already waits does
-//! nothing, so 10,000 adds of one key cost one pass; keys are handed out in the order they came. A key
-//! that is added while it is worked on gets one more pass afterwards. A worker that panics or is
-//! dropped mid-work gives its key back.
+//! nothing, so 10,000 adds of one key cost one pass; keys are handed out in the order they came. A
+//! key that is added while it is worked on gets one more pass afterwards. A worker that panics or
+//! is dropped mid-work gives its key back.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! Freezing: only while a copy is made, thawed whatever happens, and never a freeze of another program.
+//! Freezing: only while a copy is made, thawed whatever happens, and never a freeze of another
+//! program.
 
 mod common;
 

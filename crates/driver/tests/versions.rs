@@ -42,8 +42,9 @@ async fn health_calls_are_neither_advertised_nor_implemented() {
     }
 }
 
-/// The topology of snapshots is not advertised yet, so no caller may ask for one. One that does is not lied to: a snapshot
-/// that only this node has is not given to a caller who needs it on another one.
+/// The topology of snapshots is not advertised yet, so no caller may ask for one. One that does is
+/// not lied to: a snapshot that only this node has is not given to a caller who needs it on another
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_for_another_node_is_refused() {
     if !able("a_snapshot_for_another_node_is_refused") {

@@ -16,8 +16,8 @@ pub enum Fault {
     Unreached,
     /// The server or driver refuses before anything happens.
     Refused,
-    /// Another request was faster. What is created exists already, by a request that was sent twice; a
-    /// change is refused because of its version; the driver is busy with the same volume.
+    /// Another request was faster. What is created exists already, by a request that was sent
+    /// twice; a change is refused because of its version; the driver is busy with the same volume.
     Conflict,
 }
 

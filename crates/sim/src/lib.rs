@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Everything runs on one thread with a paused clock. Each API request and each CSI call of the
-//! controllers has a number; at a chosen number a [`Fault`] strikes. A crash takes the whole process:
-//! whatever it still tries afterwards is lost, its memory is dropped, and a new process
+//! controllers has a number; at a chosen number a [`Fault`] strikes. A crash takes the whole
+//! process: whatever it still tries afterwards is lost, its memory is dropped, and a new process
 //! starts over the same API and driver. In the end the user deletes everything, and then nothing
-//! may be left: no volume, no attachment, no object, no intent ([`Truth::leftovers`]). An invariant that
-//! breaks at any moment is recorded as a breach ([`Ledger::breach`]).
+//! may be left: no volume, no attachment, no object, no intent ([`Truth::leftovers`]). An invariant
+//! that breaks at any moment is recorded as a breach ([`Ledger::breach`]).
 //!
 //! A run is a [`Run`] (scenario, seed, faults) and repeats exactly.
 

@@ -1,10 +1,10 @@
 //! A simulated node in place of the node agent.
 //!
 //! Once a second (less often while it is empty) it compares the pods it should run with what the
-//! driver has on it, and takes the steps of the real agent in their order: say that a volume is in use, wait until it is reported
-//! attached, stage, publish, run; and back: unpublish, unstage, say that it is no longer in use,
-//! remove the pod. What is mounted is asked of the driver, as the agent asks the mount table, so
-//! the node has no memory that could be wrong.
+//! driver has on it, and takes the steps of the real agent in their order: say that a volume is in
+//! use, wait until it is reported attached, stage, publish, run; and back: unpublish, unstage, say
+//! that it is no longer in use, remove the pod. What is mounted is asked of the driver, as the
+//! agent asks the mount table, so the node has no memory that could be wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -19,7 +19,8 @@ pub enum Scenario {
     FirstConsumer,
     /// A claim is deleted while the driver has not made its volume yet.
     DeletedBeforeMade,
-    /// A claim is deleted when the driver has made its volume and the provisioner does not know yet.
+    /// A claim is deleted when the driver has made its volume and the provisioner does not know
+    /// yet.
     DeletedAfterMade,
     /// A claim is deleted while its volume is made, and created again under the same name.
     Recreated,

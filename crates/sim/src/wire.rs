@@ -211,7 +211,8 @@ fn before(ledger: &Ledger, checks: &Checks, process: u64, moment: &CallEvent<'_>
         CallOutcome::Conflict => {
             Action::Fail(Status::aborted("the same volume is being worked on"))
         }
-        // A dead process gets no response, so any will do; a call that never arrived has no verdict.
+        // A dead process gets no response, so any will do; a call that never arrived has no
+        // verdict.
         CallOutcome::Lost | CallOutcome::Dead => {
             Action::Fail(Status::unavailable("connection refused"))
         }

@@ -2,8 +2,8 @@
 //! that fail.
 //!
 //! What happens comes from the seed, step by step, while faults strike the controllers. Then the
-//! faults stop: all nodes are back, and everything that can be bound is bound and everything that can
-//! run runs. Then all objects are deleted, and nothing may be left.
+//! faults stop: all nodes are back, and everything that can be bound is bound and everything that
+//! can run runs. Then all objects are deleted, and nothing may be left.
 
 use std::time::Duration;
 
@@ -268,7 +268,8 @@ impl Workload {
         Ok(())
     }
 
-    /// A node is off. An administrator may taint it out of service, which frees its volumes; or delete it.
+    /// A node is off. An administrator may taint it out of service, which frees its volumes; or
+    /// delete it.
     async fn power_off(&mut self) -> Result<(), UserError> {
         let node = self.node();
         if self.power.of(node) == State::Off {

@@ -1,6 +1,6 @@
-//! Workloads: users, binder, provisioner, scheduler, attach-detach controller and attacher at once, with
-//! crashes of either process, lost responses, nodes that are partitioned, switched off, removed or said to
-//! be out of service.
+//! Workloads: users, binder, provisioner, scheduler, attach-detach controller and attacher at once,
+//! with crashes of either process, lost responses, nodes that are partitioned, switched off,
+//! removed or said to be out of service.
 //!
 //! No volume is bound to two claims and no claim to two volumes, no bound volume is reclaimed, nothing
 //! is made twice, no two nodes have a volume mounted, everything settles once the faults stop, and
@@ -42,8 +42,8 @@ fn nothing_unsafe_happens_and_nothing_is_left() {
 /// Tests the simulator itself: each of these defects must be caught, and for what it does.
 #[test]
 fn a_planted_defect_is_found() {
-    // From which seed on it is looked for, with steps of three: workloads with volumes made by hand are
-    // among every third from 1 on, those with pods that move from 2 on.
+    // From which seed on it is looked for, with steps of three: workloads with volumes made by hand
+    // are among every third from 1 on, those with pods that move from 2 on.
     let defects: [(&str, u64, &str, Tweak); 7] = [
         ("one volume for two claims", 1, "is bound to two claims", |all| {
             all.bind.planted = Some(Planted::TwoClaims);

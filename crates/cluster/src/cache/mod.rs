@@ -185,8 +185,9 @@ impl<T: Cacheable> Cache<T> {
         self.inner.synced.is_cancelled()
     }
 
-    /// True if the watch is open and delivered an event or a bookmark within this time: the cache is not
-    /// older than that. A quiet server cannot be distinguished from a lost one: false for both.
+    /// True if the watch is open and delivered an event or a bookmark within this time: the cache
+    /// is not older than that. A quiet server cannot be distinguished from a lost one: false for
+    /// both.
     #[must_use]
     pub fn is_fresh(&self, within: Duration) -> bool {
         self.inner.store.read().last_event.is_some_and(|at| at.elapsed() <= within)

@@ -2,7 +2,8 @@
 //!
 //! A list comes as a stream of events where the server can do that, else in pages. Either way its
 //! objects go one by one into the store, and what it did not hold is deleted at its end, so no
-//! second copy of the collection ever exists and subscribers are notified of deletions missed between two watches.
+//! second copy of the collection ever exists and subscribers are notified of deletions missed
+//! between two watches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,8 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(200);
 const WATCH_GRACE: Duration = Duration::from_secs(20);
 const PAGE_SIZE: u32 = 500;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
-/// A connection that held this long was a good one: the next failure starts the backoff from the beginning.
+/// A connection that held this long was a good one: the next failure starts the backoff from the
+/// beginning.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 /// Marks the bookmark that ends a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";

@@ -1,8 +1,8 @@
 //! The objects of one kind, with indexes and an overlay of our own writes.
 //!
 //! The rule that keeps the store right: versions are numbers, and an older one never replaces a
-//! newer one, whether it came by list, watch or write. The watch is the truth; the response to a write only
-//! fills the time until the watch delivers the same.
+//! newer one, whether it came by list, watch or write. The watch is the truth; the response to a
+//! write only fills the time until the watch delivers the same.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl<T: HasMeta> Store<T> {
         self.store(object, false)
     }
 
-    /// Stores an object of a list. Lists are consistent reads, so what the watch delivered before is
-    /// never newer, unless the server was set back to an earlier state: then the list is right.
+    /// Stores an object of a list. Lists are consistent reads, so what the watch delivered before
+    /// is never newer, unless the server was set back to an earlier state: then the list is right.
     pub(super) fn apply_listed(&mut self, object: T) -> Option<Change<T>> {
         self.store(object, true)
     }
@@ -115,7 +115,8 @@ impl<T: HasMeta> Store<T> {
         Some(Change::Applied { old, new })
     }
 
-    /// Removes an object that the watch reports deleted; `object` carries the version of the deletion.
+    /// Removes an object that the watch reports deleted; `object` carries the version of the
+    /// deletion.
     pub(super) fn delete(&mut self, object: &T) -> Option<Change<T>> {
         let key = object.key();
         let entry = self.entries.get(&key)?;
@@ -125,8 +126,8 @@ impl<T: HasMeta> Store<T> {
         self.remove(&key)
     }
 
-    /// Removes what a complete list at `list_version` did not hold, except our own writes that are newer
-    /// than the list.
+    /// Removes what a complete list at `list_version` did not hold, except our own writes that are
+    /// newer than the list.
     pub(super) fn retain_listed(
         &mut self,
         listed: &BTreeSet<ObjectKey>,
@@ -165,7 +166,8 @@ impl<T: HasMeta> Store<T> {
         }
     }
 
-    /// Overlays the response to our own write. `may_add` is false where a selector could exclude it.
+    /// Overlays the response to our own write. `may_add` is false where a selector could exclude
+    /// it.
     pub(super) fn assume(&mut self, object: T, may_add: bool) {
         let key = object.key();
         let version = object.meta().revision();

@@ -61,8 +61,8 @@ impl Context {
         Self { api, caches, metrics, recorders: Arc::new(recorders) }
     }
 
-    /// Returns the same context with another API client (other limits, another user) for writes of a loop;
-    /// caches and events keep theirs.
+    /// Returns the same context with another API client (other limits, another user) for writes of
+    /// a loop; caches and events keep theirs.
     #[must_use]
     pub fn with_api(&self, api: Api) -> Self {
         Self { api, ..self.clone() }

@@ -3,8 +3,8 @@
 //! A loop is a [`Reconciler`]: it says which keys a change concerns ([`Reconciler::sources`]) and
 //! what to do about one key ([`Reconciler::reconcile`]). [`Loop::run`] does the rest, the same for
 //! all: it waits for the caches, subscribes, feeds the queue, resyncs, and runs each pass inside a
-//! span with the loop, the key and the attempt. Whatever way the run ends, its subscriptions end with
-//! it.
+//! span with the loop, the key and the attempt. Whatever way the run ends, its subscriptions end
+//! with it.
 //!
 //! What is absent on purpose: rules. They are functions in `longshore_core` that see a small view
 //! and return what to do.

@@ -2,8 +2,8 @@
 //!
 //! Three rules, as the Go recorder has them: equal occurrences share one object with a count; from
 //! the tenth different message of one reason within ten minutes on they share a combined object; a
-//! source may make at most 25 new Event objects about one object at once, and one more every five minutes.
-//! Counts of existing objects are never dropped, only written less often.
+//! source may make at most 25 new Event objects about one object at once, and one more every five
+//! minutes. Counts of existing objects are never dropped, only written less often.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

@@ -108,8 +108,8 @@ async fn endless_refusals_are_reported_after_the_last_retry() {
     assert_eq!(server.requests(), 1 + RETRIES as usize);
 }
 
-/// A low-priority request is sent after the others if they end soon, else after a second. Without others it
-/// does not wait.
+/// A low-priority request is sent after the others if they end soon, else after a second. Without
+/// others it does not wait.
 #[tokio::test(start_paused = true)]
 async fn low_priority_requests_wait_at_most_a_second_while_the_api_is_saturated() {
     let event = json!({"metadata": {"namespace": "ns", "name": "e"}});

@@ -238,8 +238,8 @@ impl Inner {
             });
         }
         // A class comes with parameters that are not for us, and perhaps with wrong ones. Those are
-        // for CreateVolume to refuse: without a response here no provisioner would ever call it, and the
-        // user would read of too little room instead.
+        // for CreateVolume to refuse: without a response here no provisioner would ever call it,
+        // and the user would read of too little room instead.
         let named = request.parameters.get(POOL);
         let pool = self.pools.iter().find(|pool| Some(pool.name()) == named.map(String::as_str));
         let ratio = overcommit(&request.parameters).unwrap_or(1.0);

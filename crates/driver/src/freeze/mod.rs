@@ -1,9 +1,9 @@
 //! Freezing a mounted filesystem for as long as its image is being copied, and never longer.
 //!
 //! A process that dies between freezing and thawing would leave every writer hanging. So a child
-//! does both ([`holder`]): it thaws on request, when its parent is gone, and when its time
-//! is up. Should the child be killed, its parent thaws; should both be killed at once, a note in
-//! the pool records that the freeze was ours, and the next start thaws it. A freeze that another program
+//! does both ([`holder`]): it thaws on request, when its parent is gone, and when its time is up.
+//! Should the child be killed, its parent thaws; should both be killed at once, a note in the pool
+//! records that the freeze was ours, and the next start thaws it. A freeze that another program
 //! made is never touched.
 
 pub mod holder;

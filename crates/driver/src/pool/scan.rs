@@ -16,8 +16,9 @@ use crate::id::VolumeId;
 impl Pool {
     /// Settles half-done changes as far as `role` allows, and counts the volumes.
     ///
-    /// A file is removed only when its name says that this driver made it and that no volume
-    /// owns it; an image without any record is left alone, because an administrator may have put it there.
+    /// A file is removed only when its name says that this driver made it and that no volume owns
+    /// it; an image without any record is left alone, because an administrator may have put it
+    /// there.
     pub(super) fn settle(&self, role: Role<'_>) -> Result<(), PoolError> {
         let names = self.io("list it", self.dir.names())?;
         for name in &names {

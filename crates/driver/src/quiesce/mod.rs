@@ -2,8 +2,8 @@
 //!
 //! Only the node that has a volume mounted can freeze it. A `shared` driver's controller may be
 //! another process, so each of its nodes has a socket in the pool ([`server`]) through which the
-//! controller of the same machine asks for it ([`client`]). The pool is closed to other users, and so
-//! is the socket. A socket does not reach across machines: there, a volume must not be in use.
+//! controller of the same machine asks for it ([`client`]). The pool is closed to other users, and
+//! so is the socket. A socket does not reach across machines: there, a volume must not be in use.
 //!
 //! One connection is one volume, which the node locks meanwhile. Its end is a request to
 //! thaw, so that neither side leaves anything frozen when it dies.

@@ -1,8 +1,8 @@
 //! Cutting: copies of one or several volumes as they are at one moment.
 //!
-//! A volume in use is quiesced first: a mounted filesystem is frozen, a raw device is flushed, by the
-//! process of the node that has it. Pods wait while it is frozen, so everything slow (writing back,
-//! making files, flushing the copies) happens before or after that.
+//! A volume in use is quiesced first: a mounted filesystem is frozen, a raw device is flushed, by
+//! the process of the node that has it. Pods wait while it is frozen, so everything slow (writing
+//! back, making files, flushing the copies) happens before or after that.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -231,7 +231,8 @@ impl Inner {
         }
     }
 
-    /// Finds the node that uses the volume. Freezing is possible only on the node that has it mounted.
+    /// Finds the node that uses the volume. Freezing is possible only on the node that has it
+    /// mounted.
     fn usage(&self, pool: &Pool, record: &Record) -> Result<Use, Refusal> {
         let (id, here) = (&record.id, &self.config.node_id);
         for other in record.attachments.iter().filter(|one| one.node != *here) {
