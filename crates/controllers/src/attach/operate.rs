@@ -174,7 +174,7 @@ impl Controller {
     ) -> Result<(), OperationError> {
         self.check_unused(volume, node, verify_safe).await?;
         let (driver, handle) = volume.driver_and_handle()?;
-        let name = attachment_name(handle, driver, node);
+        let name = attachment_name(&handle, &driver, node);
         let key = ObjectKey::cluster(&name);
         match self.api.delete::<VolumeAttachment>(&key, &DeleteParams::default()).await {
             Ok(()) => {}
@@ -182,7 +182,7 @@ impl Controller {
             Err(source) => return Err(OperationError::Delete { name, source }),
         }
         turn.only_waits();
-        self.wait(&key, detach_verdict, || timeout_message(None, "detach", handle)).await
+        self.wait(&key, detach_verdict, || timeout_message(None, "detach", &handle)).await
     }
 
     /// The node's word in the API itself; the cache may be behind. Force is for nodes that

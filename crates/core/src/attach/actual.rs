@@ -302,7 +302,7 @@ mod tests {
     const T0: Duration = Duration::ZERO;
 
     fn name() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
     fn attached(nodes: &[&str]) -> Actual {

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn name() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
     fn spec() -> AttachSpec {

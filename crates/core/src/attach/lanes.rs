@@ -178,7 +178,7 @@ mod tests {
     const T0: Duration = Duration::ZERO;
 
     fn volume(name: &str) -> UniqueName {
-        UniqueName::new("d", name)
+        UniqueName::new(&"d".into(), &name.into())
     }
 
     fn enter(lane: &mut Lane, node: &str, volumes: &[&str]) {

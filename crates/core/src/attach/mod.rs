@@ -27,6 +27,7 @@ pub use reconcile::{
 pub use slots::{Operation, Refused, SlotKey, Slots};
 pub use verdict::{Shown, Verdict, attach_verdict, detach_verdict, timeout_message};
 
+use crate::model::{DriverName, VolumeHandle};
 use crate::names::{CSI_PLUGIN, UniqueName};
 
 /// A volume as the attach path needs it.
@@ -34,10 +35,8 @@ use crate::names::{CSI_PLUGIN, UniqueName};
 pub struct AttachSpec {
     /// The `PersistentVolume`'s name, which is also what events call the volume.
     pub name: String,
-    /// The CSI driver.
-    pub driver: String,
-    /// The driver's id for the volume.
-    pub handle: String,
+    pub driver: DriverName,
+    pub handle: VolumeHandle,
     /// It may be on several nodes at once.
     pub shareable: bool,
     /// The API knows it by an in-tree source.

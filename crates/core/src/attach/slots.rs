@@ -205,7 +205,7 @@ mod tests {
     const T0: Duration = Duration::ZERO;
 
     fn volume() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
     fn key(node: &str, shareable: bool) -> SlotKey {

@@ -374,7 +374,7 @@ pub fn clone(view: &CloneView<'_>) -> Result<String, SourceError> {
     };
     let (have, wanted) = (mode(&volume.spec.volume_mode), mode(&view.claim.spec.volume_mode));
     match have == wanted {
-        true => Ok(csi.volume_handle.clone()),
+        true => Ok(csi.volume_handle.to_string()),
         false => Err(SourceError::CloneMode { have, wanted }),
     }
 }

@@ -239,7 +239,7 @@ impl VolumeManager {
         let stages = mounting.capabilities.has(NodeCapability::StageUnstageVolume);
         let sent = stages || !facts.block || step == EXPAND;
         Ok(v1::NodeExpandVolumeRequest {
-            volume_id: facts.handle.clone(),
+            volume_id: facts.handle.to_string(),
             volume_path: text(&mounting.one.path),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             staging_target_path: if sent { text(&staging) } else { String::new() },

@@ -35,7 +35,7 @@ async fn the_slow_pass_finds_what_events_missed() {
     // case: attach-detach/F1 (pods that nobody announced)
     let rig = Rig::start().await;
     rig.attached().await;
-    let volume = longshore_core::names::UniqueName::new(DRIVER, "h1");
+    let volume = longshore_core::names::UniqueName::new(&DRIVER.into(), &"h1".into());
     let uid = rig.bench.get::<Pod>(&key("web")).await.expect("there").metadata.uid;
     rig.controller.world.change(|world| world.desired.remove_pod(&uid));
     rig.controller.populate(true);

@@ -22,7 +22,7 @@ async fn two_nodes(rig: &Rig) {
     }
     rig.bench.pass(SECOND).await;
     for node in ["n1", "n2"] {
-        let volume = UniqueName::new(DRIVER, &format!("of-{node}"));
+        let volume = UniqueName::new(&DRIVER.into(), &format!("of-{node}").into());
         rig.controller.world.lock().actual.mark_attached(&volume, None, node, "");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::PodPhase;
+use crate::model::{DriverName, PodPhase};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -22,8 +22,7 @@ pub struct ClaimVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InlineCsi {
-    /// Driver name.
-    pub driver: String,
+    pub driver: DriverName,
     /// Read-only.
     pub read_only: bool,
     /// Filesystem type.

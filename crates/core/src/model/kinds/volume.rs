@@ -9,7 +9,8 @@ use super::{
     VsphereSource, meta::nullable,
 };
 use crate::model::{
-    AccessMode, Quantity, ReclaimPolicy, VolumeMode, VolumePhase, keys::annotations,
+    AccessMode, DriverName, Quantity, ReclaimPolicy, VolumeHandle, VolumeMode, VolumePhase,
+    keys::annotations,
 };
 use crate::names::UniqueName;
 
@@ -27,10 +28,8 @@ pub struct SecretRef {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSource {
-    /// Driver name.
-    pub driver: String,
-    /// The driver's id of the volume.
-    pub volume_handle: String,
+    pub driver: DriverName,
+    pub volume_handle: VolumeHandle,
     /// Read-only attach.
     pub read_only: bool,
     /// Filesystem type; empty means the driver's default.
