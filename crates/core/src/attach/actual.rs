@@ -217,7 +217,7 @@ impl Actual {
         true
     }
 
-    /// Stamps the wish to detach, once, and returns how long ago that was.
+    /// Stamps the request to detach, once, and returns how long ago that was.
     /// `None` when there is no such entry.
     pub fn request_detach(
         &mut self,

@@ -167,7 +167,7 @@ async fn an_in_tree_source_in_a_pod_is_attached_by_its_driver() {
          volume_plugin=\"kubernetes.io/csi:{driver}\"}}"
     );
     assert_eq!(rig.metric(&in_use), Some(1.0));
-    assert_eq!(rig.controller.world.lock().actual.state(&volume, "n1"), Attached);
+    assert_eq!(rig.controller.state.lock().actual.state(&volume, "n1"), Attached);
 }
 
 /// The rules of the role that nodes are shipped with.

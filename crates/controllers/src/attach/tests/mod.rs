@@ -1,9 +1,9 @@
 //! The controller over a real API server, with a stand-in for the driver's attacher.
 
 mod attachments;
-mod feeding;
-mod lanes;
+mod fairness;
 mod notices;
+mod observing;
 mod reconciler;
 mod recovery;
 mod reports;

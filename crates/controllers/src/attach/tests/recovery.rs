@@ -81,12 +81,12 @@ async fn a_migrated_volume_goes_by_the_name_of_its_driver() {
     bench.pod("web", Some("n1"), &["data"]).await;
     let rig = Rig::on(bench, Config::default());
     rig.bench.pass(90 * SECOND).await;
-    let state = |name: &UniqueName| rig.controller.world.lock().actual.state(name, "n1");
+    let state = |name: &UniqueName| rig.controller.state.lock().actual.state(name, "n1");
     assert_eq!((state(&volume), state(&in_tree)), (Attached, Detached));
     assert!(rig.wire.sent("volumeattachments").is_empty(), "nothing to do");
-    for world in ["actual", "desired"] {
+    for state in ["actual", "desired"] {
         let plugin = "plugin_name=\"kubernetes.io/csi:pd.csi.storage.gke.io\"";
-        let state = format!("state=\"{world}_state_of_world\"");
+        let state = format!("state=\"{state}_state_of_world\"");
         let line = format!("attachdetach_controller_total_volumes{{{plugin},{state}}}");
         assert_eq!(rig.metric(&line), Some(1.0), "{line}");
     }
@@ -103,7 +103,7 @@ async fn a_migrated_volume_without_its_pod_is_uncertain() {
     let rig = Rig::on(bench, Config::default());
     rig.bench.until::<VolumeAttachment>(&va, |va| va.metadata.deleting()).await;
     let volume = UniqueName::new(&GCE.into(), &DISK.into());
-    assert_eq!(rig.controller.world.lock().actual.state(&volume, "n1"), Uncertain);
+    assert_eq!(rig.controller.state.lock().actual.state(&volume, "n1"), Uncertain);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ async fn an_attachment_without_a_volume_object_is_left_alone() {
     put_attachment(&bench, &va.name, GCE, source, true).await;
     let rig = Rig::on(bench, Config::default());
     rig.bench.pass(300 * SECOND).await;
-    assert!(rig.controller.world.lock().actual.all().is_empty());
+    assert!(rig.controller.state.lock().actual.all().is_empty());
     assert!(rig.wire.sent("").is_empty(), "{:?}", rig.wire.sent(""));
 }
 

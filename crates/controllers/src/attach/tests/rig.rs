@@ -136,7 +136,7 @@ impl Rig {
 
     pub(super) fn state(&self, handle: &str, node: &str) -> AttachState {
         self.controller
-            .world
+            .state
             .lock()
             .actual
             .state(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
@@ -156,7 +156,7 @@ impl Rig {
     /// Whether the node's report lists the volume, written or not.
     pub(super) fn reported(&self, handle: &str, node: &str) -> bool {
         self.controller
-            .world
+            .state
             .lock()
             .actual
             .is_reported(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
@@ -164,7 +164,7 @@ impl Rig {
 
     pub(super) fn wanted(&self, handle: &str, node: &str) -> bool {
         self.controller
-            .world
+            .state
             .lock()
             .desired
             .get(&UniqueName::new(&DRIVER.into(), &handle.into()), node)

@@ -124,7 +124,7 @@ async fn a_thousand_slow_detaches_do_not_delay_an_attach() {
     rig.until_state("h1", "n1", Attached).await;
     assert!(before.elapsed() < SECOND, "{:?}", before.elapsed());
     assert_eq!(driver.asked("attach"), ["attach n1"]);
-    let left = rig.controller.world.lock().actual.all().len();
+    let left = rig.controller.state.lock().actual.all().len();
     assert_eq!(left, MANY + 1, "not one of the detaches had come to its end");
     let order = driver.asked.lock().iter().position(|asked| asked == "attach n1");
     assert_eq!(order, Some(MANY), "asked last, done first");
