@@ -1,4 +1,4 @@
-//! What a node may rely on: `status.volumesAttached`.
+//! Writes the attached volumes into the node's `status.volumesAttached`.
 
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::{

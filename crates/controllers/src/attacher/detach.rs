@@ -1,4 +1,4 @@
-//! Taking a volume from a node.
+//! Detaches one volume from a node: ControllerUnpublishVolume and its status.
 
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::model::kinds::VolumeAttachment;

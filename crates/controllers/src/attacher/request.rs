@@ -1,4 +1,4 @@
-//! What the driver is told.
+//! Builds the ControllerPublishVolume request of an attachment.
 
 use std::{collections::BTreeMap, sync::Arc};
 

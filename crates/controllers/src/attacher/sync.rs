@@ -1,4 +1,4 @@
-//! Comparing attachments with the driver's own list.
+//! Compares VolumeAttachments with the driver's ListVolumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

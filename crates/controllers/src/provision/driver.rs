@@ -1,4 +1,4 @@
-//! Who the driver is.
+//! Asks the CSI driver for its name and capabilities.
 
 use std::time::Duration;
 

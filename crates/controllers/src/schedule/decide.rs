@@ -1,4 +1,4 @@
-//! Finding a node.
+//! Finds a node for a pod.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! From caches to what decisions look at.
+//! Builds the views of scheduling decisions from the caches.
 
 use std::{collections::BTreeSet, sync::Arc};
 

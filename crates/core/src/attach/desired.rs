@@ -1,4 +1,4 @@
-//! Which volume is wanted on which node, and by which pods.
+//! Desired state: which volume pods want on which node.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn ages() {
+    fn ages_count_until_the_permit_and_until_the_verdict() {
         let at = Duration::from_secs;
         let mut queue = FairQueue::new(1);
         assert_eq!(queue.oldest(at(5)), T0);

@@ -24,7 +24,6 @@ pub enum Operation {
 /// What an operation works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperationKey {
-    /// The volume.
     pub volume: UniqueName,
     /// The node; `None` collides with every node.
     pub node: Option<String>,

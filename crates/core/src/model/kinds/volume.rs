@@ -40,9 +40,7 @@ pub struct CsiSource {
     pub volume_attributes: BTreeMap<String, String>,
     /// Secret for attach and detach.
     pub controller_publish_secret_ref: Option<SecretRef>,
-    /// Secret for stage.
     pub node_stage_secret_ref: Option<SecretRef>,
-    /// Secret for publish.
     pub node_publish_secret_ref: Option<SecretRef>,
     /// Secret for controller expansion.
     pub controller_expand_secret_ref: Option<SecretRef>,
@@ -73,7 +71,6 @@ pub struct HostPathSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NfsSource {
-    /// The server.
     pub server: String,
     /// The exported directory.
     pub path: String,
@@ -108,7 +105,6 @@ pub struct NodeSelectorTerm {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelector {
-    /// The terms.
     #[serde(deserialize_with = "nullable")]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
@@ -148,23 +144,18 @@ pub struct VolumeSpec {
     pub claim_ref: Option<ObjectRef>,
     #[serde(deserialize_with = "nullable")]
     pub persistent_volume_reclaim_policy: ReclaimPolicy,
-    /// The class.
     #[serde(deserialize_with = "nullable")]
     pub storage_class_name: String,
-    /// Mount options.
     #[serde(deserialize_with = "nullable")]
     pub mount_options: Vec<String>,
     pub volume_mode: Option<VolumeMode>,
     /// From where it can be reached.
     #[serde(deserialize_with = "nullable")]
     pub node_affinity: VolumeNodeAffinity,
-    /// The volume attributes class.
     pub volume_attributes_class_name: Option<String>,
-    /// CSI source.
     pub csi: Option<CsiSource>,
     /// Host directory source.
     pub host_path: Option<HostPathSource>,
-    /// NFS source.
     pub nfs: Option<NfsSource>,
     /// A directory or disk of one node.
     pub local: Option<LocalSource>,
@@ -202,7 +193,6 @@ pub struct VolumeStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Volume {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is.
     pub spec: VolumeSpec,
