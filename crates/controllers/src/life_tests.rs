@@ -49,7 +49,7 @@ fn all_loops(
         provision::run(guarded, parts, stop()).boxed(),
         schedule::Scheduler::new(context, schedule::Config::default()).run(stop()).boxed(),
         attach::AttachDetach::new(context, attach::Config::default()).run(stop()).boxed(),
-        attacher.run_patiently(stop()).boxed(),
+        attacher.run_with_retries(stop()).boxed(),
         protect::ClaimProtection::new(context, true).run(stop()).boxed(),
         protect::VolumeProtection::new(context).run(stop()).boxed(),
         protect::ClassProtection::new(context).run(stop()).boxed(),

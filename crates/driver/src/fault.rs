@@ -76,7 +76,7 @@ pub enum Leak {
 
 type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// What happens at the points: nothing, unless a test says otherwise.
+/// What happens at the points: nothing, unless a test arms them.
 #[derive(Clone, Default)]
 pub struct Faults {
     hook: Option<Hook>,

@@ -231,7 +231,11 @@ impl NodeAgent {
             }
         });
         let shared = Shared { registrar, csi_drivers, paths, metrics };
-        let mut running = Running::start(&self, shared, &inner).await;
+        // The first lists never come from an API server that does not answer.
+        let starting = Running::start(&self, shared, &inner);
+        let Some(mut running) = shutdown.run_until_cancelled(starting).await else {
+            return Ok(());
+        };
         running.supervise(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
@@ -246,9 +250,10 @@ impl NodeAgent {
     async fn announce(&self, shutdown: &CancellationToken) -> bool {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         loop {
-            match node.ensure().await {
-                Ok(()) => return true,
-                Err(error) => tracing::warn!(%error, "node not announced yet"),
+            match shutdown.run_until_cancelled(node.ensure()).await {
+                None => return false,
+                Some(Ok(())) => return true,
+                Some(Err(error)) => tracing::warn!(%error, "node not announced yet"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
@@ -325,13 +330,12 @@ impl Running {
         let hidden: Vec<PathBuf> =
             hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
         hidden.iter().for_each(|dir| hide_from_pods(dir));
-        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
-        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
-        if let Some(Err(error)) = &cgroups {
-            tracing::warn!(%error, "the number of a pod's processes is not limited");
-        }
+        let cgroups = match config.pods {
+            PodsMode::Process => Cgroups::find(paths.root(), config.limits.max_pids),
+            PodsMode::None => Cgroups::default(),
+        };
         let deps = Arc::new(PodDeps {
-            cgroups: cgroups.map(|found| found.map_err(|error| error.to_string())),
+            cgroups,
             log_limit: config.limits.log,
             api: api.clone(),
             recorder,
@@ -360,10 +364,8 @@ impl Running {
             notified: None,
         };
         running.resume();
-        if let Some(Ok(cgroups)) = &running.deps.cgroups {
-            let pods = running.deps.paths.clone();
-            cgroups.sweep(|uid| pods.pod(uid).exists()).await;
-        }
+        let paths = &running.deps.paths;
+        running.deps.cgroups.sweep(|uid| paths.pod(uid).exists()).await;
         running
     }
 
@@ -463,9 +465,7 @@ impl Running {
         self.workers.abort_all();
         while self.workers.join_next().await.is_some() {}
         while self.loops.join_next().await.is_some() {}
-        if let Some(Ok(cgroups)) = &self.deps.cgroups {
-            cgroups.tidy();
-        }
+        self.deps.cgroups.tidy();
     }
 }
 

@@ -153,7 +153,7 @@ impl<P: Provisioner> Reconciler for Claims<P> {
                 Change::Applied { .. } => this.0.attempts.resting(),
                 Change::Deleted { .. } => Vec::new(),
             })
-            .again(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
+            .on_resync(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
     }
 
     fn subject(&self, uid: &Uid) -> Subject {
@@ -184,7 +184,7 @@ impl<P: Provisioner> Reconciler for Volumes<P> {
                     None
                 }
             })
-            .again(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
+            .on_resync(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
     }
 
     fn subject(&self, name: &String) -> Subject {

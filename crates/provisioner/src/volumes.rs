@@ -90,7 +90,7 @@ impl<P: Provisioner> Inner<P> {
     /// cache that may be late is not enough: then the API itself is asked.
     async fn certain(&self, volume: &Volume) -> Result<Option<Volume>, Cause> {
         let key = ObjectKey::cluster(&volume.metadata.name);
-        let now = match self.parts.volumes.heard_within(FRESH) {
+        let now = match self.parts.volumes.is_fresh(FRESH) {
             true => self.parts.volumes.get(&key).map(|cached| (*cached).clone()),
             false => self.parts.api.get::<Volume>(&key).await?,
         };

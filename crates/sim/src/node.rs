@@ -1,7 +1,7 @@
-//! A node: stands in for the node agent.
+//! A simulated node in place of the node agent.
 //!
-//! Once a second (less often while it is empty) it compares the pods it should run with what the driver has on it, and takes the
-//! steps of the real agent in their order: say that a volume is in use, wait until it is reported
+//! Once a second (less often while it is empty) it compares the pods it should run with what the
+//! driver has on it, and takes the steps of the real agent in their order: say that a volume is in use, wait until it is reported
 //! attached, stage, publish, run; and back: unpublish, unstage, say that it is no longer in use,
 //! remove the pod. What is mounted is asked of the driver, as the agent asks the mount table, so
 //! the node has no memory that could be wrong.
@@ -39,7 +39,6 @@ enum Stopped {
     Driver(#[from] CsiError),
 }
 
-/// One node.
 pub(crate) struct SimNode {
     name: String,
     api: Api,
@@ -109,7 +108,7 @@ impl SimNode {
         }
     }
 
-    /// Makes the node known to the API.
+    /// Creates the Node and the CSINode.
     pub(crate) async fn register(&self) -> Result<(), ApiError> {
         let name = &self.name;
         let node = json!({"metadata": {
@@ -128,7 +127,6 @@ impl SimNode {
         present(self.api.create::<CsiNode>(&csi_node).await)
     }
 
-    /// Works for ever.
     pub(crate) async fn run(self) {
         let mut beat = Instant::now() + HEARTBEAT;
         let mut registered = 0;
@@ -313,7 +311,7 @@ impl SimNode {
         Ok(())
     }
 
-    /// Stages and publishes a volume once the node has been told that it is attached.
+    /// Stages and publishes a volume once the node's status reports it attached.
     async fn set_up(&self, one: &Wanted) -> Result<(), Stopped> {
         let Some(publish_context) = self.publish_context(one) else { return Ok(()) };
         let mounted = self.mounted();
@@ -353,8 +351,8 @@ impl SimNode {
             return Some(BTreeMap::new());
         }
         let node = self.truth.get::<Node>(&self.name)?;
-        let told = items(&node["status"]["volumesAttached"]);
-        told.iter().find(|volume| volume["name"] == unique(&one.handle).as_str())?;
+        let attached = items(&node["status"]["volumesAttached"]);
+        attached.iter().find(|volume| volume["name"] == unique(&one.handle).as_str())?;
         let all = self.truth.list::<VolumeAttachment>();
         let attachment = all.iter().find(|attachment| {
             attachment["spec"]["nodeName"] == self.name.as_str()

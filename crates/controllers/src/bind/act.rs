@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, Cache};
+use longshore_cluster::{ApiError, Cache, Cacheable};
 use longshore_core::{
     bind::{Write, edit},
     model::{
-        HasMeta, Kind, Meta,
+        Meta,
         kinds::{Claim, Volume},
     },
 };
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Parts;
@@ -126,7 +125,7 @@ impl<'a> Hands<'a> {
     }
 }
 
-async fn write<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static>(
+async fn write<T: Cacheable>(
     api: &longshore_cluster::Api,
     cache: &Cache<T>,
     json: &mut Option<Value>,

@@ -9,6 +9,7 @@
 //! begun. The volume is written before the claim (see [`longshore_core::bind`]).
 
 mod act;
+mod config;
 mod free;
 mod grace;
 mod hold;
@@ -45,38 +46,11 @@ use grace::GracePeriods;
 use hold::{Hold, Holds};
 use metrics::{BindMetrics, Operation};
 
-use crate::planted::{Planted, plantable};
+use crate::planted::Planted;
 
+pub use config::{Config, Flags};
 pub use host_path::HostPath;
 pub use in_tree::{DeleteError, InTreePlugin};
-
-/// How the binder behaves.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// What is switched on.
-    pub options: Options,
-    /// How many turns run side by side.
-    pub workers: usize,
-    /// How often everything is looked at again, whether it changed or not.
-    pub resync: Duration,
-    /// A bug on purpose.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub planted: Option<Planted>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            options: Options::default(),
-            workers: 16,
-            resync: Duration::from_secs(15 * 60),
-            #[cfg(any(test, feature = "planted-bugs"))]
-            planted: None,
-        }
-    }
-}
-
-plantable!(Config, Planted);
 
 /// What a pass is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -114,7 +114,7 @@ impl Intents {
     /// deleted at once.
     pub(super) fn finish_later(&self, uid: &Uid) -> bool {
         let room = |queue: &WorkQueue<Uid>| queue.depth() < MOST_WAITING;
-        let wait = self.api.is_busy() && self.resolver.lock().as_ref().is_some_and(room);
+        let wait = self.api.is_saturated() && self.resolver.lock().as_ref().is_some_and(room);
         if wait {
             self.resolve_later(uid);
         }

@@ -109,7 +109,7 @@ impl CsiProvisioner {
         let (debt, owned) =
             self.attempts.read(uid, |attempt| (attempt.owes(), attempt.is_owned_by_claim_queue()));
         if debt == Debt::DropRecord {
-            let dropped = self.drop_record(uid, &self.parts.api.later()).await;
+            let dropped = self.drop_record(uid, &self.parts.api.low_priority()).await;
             return dropped.map_or_else(Outcome::retry, |()| Outcome::Done);
         }
         if owned {

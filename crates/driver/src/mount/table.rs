@@ -1,4 +1,4 @@
-//! The mount table: what is mounted where, as the kernel tells it.
+//! The mount table: what is mounted where, as the kernel lists it.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,20 +7,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Device number of the filesystem.
     pub device: (u32, u32),
     /// What of that filesystem is mounted.
     pub root: PathBuf,
-    /// Where.
     pub path: PathBuf,
     /// The mount itself refuses writes.
     pub read_only: bool,
     /// The filesystem itself refuses writes, whoever asks.
     pub filesystem_read_only: bool,
-    /// Type of the filesystem.
     pub fstype: String,
     /// What it was mounted from, as the one who mounted it wrote it.
     pub source: PathBuf,
@@ -41,12 +38,10 @@ impl Entry {
 /// All mounts of this process's mount namespace, in the order in which they were made.
 #[derive(Debug, Clone, Default)]
 pub struct MountTable {
-    /// The mounts.
     pub entries: Vec<Entry>,
 }
 
 impl MountTable {
-    /// Reads the table.
     pub fn read() -> io::Result<Self> {
         Self::parse(&std::fs::read("/proc/thread-self/mountinfo")?)
     }
@@ -90,7 +85,7 @@ impl MountTable {
         self.entries.iter().filter(|entry| entry.is_of(device, node)).collect()
     }
 
-    /// Every place where the node of a block device is mounted, such as a raw volume's target.
+    /// Every path at which the node of a block device is mounted, such as a raw volume's target.
     pub fn of_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Entry> {
         let rdev = std::fs::metadata(node).map(|meta| meta.rdev()).ok();
         self.entries.iter().filter(move |entry| {

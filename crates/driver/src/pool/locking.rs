@@ -1,4 +1,4 @@
-//! Whether all machines that see a pool agree on who holds a lock.
+//! Checks that file locks in a pool hold across the machines that see it.
 //!
 //! Nodes of a `shared` driver take turns through locks on files. Where each machine keeps its locks
 //! to itself, two would write to one volume and neither would know.
@@ -7,7 +7,7 @@ use super::PoolError;
 use crate::mount::table::Entry;
 
 /// Refuses a pool on which locks do not hold across machines. A mount that is hidden from this
-/// process is judged by nobody.
+/// process is not checked.
 pub(super) fn check(pool: &str, mount: Option<&Entry>) -> Result<(), PoolError> {
     let Some(mount) = mount else { return Ok(()) };
     match doubt(&mount.fstype, &mount.options) {

@@ -19,8 +19,7 @@ pub(super) fn mount_memory(dir: &Path, mode: u32, bytes: Option<u64>) -> io::Res
     }
     let size = bytes.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
     let options = CString::new(format!("mode={mode:04o}{size}"))?;
-    let flags = MountFlags::NODEV | MountFlags::NOSUID;
-    Ok(mount("longshore", dir, "tmpfs", flags, options.as_c_str())?)
+    Ok(mount("longshore", dir, "tmpfs", MountFlags::NOSUID, options.as_c_str())?)
 }
 
 /// Unmounts what [`mount_memory`] mounted below a pod's directory. Nothing runs in the pod any more.

@@ -51,8 +51,7 @@ pub(crate) struct PodDeps {
     pub shim: ShimProgram,
     pub hidden: Vec<PathBuf>,
     pub run_any_image: bool,
-    /// Where pods have their cgroups, or why there are none; absent without a limit.
-    pub cgroups: Option<Result<Cgroups, String>>,
+    pub cgroups: Cgroups,
     pub log_limit: LogLimit,
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
@@ -146,8 +145,7 @@ impl Worker {
 
     /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        let no_cgroup = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
-        if let Some(parts) = admission::not_enforced(&self.pod, no_cgroup.map(String::as_str))
+        if let Some(parts) = admission::not_enforced(&self.pod, self.deps.cgroups.uncounted())
             .filter(|_| self.pod.status.start_time.is_none())
         {
             let text =
@@ -338,13 +336,9 @@ impl Worker {
         let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
-        let cgroup = match &self.deps.cgroups {
-            Some(Ok(cgroups)) => Some(cgroups.make(self.uid()).map_err(|error| error.to_string())?),
-            Some(Err(_)) | None => None,
-        };
         let pod_run = PodRun {
             log_limit: self.deps.log_limit,
-            cgroups: cgroup.into_iter().collect(),
+            cgroups: &self.deps.cgroups,
             pod: &self.pod,
             paths: &self.deps.paths,
             hidden: &hidden_dirs(&self.deps.hidden),

@@ -63,7 +63,7 @@ async fn a_late_cache_deletes_nothing() {
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
     // A watch that speaks is believed without another question, and knows better than the caller.
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert!(lab.parts.volumes.heard_within(FRESH));
+    assert!(lab.parts.volumes.is_fresh(FRESH));
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// How often a change of taints is tried when others change the node too.
 const TRIES: usize = 5;
 
-/// Says that nobody hears from a node any more, and keeps new pods away from it.
+/// Marks a silent node NotReady, and keeps new pods away from it.
 pub(super) async fn down(api: &Api, node: &str, why: &str) -> Result<()> {
     let message = format!(
         "the node's process {why}; its volumes stay where they are until it is back or carries the \
