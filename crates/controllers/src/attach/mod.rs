@@ -73,7 +73,7 @@ impl AttachDetach {
         let reports = QueueOptions::backoff(Duration::from_millis(100), Duration::from_secs(10));
         // A pass decides and never fails, so that its queue needs no backoff.
         let queue = context.queue("attachdetach", QueueOptions::default());
-        let state = Arc::new(State::new(config.lane_places, &queue));
+        let state = Arc::new(State::new(config.concurrent_requests, &queue));
         let controller = Arc::new(Controller {
             api: context.api.clone(),
             caches: Caches::of(context),

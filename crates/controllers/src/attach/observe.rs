@@ -257,7 +257,7 @@ impl Controller {
 }
 
 fn in_use(node: &Node) -> BTreeSet<UniqueName> {
-    node.status.volumes_in_use.iter().map(|name| UniqueName::from(name)).collect()
+    node.status.volumes_in_use.iter().cloned().collect()
 }
 
 /// Whether the node's object lacks something that was reported to it.

@@ -284,7 +284,7 @@ impl Controller {
     /// What the driver's attacher says against the detach.
     fn detach_error(&self, volume: &UniqueName, node: &str) -> Option<String> {
         let (driver, handle) = volume.driver_and_handle().ok()?;
-        let key = ObjectKey::cluster(attachment_name(&handle.into(), &driver.into(), node));
+        let key = ObjectKey::cluster(attachment_name(&handle, &driver, node));
         let attachment = self.caches.attachments.get(&key)?;
         let VolumeAttachment { status, .. } = attachment.as_ref();
         status.detach_error.as_ref().map(|error| error.message.clone())

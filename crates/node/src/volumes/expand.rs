@@ -153,11 +153,7 @@ impl VolumeManager {
             claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
-            many_writers: claim
-                .spec
-                .access_modes
-                .iter()
-                .any(|mode| *mode == AccessMode::ReadWriteMany),
+            many_writers: claim.spec.access_modes.contains(&AccessMode::ReadWriteMany),
             not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
