@@ -117,7 +117,7 @@ async fn use_volume(bench: &Bench, claim: &str) -> String {
     let volume = ObjectKey::cluster(&claim.spec.volume_name);
     let volume = bench.get::<Volume>(&volume).await.expect("bound");
     let handle = volume.spec.csi.expect("a CSI volume").volume_handle;
-    let unique = UniqueName::new(DRIVER, &handle).to_string();
+    let unique = UniqueName::new(&DRIVER.into(), &handle).to_string();
     let told = |node: &Node| node.status.volumes_attached.iter().any(|one| one.name == unique);
     bench.until::<Node>(&ObjectKey::cluster("n1"), told).await;
     bench.in_use("n1", std::slice::from_ref(&unique)).await;

@@ -7,6 +7,8 @@
 //!
 //! What is absent on purpose: anything that could make the same view give two answers.
 
+#![warn(unreachable_pub)]
+
 pub mod access_mode;
 pub mod attach;
 pub mod backoff;

@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::model::text_types;
+use crate::model::{DriverName, Uid, VolumeHandle, text_types};
 
 /// The volume plugin of every CSI volume, as kubelet and attach-detach controller name it.
 pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
@@ -30,13 +30,13 @@ pub enum NameError {
 impl UniqueName {
     /// The name of one driver's volume.
     #[must_use]
-    pub fn new(driver: &str, handle: &str) -> Self {
+    pub fn new(driver: &DriverName, handle: &VolumeHandle) -> Self {
         Self(format!("{CSI_PLUGIN}/{driver}^{handle}"))
     }
 
     /// The name of an inline volume, which belongs to one pod.
     #[must_use]
-    pub fn of_pod(pod_uid: &str, spec_name: &str) -> Self {
+    pub fn of_pod(pod_uid: &Uid, spec_name: &str) -> Self {
         Self(format!("{CSI_PLUGIN}/{pod_uid}-{spec_name}"))
     }
 
@@ -48,7 +48,7 @@ impl UniqueName {
 
     /// The name of one pod's mount of an NFS volume.
     #[must_use]
-    pub fn nfs(pod_uid: &str, volume: &str) -> Self {
+    pub fn nfs(pod_uid: &Uid, volume: &str) -> Self {
         Self(format!("kubernetes.io/nfs/{pod_uid}-{volume}"))
     }
 
@@ -68,14 +68,14 @@ impl UniqueName {
     }
 
     /// Driver and handle, when the name leads back to exactly one of each.
-    pub fn driver_and_handle(&self) -> Result<(&str, &str), NameError> {
+    pub fn driver_and_handle(&self) -> Result<(DriverName, VolumeHandle), NameError> {
         let (plugin, volume) = self.split_plugin()?;
         if plugin != CSI_PLUGIN {
             return Err(NameError::NotCsi(self.0.clone()));
         }
         let mut parts = volume.split('^');
         match (parts.next(), parts.next(), parts.next()) {
-            (Some(driver), Some(handle), None) => Ok((driver, handle)),
+            (Some(driver), Some(handle), None) => Ok((driver.into(), handle.into())),
             _ => Err(NameError::NoHandle(self.0.clone())),
         }
     }
@@ -85,14 +85,14 @@ impl UniqueName {
 ///
 /// Everyone who needs the object computes the same name, so two writers cannot make two of them.
 #[must_use]
-pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+pub fn attachment_name(handle: &VolumeHandle, driver: &DriverName, node: &str) -> String {
     format!("csi-{}", sha256_hex(&[handle, driver, node]))
 }
 
 /// Handle of an inline volume, which no controller has named.
 #[must_use]
-pub fn inline_handle(pod_uid: &str, volume: &str) -> String {
-    format!("csi-{}", sha256_hex(&[pod_uid, volume]))
+pub fn inline_handle(pod_uid: &Uid, volume: &str) -> VolumeHandle {
+    format!("csi-{}", sha256_hex(&[pod_uid, volume])).into()
 }
 
 /// Lower-case hex of the SHA-256 of the joined parts.
@@ -122,16 +122,16 @@ mod tests {
             ),
         ];
         for ([handle, driver, node], want) in cases {
-            assert_eq!(attachment_name(handle, driver, node), want);
+            assert_eq!(attachment_name(&handle.into(), &driver.into(), node), want);
         }
     }
 
     #[test]
     fn unique_names_split_back() {
-        let name = UniqueName::new("d.example", "a/b/c");
+        let name = UniqueName::new(&"d.example".into(), &"a/b/c".into());
         assert_eq!(name.as_str(), "kubernetes.io/csi/d.example^a/b/c");
         assert_eq!(name.split_plugin(), Ok(("kubernetes.io/csi", "d.example^a/b/c")));
-        assert_eq!(name.driver_and_handle(), Ok(("d.example", "a/b/c")));
+        assert_eq!(name.driver_and_handle(), Ok(("d.example".into(), "a/b/c".into())));
     }
 
     #[test]
@@ -141,13 +141,13 @@ mod tests {
         let other = UniqueName::from("kubernetes.io/gce-pd/disk");
         assert!(matches!(other.driver_and_handle(), Err(NameError::NotCsi(_))));
         // case: attach-detach/C15
-        let caret = UniqueName::new("d", "a^b");
+        let caret = UniqueName::new(&"d".into(), &"a^b".into());
         let error = caret.driver_and_handle().expect_err("two separators");
         assert_eq!(error.to_string(), "volumeName missing expected data");
     }
 
     #[test]
     fn an_inline_handle_hashes_pod_and_volume() {
-        assert_eq!(inline_handle("uid", "v"), format!("csi-{}", sha256_hex(&["uidv"])));
+        assert_eq!(inline_handle(&"uid".into(), "v"), format!("csi-{}", sha256_hex(&["uidv"])));
     }
 }

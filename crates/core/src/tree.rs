@@ -1,4 +1,4 @@
-//! Objects that are handed over as they are.
+//! API objects that client and server of one process pass on as JSON values, not as text.
 //!
 //! Between two machines an object travels as text. Within one process that would be written by one side
 //! only to be read by the other, so client and server may put the object itself beside an empty body, as

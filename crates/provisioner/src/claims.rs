@@ -1,4 +1,4 @@
-//! One reconcile of a claim.
+//! Reconciles one claim: provisions its volume when that is due.
 
 use std::{sync::Arc, time::Duration};
 

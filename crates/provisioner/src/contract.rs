@@ -1,4 +1,4 @@
-//! What a provisioner promises, and what it is told.
+//! The `Provisioner` trait: its contract, its requests and its results.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

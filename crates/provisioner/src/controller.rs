@@ -1,4 +1,4 @@
-//! The controller: queues, who feeds them, and who works on them.
+//! The controller: its queues, the caches that feed them, and its loops.
 
 use std::sync::Arc;
 

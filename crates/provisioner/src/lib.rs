@@ -58,7 +58,7 @@
 //! else [`Provisioner::delete`] has to know belongs into an annotation of the volume
 //! ([`ProvisionedVolume::annotated`]).
 
-#![warn(missing_docs)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod attempts;
 mod claims;

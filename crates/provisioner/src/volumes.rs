@@ -1,4 +1,4 @@
-//! One look at a volume.
+//! Reconciles one PersistentVolume: deletes its storage once it is released.
 
 use std::time::Duration;
 

@@ -72,6 +72,10 @@ impl Wanted {
     }
 }
 
+fn unique(handle: &str) -> UniqueName {
+    UniqueName::new(&DRIVER.into(), &handle.into())
+}
+
 fn staging(handle: &str) -> String {
     format!("/staging/{handle}")
 }
@@ -292,9 +296,8 @@ impl SimNode {
         if !self.must_attach() {
             return Ok(());
         }
-        let mut in_use: BTreeSet<_> =
-            wanted.iter().map(|one| UniqueName::new(DRIVER, &one.handle)).collect();
-        in_use.extend(self.mounted().keys().map(|id| UniqueName::new(DRIVER, id)));
+        let mut in_use: BTreeSet<_> = wanted.iter().map(|one| unique(&one.handle)).collect();
+        in_use.extend(self.mounted().keys().map(|id| unique(id)));
         let node = self.truth.get::<Node>(&self.name).unwrap_or_default();
         let said =
             items(&node["status"]["volumesInUse"]).iter().map(|name| UniqueName::from(text(name)));
@@ -349,8 +352,7 @@ impl SimNode {
         }
         let node = self.truth.get::<Node>(&self.name)?;
         let attached = items(&node["status"]["volumesAttached"]);
-        let unique = UniqueName::new(DRIVER, &one.handle);
-        attached.iter().find(|volume| volume["name"] == unique.as_str())?;
+        attached.iter().find(|volume| volume["name"] == unique(&one.handle).as_str())?;
         let all = self.truth.list::<VolumeAttachment>();
         let attachment = all.iter().find(|attachment| {
             attachment["spec"]["nodeName"] == self.name.as_str()

@@ -52,7 +52,7 @@ impl TryFrom<Flags> for Config {
             verify_period: (!disable_attach_detach_reconcile_sync).then_some(period),
             disable_force_detach_on_timeout,
             holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
-            lane_places: concurrent_attach_detach_requests.get() as usize,
+            concurrent_requests: concurrent_attach_detach_requests.get() as usize,
             ..Self::default()
         })
     }
@@ -72,7 +72,7 @@ pub struct Config {
     /// How long one attach or detach may take.
     pub operation_timeout: Duration,
     /// How many attaches, and how many detaches, send their requests at once.
-    pub lane_places: usize,
+    pub concurrent_requests: usize,
     /// How long a pod waits for a volume that another node holds before it is told which pod on
     /// which node that is; `None` for never.
     pub holder_notice: Option<Duration>,
@@ -89,7 +89,7 @@ impl Default for Config {
             populate_period: Duration::from_secs(60),
             verify_period: Some(Duration::from_secs(60)),
             operation_timeout: Duration::from_secs(120),
-            lane_places: 16,
+            concurrent_requests: 16,
             holder_notice: Some(Duration::from_secs(30)),
             #[cfg(any(test, feature = "planted-bugs"))]
             planted: None,

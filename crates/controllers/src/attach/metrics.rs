@@ -136,20 +136,20 @@ impl Controller {
         counts
     }
 
-    /// Volumes in both worlds, by plugin and world. Those known only by name have no plugin.
+    /// Volumes in both worlds, by plugin and state. Those known only by name have no plugin.
     fn total_volumes(&self) -> Counts {
         let mut counts = Counts::new();
         let mut add = |plugin: String, state: &str| {
             *counts.entry((plugin, state.to_owned())).or_default() += 1;
         };
-        let world = self.world.lock();
-        for (_, _, wanted) in world.desired.all() {
+        let state = self.state.lock();
+        for (_, _, wanted) in state.desired.all() {
             add(wanted.spec.plugin(), "desired_state_of_world");
         }
-        for spec in world.actual.all().into_iter().filter_map(|entry| entry.spec) {
+        for spec in state.actual.all().into_iter().filter_map(|entry| entry.spec) {
             add(spec.plugin(), "actual_state_of_world");
         }
-        drop(world);
+        drop(state);
         counts
     }
 }

@@ -7,8 +7,16 @@
 //! reports to each node what it may rely on. A volume leaves the node's report before its detach
 //! begins.
 //!
-//! Attaches and detaches wait for their turn in lanes of their own ([`longshore_core::attach::Lane`]);
-//! a pod that waits long for a volume is told who holds it.
+//! ```text
+//!  caches ──observe──> State { desired, actual } ──reconcile──> FairQueue (attach | detach)
+//!                                                                   │ permit, PendingOperations
+//!  VolumeAttachment <──operate── PermitGuard <──────────────────────┘
+//!      │ changes notify the waiting operation (Notifiers)
+//!      └──> actual ──report──> Node.status.volumesAttached
+//! ```
+//!
+//! Attaches and detaches wait in queues of their own ([`longshore_core::attach::FairQueue`]); a pod
+//! that waits long for a volume gets an event that names its holder.
 //!
 //! Every step is woken by a change in a cache. Timers exist only for what is timed: pauses after
 //! failures, the wait for an unhealthy node, the limit of one operation, and two slow passes that
@@ -17,17 +25,17 @@
 //! Memory is rebuilt from the API at start, so the controller may be dropped at any await.
 
 mod config;
-mod intake;
 mod metrics;
+mod notifiers;
+mod observe;
 mod operate;
+mod permit;
 mod reconcile;
 mod recover;
 mod report;
+mod state;
 #[cfg(test)]
 mod tests;
-mod turn;
-mod waiters;
-mod world;
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,7 +53,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
+use self::{metrics::AttachMetrics, notifiers::Notifiers, permit::QueueView, state::State};
 use crate::index::index_pods;
 
 pub use self::config::{Config, Flags};
@@ -65,22 +73,22 @@ impl AttachDetach {
         let reports = QueueOptions::backoff(Duration::from_millis(100), Duration::from_secs(10));
         // A pass decides and never fails, so that its queue needs no backoff.
         let queue = context.queue("attachdetach", QueueOptions::default());
-        let world = Arc::new(World::new(config.lane_places, &queue));
+        let state = Arc::new(State::new(config.concurrent_requests, &queue));
         let controller = Arc::new(Controller {
             api: context.api.clone(),
             caches: Caches::of(context),
             recorder: context.recorder(COMPONENT),
             config,
-            lanes: LaneStats::both(&world),
-            world,
+            queues: QueueView::both(&state),
+            state,
             queue,
-            waiters: Waiters::default(),
+            notifiers: Notifiers::default(),
             reports: context.queue("node-report", reports),
             counted: AttachMetrics::of(&context.metrics),
         });
         controller.counted.watch(&controller);
-        for lane in &controller.lanes {
-            lane.watch(&context.metrics);
+        for queue in &controller.queues {
+            queue.watch(&context.metrics);
         }
         Self { controller }
     }
@@ -89,9 +97,9 @@ impl AttachDetach {
     /// repeated, and the next start finds out how far it came.
     pub async fn run(self, shutdown: CancellationToken) {
         let controller = self.controller;
-        let (queue, lanes) = (controller.queue.clone(), controller.clone());
+        let (queue, starter) = (controller.queue.clone(), controller.clone());
         let volumes = Loop::new("attach", controller.clone(), queue)
-            .beside(async move { lanes.run_lanes().await });
+            .beside(async move { starter.start_operations().await });
         let (queue, writer) = (controller.reports.clone(), Arc::new(Reports(controller)));
         let reports = Loop::new("report", writer, queue).workers(2);
         // Whichever ends first: a write of a report in flight is not waited for.
@@ -134,20 +142,20 @@ struct Controller {
     caches: Caches,
     recorder: Recorder,
     config: Config,
-    world: Arc<World>,
+    state: Arc<State>,
     /// Volumes that need a pass.
     queue: WorkQueue<UniqueName>,
-    waiters: Waiters,
+    notifiers: Notifiers,
     /// Nodes whose report has to be written.
     reports: WorkQueue<String>,
     counted: AttachMetrics,
     /// Kept alive for those who read the metrics.
-    lanes: [Arc<LaneStats>; 2],
+    queues: [Arc<QueueView>; 2],
 }
 
 impl Controller {
-    /// Starts operations as the lanes have places, and runs the two slow passes.
-    async fn run_lanes(self: &Arc<Self>) {
+    /// Starts operations as the queues have permits, and runs the two slow passes.
+    async fn start_operations(self: &Arc<Self>) {
         let every = |period: Duration| {
             let mut ticks = interval_at(Instant::now() + period, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -177,13 +185,13 @@ impl Controller {
                     operations.spawn(self.clone().verify());
                 }
                 Some(_) = operations.join_next() => {}
-                () = self.world.changed() => {}
+                () = self.state.changed() => {}
             }
         }
     }
 
     fn enqueue_reports(&self) {
-        let unreported = self.world.lock().actual.dirty_reports();
+        let unreported = self.state.lock().actual.dirty_reports();
         for node in unreported {
             // One that failed comes back after its pause, not at once.
             if self.reports.requeues(&node) == 0 {
@@ -210,7 +218,7 @@ impl Reconciler for Controller {
 
     async fn reconcile(&self, volume: &UniqueName) -> Outcome {
         self.decide(volume);
-        self.world.change(|_| ());
+        self.state.change(|_| ());
         Outcome::Done
     }
 }

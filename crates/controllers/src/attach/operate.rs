@@ -6,7 +6,7 @@ use futures::FutureExt;
 use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     attach::{
-        AttachSpec, OnNode, Operation, PodId, Shown, SlotKey, Verdict, attach_verdict,
+        AttachSpec, OnNode, Operation, OperationKey, PodId, Shown, Verdict, attach_verdict,
         detach_verdict, timeout_message,
     },
     model::{
@@ -18,7 +18,7 @@ use longshore_core::{
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::{Controller, reconcile::out_of_service, turn::Turn};
+use super::{Controller, permit::PermitGuard, reconcile::out_of_service};
 use crate::planted::Planted;
 
 /// Why an attach or a detach did not come to its end.
@@ -45,32 +45,32 @@ impl Controller {
     /// Attaches a volume and tells the pods that wait for it.
     pub(super) async fn attach(
         self: Arc<Self>,
-        mut turn: Turn,
-        key: SlotKey,
+        mut permit: PermitGuard,
+        key: OperationKey,
         node: String,
         spec: AttachSpec,
     ) {
         let volume = spec.unique_name();
         let started = Instant::now();
-        let result = guarded(self.attach_once(&mut turn, &node, &spec)).await;
+        let result = guarded(self.attach_once(&mut permit, &node, &spec)).await;
         let (took, done) = (started.elapsed(), result.is_ok());
         self.counted.operation(Operation::Attach, spec.plugin(), spec.migrated, took, done);
-        let now = self.world.now();
-        let pods = self.world.change(|world| {
+        let now = self.state.now();
+        let pods = self.state.change(|state| {
             match &result {
                 Ok(()) => {
-                    world.actual.mark_attached(&volume, Some(spec.clone()), &node, "");
-                    world.slots.succeed(&key);
+                    state.actual.mark_attached(&volume, Some(spec.clone()), &node, "");
+                    state.pending.succeed(&key);
                 }
                 Err(_) => {
                     // It may have happened all the same.
-                    world.actual.mark_uncertain(&volume, Some(spec.clone()), &node);
-                    let until = world.slots.fail(&key, now);
-                    world.wake_at(until, &volume);
+                    state.actual.mark_uncertain(&volume, Some(spec.clone()), &node);
+                    let until = state.pending.fail(&key, now);
+                    state.wake_at(until, &volume);
                 }
             }
-            world.mark(&volume);
-            let wanted = world.desired.get(&volume, &node);
+            state.mark(&volume);
+            let wanted = state.desired.get(&volume, &node);
             wanted.map(|wanted| wanted.pods.values().cloned().collect::<Vec<_>>())
         });
         let name = &spec.name;
@@ -96,7 +96,7 @@ impl Controller {
 
     async fn attach_once(
         &self,
-        turn: &mut Turn,
+        permit: &mut PermitGuard,
         node: &str,
         spec: &AttachSpec,
     ) -> Result<(), OperationError> {
@@ -117,7 +117,7 @@ impl Controller {
                 Err(error) => return Err(error.into()),
             }
         }
-        turn.only_waits();
+        permit.release_permit();
         let late = || timeout_message(Some(&spec.driver), "attach", &spec.handle);
         self.wait(&key, attach_verdict, late).await
     }
@@ -125,8 +125,8 @@ impl Controller {
     /// Takes a volume off the node's report, then off the node.
     pub(super) async fn detach(
         self: Arc<Self>,
-        mut turn: Turn,
-        key: SlotKey,
+        mut permit: PermitGuard,
+        key: OperationKey,
         entry: OnNode,
         verify_safe: bool,
     ) {
@@ -134,31 +134,31 @@ impl Controller {
         if let Err(error) = self.report(node).await {
             // The node may still rely on it: nothing has begun.
             tracing::warn!(%volume, node, %error, "detach put off: the node's report failed");
-            return self.world.change(|world| {
-                world.actual.add_to_report(volume, node);
-                let until = world.slots.fail(&key, self.world.now());
-                world.wake_at(until, volume);
+            return self.state.change(|state| {
+                state.actual.add_to_report(volume, node);
+                let until = state.pending.fail(&key, self.state.now());
+                state.wake_at(until, volume);
             });
         }
         let started = Instant::now();
-        let result = guarded(self.detach_once(&mut turn, volume, node, verify_safe)).await;
+        let result = guarded(self.detach_once(&mut permit, volume, node, verify_safe)).await;
         let (took, done) = (started.elapsed(), result.is_ok());
         let (plugin, migrated) = plugin(&entry);
         self.counted.operation(Operation::Detach, plugin, migrated, took, done);
-        let now = self.world.now();
-        self.world.change(|world| {
+        let now = self.state.now();
+        self.state.change(|state| {
             match &result {
                 Ok(()) => {
-                    world.actual.mark_detached(volume, node);
-                    world.slots.succeed(&key);
+                    state.actual.mark_detached(volume, node);
+                    state.pending.succeed(&key);
                 }
                 Err(_) => {
-                    world.actual.mark_uncertain(volume, entry.spec.clone(), node);
-                    let until = world.slots.fail(&key, now);
-                    world.wake_at(until, volume);
+                    state.actual.mark_uncertain(volume, entry.spec.clone(), node);
+                    let until = state.pending.fail(&key, now);
+                    state.wake_at(until, volume);
                 }
             }
-            world.mark(volume);
+            state.mark(volume);
         });
         if let Err(error) = result {
             tracing::warn!(%volume, node, %error, "detach failed");
@@ -167,22 +167,22 @@ impl Controller {
 
     async fn detach_once(
         &self,
-        turn: &mut Turn,
+        permit: &mut PermitGuard,
         volume: &UniqueName,
         node: &str,
         verify_safe: bool,
     ) -> Result<(), OperationError> {
         self.check_unused(volume, node, verify_safe).await?;
         let (driver, handle) = volume.driver_and_handle()?;
-        let name = attachment_name(handle, driver, node);
+        let name = attachment_name(&handle, &driver, node);
         let key = ObjectKey::cluster(&name);
         match self.api.delete::<VolumeAttachment>(&key, &DeleteParams::default()).await {
             Ok(()) => {}
             Err(error) if error.is_not_found() => return Ok(()),
             Err(source) => return Err(OperationError::Delete { name, source }),
         }
-        turn.only_waits();
-        self.wait(&key, detach_verdict, || timeout_message(None, "detach", handle)).await
+        permit.release_permit();
+        self.wait(&key, detach_verdict, || timeout_message(None, "detach", &handle)).await
     }
 
     /// The node's word in the API itself; the cache may be behind. Force is for nodes that
@@ -214,14 +214,14 @@ impl Controller {
         verdict: fn(Option<Shown<'_>>) -> Verdict,
         late: impl FnOnce() -> String,
     ) -> Result<(), OperationError> {
-        let bell = self.waiters.bell(&key.name);
+        let notifier = self.notifiers.notifier(&key.name);
         let settled = async {
             loop {
                 let seen = self.caches.attachments.get(key);
                 match verdict(seen.as_deref().map(shown)) {
                     Verdict::Done => return Ok(()),
                     Verdict::Failed(why) => return Err(OperationError::Verdict(why)),
-                    Verdict::Waiting => bell.notified().await,
+                    Verdict::Waiting => notifier.notified().await,
                 }
             }
         };
@@ -235,7 +235,7 @@ impl Controller {
     }
 }
 
-/// A panic counts as a failure: the slot must not stay taken.
+/// A panic counts as a failure: the operation must not stay taken.
 async fn guarded(
     operation: impl Future<Output = Result<(), OperationError>>,
 ) -> Result<(), OperationError> {

@@ -8,7 +8,7 @@ use std::{
 
 use longshore_cluster::DeleteParams;
 use longshore_core::{
-    attach::{AttachState, OnNode, SlotKey, resolve::spec_of_volume},
+    attach::{AttachState, OnNode, OperationKey, resolve::spec_of_volume},
     model::{
         ObjectKey,
         kinds::{Volume, VolumeAttachment},
@@ -27,15 +27,15 @@ impl Controller {
     pub(super) fn recover(&self) {
         for node in self.caches.nodes.list() {
             let name = &node.metadata.name;
-            self.world.change(|world| {
+            self.state.change(|state| {
                 for volume in &node.status.volumes_attached {
                     let unique = UniqueName::from(&volume.name);
-                    world.actual.mark_attached(&unique, None, name, &volume.device_path);
+                    state.actual.mark_attached(&unique, None, name, &volume.device_path);
                 }
                 // This is what the node was told: there is nothing to write.
-                world.actual.take_report(name);
+                state.actual.take_report(name);
             });
-            self.take_in_node(&node, false);
+            self.observe_node(&node, false);
         }
         if !self.config.has(Planted::ForgetsAttachments) {
             for attachment in self.caches.attachments.list() {
@@ -43,7 +43,7 @@ impl Controller {
             }
         }
         for pod in self.caches.pods.list() {
-            self.take_in_pod(&pod);
+            self.observe_pod(&pod);
         }
         self.fill_in_specs();
     }
@@ -56,29 +56,29 @@ impl Controller {
             return;
         }
         let (unique, node) = (spec.unique_name(), attachment.spec.node_name.as_str());
-        self.world.change(|world| {
-            if world.actual.state(&unique, node) == AttachState::Detached {
-                world.actual.mark_uncertain(&unique, Some(spec), node);
+        self.state.change(|state| {
+            if state.actual.state(&unique, node) == AttachState::Detached {
+                state.actual.mark_uncertain(&unique, Some(spec), node);
                 if attachment.status.attached {
                     // The end of an earlier detach is not known: no other node may have it yet.
-                    world.actual.mark_held(&unique, node);
+                    state.actual.mark_held(&unique, node);
                 }
-                world.mark(&unique);
+                state.mark(&unique);
             }
         });
     }
 
     /// A volume known only by name gets its description from the pods that want it.
     fn fill_in_specs(&self) {
-        self.world.change(|world| {
-            let wanted: Vec<_> = world
+        self.state.change(|state| {
+            let wanted: Vec<_> = state
                 .desired
                 .all()
                 .map(|(node, name, wanted)| (node.to_owned(), name.clone(), wanted.spec.clone()))
                 .collect();
             for (node, volume, spec) in wanted {
-                if world.actual.state(&volume, &node) == AttachState::Attached {
-                    world.actual.mark_attached(&volume, Some(spec), &node, "");
+                if state.actual.state(&volume, &node) == AttachState::Attached {
+                    state.actual.mark_attached(&volume, Some(spec), &node, "");
                 }
             }
         });
@@ -87,7 +87,7 @@ impl Controller {
     /// Looks at every confirmed attachment; one whose object is gone or no longer says
     /// "attached" is not there, and a wanted one is attached again.
     pub(super) async fn verify(self: Arc<Self>) {
-        let all = self.world.lock().actual.all();
+        let all = self.state.lock().actual.all();
         let mut nodes: BTreeMap<String, Vec<OnNode>> = BTreeMap::new();
         for entry in all.into_iter().filter(|entry| entry.confirmed) {
             nodes.entry(entry.node.clone()).or_default().push(entry);
@@ -107,12 +107,12 @@ impl Controller {
     /// so nobody else would ever delete them.
     async fn sweep(&self) {
         let ours: BTreeSet<String> = {
-            let world = self.world.lock();
+            let state = self.state.lock();
             let name = |entry: &OnNode| {
                 let spec = entry.spec.as_ref()?;
                 Some(attachment_name(&spec.handle, &spec.driver, &entry.node))
             };
-            world.actual.all().iter().filter_map(name).collect()
+            state.actual.all().iter().filter_map(name).collect()
         };
         for attachment in self.caches.attachments.list() {
             if is_untouched(&attachment) && !ours.contains(&attachment.metadata.name) {
@@ -147,15 +147,15 @@ impl Controller {
             return;
         }
         let (volume, node) = (&entry.volume, entry.node.as_str());
-        self.world.change(|world| {
+        self.state.change(|state| {
             let shareable = entry.spec.as_ref().is_none_or(|spec| spec.shareable);
             // An operation under way knows better, and must not lose what is known so far.
-            if world.slots.is_pending(&SlotKey::new(volume, node, shareable)) {
+            if state.pending.is_pending(&OperationKey::new(volume, node, shareable)) {
                 return;
             }
             tracing::warn!(%volume, node, "no longer attached");
-            world.actual.mark_detached(volume, node);
-            world.mark(volume);
+            state.actual.mark_detached(volume, node);
+            state.mark(volume);
         });
     }
 

@@ -1,4 +1,4 @@
-//! What a node may rely on: `status.volumesAttached`.
+//! Writes the attached volumes into the node's `status.volumesAttached`.
 
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::{
@@ -13,9 +13,9 @@ impl Controller {
     /// Writes a node's report if it has to be written. On failure it has to be written again.
     pub(super) async fn report(&self, node: &str) -> Result<(), ApiError> {
         // Two writers of one node would overtake each other.
-        let lock = self.world.report_lock(node);
+        let lock = self.state.report_lock(node);
         let _held = lock.lock().await;
-        let Some(list) = self.world.lock().actual.take_report(node) else { return Ok(()) };
+        let Some(list) = self.state.lock().actual.take_report(node) else { return Ok(()) };
         let key = ObjectKey::cluster(node);
         if self.caches.nodes.get(&key).is_none() {
             return Ok(());
@@ -25,7 +25,7 @@ impl Controller {
             Ok(written) => self.caches.nodes.assume(&written),
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                self.world.change(|world| world.actual.rewrite_report(node));
+                self.state.change(|state| state.actual.rewrite_report(node));
                 return Err(error);
             }
         }

@@ -1,4 +1,4 @@
-//! Bringing a volume to a node.
+//! Attaches one volume to a node: ControllerPublishVolume and its status.
 
 use longshore_cluster::{ApiError, Patch, clock};
 use longshore_core::{

@@ -1,4 +1,4 @@
-//! Taking a volume from a node.
+//! Detaches one volume from a node: ControllerUnpublishVolume and its status.
 
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::model::kinds::VolumeAttachment;
@@ -20,7 +20,7 @@ impl Sidecar {
     async fn detach_once(&self, attachment: &VolumeAttachment) -> Result<(), SyncError> {
         let attached = describe(attachment, self.volume_of(attachment).await?)?;
         let request = ControllerUnpublishVolumeRequest {
-            volume_id: attached.csi.volume_handle.clone(),
+            volume_id: attached.csi.volume_handle.to_string(),
             secrets: self.secrets(&attached.csi).await?,
             node_id: self.last_node_id(attachment)?,
         };

@@ -1,4 +1,4 @@
-//! Why an attachment could not be brought where it should be.
+//! The errors of reconciling one VolumeAttachment.
 
 use longshore_cluster::{ApiError, secrets::SecretError};
 use longshore_core::{

@@ -1,4 +1,4 @@
-//! What the driver is told.
+//! Builds the ControllerPublishVolume request of an attachment.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -98,7 +98,7 @@ impl Sidecar {
         let csi = &attached.csi;
         let driver = self.driver.controller_capabilities().await?;
         Ok(ControllerPublishVolumeRequest {
-            volume_id: csi.volume_handle.clone(),
+            volume_id: csi.volume_handle.to_string(),
             volume_capability: Some(self.capability(attached, &driver)?),
             readonly: csi.read_only && driver.has(ControllerCapability::PublishReadonly),
             volume_context: csi.volume_attributes.clone(),

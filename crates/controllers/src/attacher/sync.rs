@@ -1,4 +1,4 @@
-//! Comparing attachments with the driver's own list.
+//! Compares VolumeAttachments with the driver's ListVolumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ impl Sidecar {
         let handle = &attached.csi.volume_handle;
         let handle = match attached.translated || attached.volume.is_none() {
             true => repair_handle(&self.name, handle, &node_id).ok()?,
-            false => handle.clone(),
+            false => handle.to_string(),
         };
         let nodes = published.get(&handle);
         Some(nodes.is_some_and(|nodes| nodes.contains(&node_id)))

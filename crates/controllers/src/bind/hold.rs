@@ -1,4 +1,4 @@
-//! Volumes that a turn is writing.
+//! Holds: volumes that a pass is writing are hidden from other passes.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -27,7 +27,6 @@ pub enum DeleteError {
     /// It is no volume of the plugin's.
     #[error("failed to create deleter for volume {volume:?}: {why}")]
     Foreign {
-        /// The volume.
         volume: String,
         /// What is missing.
         why: String,

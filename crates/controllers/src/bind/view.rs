@@ -1,4 +1,4 @@
-//! From caches to what a decision sees.
+//! Builds the views of binding decisions from the caches.
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Which change concerns which claims and volumes.
+//! Decides which claims and volumes a change enqueues.
 
 use std::sync::Arc;
 

@@ -16,12 +16,7 @@ pub(super) enum Work {
     /// Ask the driver about an item and make its object say so.
     Refresh(Item),
     /// Delete an object that is about nothing, or about what another one is about.
-    Remove {
-        /// Its name.
-        name: String,
-        /// Its uid.
-        uid: Uid,
-    },
+    Remove { name: String, uid: Uid },
 }
 
 /// The items that are wanted, each with the object that tells about it. Every method answers what

@@ -1,4 +1,4 @@
-//! Publishes how much room a driver has, for every place where it runs and every class of its.
+//! Publishes the capacity of a driver, for every topology segment and class it serves.
 //!
 //! The scheduler reads these `CSIStorageCapacity` objects and keeps pods away from nodes where
 //! their volumes would not fit. Which objects there should be is decided in

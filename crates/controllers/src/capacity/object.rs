@@ -1,4 +1,4 @@
-//! One item: the driver's answer into its object.
+//! Writes the driver's GetCapacity response into one CSIStorageCapacity.
 
 use std::{sync::Arc, time::Duration};
 

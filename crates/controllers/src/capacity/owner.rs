@@ -1,4 +1,4 @@
-//! Whom the capacity objects belong to, so that they go with it.
+//! Finds the owner of CSIStorageCapacity objects, which are deleted with it.
 
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use longshore_cluster::Api;
@@ -12,11 +12,8 @@ pub enum OwnerError {
         "cannot read {kind} {namespace}/{name}, to which capacity objects shall belong: {source}"
     )]
     Unreadable {
-        /// Its kind.
         kind: String,
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
         /// Why.
         #[source]
@@ -29,9 +26,7 @@ pub enum OwnerError {
     NoOwner {
         /// The kind of the topmost object.
         kind: String,
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
     },
 }

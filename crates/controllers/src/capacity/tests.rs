@@ -419,7 +419,7 @@ async fn one_node_publishes_for_itself() {
 
 /// case: provisioner/134
 #[tokio::test(start_paused = true)]
-async fn owners() {
+async fn the_owner_is_found_by_following_controllers() {
     let bench = Bench::start().await;
     let pod = |name: &str, owners: Value| {
         json!({"metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": owners},

@@ -1,4 +1,4 @@
-//! FlexVolumes: the books are kept here, the work is the node's.
+//! FlexVolumes: the controller records the new size, the node resizes the filesystem.
 
 use longshore_cluster::{EventType, clock};
 use longshore_core::{

@@ -1,4 +1,4 @@
-//! Tells claims that grow who will expand them.
+//! Sends an event to claims that grow: which resizer will expand them.
 //!
 //! [`longshore_core::expand`] decides. Nothing is expanded here: CSI volumes are their driver's
 //! resizer's, the claims of volumes that were an in-tree plugin's are given the name of the driver

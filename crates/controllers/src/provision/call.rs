@@ -1,4 +1,4 @@
-//! Plans to requests, answers to facts, secrets to their content.
+//! Builds CSI requests from plans, and reads responses and secrets.
 
 use std::collections::BTreeMap;
 

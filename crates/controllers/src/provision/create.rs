@@ -1,4 +1,4 @@
-//! From a plan to a volume, or to the certainty that there is none.
+//! Carries out one CreateVolume plan: to a volume, or to the certainty that there is none.
 
 use std::sync::Arc;
 

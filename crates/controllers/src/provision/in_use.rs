@@ -1,4 +1,4 @@
-//! Volumes that a node is not done with.
+//! Delays the deletion of volumes that a node still has staged.
 //!
 //! A volume that needs no attaching has no attachment that would hold its deletion up. Its last pod
 //! can be gone, and its claim with it, while the node still has it staged. Our node says so in

@@ -1,4 +1,4 @@
-//! Brings intents to their end that nobody else will.
+//! Resolves intent records whose claim is gone or bound: replays them to a verdict.
 
 use std::{sync::Arc, time::Duration};
 

@@ -21,7 +21,7 @@ async fn take_snapshot(bench: &Bench) -> String {
     let handle = bench.until_bound("origin").await.spec.csi.unwrap().volume_handle;
     let request = v1::CreateSnapshotRequest {
         name: "snap".into(),
-        source_volume_id: handle.clone(),
+        source_volume_id: handle.to_string(),
         ..Default::default()
     };
     let made = bench.driver.client().create_snapshot(request).await.unwrap().snapshot.unwrap();
@@ -88,7 +88,7 @@ async fn a_snapshot_is_restored() {
     bench.until("the call is under way", || async { !creations(&bench).is_empty() }).await;
     assert!(is_held(&bench).await, "the finalizer is there before the driver is asked");
     bench.until_bound("data").await;
-    assert!(creations(&bench)[0].contains(&handle), "{:?}", creations(&bench));
+    assert!(creations(&bench)[0].contains(handle.as_str()), "{:?}", creations(&bench));
     bench.until("the snapshot may go", || async { !is_held(&bench).await }).await;
 }
 
@@ -210,7 +210,7 @@ async fn a_claim_is_cloned() {
     bench.driver.clear_calls();
     bench.claim_with("data", clone()).await;
     bench.until_bound("data").await;
-    assert!(creations(&bench)[0].contains(&handle), "{:?}", creations(&bench));
+    assert!(creations(&bench)[0].contains(handle.as_str()), "{:?}", creations(&bench));
     assert!(origin_is_held(&bench).await);
     // case: provisioner/94
     let mut other = clone();

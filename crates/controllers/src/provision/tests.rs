@@ -482,7 +482,7 @@ async fn many_claims_at_once() {
 }
 
 #[test]
-fn codes() {
+fn create_errors_are_sorted_by_code() {
     // case: provisioner/78
     use longshore_csi::CsiError;
     use longshore_provisioner::ProvisionError;

@@ -1,4 +1,4 @@
-//! From caches to what decisions look at.
+//! Builds the views of scheduling decisions from the caches.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -105,7 +105,7 @@ impl Scheduler {
             let volume = attachment.spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| self.caches.volumes.get(&ObjectKey::cluster(name)));
             if let Some(csi) = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref()) {
-                let driver = attachment.spec.attacher.clone();
+                let driver = attachment.spec.attacher.as_str().into();
                 used.insert(VolumeUse { driver, handle: csi.volume_handle.clone() });
             }
         }

@@ -1,4 +1,4 @@
-//! Which change brings which pods back.
+//! Decides which pods a change enqueues.
 
 use longshore_cluster::{Change, Outcome, Reconciler, Sources, Subject};
 use longshore_core::model::{

@@ -1,4 +1,4 @@
-//! Which volume is on which node, as far as this controller knows.
+//! Actual state: which volume is on which node, as far as the controller knows.
 //!
 //! Three facts are kept apart because they come from three places: an entry is *confirmed* by
 //! an attach that succeeded, it is *mounted* by what the node says of itself, and it is
@@ -27,9 +27,7 @@ pub enum AttachState {
 /// One volume on one node, as handed out to the reconciler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnNode {
-    /// Which volume.
     pub volume: UniqueName,
-    /// Which node.
     pub node: String,
     /// What is known of the volume itself; `None` for one found in a node's status after a restart.
     pub spec: Option<AttachSpec>,
@@ -217,7 +215,7 @@ impl Actual {
         true
     }
 
-    /// Stamps the wish to detach, once, and returns how long ago that was.
+    /// Stamps the request to detach, once, and returns how long ago that was.
     /// `None` when there is no such entry.
     pub fn request_detach(
         &mut self,
@@ -302,7 +300,7 @@ mod tests {
     const T0: Duration = Duration::ZERO;
 
     fn name() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
     fn attached(nodes: &[&str]) -> Actual {

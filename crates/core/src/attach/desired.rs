@@ -1,4 +1,4 @@
-//! Which volume is wanted on which node, and by which pods.
+//! Desired state: which volume pods want on which node.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -147,13 +147,13 @@ impl Desired {
         self.by_pod.retain(|_, wanted| !wanted.is_empty());
     }
 
-    /// The wish for one volume on one node.
+    /// The desired attachment of one volume to one node.
     #[must_use]
     pub fn get(&self, volume: &UniqueName, node: &str) -> Option<&Wanted> {
         self.nodes.get(node)?.get(volume)
     }
 
-    /// Remembers that the waiting pods were told. Lives as long as the wish.
+    /// Remembers that the waiting pods got an event, for as long as the volume is desired.
     pub fn set_busy_reported(&mut self, volume: &UniqueName, node: &str) {
         if let Some(wanted) = self.nodes.get_mut(node).and_then(|all| all.get_mut(volume)) {
             wanted.busy_reported = true;
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn name() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
     fn spec() -> AttachSpec {
@@ -277,7 +277,7 @@ mod tests {
         desired.remove_pod(&"2".into());
         assert!(desired.nodes_wanting(&name()).is_empty());
         desired.add_pod(&pod("2"), &name(), &spec(), "n1").expect("managed");
-        assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "a new wish");
+        assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "desired anew");
     }
 
     #[test]

@@ -1,32 +1,33 @@
-//! Which volume belongs on which node.
+//! The rules of attach and detach: which volume belongs on which node.
 //!
-//! Two worlds are kept as plain values: [`Desired`] (what pods want) and [`Actual`] (what is on
+//! Two states are kept as plain values: [`Desired`] (what pods want) and [`Actual`] (what is on
 //! the nodes). [`decide_attach`] and [`decide_detach`] say how to close the gap for one volume on
-//! one node; [`Slots`] keeps operations on one volume apart; [`Lane`] says whose turn it is;
+//! one node; [`PendingOperations`] keeps operations on one volume apart; [`FairQueue`] says which starts next;
 //! [`sidecar`] holds the rules of the program that turns a `VolumeAttachment` into calls of the
 //! driver. Nothing here waits, sends
 //! or reads a clock: moments are passed in, as the time since the controller started.
 
 mod actual;
 mod desired;
-mod lanes;
+mod fair_queue;
 mod notice;
+mod pending;
 mod reconcile;
 pub mod resolve;
 pub mod sidecar;
-mod slots;
 mod verdict;
 
 pub use actual::{Actual, AttachState, OnNode, Reported};
 pub use desired::{Desired, DesiredError, PodId, Waited, Wanted};
-pub use lanes::{Lane, Ticket};
+pub use fair_queue::{FairQueue, Permit};
 pub use notice::{Holder, Holding, notice};
+pub use pending::{Operation, OperationKey, PendingOperations, Refused};
 pub use reconcile::{
     Attach, AttachView, Detach, DetachView, Forced, busy_message, decide_attach, decide_detach,
 };
-pub use slots::{Operation, Refused, SlotKey, Slots};
 pub use verdict::{Shown, Verdict, attach_verdict, detach_verdict, timeout_message};
 
+use crate::model::{DriverName, VolumeHandle};
 use crate::names::{CSI_PLUGIN, UniqueName};
 
 /// A volume as the attach path needs it.
@@ -34,10 +35,8 @@ use crate::names::{CSI_PLUGIN, UniqueName};
 pub struct AttachSpec {
     /// The `PersistentVolume`'s name, which is also what events call the volume.
     pub name: String,
-    /// The CSI driver.
-    pub driver: String,
-    /// The driver's id for the volume.
-    pub handle: String,
+    pub driver: DriverName,
+    pub handle: VolumeHandle,
     /// It may be on several nodes at once.
     pub shareable: bool,
     /// The API knows it by an in-tree source.

@@ -1,4 +1,4 @@
-//! What a pod is told that has waited long for a volume: who holds it, and what would help.
+//! The event for a pod that has waited long for a volume: which node holds it, and what would help.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -22,7 +22,6 @@ pub enum Holding {
 /// A node that holds a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The node.
     pub node: String,
     /// The pods that want the volume there.
     pub pods: Vec<PodId>,
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn texts() {
+    fn the_event_names_the_holder_and_what_helps() {
         let used = |pods: &[PodId]| (pods.to_vec(), Holding::Used);
         let rows = [
             (
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes() {
+    fn the_event_lists_every_node_that_holds_the_volume() {
         let holder =
             |node: &str| Holder { node: node.into(), pods: vec![], holding: Holding::Detaching };
         let text =

@@ -1,4 +1,4 @@
-//! What to do about one volume on one node.
+//! Decides whether one volume is attached to or detached from one node.
 //!
 //! Two rules keep data safe. A volume that a node says it uses is taken away only when the node
 //! is unhealthy for longer than the limit, or an operator has declared it out of service. And a
@@ -166,7 +166,7 @@ mod tests {
     const FENCED: Detach = Detach::Start { verify_safe: false, forced: Some(Forced::OutOfService) };
 
     #[test]
-    fn detach() {
+    fn detach_starts_when_the_node_has_let_go() {
         let full_wait = Detach::Wait(Some(LIMIT + Duration::from_millis(1)));
         let cases = [
             ("case: attach-detach/R3", FREE, SAFE),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn attach() {
+    fn attach_starts_unless_another_node_holds_the_volume() {
         const NEW: AttachView = AttachView {
             state: AttachState::Detached,
             shareable: false,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_texts() {
+    fn the_event_of_a_busy_volume_names_its_pods() {
         let pod = |namespace: &str, name: &str| PodId {
             namespace: namespace.into(),
             name: name.into(),

@@ -35,7 +35,7 @@ pub enum Unresolved {
     Inline(String),
 }
 
-/// The pod as events and wishes know it.
+/// The pod as events and the desired state know it.
 #[must_use]
 pub fn pod_id(pod: &Pod) -> PodId {
     let meta = &pod.metadata;

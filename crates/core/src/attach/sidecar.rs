@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers() {
+    fn a_driver_without_publish_gets_the_trivial_handler() {
         let cases = [
             (false, false, Handler::Trivial),
             (false, true, Handler::Trivial),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn steps() {
+    fn next_step_follows_status_and_deletion() {
         const NEW: AttachmentView =
             AttachmentView { deleting: false, finalizer: false, attached: false, force: false };
         const LOST: AttachmentView = AttachmentView { finalizer: true, ..NEW };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sources() {
+    fn an_attachment_names_exactly_one_volume_source() {
         let read = |value: Value| -> AttachmentSource {
             serde_json::from_value(value).expect("valid source")
         };

@@ -66,7 +66,7 @@ mod tests {
         Shown { deleting: false, attached: false, attach_error: None, detach_error: None };
 
     #[test]
-    fn attach() {
+    fn attach_ends_when_the_status_says_so() {
         let failed = |text: &str| Verdict::Failed(text.to_owned());
         let cases = [
             ("not seen yet", None, Verdict::Waiting),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn detach() {
+    fn detach_ends_when_the_attachment_is_gone() {
         let deleting = Shown { deleting: true, attached: true, ..NEW };
         let cases = [
             ("gone", None, Verdict::Done),

@@ -54,7 +54,6 @@ impl Default for Options {
 /// All that the decision about a claim depends on.
 #[derive(Debug, Clone)]
 pub struct ClaimView<'a> {
-    /// The claim.
     pub claim: &'a Claim,
     /// The volume that its `spec.volumeName` names, if there is one.
     pub named: Option<&'a Volume>,

@@ -72,7 +72,7 @@ fn class_of(provisioner: &str) -> Option<Value> {
 }
 
 #[test]
-fn open_claims() {
+fn an_unbound_claim_is_bound_or_provisioned_or_waits() {
     let of_class = |class: &str| json!({"spec": {"storageClassName": class}});
     let selecting = || json!({"spec": {"selector": {"matchLabels": {"key": "value"}}}});
     let prebound_10 = |uid| {
@@ -194,7 +194,7 @@ fn open_claims() {
 }
 
 #[test]
-fn wait_messages() {
+fn a_waiting_claim_gets_an_event_that_names_its_pods() {
     let text = |pods: &[&str]| {
         let pods: Vec<String> = pods.iter().map(|pod| (*pod).to_string()).collect();
         match wait_note(&pods) {
@@ -315,7 +315,7 @@ fn claims_that_name_a_volume() {
 }
 
 #[test]
-fn bound_claims() {
+fn a_bound_claim_is_completed_or_lost() {
     let complete = |over: Value| {
         let mut base = json!({"spec": {"volumeName": "volume"}, "metadata": {"annotations": {
             "pv.kubernetes.io/bind-completed": "yes"}}});
@@ -464,7 +464,7 @@ fn classes_and_modes() {
 }
 
 #[test]
-fn provisioning_outside() {
+fn an_external_provisioner_is_asked_by_annotation() {
     let gold = || json!({"spec": {"storageClassName": "gold"}});
     let chosen = || {
         json!({"spec": {"storageClassName": "wait"},

@@ -18,7 +18,7 @@ fn pointing_a_volume() {
 }
 
 #[test]
-fn unbinding() {
+fn unbinding_keeps_what_a_person_wrote() {
     let reference = json!({"namespace": "default", "name": "claim", "uid": "uid-c"});
     let mut ours = volume_json(json!({"spec": {"claimRef": reference},
         "metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}}));
@@ -45,7 +45,7 @@ fn pointing_a_claim() {
 }
 
 #[test]
-fn bound_status() {
+fn a_bound_claim_shows_size_and_modes_of_its_volume() {
     // case: pv-controller/5-2-3
     let pv = volume(
         json!({"spec": {"capacity": {"storage": "2Gi"}, "volumeAttributesClassName": "gold"},
@@ -79,7 +79,7 @@ fn losing_clears_the_status() {
 }
 
 #[test]
-fn notes() {
+fn annotations_finalizers_and_phases_change_once() {
     let mut fresh = claim_json(json!({}));
     assert!(ask_provisioner(&mut fresh, "vendor.com/x"));
     let notes = &fresh["metadata"]["annotations"];

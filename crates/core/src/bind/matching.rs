@@ -1,4 +1,4 @@
-//! Which volume answers which claim.
+//! Finds the volume that matches a claim best.
 
 use std::collections::BTreeSet;
 

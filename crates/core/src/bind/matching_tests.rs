@@ -146,7 +146,7 @@ fn classes_and_huge_sizes() {
 }
 
 #[test]
-fn attributes_classes() {
+fn volumes_match_by_attributes_class() {
     let vac = |name: &str| json!({"spec": {"volumeAttributesClassName": name}});
     let volumes = [pv("silver", "1G", &ALL, vac("silver")), pv("plain", "1G", &ALL, json!({}))];
     check(
@@ -164,7 +164,7 @@ fn attributes_classes() {
 }
 
 #[test]
-fn modes_up() {
+fn a_volume_with_fewer_extra_modes_wins() {
     let all = |one: Value, two: Value| {
         [
             pv("three", "10G", &ALL, json!({})),
@@ -209,7 +209,7 @@ fn volumes_kept_for_the_claim() {
 }
 
 #[test]
-fn nodes() {
+fn volumes_match_only_on_nodes_that_reach_them() {
     let at = |value: &str| {
         json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "key", "operator": "In", "values": [value]}]}]}}}})
@@ -242,7 +242,7 @@ fn nodes() {
 }
 
 #[test]
-fn impossible_searches() {
+fn searches_that_cannot_match_are_errors() {
     let search = Search {
         node: None,
         reserved: &BTreeSet::new(),

@@ -12,7 +12,6 @@ use crate::model::{
 /// All that the decision about a volume depends on.
 #[derive(Debug, Clone)]
 pub struct VolumeView<'a> {
-    /// The volume.
     pub volume: &'a Volume,
     /// The claim that it points at, with the same UID; `None` only when the API itself was asked
     /// and does not have it.

@@ -53,7 +53,7 @@ fn made_by(who: &str) -> Value {
 }
 
 #[test]
-fn phases() {
+fn the_phase_of_a_volume_follows_its_claim() {
     let bound_to = |name: &str| Some(json!({"spec": {"volumeName": name}}));
     let open = || Some(json!({}));
     let cases = [
@@ -104,7 +104,7 @@ fn phases() {
 }
 
 #[test]
-fn reclaim_policies() {
+fn a_released_volume_is_reclaimed_by_its_policy() {
     let failed =
         "volume Released; deletion fails; volume Failed; Warning Volume VolumeFailedDelete";
     let migrated = json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/gce-pd",
@@ -236,7 +236,7 @@ fn why_nobody_deletes() {
 }
 
 #[test]
-fn released() {
+fn a_volume_is_released_when_its_claim_is_gone_or_has_another() {
     let pv = volume(pointing("Released", json!({})));
     let other_uid = claim(json!({"metadata": {"uid": "new"}}));
     let elsewhere = claim(json!({"spec": {"volumeName": "other"}}));

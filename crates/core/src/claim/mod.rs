@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_annotations() {
+    fn provisioner_node_and_class_are_read_from_a_claim() {
         let beta = "volume.beta.kubernetes.io/storage-provisioner";
         let both = json!({beta: "ours", "volume.kubernetes.io/storage-provisioner": "theirs"});
         assert_eq!(storage_provisioner(&claim(both, None)), Some("theirs"));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn default_classes() {
+    fn the_newest_default_class_is_chosen() {
         let class = |name: &str, time: &str, marked: &str| -> StorageClass {
             serde_json::from_value(json!({"metadata": {"name": name, "creationTimestamp": time,
                 "annotations": {"storageclass.kubernetes.io/is-default-class": marked}}}))

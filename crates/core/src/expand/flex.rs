@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn flex_step_follows_request_size_and_status() {
         let grow = |text| FlexStep::Grow(gib(text));
         let stands = |status: &str| {
             json!({"status": {"allocatedResources": {"storage": "2Gi"},

@@ -1,4 +1,4 @@
-//! Who expands a claim's volume: somebody outside, or the node alone.
+//! Decides who expands a claim's volume: an external resizer, or the node alone.
 //!
 //! All that is left of in-tree expansion is to say so, to name the resizer of a driver that took over
 //! from an in-tree plugin, and to keep the books for FlexVolumes ([`flex`]). The resizer itself lives
@@ -42,7 +42,6 @@ pub enum Expansion {
     },
     /// A FlexVolume: its driver is the nodes'.
     Flex {
-        /// The driver.
         driver: String,
         /// The next step.
         step: flex::FlexStep,
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn looks() {
+    fn a_bound_claim_is_reconciled_when_request_or_size_grows() {
         let with = |phase: &str, request: &str, size: &str| {
             claim(json!({"spec": {"resources": {"requests": {"storage": request}}},
                 "status": {"phase": phase, "capacity": {"storage": size}}}))

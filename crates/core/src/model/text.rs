@@ -67,6 +67,12 @@ macro_rules! text_types {
             }
         }
 
+        impl From<&$name> for String {
+            fn from(typed: &$name) -> Self {
+                typed.0.clone()
+            }
+        }
+
         impl PartialEq<str> for $name {
             fn eq(&self, other: &str) -> bool {
                 self.0 == other

@@ -1,4 +1,4 @@
-//! Who may be deleted while someone still uses it: nobody.
+//! Protection finalizers: an object in use is never deleted.
 //!
 //! A claim that a scheduled pod names, and a volume that a claim is bound to, carry a finalizer
 //! that is taken away only once the last user is gone. The rules here look at one object and
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn claims() {
+    fn claims_stay_while_a_pod_on_a_node_names_them() {
         let cases = [
             ("case: pv-controller/pvcp-add", claim(false, false), None, Finalizer::Add),
             (
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes() {
+    fn volumes_stay_while_they_are_bound() {
         // case: pv-controller/pvp
         for (phase, want) in [("Bound", Finalizer::Leave), ("Released", Finalizer::Remove)] {
             let volume: Volume = read(json!({"metadata": {"name": "pv",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_classes() {
+    fn claims_and_volumes_name_their_attributes_classes() {
         let of = |claim: Value| classes_of_claim(&read(claim));
         assert_eq!(of(json!({})), [""; 0]);
         assert_eq!(of(json!({"spec": {"volumeAttributesClassName": "gold"}})), ["gold"]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn unused() {
+    fn claims_without_pods_count_as_unused() {
         let live = claim(false, true);
         let status = |used| unused_condition(&live, used).map(|condition| condition.status);
         // case: pv-controller/pvcp-unused

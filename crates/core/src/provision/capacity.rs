@@ -1,4 +1,4 @@
-//! Which capacity is published: for every place where a driver runs, and every class of its.
+//! Decides which CSIStorageCapacity objects are published: one per topology segment and class of a driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,6 @@ const LONGEST_LABEL: usize = 63;
 pub struct Item {
     /// The place; without keys it is all nodes.
     pub segment: Term,
-    /// The class.
     pub class: String,
 }
 

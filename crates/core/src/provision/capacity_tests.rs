@@ -159,7 +159,7 @@ fn what_a_volume_touches() {
 
 /// case: provisioner/135
 #[test]
-fn managers() {
+fn long_node_names_are_hashed_in_the_manager_name() {
     let a = |count: usize| "a".repeat(count);
     let rows: Vec<(String, String)> = vec![
         ("node01".into(), "external-provisioner-node01".into()),

@@ -12,7 +12,6 @@ use crate::{
 /// All that the choice depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct ChoiceView<'a> {
-    /// The claim.
     pub claim: &'a Claim,
     /// Its class, if it exists.
     pub class: Option<&'a StorageClass>,
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn choices() {
+    fn a_claim_is_provisioned_when_it_is_due_and_ours() {
         let go = || Choice::Provision { node: None };
         let ours = || json!({GA: "foo.bar/baz"});
         let same = |_: &mut ChoiceView<'_>| {};
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn block_volumes() {
+    fn block_claims_need_a_driver_that_supports_them() {
         let block = || asks(json!({GA: "foo.bar/baz"}), json!({"spec": {"volumeMode": "Block"}}));
         let no = Choice::NoBlock("foo.bar/baz does not support block volume provisioning".into());
         let go = Choice::Provision { node: None };

@@ -76,7 +76,7 @@ mod tests {
 
     /// case: provisioner/121 and case: provisioner/122, the rules
     #[test]
-    fn stakes() {
+    fn the_stake_of_a_node_follows_selection_and_binding_mode() {
         let on = |node: &str| json!({"volume.kubernetes.io/selected-node": node});
         let (late, now) = (Some("WaitForFirstConsumer"), Some("Immediate"));
         let rows = [
@@ -100,7 +100,7 @@ mod tests {
 
     /// case: provisioner/124
     #[test]
-    fn delays() {
+    fn the_delay_of_a_contest_grows_up_to_its_limit() {
         let (base, max) = (Duration::from_secs(20), Duration::from_secs(60));
         for attempt in 0..100 {
             for luck in [0.0, 0.25, 0.999] {

@@ -1,4 +1,4 @@
-//! What the driver's answer becomes.
+//! Turns the response to CreateVolume into a PersistentVolume.
 
 use std::collections::BTreeMap;
 

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn a_volume_name_is_prefix_and_uid() {
         let uid = "7bb2e0f5-1f1a-4e5e-9a0e-0c5a0d5f1c11";
         type Row<'a> = (&'a str, &'a str, &'a str, Option<usize>, Result<&'a str, NameError>);
         let cases: [Row<'_>; 6] = [

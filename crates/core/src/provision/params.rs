@@ -98,7 +98,6 @@ pub enum ParamError {
     /// A template names variables that do not exist here.
     #[error("error resolving value \"{template}\": invalid tokens: [{}]", quoted(.tokens))]
     Tokens {
-        /// The template.
         template: String,
         /// The unknown variables.
         tokens: BTreeSet<String>,

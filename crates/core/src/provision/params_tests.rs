@@ -17,7 +17,7 @@ const NAME: &str = "csi.storage.k8s.io/provisioner-secret-name";
 const NAMESPACE: &str = "csi.storage.k8s.io/provisioner-secret-namespace";
 
 #[test]
-fn secret_references() {
+fn secrets_are_named_by_parameters_and_templates() {
     let notes = map(&[("akey", "avalue")]);
     type Want<'a> = Result<Option<(&'a str, &'a str)>, &'a str>;
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], Want<'a>);
@@ -128,7 +128,7 @@ fn default_secret_serves_every_role() {
 }
 
 #[test]
-fn expansion() {
+fn templates_expand_as_in_go() {
     let cases = [
         ("a$b-c", "a<b>-c"),
         ("$", "$"),
@@ -143,7 +143,7 @@ fn expansion() {
 }
 
 #[test]
-fn filesystem_type() {
+fn the_filesystem_type_comes_from_one_parameter() {
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, Result<&'a str, ParamError>);
     let cases: &[Row<'_>] = &[
         (
@@ -164,7 +164,7 @@ fn filesystem_type() {
 }
 
 #[test]
-fn stripping() {
+fn the_driver_gets_only_its_own_parameters() {
     let all_known: Vec<(String, String)> = Role::ALL
         .into_iter()
         .map(Role::keys)

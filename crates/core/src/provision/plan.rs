@@ -1,4 +1,4 @@
-//! What a CSI driver is asked for.
+//! Plans one CreateVolume call from a claim and its class.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -110,7 +110,6 @@ impl Default for PlanSettings {
 /// All that the plan depends on.
 #[derive(Debug)]
 pub struct PlanView<'a> {
-    /// The claim.
     pub claim: &'a Claim,
     /// Its class, in CSI form.
     pub class: &'a StorageClass,
@@ -173,9 +172,7 @@ pub struct Capability {
 /// The claim that a plan serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimId {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Its UID: a later claim of that name is another one.
     pub uid: Uid,
@@ -215,7 +212,6 @@ pub struct SecretRefs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// The driver.
     pub driver: String,
     /// Whom it is for.
     pub claim: ClaimId,
@@ -260,7 +256,6 @@ pub struct Plan {
     /// The VolumeAttributesClass that the claim names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attributes_class: Option<String>,
-    /// Its parameters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutable_parameters: BTreeMap<String, String>,
     /// The volume is saved in its in-tree form.

@@ -80,7 +80,7 @@ fn a_plain_volume() {
 }
 
 #[test]
-fn filesystem_types() {
+fn a_mount_capability_has_the_filesystem_type_of_the_class() {
     // case: provisioner/56
     let prefixed = class(json!({"csi.storage.k8s.io/fstype": "ext3"}));
     let plan = plan_with(&claim(json!({})), &prefixed, |_| {}).unwrap();
@@ -96,7 +96,7 @@ fn filesystem_types() {
 }
 
 #[test]
-fn access_modes() {
+fn every_access_mode_becomes_one_capability() {
     let modes = |names: &[&str], fine: bool| {
         let claim = claim(json!({"spec": {"accessModes": names}}));
         plan_with(&claim, &class(json!({})), |view| {
@@ -178,7 +178,7 @@ fn sizes_and_options() {
 }
 
 #[test]
-fn extra_metadata() {
+fn extra_metadata_names_claim_and_volume() {
     // case: provisioner/61
     let settings = PlanSettings { extra_create_metadata: true, ..settings() };
     let (claim, class) = (claim(json!({})), class(json!({"pool": "a"})));
@@ -225,7 +225,7 @@ fn default_secret_everywhere() {
 }
 
 #[test]
-fn refusals() {
+fn what_the_driver_cannot_do_is_not_planned() {
     use NotPlanned::*;
     let of = |over: Value, parameters: Value| plan_with(&claim(over), &class(parameters), |_| {});
     let state = |result: Result<Plan, NotPlanned>| match result.unwrap_err() {
@@ -271,7 +271,7 @@ fn refusals() {
 }
 
 #[test]
-fn places() {
+fn the_plan_carries_the_topology_requirement() {
     let created = Created { places: vec![Term::from([("zone".into(), "a".into())])], ..made(0) };
     let plain = claim(json!({}));
     let plan_of =

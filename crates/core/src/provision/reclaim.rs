@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions() {
+    fn only_released_volumes_of_this_provisioner_are_deleted() {
         let cases: &[(&str, Volume, bool, bool)] = &[
             ("case: provisioner/40 Bound", pv("Bound", "Delete", json!({})), false, false),
             ("case: provisioner/40 Available", pv("Available", "Delete", json!({})), false, false),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers() {
+    fn the_finalizer_follows_phase_and_policy() {
         let with = |names: &[&str]| json!({"metadata": {"finalizers": names}});
         let cases: &[(&str, Volume, bool, Option<&[&str]>)] = &[
             ("case: provisioner/46", pv("Bound", "Delete", with(&[OURS])), false, Some(&[])),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn ownership() {
+    fn a_volume_belongs_to_the_provisioner_that_made_it() {
         let notes = |by: Option<&str>, to: Option<&str>| {
             json!({"metadata": {"annotations": {
                 "pv.kubernetes.io/provisioned-by": by, "pv.kubernetes.io/migrated-to": to}}})
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_secrets() {
+    fn deletion_secrets_come_from_annotations_or_class() {
         let class = |name: &str| -> StorageClass {
             serde_json::from_value(
                 json!({"metadata": {"name": "c"}, "provisioner": "p", "parameters": {

@@ -41,7 +41,6 @@ impl fmt::Display for SourceKind {
 /// What a claim shall be filled from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Its kind.
     pub kind: SourceKind,
     /// Where it is.
     pub key: ObjectKey,
@@ -51,7 +50,6 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Content {
-    /// Its kind.
     pub kind: SourceKind,
     /// Namespace of the object it was found through.
     pub namespace: String,
@@ -226,9 +224,7 @@ pub fn content_of(snapshot: &VolumeSnapshot) -> Result<&str, SourceError> {
 pub struct RestoreView<'a> {
     /// The claim that is filled.
     pub claim: &'a Claim,
-    /// Its class.
     pub class: &'a StorageClass,
-    /// The snapshot.
     pub snapshot: &'a VolumeSnapshot,
     /// The content that [`content_of`] names, if it is there.
     pub content: Option<&'a VolumeSnapshotContent>,
@@ -344,7 +340,6 @@ pub fn cloned_volume<'a>(claim: &Claim, source: &'a Claim) -> Result<&'a str, So
 pub struct CloneView<'a> {
     /// The claim that is filled.
     pub claim: &'a Claim,
-    /// Its class.
     pub class: &'a StorageClass,
     /// The claim it is filled from.
     pub source: &'a Claim,
@@ -374,7 +369,7 @@ pub fn clone(view: &CloneView<'_>) -> Result<String, SourceError> {
     };
     let (have, wanted) = (mode(&volume.spec.volume_mode), mode(&view.claim.spec.volume_mode));
     match have == wanted {
-        true => Ok(csi.volume_handle.clone()),
+        true => Ok(csi.volume_handle.to_string()),
         false => Err(SourceError::CloneMode { have, wanted }),
     }
 }

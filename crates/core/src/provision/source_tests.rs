@@ -42,7 +42,7 @@ fn said(result: Result<String, SourceError>) -> String {
 }
 
 #[test]
-fn snapshots() {
+fn a_snapshot_must_be_ready_bound_and_large_enough() {
     let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     let with = |finalizer: &str| {
         let mut gone = gone.clone();
@@ -180,7 +180,7 @@ fn snapshots() {
 }
 
 #[test]
-fn restored_modes() {
+fn a_restored_volume_keeps_its_mode_unless_allowed() {
     // case: provisioner/89
     let key = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
     let start = "requested volume default/claim modifies the mode of the source volume but does not have permission to do so. ";
@@ -235,7 +235,7 @@ fn origin_volume(over: Value) -> Volume {
 }
 
 #[test]
-fn clones() {
+fn a_clone_needs_a_bound_source_of_the_same_driver() {
     let no = || json!({});
     let unfit = "claim in dataSource not bound or invalid";
     let phase = |phase: &str| json!({"status": {"phase": phase}});
@@ -331,7 +331,7 @@ fn clones() {
 }
 
 #[test]
-fn cloned_modes() {
+fn a_clone_has_the_mode_of_its_source() {
     // case: provisioner/96
     let wrong = |have: &str, wanted: &str| {
         format!(
@@ -472,7 +472,7 @@ fn protection_of_clone_sources() {
 }
 
 #[test]
-fn awaited_snapshots() {
+fn a_pending_claim_waits_for_its_snapshot() {
     // case: provisioner/99
     let source =
         |group: Value| json!({"apiGroup": group, "kind": "VolumeSnapshot", "name": "snap"});
@@ -614,7 +614,7 @@ fn a_source_is_never_forgotten() {
 }
 
 #[test]
-fn attribute_classes() {
+fn attributes_classes_become_mutable_parameters() {
     let named = |name: &str| claim(json!({"spec": {"volumeAttributesClassName": name}}));
     let vac = |driver: &str| -> VolumeAttributesClass {
         serde_json::from_value(json!({"metadata": {"name": "silver"}, "driverName": driver,

@@ -21,7 +21,6 @@ pub struct Requirement {
 /// The node the scheduler chose.
 #[derive(Debug, Clone)]
 pub struct SelectedNode<'a> {
-    /// Its name.
     pub name: &'a str,
     /// The topology keys that the driver registered there; `None` when its CSINode is gone.
     pub keys: Option<&'a [String]>,
@@ -94,7 +93,6 @@ pub enum TopologyError {
         node: String,
         /// Its place.
         term: Term,
-        /// The terms.
         requisite: Vec<Term>,
     },
     /// No node runs the driver with topology keys.

@@ -120,7 +120,7 @@ fn places_of_the_cluster() {
 }
 
 #[test]
-fn selected_node() {
+fn the_selected_node_comes_first_in_the_requirement() {
     let on = |zone: &str| Some((Some(&["zone"][..]), Some(term(&[("zone", zone)]))));
     check(Case {
         name: "case: provisioner/101",
@@ -165,7 +165,7 @@ fn selected_node() {
 }
 
 #[test]
-fn allowed_topologies() {
+fn allowed_topologies_bound_the_requirement() {
     let two_by_two = || vec![allowed(&[("zone", &["1", "2"]), ("rack", &["A", "B"])])];
     let place = |rack: &str, zone: &str| term(&[("rack", rack), ("zone", zone)]);
     let four = || vec![place("A", "1"), place("A", "2"), place("B", "1"), place("B", "2")];
@@ -225,7 +225,7 @@ fn allowed_topologies() {
 }
 
 #[test]
-fn spreading() {
+fn claims_spread_over_topologies_by_name() {
     assert_eq!(
         [fnv1("testset"), fnv1("testpvc"), fnv1("web")],
         [1_633_848_515, 1_684_622_678, 1_181_096_325]
@@ -244,7 +244,7 @@ fn spreading() {
 }
 
 #[test]
-fn subsets() {
+fn a_term_is_a_subset_when_all_its_segments_match() {
     // case: provisioner/113
     type Pairs<'a> = &'a [(&'a str, &'a str)];
     let cases: [(Pairs<'_>, Pairs<'_>, bool); 5] = [
@@ -260,7 +260,7 @@ fn subsets() {
 }
 
 #[test]
-fn affinity() {
+fn the_affinity_of_a_volume_is_what_the_driver_answered() {
     // case: provisioner/114
     assert_eq!(node_affinity(&[]), None);
     let requirement =

@@ -8,7 +8,7 @@ use crate::model::kinds::{CsiStorageCapacity, Node, TopologyTerm};
 /// Whether the driver's published capacity allows the claim on the node. A driver that
 /// publishes none is taken at its word when it is asked to make the volume.
 #[must_use]
-pub fn has_capacity<'a>(
+pub(crate) fn has_capacity<'a>(
     facts: &ClaimFacts<'_>,
     node: &Node,
     capacities: impl IntoIterator<Item = &'a CsiStorageCapacity>,
@@ -18,7 +18,7 @@ pub fn has_capacity<'a>(
 
 /// The published capacity that allows the claim on the node, where the driver publishes any.
 #[must_use]
-pub fn find_capacity<'a>(
+pub(crate) fn find_capacity<'a>(
     facts: &ClaimFacts<'_>,
     node: &Node,
     capacities: impl IntoIterator<Item = &'a CsiStorageCapacity>,
@@ -45,7 +45,7 @@ fn counts(facts: &ClaimFacts<'_>) -> bool {
 /// Whether a class allows volumes on a node with these labels. No terms allow all nodes, a term
 /// without expressions allows none.
 #[must_use]
-pub fn topology_allows(terms: &[TopologyTerm], labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn topology_allows(terms: &[TopologyTerm], labels: &BTreeMap<String, String>) -> bool {
     let fits = |term: &TopologyTerm| {
         let expressions = &term.match_label_expressions;
         !expressions.is_empty()

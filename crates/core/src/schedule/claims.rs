@@ -12,7 +12,6 @@ use crate::{
 /// One claim of the pod and what belongs to it.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimFacts<'a> {
-    /// The claim.
     pub claim: &'a Claim,
     /// Its class, if it names one that exists.
     pub class: Option<&'a StorageClass>,
@@ -67,7 +66,6 @@ pub enum NotReady {
         "persistentvolumeclaim \"{claim}\" bound to non-existent persistentvolume \"{volume}\""
     )]
     Lost {
-        /// The claim.
         claim: String,
         /// The volume it had.
         volume: String,

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ClaimFacts, Reason};
 use crate::model::kinds::{CsiDriver, CsiNode};
+use crate::model::{DriverName, VolumeHandle};
 
 /// One volume as the count knows it: the driver, and the handle or a stand-in for one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeUse {
     /// The driver that counts it.
-    pub driver: String,
+    pub driver: DriverName,
     /// The handle; for a claim without a volume something that no handle can be.
-    pub handle: String,
+    pub handle: VolumeHandle,
 }
 
 /// What one claim adds to the count, if anything.
@@ -23,8 +24,8 @@ pub fn volume_use(facts: &ClaimFacts<'_>) -> Option<VolumeUse> {
     }
     // It will be a volume of the class's driver, whichever handle it gets.
     let class = facts.class?;
-    let handle = format!("\u{0}claim-{}", facts.claim.metadata.key());
-    Some(VolumeUse { driver: class.provisioner.clone(), handle })
+    let handle = format!("\u{0}claim-{}", facts.claim.metadata.key()).into();
+    Some(VolumeUse { driver: class.provisioner.as_str().into(), handle })
 }
 
 /// What the count on one node depends on.
@@ -49,7 +50,7 @@ pub fn check_limits<'a>(
         let must_be_there = driver(&volume.driver)
             .is_some_and(|driver| driver.spec.prevent_pod_scheduling_if_missing == Some(true));
         if must_be_there && known.is_none() {
-            return Err(Reason::DriverMissing(volume.driver.clone()));
+            return Err(Reason::DriverMissing(volume.driver.to_string()));
         }
         if !view.used.contains(volume) {
             *added.entry(&volume.driver).or_default() += 1;

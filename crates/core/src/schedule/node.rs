@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn basics() {
+    fn a_node_must_fit_cordon_taints_and_selector() {
         let tainted = json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]});
         let soft = json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]});
         let tolerate = |toleration: Value| json!({"tolerations": [toleration]});

@@ -1,4 +1,4 @@
-//! Which of the nodes that fit, and what to say when none does.
+//! Picks one of the nodes that fit a pod, and words the event when none does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

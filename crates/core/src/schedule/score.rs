@@ -1,4 +1,4 @@
-//! Which of the nodes that fit leaves more room for the next claim.
+//! Scores nodes by the capacity that a claim would leave.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rooms() {
+    fn score_falls_with_the_share_of_capacity_requested() {
         for (requested, capacity, want) in
             [(0, 10, 100), (10, 100, 90), (1, 3, 67), (10, 10, 0), (11, 10, 0), (1, 0, 0)]
         {

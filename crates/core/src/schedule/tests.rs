@@ -317,7 +317,7 @@ fn published_capacity_counts() {
 type LimitCase = (&'static str, Value, &'static [&'static str], &'static [&'static str], bool);
 
 #[test]
-fn volume_limits() {
+fn volumes_beyond_the_limit_of_a_node_do_not_fit() {
     let csi_node = |limit: Value| -> CsiNode {
         read(json!({"metadata": {"name": "n"}, "spec": {"drivers": [
             {"name": "d", "nodeID": "n", "allocatable": {"count": limit}}]}}))
@@ -390,7 +390,7 @@ fn the_emptiest_node_wins() {
 }
 
 #[test]
-fn room_counts() {
+fn nodes_without_enough_published_capacity_do_not_fit() {
     // case: scheduler-and-api/S32
     let driver: CsiDriver =
         read(json!({"metadata": {"name": "d"}, "spec": {"storageCapacity": true}}));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims() {
+    fn a_pod_gets_the_volume_of_a_bound_claim_only() {
         let good = ClaimView {
             deleting: false,
             protected: true,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn modes() {
+    fn volume_mode_and_use_in_the_pod_must_agree() {
         // case: node/N53
         assert_eq!(
             check_mode("v", true, true, false).unwrap_err().to_string(),

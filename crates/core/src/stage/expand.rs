@@ -119,7 +119,7 @@ mod tests {
     const GIB: i64 = 1 << 30;
 
     #[test]
-    fn steps() {
+    fn a_volume_grows_as_its_claim_and_driver_allow() {
         let pending = View {
             volume_size: 2 * GIB,
             claim_size: GIB,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn refusals_of_expansion_are_classified() {
         for (case, code, edited, refused, status) in [
             ("case: node/N31", 9, false, Refused::InUse, "NodeResizeInProgress"),
             ("case: node/N32", 11, false, Refused::Infeasible, "NodeResizeInfeasible"),

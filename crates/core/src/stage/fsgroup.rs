@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_table() {
+    fn the_group_is_applied_as_the_policy_says() {
         let rwo = &[AccessMode::ReadWriteOnce][..];
         let rwop = &[AccessMode::ReadWriteOncePod][..];
         let rwx = &[AccessMode::ReadWriteMany][..];
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn root_mismatch() {
+    fn the_walk_is_skipped_only_if_the_root_matches() {
         assert!(root_matches(3000, 0o2775, 3000));
         assert!(!root_matches(0, 0o2775, 3000));
         assert!(!root_matches(3000, 0o775, 3000));

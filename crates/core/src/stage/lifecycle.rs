@@ -46,7 +46,6 @@ pub enum Run {
 /// A container and its newest run.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// Its name.
     pub name: &'a str,
     /// An init container that keeps running beside the others.
     pub sidecar: bool,
@@ -59,7 +58,6 @@ pub struct Container<'a> {
 pub struct View<'a> {
     /// Init containers in order.
     pub init: &'a [Container<'a>],
-    /// Containers.
     pub main: &'a [Container<'a>],
     /// The pod's policy.
     pub policy: RestartPolicy,

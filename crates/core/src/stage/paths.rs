@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::model::{DriverName, VolumeHandle};
 use crate::names::sha256_hex;
 
 /// Directory of CSI volumes inside a pod's `volumes` directory.
@@ -55,14 +56,18 @@ impl NodePaths {
     ///
     /// # Errors
     /// The handle is empty, or the driver name is no plain file name.
-    pub fn staging(&self, driver: &str, handle: &str) -> Result<PathBuf, PathError> {
+    pub fn staging(
+        &self,
+        driver: &DriverName,
+        handle: &VolumeHandle,
+    ) -> Result<PathBuf, PathError> {
         if handle.is_empty() {
             return Err(PathError::EmptyHandle);
         }
-        if driver.is_empty() || driver == "." || driver == ".." || driver.contains('/') {
-            return Err(PathError::BadDriver(driver.to_owned()));
+        if driver.is_empty() || *driver == "." || *driver == ".." || driver.contains('/') {
+            return Err(PathError::BadDriver(driver.to_string()));
         }
-        Ok(self.csi_plugins().join(driver).join(sha256_hex(&[handle])))
+        Ok(self.csi_plugins().join(driver.as_str()).join(sha256_hex(&[handle])))
     }
 
     /// Directory of all pods.
@@ -174,15 +179,15 @@ pub struct VolData(pub BTreeMap<String, String>);
 impl VolData {
     /// Metadata of a staged volume.
     #[must_use]
-    pub fn staged(driver: &str, handle: &str) -> Self {
+    pub fn staged(driver: &DriverName, handle: &VolumeHandle) -> Self {
         Self::from_pairs([("driverName", driver), ("volumeHandle", handle)])
     }
 
     /// Metadata of a published volume.
     #[must_use]
     pub fn published(
-        driver: &str,
-        handle: &str,
+        driver: &DriverName,
+        handle: &VolumeHandle,
         spec_name: &str,
         node: &str,
         inline: bool,
@@ -200,7 +205,7 @@ impl VolData {
 
     /// Metadata of a volume that is used as a device.
     #[must_use]
-    pub fn mapped(driver: &str, handle: &str, spec_name: &str, node: &str) -> Self {
+    pub fn mapped(driver: &DriverName, handle: &VolumeHandle, spec_name: &str, node: &str) -> Self {
         let mut data = Self::published(driver, handle, spec_name, node, false);
         data.0.remove("volumeLifecycleMode");
         data
@@ -217,6 +222,12 @@ impl VolData {
 
     fn from_pairs<const N: usize>(pairs: [(&str, &str); N]) -> Self {
         Self(pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    /// The volume that the data is about, if they say so.
+    #[must_use]
+    pub fn volume(&self) -> Option<(DriverName, VolumeHandle)> {
+        Some((self.get("driverName")?.into(), self.get("volumeHandle")?.into()))
     }
 
     /// One value, `None` when the key is missing or empty.
@@ -260,7 +271,7 @@ mod tests {
     fn staging_target_of_a_handle() {
         // case: node/N2
         let paths = NodePaths::new("/r");
-        let staging = paths.staging("main.csi.test", "testvol-01").unwrap();
+        let staging = paths.staging(&"main.csi.test".into(), &"testvol-01".into()).unwrap();
         assert_eq!(
             staging_target(&staging),
             PathBuf::from(
@@ -268,8 +279,8 @@ mod tests {
                  c6ff72d8d849bd92263e582484049904b7ae498f2b7a177a1478a3faaa4a87bb/globalmount"
             )
         );
-        assert_eq!(paths.staging("main.csi.test", ""), Err(PathError::EmptyHandle));
-        assert!(matches!(paths.staging("../x", "h"), Err(PathError::BadDriver(_))));
+        assert_eq!(paths.staging(&"main.csi.test".into(), &"".into()), Err(PathError::EmptyHandle));
+        assert!(matches!(paths.staging(&"../x".into(), &"h".into()), Err(PathError::BadDriver(_))));
     }
 
     #[test]
@@ -286,15 +297,15 @@ mod tests {
         ] {
             assert_eq!(path, PathBuf::from(expected));
         }
-        let data = VolData::mapped("d", "h", "pv", "n1");
+        let data = VolData::mapped(&"d".into(), &"h".into(), "pv", "n1");
         assert_eq!(data.get("volumeLifecycleMode"), None);
         assert_eq!(data.0.len(), 5);
     }
 
     #[test]
     fn vol_data_is_one_sorted_line() {
-        let data = VolData::published("d", "h", "pv", "n1", false);
-        let va = crate::names::attachment_name("h", "d", "n1");
+        let data = VolData::published(&"d".into(), &"h".into(), "pv", "n1", false);
+        let va = crate::names::attachment_name(&"h".into(), &"d".into(), "n1");
         assert_eq!(
             data.to_json(),
             format!(
@@ -303,6 +314,9 @@ mod tests {
             )
         );
         assert_eq!(VolData::from_json(&data.to_json()).unwrap(), data);
-        assert_eq!(VolData::staged("d", "h").to_json(), r#"{"driverName":"d","volumeHandle":"h"}"#);
+        assert_eq!(
+            VolData::staged(&"d".into(), &"h".into()).to_json(),
+            r#"{"driverName":"d","volumeHandle":"h"}"#
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Which pods' volumes are wanted.
+//! Decides whether the volumes of a pod belong to the desired state.
 
 /// What the decision may depend on.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods() {
+    fn volumes_of_pods_that_have_ended_are_not_desired() {
         for (case, first_pass, terminating, over, expected) in [
             ("case: node/N50", true, true, false, true),
             ("case: node/N51", false, true, false, false),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn versions() {
+    fn a_driver_registers_with_a_supported_version() {
         // case: node/N39
         for (given, ok) in [
             (&["v1.2.3", "v0.3.0", "2.0.1"][..], true),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn limits() {
+    fn the_volume_limit_is_clamped_and_zero_is_none() {
         // case: node/N44
         for (max, expected) in
             [(i64::from(i32::MAX) + 1, Some(i32::MAX)), (0, None), (10, Some(10)), (-1, None)]

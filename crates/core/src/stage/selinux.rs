@@ -13,7 +13,6 @@ pub enum Refusal {
     /// Another pod has it with another label.
     #[error("conflicting SELinux labels of volume {volume}: \"{first}\" and \"{second}\"")]
     Conflict {
-        /// The volume.
         volume: String,
         /// The label of the pods that have it.
         first: String,
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod() {
+    fn containers_of_one_pod_must_agree_on_a_label() {
         // case: node/N64
         let full = "system_u:object_r:container_t:s0:c1,c2";
         for (policy, driver_mounts, expected) in
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn several_pods() {
+    fn pods_with_different_labels_cannot_share_a_volume() {
         // case: node/N65
         let text = admit("pv", Some("a:b:c:s0:c1"), "a:b:c:s0:c2").unwrap_err().to_string();
         assert_eq!(

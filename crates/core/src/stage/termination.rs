@@ -48,7 +48,6 @@ pub fn target(path: &str) -> Option<String> {
 pub struct View<'a> {
     /// The container's policy.
     pub policy: Policy,
-    /// The exit code.
     pub exit_code: i32,
     /// Why the container could not be started, when it could not.
     pub start_error: Option<&'a str>,

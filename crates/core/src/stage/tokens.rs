@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal() {
+    fn tokens_are_renewed_before_they_expire() {
         let issued: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for (expires, expected) in [
             ("2026-01-01T01:00:00Z", "2026-01-01T00:48:00Z"),

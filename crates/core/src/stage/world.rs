@@ -1,4 +1,4 @@
-//! Desired and actual world of one node, and the steps that close the gap.
+//! Desired and actual state of the volumes of one node, and the actions that close the gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,6 @@ pub struct NodeLists {
 /// A unit of work that must not overlap with itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// Unique volume name.
     pub volume: UniqueName,
     /// Pod UID for the work on one pod's mount; `None` for work on the whole volume.
     pub pod: Option<Uid>,

@@ -118,7 +118,7 @@ impl VolumeManager {
         let client = self.deps.drivers.client(&facts.driver);
         let client = client.ok_or_else(|| not_registered(TEAR_DOWN, &facts.driver))?;
         let request = v1::NodeUnpublishVolumeRequest {
-            volume_id: facts.handle.clone(),
+            volume_id: facts.handle.to_string(),
             target_path: text(&target),
         };
         match client.node_unpublish_volume(request).await {
@@ -151,7 +151,7 @@ impl VolumeManager {
             let client = self.deps.drivers.client(&facts.driver);
             let client = client.ok_or_else(|| not_registered(UNMOUNT_DEVICE, &facts.driver))?;
             let request = v1::NodeUnstageVolumeRequest {
-                volume_id: facts.handle.clone(),
+                volume_id: facts.handle.to_string(),
                 staging_target_path: text(&places.staging),
             };
             match client.node_unstage_volume(request).await {

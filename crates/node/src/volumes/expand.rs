@@ -153,11 +153,7 @@ impl VolumeManager {
             claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
-            many_writers: claim
-                .spec
-                .access_modes
-                .iter()
-                .any(|mode| *mode == AccessMode::ReadWriteMany),
+            many_writers: claim.spec.access_modes.contains(&AccessMode::ReadWriteMany),
             not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
@@ -239,7 +235,7 @@ impl VolumeManager {
         let stages = mounting.capabilities.has(NodeCapability::StageUnstageVolume);
         let sent = stages || !facts.block || step == EXPAND;
         Ok(v1::NodeExpandVolumeRequest {
-            volume_id: facts.handle.clone(),
+            volume_id: facts.handle.to_string(),
             volume_path: text(&mounting.one.path),
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             staging_target_path: if sent { text(&staging) } else { String::new() },

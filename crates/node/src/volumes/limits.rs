@@ -1,7 +1,7 @@
 //! Nodes that are full.
 
 use longshore_core::model::kinds::VolumeAttachment;
-use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::attachment_name;
 
 use super::{Mounted, VolumeManager};
@@ -37,14 +37,14 @@ impl VolumeManager {
             };
             let error = attachment.status.attach_error;
             if error.is_some_and(|error| error.error_code == Some(FULL)) {
-                return Some(Full { driver, text });
+                return Some(Full { driver: driver.into(), text });
             }
         }
         None
     }
 
     /// Driver and handle of the pod's volumes that are not attached, and words about them.
-    fn unattached(&self, uid: &Uid) -> Option<(Vec<(String, String)>, String)> {
+    fn unattached(&self, uid: &Uid) -> Option<(Vec<(DriverName, VolumeHandle)>, String)> {
         let state = self.state();
         let uses = state.pods.get(uid)?.uses.as_ref()?;
         let (mut unmounted, mut unattached, mut found) = (Vec::new(), Vec::new(), Vec::new());

@@ -36,7 +36,7 @@ use longshore_cluster::controller::pass_span;
 use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
 use longshore_core::backoff::Backoff;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
-use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -106,8 +106,8 @@ pub(crate) enum Plugin {
 pub(crate) struct VolumeFacts {
     pub plugin: Plugin,
     /// Empty where no driver is involved.
-    pub driver: String,
-    pub handle: String,
+    pub driver: DriverName,
+    pub handle: VolumeHandle,
     /// Name of the volume's directory in pods: the persistent volume's name, or the pod's name for it.
     pub spec_name: String,
     /// Absent for inline volumes, and for volumes known only from disk.

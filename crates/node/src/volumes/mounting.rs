@@ -62,7 +62,7 @@ impl Mounting {
         let csi = volume.spec.csi.as_ref();
         let secret = csi.and_then(|csi| csi.node_stage_secret_ref.as_ref());
         Ok(v1::NodeStageVolumeRequest {
-            volume_id: facts.handle.clone(),
+            volume_id: facts.handle.to_string(),
             publish_context: self.publish_context.clone(),
             staging_target_path: text(target),
             volume_capability: Some(self.capability(step)?),
@@ -103,7 +103,7 @@ impl Mounting {
             place.insert(tokens::KEY.to_owned(), text);
         }
         Ok(v1::NodePublishVolumeRequest {
-            volume_id: facts.handle.clone(),
+            volume_id: facts.handle.to_string(),
             publish_context: self.publish_context.clone(),
             staging_target_path: staging.map(text).unwrap_or_default(),
             target_path: text(target),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
@@ -64,9 +64,7 @@ impl VolumeManager {
         let dir = self.deps.paths.publish(uid, name);
         self.deps.metrics.reconstructed.inc();
         let data = readable(&dir);
-        let parts = data.as_ref().and_then(|data| {
-            data.get("driverName").zip(data.get("volumeHandle")).map(|both| (data, both))
-        });
+        let parts = data.as_ref().and_then(|data| data.volume().map(|both| (data, both)));
         let Some((data, (driver, handle))) = parts else {
             self.deps.metrics.not_reconstructed.inc();
             self.broken.lock().push(Broken { uid: uid.to_owned(), name: name.to_owned(), dir });
@@ -74,9 +72,9 @@ impl VolumeManager {
         };
         let inline = data.get("volumeLifecycleMode") == Some("Ephemeral");
         let unique =
-            if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(driver, handle) };
+            if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(&driver, &handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
-        self.remember(&unique, csi_facts(driver, handle, spec_name, inline));
+        self.remember(&unique, csi_facts(&driver, &handle, spec_name, inline));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
@@ -123,15 +121,12 @@ impl VolumeManager {
     fn found_mapped(&self, name: &str) {
         let places = self.deps.paths.block(name);
         let Some(data) = readable(&places.data) else { return };
-        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
-        else {
-            return;
-        };
-        let unique = UniqueName::new(driver, handle);
+        let Some((driver, handle)) = data.volume() else { return };
+        let unique = UniqueName::new(&driver, &handle);
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(
             &unique,
-            VolumeFacts { block: true, ..csi_facts(driver, handle, spec_name, false) },
+            VolumeFacts { block: true, ..csi_facts(&driver, &handle, spec_name, false) },
         );
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
@@ -146,12 +141,9 @@ impl VolumeManager {
 
     /// Also finds volumes that are staged and nothing else: a crash between two calls.
     fn found_staged(&self, data: &VolData) {
-        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
-        else {
-            return;
-        };
-        let unique = UniqueName::new(driver, handle);
-        self.remember(&unique, csi_facts(driver, handle, "", false));
+        let Some((driver, handle)) = data.volume() else { return };
+        let unique = UniqueName::new(&driver, &handle);
+        self.remember(&unique, csi_facts(&driver, &handle, "", false));
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
@@ -208,7 +200,12 @@ fn remove_unwritten(dir: &Path) {
     }
 }
 
-fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> VolumeFacts {
+fn csi_facts(
+    driver: &DriverName,
+    handle: &VolumeHandle,
+    spec_name: &str,
+    inline: bool,
+) -> VolumeFacts {
     VolumeFacts {
         plugin: Plugin::Csi,
         driver: driver.to_owned(),
@@ -221,7 +218,7 @@ fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> Volum
 }
 
 fn own_facts(plugin: Plugin, name: &str) -> VolumeFacts {
-    VolumeFacts { plugin, ..csi_facts("", "", name, false) }
+    VolumeFacts { plugin, ..csi_facts(&"".into(), &"".into(), name, false) }
 }
 
 fn readable(dir: &Path) -> Option<VolData> {

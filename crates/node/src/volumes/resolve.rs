@@ -299,8 +299,12 @@ impl VolumeManager {
             VolumeSpec { csi: Some(csi), .. } => {
                 (Plugin::Csi, csi.driver.clone(), csi.volume_handle.clone())
             }
-            VolumeSpec { local: Some(_), .. } => (Plugin::Local, String::new(), String::new()),
-            VolumeSpec { nfs: Some(_), .. } => (Plugin::Nfs, String::new(), String::new()),
+            VolumeSpec { local: Some(_), .. } => {
+                (Plugin::Local, Default::default(), Default::default())
+            }
+            VolumeSpec { nfs: Some(_), .. } => {
+                (Plugin::Nfs, Default::default(), Default::default())
+            }
             _ => {
                 return Err(format!(
                     "persistentvolume \"{name}\" is neither a CSI, local, hostPath nor NFS volume; \

@@ -211,9 +211,9 @@ impl VolumeManager {
                         usage: Usage::default(),
                         time: clock::seconds(clock::now()),
                     },
-                    driver: volume.driver.clone(),
+                    driver: volume.driver.to_string(),
                     request: v1::NodeGetVolumeStatsRequest {
-                        volume_id: volume.handle.clone(),
+                        volume_id: volume.handle.to_string(),
                         volume_path: text(&path),
                         ..Default::default()
                     },

@@ -113,7 +113,7 @@ impl VolumeManager {
                 .client(driver)
                 .ok_or_else(|| not_registered(UNMOUNT_DEVICE, driver))?;
             let request = v1::NodeUnstageVolumeRequest {
-                volume_id: facts.handle.clone(),
+                volume_id: facts.handle.to_string(),
                 staging_target_path: text(&target),
             };
             self.deps.faults.at("unstage.begun");

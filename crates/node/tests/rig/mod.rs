@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use longshore_apiserver::{ApiServer, Config};
 use longshore_cluster::{Api, DeleteParams, ListParams, Patch};
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{
     Claim, ConfigMap, CsiDriver, CsiNode, Event, Node, Pod, Volume, VolumeAttachment,
 };
+use longshore_core::model::{ObjectKey, VolumeHandle};
 use longshore_core::names::{UniqueName, attachment_name};
 use longshore_core::stage::paths::NodePaths;
 use longshore_csi::capabilities::ControllerCapability;
@@ -320,28 +320,28 @@ impl Rig {
             .unwrap();
     }
 
-    pub fn handle(&self, name: &str) -> String {
+    pub fn handle(&self, name: &str) -> VolumeHandle {
         let volumes = self.driver.state().volumes;
         let found = volumes.iter().find(|(_, volume)| volume.name == format!("pv-{name}"));
-        found.map(|(id, _)| id.clone()).expect("the volume was made")
+        found.map(|(id, _)| id.into()).expect("the volume was made")
     }
 
     pub fn unique(&self, name: &str) -> UniqueName {
-        UniqueName::new(DRIVER, &self.handle(name))
+        UniqueName::new(&DRIVER.into(), &self.handle(name))
     }
 
     /// What attacher and attach-detach controller do.
     pub async fn attach(&self, name: &str) {
         let handle = self.handle(name);
         let request = v1::ControllerPublishVolumeRequest {
-            volume_id: handle.clone(),
+            volume_id: handle.to_string(),
             node_id: "n1".into(),
             volume_capability: Some(fake::mount_capability()),
             ..Default::default()
         };
         self.driver.client().controller_publish_volume(request).await.unwrap();
         self.driver.clear_calls();
-        let va = attachment_name(&handle, DRIVER, "n1");
+        let va = attachment_name(&handle, &DRIVER.into(), "n1");
         let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
             "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": format!("pv-{name}")}}});
         self.api.create::<VolumeAttachment>(&object).await.unwrap();

@@ -23,7 +23,7 @@ fn read(path: impl AsRef<std::path::Path>) -> String {
 /// One line, keys in alphabetical order.
 fn published(rig: &Rig, name: &str) -> String {
     let handle = rig.handle(name);
-    let va = attachment_name(&handle, DRIVER, "n1");
+    let va = attachment_name(&handle, &DRIVER.into(), "n1");
     format!(
         "{{\"attachmentID\":\"{va}\",\"driverName\":\"{DRIVER}\",\"nodeName\":\"n1\",\"specVolID\":\"pv-{name}\",\
          \"volumeHandle\":\"{handle}\",\"volumeLifecycleMode\":\"Persistent\"}}"
@@ -120,11 +120,12 @@ async fn g18_killed_with_all_kinds_of_volumes() {
     rig.until("in use", async || rig.in_use().await == both).await;
     rig.attach("data").await;
     rig.attach("files").await;
-    let ids = [rig.handle("data"), rig.handle("files"), inline_handle(&inline, "v")];
+    let ids =
+        [rig.handle("data"), rig.handle("files"), inline_handle(&inline.as_str().into(), "v")];
     for name in ["device", "files", "inline"] {
         rig.wait_phase(name, "Running").await;
     }
-    let first: BTreeMap<&String, _> = ids.iter().map(|id| (id, heard_of(&rig, id))).collect();
+    let first: BTreeMap<_, _> = ids.iter().map(|id| (id, heard_of(&rig, id))).collect();
     let before = tree(&rig.root());
     rig.kill_agent().await;
     rig.start_agent().await;

@@ -55,7 +55,7 @@ async fn g25_how_full_volumes_are() {
         json!({"volume_id": rig.handle("files"), "path": target(&a)}),
         json!({"volume_id": rig.handle("files"), "path": target(&b)}),
         json!({"volume_id": rig.handle("data"), "path": dev}),
-        json!({"volume_id": inline_handle(&inline, "v"), "path": own}),
+        json!({"volume_id": inline_handle(&inline.as_str().into(), "v"), "path": own}),
     ] {
         rig.until("asked", async || rig.heard.stats().contains(&asked)).await;
     }

@@ -15,7 +15,7 @@ use crate::{STAY, quick};
 /// What the resizer does, up to the node's part.
 pub async fn resize(rig: &Rig) {
     let request = v1::ControllerExpandVolumeRequest {
-        volume_id: rig.handle("data"),
+        volume_id: rig.handle("data").into(),
         capacity_range: Some(v1::CapacityRange { required_bytes: 2 << 20, limit_bytes: 0 }),
         ..Default::default()
     };

@@ -74,7 +74,7 @@ async fn an_inline_volume_is_published_and_nothing_else() {
     rig.wait_phase("p", "Running").await;
     // case: node/N15
     let target = rig.root().join(format!("pods/{uid}/volumes/kubernetes.io~csi/v/mount"));
-    let handle = inline_handle(&uid, "v");
+    let handle = inline_handle(&uid.as_str().into(), "v");
     assert_eq!(
         rig.heard.of("NodePublishVolume"),
         [json!({"volume_id": handle, "target": target, "volume_context": {"foo": "bar"},
@@ -304,7 +304,7 @@ async fn a_pod_on_a_full_node_is_rejected() {
     .await;
     rig.volume("data").await;
     let handle = rig.handle("data");
-    let va = attachment_name(&handle, DRIVER, "n1");
+    let va = attachment_name(&handle, &DRIVER.into(), "n1");
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
         "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": "pv-data"}}});
     rig.api.create::<VolumeAttachment>(&object).await.unwrap();

@@ -130,7 +130,7 @@ async fn done_elsewhere(annotated: bool) {
         rig.api.patch::<Claim>(&key, Patch::Merge(&patch)).await.unwrap();
     }
     let request = longshore_csi::v1::ControllerExpandVolumeRequest {
-        volume_id: rig.handle("data"),
+        volume_id: rig.handle("data").into(),
         capacity_range: Some(longshore_csi::v1::CapacityRange {
             required_bytes: 2 << 20,
             limit_bytes: 0,

@@ -389,7 +389,7 @@ async fn another_node_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_up() {
+async fn a_claim_is_given_up_after_the_threshold() {
     // case: provisioner/25
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;

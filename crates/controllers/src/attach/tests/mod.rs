@@ -1,9 +1,9 @@
 //! The controller over a real API server, with a stand-in for the driver's attacher.
 
 mod attachments;
-mod feeding;
-mod lanes;
+mod fairness;
 mod notices;
+mod observing;
 mod reconciler;
 mod recovery;
 mod reports;
@@ -25,11 +25,11 @@ use super::{AttachDetach, Config};
 use crate::testing::{Bench, DRIVER, Process, key};
 
 fn unique(handle: &str) -> String {
-    UniqueName::new(DRIVER, handle).to_string()
+    UniqueName::new(&DRIVER.into(), &handle.into()).to_string()
 }
 
 fn attachment(handle: &str, node: &str) -> ObjectKey {
-    ObjectKey::cluster(attachment_name(handle, DRIVER, node))
+    ObjectKey::cluster(attachment_name(&handle.into(), &DRIVER.into(), node))
 }
 
 fn controller(process: &Process) -> AttachDetach {

@@ -29,7 +29,7 @@ async fn shared_volume(rig: &Rig) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_wishes_nothing_happens() {
+async fn without_desired_volumes_nothing_is_attached() {
     // case: attach-detach/R1
     let rig = Rig::start().await;
     rig.bench.driver().await;
@@ -233,7 +233,7 @@ async fn a_volume_that_is_wanted_again_stays() {
     rig.bench.in_use("n1", &[unique("h1")]).await;
     rig.bench.delete::<Pod>(&key("web")).await;
     rig.bench.pass(300 * SECOND).await;
-    let requested = |rig: &Rig| rig.controller.world.lock().actual.all()[0].detach_requested;
+    let requested = |rig: &Rig| rig.controller.state.lock().actual.all()[0].detach_requested;
     assert!(requested(&rig).is_some());
     rig.bench.pod("web2", Some("n1"), &["data"]).await;
     rig.bench.pass(SECOND).await;

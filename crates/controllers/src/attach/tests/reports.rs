@@ -22,18 +22,18 @@ async fn two_nodes(rig: &Rig) {
     }
     rig.bench.pass(SECOND).await;
     for node in ["n1", "n2"] {
-        let volume = UniqueName::new(DRIVER, &format!("of-{node}"));
-        rig.controller.world.lock().actual.mark_attached(&volume, None, node, "");
+        let volume = UniqueName::new(&DRIVER.into(), &format!("of-{node}").into());
+        rig.controller.state.lock().actual.mark_attached(&volume, None, node, "");
     }
 }
 
 fn unwritten(rig: &Rig) -> Vec<String> {
-    rig.controller.world.lock().actual.dirty_reports()
+    rig.controller.state.lock().actual.dirty_reports()
 }
 
 /// Lets the loop see what the test has put into its memory.
 fn wake(rig: &Rig) {
-    rig.controller.world.change(|_| ());
+    rig.controller.state.change(|_| ());
 }
 
 async fn listed(rig: &Rig, node: &str) -> Vec<UniqueName> {

@@ -135,7 +135,11 @@ impl Rig {
     }
 
     pub(super) fn state(&self, handle: &str, node: &str) -> AttachState {
-        self.controller.world.lock().actual.state(&UniqueName::new(DRIVER, handle), node)
+        self.controller
+            .state
+            .lock()
+            .actual
+            .state(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
     }
 
     /// Waits, in virtual time, until the controller knows this of the volume.
@@ -151,11 +155,20 @@ impl Rig {
 
     /// Whether the node's report lists the volume, written or not.
     pub(super) fn reported(&self, handle: &str, node: &str) -> bool {
-        self.controller.world.lock().actual.is_reported(&UniqueName::new(DRIVER, handle), node)
+        self.controller
+            .state
+            .lock()
+            .actual
+            .is_reported(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
     }
 
     pub(super) fn wanted(&self, handle: &str, node: &str) -> bool {
-        self.controller.world.lock().desired.get(&UniqueName::new(DRIVER, handle), node).is_some()
+        self.controller
+            .state
+            .lock()
+            .desired
+            .get(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
+            .is_some()
     }
 
     /// The value of the metric with exactly these labels.

@@ -69,9 +69,7 @@ pub struct DataSource {
     /// API group; empty for claims.
     #[serde(deserialize_with = "nullable")]
     pub api_group: String,
-    /// Kind.
     pub kind: String,
-    /// Name.
     pub name: String,
     /// Namespace, when it is another one.
     pub namespace: Option<String>,
@@ -110,7 +108,6 @@ pub struct ClaimSpec {
     pub data_source: Option<DataSource>,
     /// What it is filled from, any kind.
     pub data_source_ref: Option<DataSource>,
-    /// The volume attributes class.
     pub volume_attributes_class_name: Option<String>,
 }
 
@@ -132,7 +129,6 @@ pub struct ClaimStatus {
     /// How far a change of the size has come.
     #[serde(deserialize_with = "nullable")]
     pub allocated_resource_statuses: BTreeMap<String, String>,
-    /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
     /// The volume attributes class that the volume has now.
@@ -157,7 +153,6 @@ pub struct ModifyVolumeStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Claim {
-    /// Metadata.
     pub metadata: Meta,
     /// What is asked for.
     pub spec: ClaimSpec,
@@ -213,7 +208,6 @@ pub struct TopologyExpression {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageClass {
-    /// Metadata.
     pub metadata: Meta,
     /// Who makes volumes of this class.
     pub provisioner: String,

@@ -13,9 +13,7 @@ use crate::names::UniqueName;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// Key.
     pub key: String,
-    /// Value.
     #[serde(deserialize_with = "nullable")]
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
@@ -28,7 +26,6 @@ pub struct Taint {
 pub struct NodeSpec {
     /// Cordoned.
     pub unschedulable: bool,
-    /// Taints.
     #[serde(deserialize_with = "nullable")]
     pub taints: Vec<Taint>,
 }
@@ -65,7 +62,6 @@ pub struct AttachedVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
-    /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
     /// Unique names of volumes that the node uses.
@@ -83,7 +79,6 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is told.
     #[serde(deserialize_with = "nullable")]
@@ -105,7 +100,6 @@ impl Node {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// Metadata.
     pub metadata: Meta,
 }
 
@@ -113,7 +107,6 @@ pub struct Namespace {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServiceAccount {
-    /// Metadata.
     pub metadata: Meta,
 }
 
@@ -121,7 +114,6 @@ pub struct ServiceAccount {
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Secret {
-    /// Metadata.
     pub metadata: Meta,
     /// Values in base64.
     #[serde(deserialize_with = "nullable")]
@@ -139,7 +131,6 @@ impl std::fmt::Debug for Secret {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ConfigMap {
-    /// Metadata.
     pub metadata: Meta,
     /// Values.
     #[serde(deserialize_with = "nullable")]
@@ -150,10 +141,8 @@ pub struct ConfigMap {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EventSource {
-    /// Component.
     #[serde(deserialize_with = "nullable")]
     pub component: String,
-    /// Host.
     #[serde(deserialize_with = "nullable")]
     pub host: String,
 }
@@ -162,7 +151,6 @@ pub struct EventSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Event {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is about.
     pub involved_object: ObjectRef,
@@ -207,7 +195,6 @@ pub struct LeaseSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Lease {
-    /// Metadata.
     pub metadata: Meta,
     /// Who holds it.
     #[serde(deserialize_with = "nullable")]

@@ -11,7 +11,6 @@ use crate::model::Quantity;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSource {
-    /// A volume, by name.
     pub persistent_volume_name: Option<String>,
     /// A volume without an object of its own (in-tree volumes moved to CSI).
     pub inline_volume_spec: Option<Box<VolumeSpec>>,
@@ -61,7 +60,6 @@ pub struct AttachmentStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeAttachment {
-    /// Metadata.
     pub metadata: Meta,
     /// What is wanted.
     pub spec: AttachmentSpec,
@@ -115,7 +113,6 @@ pub struct CsiDriverSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiDriver {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is like.
     pub spec: CsiDriverSpec,
@@ -146,7 +143,6 @@ pub struct CsiNodeDriver {
     /// The driver's id of the node.
     #[serde(rename = "nodeID")]
     pub node_id: String,
-    /// Topology keys.
     #[serde(deserialize_with = "nullable")]
     pub topology_keys: Vec<String>,
     /// Limits.
@@ -184,11 +180,9 @@ impl CsiNode {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiStorageCapacity {
-    /// Metadata.
     pub metadata: Meta,
     /// Where; absent means nowhere, empty means everywhere.
     pub node_topology: Option<LabelSelector>,
-    /// For which class.
     pub storage_class_name: String,
     /// How much in all.
     pub capacity: Option<Quantity>,

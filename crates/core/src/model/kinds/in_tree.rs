@@ -40,7 +40,6 @@ pub struct GceSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdSource {
-    /// The id.
     #[serde(rename = "volumeID")]
     pub volume_id: String,
     /// Filesystem type.
@@ -73,11 +72,9 @@ pub struct AzureDiskSource {
 pub struct AzureFileSource {
     /// The secret with the account's key.
     pub secret_name: String,
-    /// The share.
     pub share_name: String,
     /// The secret's namespace; absent means the claim's.
     pub secret_namespace: Option<String>,
-    /// Read-only.
     pub read_only: bool,
 }
 
@@ -90,7 +87,6 @@ pub struct VsphereSource {
     /// Filesystem type.
     #[serde(deserialize_with = "nullable")]
     pub fs_type: String,
-    /// Storage policy.
     #[serde(deserialize_with = "nullable")]
     pub storage_policy_name: String,
 }

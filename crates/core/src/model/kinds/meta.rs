@@ -88,13 +88,10 @@ pub struct Meta {
     /// When its deletion was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<Timestamp>,
-    /// Grace of the deletion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_grace_period_seconds: Option<i64>,
-    /// Labels.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// Who must agree before the object goes.
@@ -163,16 +160,13 @@ pub struct ObjectRef {
     /// Group and version.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    /// Kind.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// Namespace; empty for cluster-wide kinds.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Uid.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub uid: Uid,
     /// Version at the time of reference.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::PodPhase;
+use crate::model::{DriverName, PodPhase};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -22,9 +22,7 @@ pub struct ClaimVolume {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InlineCsi {
-    /// Driver name.
-    pub driver: String,
-    /// Read-only.
+    pub driver: DriverName,
     pub read_only: bool,
     /// Filesystem type.
     pub fs_type: Option<String>,
@@ -41,7 +39,6 @@ pub struct InlineCsi {
 pub struct PodVolume {
     /// Name within the pod.
     pub name: String,
-    /// A claim.
     pub persistent_volume_claim: Option<ClaimVolume>,
     /// A claim made for this pod alone; the template stays raw.
     pub ephemeral: Option<serde_json::Value>,
@@ -84,7 +81,6 @@ pub struct VolumeMount {
     pub name: String,
     /// Where.
     pub mount_path: String,
-    /// Read-only.
     pub read_only: bool,
     /// Only this part of the volume.
     #[serde(deserialize_with = "nullable")]
@@ -110,7 +106,6 @@ pub struct VolumeDevice {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnvVar {
-    /// Name.
     pub name: String,
     /// Plain value.
     #[serde(deserialize_with = "nullable")]
@@ -135,16 +130,13 @@ pub struct Capabilities {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SeLinuxOptions {
-    /// User.
     #[serde(deserialize_with = "nullable")]
     pub user: String,
-    /// Role.
     #[serde(deserialize_with = "nullable")]
     pub role: String,
     /// Type.
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: String,
-    /// Level.
     #[serde(deserialize_with = "nullable")]
     pub level: String,
 }
@@ -168,7 +160,6 @@ pub struct Sysctl {
     /// Name with dots or slashes.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// Value.
     #[serde(deserialize_with = "nullable")]
     pub value: String,
 }
@@ -183,13 +174,11 @@ pub struct SecurityContext {
     pub run_as_group: Option<u32>,
     /// Refuse user 0.
     pub run_as_non_root: Option<bool>,
-    /// Capabilities.
     pub capabilities: Option<Capabilities>,
     /// May a child gain rights.
     pub allow_privilege_escalation: Option<bool>,
     /// All rights.
     pub privileged: Option<bool>,
-    /// Root filesystem read-only.
     pub read_only_root_filesystem: Option<bool>,
     /// SELinux label.
     #[serde(rename = "seLinuxOptions")]
@@ -242,9 +231,7 @@ pub struct PodSecurityContext {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    /// Name.
     pub name: String,
-    /// Image.
     #[serde(deserialize_with = "nullable")]
     pub image: String,
     /// Program.
@@ -268,7 +255,6 @@ pub struct Container {
     /// Raw devices.
     #[serde(deserialize_with = "nullable")]
     pub volume_devices: Vec<VolumeDevice>,
-    /// Security.
     #[serde(deserialize_with = "nullable")]
     pub security_context: SecurityContext,
     /// Sidecar-style restart of an init container.
@@ -304,7 +290,6 @@ pub struct Toleration {
     /// `Equal` (default) or `Exists`.
     #[serde(deserialize_with = "nullable")]
     pub operator: String,
-    /// Value.
     #[serde(deserialize_with = "nullable")]
     pub value: String,
     /// Effect; empty tolerates all.
@@ -324,7 +309,6 @@ pub struct NodeAffinity {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Affinity {
-    /// To nodes.
     pub node_affinity: Option<NodeAffinity>,
 }
 
@@ -335,13 +319,10 @@ pub struct PodSpec {
     /// Where it runs; empty until scheduled.
     #[serde(deserialize_with = "nullable")]
     pub node_name: String,
-    /// Volumes.
     #[serde(deserialize_with = "nullable")]
     pub volumes: Vec<PodVolume>,
-    /// Containers.
     #[serde(deserialize_with = "nullable")]
     pub containers: Vec<Container>,
-    /// Init containers.
     #[serde(deserialize_with = "nullable")]
     pub init_containers: Vec<Container>,
     /// `Always`, `OnFailure`, `Never`.
@@ -352,15 +333,11 @@ pub struct PodSpec {
     /// Labels that the node must carry.
     #[serde(deserialize_with = "nullable")]
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity.
     pub affinity: Option<Affinity>,
-    /// Tolerations.
     #[serde(deserialize_with = "nullable")]
     pub tolerations: Vec<Toleration>,
-    /// Security.
     #[serde(deserialize_with = "nullable")]
     pub security_context: PodSecurityContext,
-    /// Service account.
     #[serde(deserialize_with = "nullable")]
     pub service_account_name: String,
     /// Which scheduler shall place it.
@@ -408,7 +385,6 @@ pub struct PodSpec {
 pub struct PodStatus {
     #[serde(deserialize_with = "nullable")]
     pub phase: PodPhase,
-    /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
     /// Since when the node knows it.
@@ -425,7 +401,6 @@ pub struct PodStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is told.
     pub spec: PodSpec,

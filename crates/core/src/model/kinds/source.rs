@@ -24,7 +24,6 @@ pub struct VolumeSnapshotStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeSnapshot {
-    /// Metadata.
     pub metadata: Meta,
     /// How it stands; absent until somebody has looked at it.
     pub status: Option<VolumeSnapshotStatus>,
@@ -55,7 +54,6 @@ pub struct VolumeSnapshotContentStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeSnapshotContent {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is.
     pub spec: VolumeSnapshotContentSpec,
@@ -67,7 +65,6 @@ pub struct VolumeSnapshotContent {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeAttributesClass {
-    /// Metadata.
     pub metadata: Meta,
     /// The driver it is for.
     pub driver_name: String,
@@ -82,9 +79,7 @@ pub struct VolumeAttributesClass {
 pub struct GrantFrom {
     /// API group; empty for core.
     pub group: String,
-    /// Kind.
     pub kind: String,
-    /// Namespace.
     pub namespace: String,
 }
 
@@ -94,7 +89,6 @@ pub struct GrantFrom {
 pub struct GrantTo {
     /// API group; empty for core.
     pub group: String,
-    /// Kind.
     pub kind: String,
     /// Name; absent or empty means all.
     pub name: Option<String>,
@@ -116,7 +110,6 @@ pub struct ReferenceGrantSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ReferenceGrant {
-    /// Metadata.
     pub metadata: Meta,
     /// What it allows.
     pub spec: ReferenceGrantSpec,

@@ -9,7 +9,8 @@ use super::{
     VsphereSource, meta::nullable,
 };
 use crate::model::{
-    AccessMode, Quantity, ReclaimPolicy, VolumeMode, VolumePhase, keys::annotations,
+    AccessMode, DriverName, Quantity, ReclaimPolicy, VolumeHandle, VolumeMode, VolumePhase,
+    keys::annotations,
 };
 use crate::names::UniqueName;
 
@@ -27,10 +28,8 @@ pub struct SecretRef {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSource {
-    /// Driver name.
-    pub driver: String,
-    /// The driver's id of the volume.
-    pub volume_handle: String,
+    pub driver: DriverName,
+    pub volume_handle: VolumeHandle,
     /// Read-only attach.
     pub read_only: bool,
     /// Filesystem type; empty means the driver's default.
@@ -41,9 +40,7 @@ pub struct CsiSource {
     pub volume_attributes: BTreeMap<String, String>,
     /// Secret for attach and detach.
     pub controller_publish_secret_ref: Option<SecretRef>,
-    /// Secret for stage.
     pub node_stage_secret_ref: Option<SecretRef>,
-    /// Secret for publish.
     pub node_publish_secret_ref: Option<SecretRef>,
     /// Secret for controller expansion.
     pub controller_expand_secret_ref: Option<SecretRef>,
@@ -74,7 +71,6 @@ pub struct HostPathSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NfsSource {
-    /// The server.
     pub server: String,
     /// The exported directory.
     pub path: String,
@@ -109,7 +105,6 @@ pub struct NodeSelectorTerm {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelector {
-    /// The terms.
     #[serde(deserialize_with = "nullable")]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
@@ -149,23 +144,18 @@ pub struct VolumeSpec {
     pub claim_ref: Option<ObjectRef>,
     #[serde(deserialize_with = "nullable")]
     pub persistent_volume_reclaim_policy: ReclaimPolicy,
-    /// The class.
     #[serde(deserialize_with = "nullable")]
     pub storage_class_name: String,
-    /// Mount options.
     #[serde(deserialize_with = "nullable")]
     pub mount_options: Vec<String>,
     pub volume_mode: Option<VolumeMode>,
     /// From where it can be reached.
     #[serde(deserialize_with = "nullable")]
     pub node_affinity: VolumeNodeAffinity,
-    /// The volume attributes class.
     pub volume_attributes_class_name: Option<String>,
-    /// CSI source.
     pub csi: Option<CsiSource>,
     /// Host directory source.
     pub host_path: Option<HostPathSource>,
-    /// NFS source.
     pub nfs: Option<NfsSource>,
     /// A directory or disk of one node.
     pub local: Option<LocalSource>,
@@ -203,7 +193,6 @@ pub struct VolumeStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Volume {
-    /// Metadata.
     pub metadata: Meta,
     /// What it is.
     pub spec: VolumeSpec,

@@ -58,7 +58,6 @@ pub struct Observed {
 pub struct Asker {
     /// The claim as it was last seen.
     pub claim: Arc<Claim>,
-    /// Its class.
     pub class: Arc<StorageClass>,
 }
 
@@ -194,7 +193,6 @@ pub enum Event {
 pub struct Misplaced {
     /// The state, which stays.
     pub state: Attempt,
-    /// The event.
     pub event: Event,
 }
 

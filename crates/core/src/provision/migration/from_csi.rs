@@ -103,7 +103,7 @@ fn aws(csi: &CsiSource) -> Result<Value, TranslationError> {
 fn gce(csi: &CsiSource) -> Result<Value, TranslationError> {
     let parts: Vec<&str> = csi.volume_handle.split('/').collect();
     let name = parts.get(5).ok_or_else(|| TranslationError::Handle {
-        handle: csi.volume_handle.clone(),
+        handle: csi.volume_handle.to_string(),
         why: format!("it has {} parts instead of 6 or more", parts.len()),
     })?;
     let fields = [
@@ -189,7 +189,7 @@ fn azure_file(csi: &CsiSource) -> Result<(Value, Option<String>), TranslationErr
         let parts: Vec<&str> = csi.volume_handle.split('#').collect();
         let [in_group, account, in_share, ..] = parts[..] else {
             return Err(TranslationError::Handle {
-                handle: csi.volume_handle.clone(),
+                handle: csi.volume_handle.to_string(),
                 why: "it should at least contain two #".into(),
             });
         };

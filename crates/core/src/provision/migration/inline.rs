@@ -22,7 +22,7 @@ pub fn inline_to_csi(
     let Some(mut new) = volume_to_csi(&in_tree)? else { return Ok(None) };
     let Some(csi) = &new.spec.csi else { return Ok(None) };
     new.metadata.name = if volume.azure_disk.is_some() || volume.azure_file.is_some() {
-        csi.volume_handle.clone()
+        csi.volume_handle.to_string()
     } else if let Some(disk) = &volume.gce_persistent_disk {
         format!("{}-{}", csi.driver, disk.pd_name)
     } else {

@@ -111,7 +111,6 @@ pub enum TranslationError {
     /// A handle without the parts it must have.
     #[error("the volume handle {handle:?} cannot be read: {why}")]
     Handle {
-        /// The handle.
         handle: String,
         /// What is wrong with it.
         why: String,

@@ -21,7 +21,7 @@ fn terms(key: &str, values: &[&str]) -> Value {
 
 /// case: provisioner/119 class half
 #[test]
-fn classes() {
+fn in_tree_classes_become_csi_classes() {
     let none = || json!(null);
     let aws = "topology.ebs.csi.aws.com/zone";
     let gce = "topology.gke.io/zone";
@@ -146,7 +146,7 @@ fn affinity(terms: &[&[(&str, &[&str])]]) -> Value {
 
 /// Every source with the CSI source that it becomes. case: provisioner/120 and case: attacher/39
 #[test]
-fn sources() {
+fn in_tree_sources_become_csi_and_come_back() {
     let labelled = |key: &str, value: &str| json!({"metadata": {"labels": {key: value}}});
     let rows: Vec<(&str, Value, Value, Value)> = vec![
         (

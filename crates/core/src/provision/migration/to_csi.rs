@@ -66,7 +66,7 @@ fn attribute(key: &str, value: impl Into<String>) -> BTreeMap<String, String> {
 
 fn aws(disk: AwsSource) -> Result<CsiSource, TranslationError> {
     Ok(CsiSource {
-        volume_handle: aws_id(&disk.volume_id)?,
+        volume_handle: aws_id(&disk.volume_id)?.into(),
         read_only: disk.read_only,
         fs_type: disk.fs_type,
         volume_attributes: attribute("partition", disk.partition.to_string()),
@@ -99,7 +99,7 @@ fn gce(volume: &Volume, disk: GceSource) -> Result<CsiSource, TranslationError> 
     };
     let partition = if disk.partition == 0 { String::new() } else { disk.partition.to_string() };
     Ok(CsiSource {
-        volume_handle: handle,
+        volume_handle: handle.into(),
         read_only: disk.read_only,
         fs_type: disk.fs_type,
         volume_attributes: attribute("partition", partition),
@@ -133,7 +133,7 @@ fn azure_disk(disk: AzureDiskSource) -> Result<CsiSource, TranslationError> {
     attributes.extend(disk.caching_mode.map(|mode| ("cachingmode".to_owned(), mode)));
     attributes.extend(disk.fs_type.clone().map(|fs_type| ("fstype".to_owned(), fs_type)));
     Ok(CsiSource {
-        volume_handle: disk.disk_uri,
+        volume_handle: disk.disk_uri.into(),
         read_only: disk.read_only.unwrap_or_default(),
         fs_type: disk.fs_type.unwrap_or_default(),
         volume_attributes: attributes,
@@ -152,7 +152,7 @@ fn azure_file(volume: &Volume, share: AzureFileSource) -> Result<CsiSource, Tran
     }
     let name = &volume.metadata.name;
     Ok(CsiSource {
-        volume_handle: format!("{group}#{account}#{}#{name}#{namespace}", share.share_name),
+        volume_handle: format!("{group}#{account}#{}#{name}#{namespace}", share.share_name).into(),
         read_only: share.read_only,
         volume_attributes: attribute("sharename", share.share_name),
         node_stage_secret_ref: Some(SecretRef { name: secret, namespace }),
@@ -169,7 +169,7 @@ fn account_of(secret: &str) -> Option<&str> {
 
 fn cinder(disk: IdSource) -> CsiSource {
     CsiSource {
-        volume_handle: disk.volume_id,
+        volume_handle: disk.volume_id.into(),
         read_only: disk.read_only,
         fs_type: disk.fs_type,
         ..CsiSource::default()
@@ -179,7 +179,7 @@ fn cinder(disk: IdSource) -> CsiSource {
 fn vsphere(disk: VsphereSource) -> CsiSource {
     let policy = Some(disk.storage_policy_name).filter(|policy| !policy.is_empty());
     CsiSource {
-        volume_handle: disk.volume_path,
+        volume_handle: disk.volume_path.into(),
         fs_type: disk.fs_type,
         volume_attributes: policy
             .map(|policy| attribute("storagepolicyname", policy))
@@ -194,7 +194,7 @@ fn portworx(volume: &Volume, disk: IdSource) -> CsiSource {
         .zip(note(PORTWORX_SECRET_NAMESPACE))
         .map(|(name, namespace)| SecretRef { name, namespace });
     CsiSource {
-        volume_handle: disk.volume_id,
+        volume_handle: disk.volume_id.into(),
         fs_type: disk.fs_type,
         controller_publish_secret_ref: secret.clone(),
         node_stage_secret_ref: secret.clone(),

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(protect.concurrent_ephemeralvolume_syncs.get(), 2);
         assert!(attach.disable_force_detach_on_timeout);
         assert_eq!((attach.verify_period, attach.holder_notice), (None, None));
-        assert_eq!(attach.lane_places, 4);
+        assert_eq!(attach.concurrent_requests, 4);
         assert_eq!(config.election.unwrap().0, "mine");
         let period = read("--attach-detach-reconcile-sync-period=90s").unwrap();
         assert_eq!(period.settings.attach.verify_period, Some(Duration::from_secs(90)));

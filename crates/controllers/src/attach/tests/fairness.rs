@@ -124,7 +124,7 @@ async fn a_thousand_slow_detaches_do_not_delay_an_attach() {
     rig.until_state("h1", "n1", Attached).await;
     assert!(before.elapsed() < SECOND, "{:?}", before.elapsed());
     assert_eq!(driver.asked("attach"), ["attach n1"]);
-    let left = rig.controller.world.lock().actual.all().len();
+    let left = rig.controller.state.lock().actual.all().len();
     assert_eq!(left, MANY + 1, "not one of the detaches had come to its end");
     let order = driver.asked.lock().iter().position(|asked| asked == "attach n1");
     assert_eq!(order, Some(MANY), "asked last, done first");
@@ -139,7 +139,7 @@ async fn a_slow_api_keeps_detaches_in_their_lane() {
     abandoned(&bench, "old", FEWER).await;
     abandoned(&bench, "other", 1).await;
     let driver = Scripted::start(&bench);
-    let rig = Rig::on(bench, Config { lane_places: 4, ..Config::default() });
+    let rig = Rig::on(bench, Config { concurrent_requests: 4, ..Config::default() });
     rig.wire.script(|method, path| match is_detach(method, path) {
         true => Fate::Slow(SLOW),
         false => Fate::Pass,
@@ -170,7 +170,7 @@ async fn many_detaches_from_one_node_share_its_report() {
     let bench = Bench::start().await;
     abandoned(&bench, "old", FEWER).await;
     let driver = Scripted::start(&bench);
-    let rig = Rig::on(bench, Config { lane_places: 2, ..Config::default() });
+    let rig = Rig::on(bench, Config { concurrent_requests: 2, ..Config::default() });
     rig.bench.pass(SECOND).await;
     assert_eq!(driver.asked("detach").len(), FEWER);
     let sent = rig.wire.sent("");
@@ -182,7 +182,7 @@ async fn many_detaches_from_one_node_share_its_report() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_wanted_again_is_reported_again() {
-    let rig = Rig::with(Config { lane_places: 1, ..Config::default() }).await;
+    let rig = Rig::with(Config { concurrent_requests: 1, ..Config::default() }).await;
     rig.attached().await;
     rig.bench.claim("more", "").await;
     rig.bench.bind("more", "pv2", "h2").await;
@@ -215,7 +215,7 @@ async fn a_volume_that_is_wanted_again_is_reported_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_detach_that_a_pod_waits_for_goes_first() {
-    let rig = Rig::with(Config { lane_places: 1, ..Config::default() }).await;
+    let rig = Rig::with(Config { concurrent_requests: 1, ..Config::default() }).await;
     rig.attached().await;
     let web = crate::testing::key("web");
     for name in ["a", "b", "c"] {

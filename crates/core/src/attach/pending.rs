@@ -23,14 +23,13 @@ pub enum Operation {
 
 /// What an operation works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotKey {
-    /// The volume.
+pub struct OperationKey {
     pub volume: UniqueName,
     /// The node; `None` collides with every node.
     pub node: Option<String>,
 }
 
-impl SlotKey {
+impl OperationKey {
     /// The key for one volume on one node.
     #[must_use]
     pub fn new(volume: &UniqueName, node: &str, shareable: bool) -> Self {
@@ -61,8 +60,8 @@ pub enum Refused {
 }
 
 #[derive(Debug)]
-struct Slot {
-    key: SlotKey,
+struct Entry {
+    key: OperationKey,
     operation: Operation,
     pending: bool,
     pauses: Pauses,
@@ -107,51 +106,56 @@ impl Pause {
 
 /// All operations that run, and all that failed and wait.
 #[derive(Debug, Default)]
-pub struct Slots {
-    volumes: BTreeMap<UniqueName, Vec<Slot>>,
+pub struct PendingOperations {
+    volumes: BTreeMap<UniqueName, Vec<Entry>>,
 }
 
-impl Slots {
-    /// Of several colliding slots a running one decides, else the one with exactly this key.
-    fn find(&self, key: &SlotKey) -> Option<(usize, &Slot)> {
-        let slots = self.volumes.get(&key.volume)?;
-        let colliding = || slots.iter().enumerate().filter(|(_, slot)| slot.key.collides(key));
-        let pending = colliding().find(|(_, slot)| slot.pending);
-        let exact = || colliding().find(|(_, slot)| slot.key == *key);
-        pending.or_else(exact).or_else(|| colliding().next())
+impl PendingOperations {
+    /// Of several colliding entries a running one decides, else the one with exactly this key.
+    fn find(&self, key: &OperationKey) -> Option<(usize, &Entry)> {
+        let entries = self.volumes.get(&key.volume)?;
+        let colliding = || entries.iter().enumerate().filter(|(_, entry)| entry.key.collides(key));
+        let running = colliding().find(|(_, entry)| entry.pending);
+        let exact = || colliding().find(|(_, entry)| entry.key == *key);
+        running.or_else(exact).or_else(|| colliding().next())
     }
 
     /// Whether something runs on this key.
     #[must_use]
-    pub fn is_pending(&self, key: &SlotKey) -> bool {
-        self.find(key).is_some_and(|(_, slot)| slot.pending)
+    pub fn is_pending(&self, key: &OperationKey) -> bool {
+        self.find(key).is_some_and(|(_, entry)| entry.pending)
     }
 
     /// Whether `operation` might start on this key now.
-    pub fn check(&self, key: &SlotKey, operation: Operation, now: Duration) -> Result<(), Refused> {
-        let Some((_, slot)) = self.find(key) else { return Ok(()) };
-        if slot.pending {
+    pub fn check(
+        &self,
+        key: &OperationKey,
+        operation: Operation,
+        now: Duration,
+    ) -> Result<(), Refused> {
+        let Some((_, entry)) = self.find(key) else { return Ok(()) };
+        if entry.pending {
             return Err(Refused::Pending);
         }
-        match slot.pauses.after(operation) {
+        match entry.pauses.after(operation) {
             Some(pause) if now < pause.until() => Err(Refused::Paused { until: pause.until() }),
             _ => Ok(()),
         }
     }
 
-    /// Takes the slot for an operation. A pause left by the other kind of operation does not
+    /// Starts an operation. A pause left by the other kind of operation does not
     /// hold it back, and ends when this one succeeds.
     pub fn start(
         &mut self,
-        key: &SlotKey,
+        key: &OperationKey,
         operation: Operation,
         now: Duration,
     ) -> Result<(), Refused> {
         self.check(key, operation, now)?;
         let found = self.find(key).map(|(at, _)| at);
-        let slots = self.volumes.entry(key.volume.clone()).or_default();
+        let entries = self.volumes.entry(key.volume.clone()).or_default();
         let Some(at) = found else {
-            slots.push(Slot {
+            entries.push(Entry {
                 key: key.clone(),
                 operation,
                 pending: true,
@@ -159,41 +163,41 @@ impl Slots {
             });
             return Ok(());
         };
-        let slot = &mut slots[at];
-        slot.key = key.clone();
-        slot.operation = operation;
-        slot.pending = true;
+        let entry = &mut entries[at];
+        entry.key = key.clone();
+        entry.operation = operation;
+        entry.pending = true;
         Ok(())
     }
 
-    /// Frees the slot after a success: nothing is remembered.
-    pub fn succeed(&mut self, key: &SlotKey) {
-        let Some(slots) = self.volumes.get_mut(&key.volume) else { return };
-        slots.retain(|slot| !(slot.pending && slot.key == *key));
-        if slots.is_empty() {
+    /// Ends an operation that succeeded: nothing is remembered.
+    pub fn succeed(&mut self, key: &OperationKey) {
+        let Some(entries) = self.volumes.get_mut(&key.volume) else { return };
+        entries.retain(|entry| !(entry.pending && entry.key == *key));
+        if entries.is_empty() {
             self.volumes.remove(&key.volume);
         }
     }
 
     /// Ends the pauses of a volume: what they waited for has happened.
     pub fn end_pauses(&mut self, volume: &UniqueName) {
-        let Some(slots) = self.volumes.get_mut(volume) else { return };
-        slots.retain(|slot| slot.pending);
-        if slots.is_empty() {
+        let Some(entries) = self.volumes.get_mut(volume) else { return };
+        entries.retain(|entry| entry.pending);
+        if entries.is_empty() {
             self.volumes.remove(volume);
         }
     }
 
-    /// Frees the slot after a failure, and returns when it may be tried again.
-    pub fn fail(&mut self, key: &SlotKey, now: Duration) -> Duration {
-        let Some(slots) = self.volumes.get_mut(&key.volume) else { return now };
-        let running = slots.iter_mut().find(|slot| slot.pending && slot.key == *key);
-        let Some(slot) = running else { return now };
-        let last = slot.pauses.of(slot.operation);
+    /// Ends an operation that failed, and returns when it may be tried again.
+    pub fn fail(&mut self, key: &OperationKey, now: Duration) -> Duration {
+        let Some(entries) = self.volumes.get_mut(&key.volume) else { return now };
+        let running = entries.iter_mut().find(|entry| entry.pending && entry.key == *key);
+        let Some(entry) = running else { return now };
+        let last = entry.pauses.of(entry.operation);
         let length = BACKOFF.following(last.as_ref().map(|pause| pause.length));
         let pause = Pause { since: now, length };
         *last = Some(pause);
-        slot.pending = false;
+        entry.pending = false;
         pause.until()
     }
 }
@@ -205,90 +209,90 @@ mod tests {
     const T0: Duration = Duration::ZERO;
 
     fn volume() -> UniqueName {
-        UniqueName::new("d", "v")
+        UniqueName::new(&"d".into(), &"v".into())
     }
 
-    fn key(node: &str, shareable: bool) -> SlotKey {
-        SlotKey::new(&volume(), node, shareable)
+    fn key(node: &str, shareable: bool) -> OperationKey {
+        OperationKey::new(&volume(), node, shareable)
     }
 
     #[test]
     fn exclusive_volumes_have_one_slot_and_shared_ones_one_per_node() {
         // case: attach-detach/O1
-        let mut slots = Slots::default();
-        assert_eq!(slots.start(&key("a", false), Attach, T0), Ok(()));
-        assert_eq!(slots.start(&key("b", false), Attach, T0), Err(Refused::Pending));
+        let mut pending = PendingOperations::default();
+        assert_eq!(pending.start(&key("a", false), Attach, T0), Ok(()));
+        assert_eq!(pending.start(&key("b", false), Attach, T0), Err(Refused::Pending));
         // case: attach-detach/O2
-        let mut slots = Slots::default();
-        assert_eq!(slots.start(&key("a", true), Attach, T0), Ok(()));
-        assert_eq!(slots.start(&key("b", true), Attach, T0), Ok(()));
+        let mut pending = PendingOperations::default();
+        assert_eq!(pending.start(&key("a", true), Attach, T0), Ok(()));
+        assert_eq!(pending.start(&key("b", true), Attach, T0), Ok(()));
         // case: attach-detach/O5
-        assert_eq!(slots.start(&key("c", false), Attach, T0), Err(Refused::Pending));
-        assert!(slots.is_pending(&key("any", false)));
+        assert_eq!(pending.start(&key("c", false), Attach, T0), Err(Refused::Pending));
+        assert!(pending.is_pending(&key("any", false)));
     }
 
     #[test]
     fn a_pause_holds_back_only_the_operation_that_failed() {
         // case: attach-detach/O4
-        let mut slots = Slots::default();
-        slots.start(&key("a", false), Attach, T0).expect("free");
-        let until = slots.fail(&key("a", false), T0);
+        let mut pending = PendingOperations::default();
+        pending.start(&key("a", false), Attach, T0).expect("free");
+        let until = pending.fail(&key("a", false), T0);
         assert_eq!(until, BACKOFF.after(0));
-        assert_eq!(slots.start(&key("a", false), Attach, T0), Err(Refused::Paused { until }));
-        assert_eq!(slots.start(&key("a", false), Detach, T0), Ok(()));
-        slots.succeed(&key("a", false));
-        assert_eq!(slots.start(&key("a", false), Attach, T0), Ok(()), "the pause was reset");
+        assert_eq!(pending.start(&key("a", false), Attach, T0), Err(Refused::Paused { until }));
+        assert_eq!(pending.start(&key("a", false), Detach, T0), Ok(()));
+        pending.succeed(&key("a", false));
+        assert_eq!(pending.start(&key("a", false), Attach, T0), Ok(()), "the pause was reset");
     }
 
     #[test]
     fn two_operations_that_fail_in_turn_both_pause() {
-        let mut slots = Slots::default();
-        slots.start(&key("a", false), Detach, T0).expect("free");
-        let until = slots.fail(&key("a", false), T0);
-        slots.start(&key("b", false), Attach, T0).expect("the other kind");
-        slots.fail(&key("b", false), T0);
+        let mut pending = PendingOperations::default();
+        pending.start(&key("a", false), Detach, T0).expect("free");
+        let until = pending.fail(&key("a", false), T0);
+        pending.start(&key("b", false), Attach, T0).expect("the other kind");
+        pending.fail(&key("b", false), T0);
         let paused = Err(Refused::Paused { until });
-        assert_eq!(slots.start(&key("a", false), Detach, T0), paused);
-        assert_eq!(slots.start(&key("b", false), Attach, T0), paused);
-        slots.start(&key("a", false), Detach, until).expect("its pause is over");
-        slots.succeed(&key("a", false));
-        assert_eq!(slots.start(&key("b", false), Attach, T0), Ok(()), "success ends all pauses");
+        assert_eq!(pending.start(&key("a", false), Detach, T0), paused);
+        assert_eq!(pending.start(&key("b", false), Attach, T0), paused);
+        pending.start(&key("a", false), Detach, until).expect("its pause is over");
+        pending.succeed(&key("a", false));
+        assert_eq!(pending.start(&key("b", false), Attach, T0), Ok(()), "success ends all pauses");
     }
 
     #[test]
     fn the_exact_slot_decides_when_nothing_runs() {
         // case: attach-detach/O6
-        let mut slots = Slots::default();
+        let mut pending = PendingOperations::default();
         for node in ["a", "b"] {
-            slots.start(&key(node, true), Attach, T0).expect("free");
-            slots.fail(&key(node, true), T0);
+            pending.start(&key(node, true), Attach, T0).expect("free");
+            pending.fail(&key(node, true), T0);
         }
         let late = Duration::from_secs(10);
-        slots.start(&key("", false), Attach, late).expect("nothing runs");
-        let until = slots.fail(&key("", false), late);
-        assert_eq!(slots.check(&key("b", true), Attach, late), Ok(()), "its own pause is over");
-        let wildcard = slots.check(&key("", false), Attach, late);
+        pending.start(&key("", false), Attach, late).expect("nothing runs");
+        let until = pending.fail(&key("", false), late);
+        assert_eq!(pending.check(&key("b", true), Attach, late), Ok(()), "its own pause is over");
+        let wildcard = pending.check(&key("", false), Attach, late);
         assert_eq!(wildcard, Err(Refused::Paused { until }));
     }
 
     #[test]
     fn a_pause_ends_early_when_its_reason_is_gone() {
-        let mut slots = Slots::default();
-        slots.start(&key("a", false), Attach, T0).expect("free");
-        slots.end_pauses(&volume());
-        assert!(slots.is_pending(&key("a", false)), "what runs goes on");
-        slots.fail(&key("a", false), T0);
-        slots.end_pauses(&volume());
-        assert_eq!(slots.check(&key("a", false), Attach, T0), Ok(()));
+        let mut pending = PendingOperations::default();
+        pending.start(&key("a", false), Attach, T0).expect("free");
+        pending.end_pauses(&volume());
+        assert!(pending.is_pending(&key("a", false)), "what runs goes on");
+        pending.fail(&key("a", false), T0);
+        pending.end_pauses(&volume());
+        assert_eq!(pending.check(&key("a", false), Attach, T0), Ok(()));
     }
 
     #[test]
     fn pauses_double_up_to_their_limit() {
-        let mut slots = Slots::default();
+        let mut pending = PendingOperations::default();
         let (mut now, mut pauses) = (T0, Vec::new());
         for _ in 0..10 {
-            slots.start(&key("a", false), Attach, now).expect("the pause is over");
-            let until = slots.fail(&key("a", false), now);
+            pending.start(&key("a", false), Attach, now).expect("the pause is over");
+            let until = pending.fail(&key("a", false), now);
             pauses.push((until - now).as_millis());
             now = until;
         }

@@ -1,4 +1,4 @@
-//! Cases of what feeds the wishes.
+//! Cases of observed changes and the desired state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,20 +35,20 @@ async fn the_slow_pass_finds_what_events_missed() {
     // case: attach-detach/F1 (pods that nobody announced)
     let rig = Rig::start().await;
     rig.attached().await;
-    let volume = longshore_core::names::UniqueName::new(DRIVER, "h1");
+    let volume = longshore_core::names::UniqueName::new(&DRIVER.into(), &"h1".into());
     let uid = rig.bench.get::<Pod>(&key("web")).await.expect("there").metadata.uid;
-    rig.controller.world.change(|world| world.desired.remove_pod(&uid));
+    rig.controller.state.change(|state| state.desired.remove_pod(&uid));
     rig.controller.populate(true);
     assert!(rig.wanted("h1", "n1"));
     // case: attach-detach/F3
-    rig.controller.world.change(|world| {
-        let mut old = world.desired.pods()[0].clone();
+    rig.controller.state.change(|state| {
+        let mut old = state.desired.pods()[0].clone();
         old.uid = "of an earlier pod".into();
-        let spec = world.desired.get(&volume, "n1").expect("wanted").spec.clone();
-        world.desired.add_pod(&old, &volume, &spec, "n1").expect("managed");
+        let spec = state.desired.get(&volume, "n1").expect("wanted").spec.clone();
+        state.desired.add_pod(&old, &volume, &spec, "n1").expect("managed");
     });
     rig.controller.populate(false);
-    let pods = rig.controller.world.lock().desired.pods();
+    let pods = rig.controller.state.lock().desired.pods();
     assert_eq!(pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), [uid.as_str()]);
 }
 

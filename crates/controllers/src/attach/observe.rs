@@ -1,4 +1,4 @@
-//! From changes in the caches to wishes and facts.
+//! Observes the caches: changes become desired and actual state.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use longshore_core::{
     names::{CSI_PLUGIN, UniqueName},
 };
 
-use super::{Controller, reconcile::out_of_service, world::Inner};
+use super::{Controller, reconcile::out_of_service, state::Inner};
 use crate::index::{pods_of_claim, pods_on_node};
 
 impl Controller {
@@ -42,14 +42,14 @@ impl Controller {
                 if let Some(old) = replaced {
                     self.forget_pod(&old.metadata.uid);
                 }
-                self.take_in_pod(new);
+                self.observe_pod(new);
             }
             Change::Deleted { old } => self.forget_pod(&old.metadata.uid),
         }
     }
 
     /// Takes in what a pod wants, or that it wants nothing any more.
-    pub(super) fn take_in_pod(&self, pod: &Pod) {
+    pub(super) fn observe_pod(&self, pod: &Pod) {
         if pod.spec.node_name.is_empty() {
             return;
         }
@@ -58,14 +58,14 @@ impl Controller {
         }
         let specs = self.wanted_by(pod);
         let (id, node) = (pod_id(pod), pod.spec.node_name.as_str());
-        if specs.is_empty() || !self.world.lock().desired.manages(node) {
+        if specs.is_empty() || !self.state.lock().desired.manages(node) {
             return;
         }
-        self.world.change(|world| {
+        self.state.change(|state| {
             for spec in specs {
                 let volume = spec.unique_name();
-                if world.desired.add_pod(&id, &volume, &spec, node) == Ok(true) {
-                    world.mark(&volume);
+                if state.desired.add_pod(&id, &volume, &spec, node) == Ok(true) {
+                    state.mark(&volume);
                 }
             }
         });
@@ -108,9 +108,9 @@ impl Controller {
     }
 
     fn forget_pod(&self, uid: &Uid) {
-        self.world.change(|world| {
-            for volume in world.desired.remove_pod(uid) {
-                world.mark(&volume);
+        self.state.change(|state| {
+            for volume in state.desired.remove_pod(uid) {
+                state.mark(&volume);
             }
         });
     }
@@ -119,7 +119,7 @@ impl Controller {
         if let Change::Applied { new, .. } = change
             && new.status.phase == ClaimPhase::Bound
         {
-            self.take_in_pods_of(&new.metadata.key());
+            self.observe_pods_of(&new.metadata.key());
         }
     }
 
@@ -128,13 +128,13 @@ impl Controller {
         if let Change::Applied { new, .. } = change
             && let Some(claim) = &new.spec.claim_ref
         {
-            self.take_in_pods_of(&ObjectKey::new(&claim.namespace, &claim.name));
+            self.observe_pods_of(&ObjectKey::new(&claim.namespace, &claim.name));
         }
     }
 
-    fn take_in_pods_of(&self, claim: &ObjectKey) {
+    fn observe_pods_of(&self, claim: &ObjectKey) {
         for pod in pods_of_claim(&self.caches.pods, claim) {
-            self.take_in_pod(&pod);
+            self.observe_pod(&pod);
         }
     }
 
@@ -150,53 +150,53 @@ impl Controller {
         match change {
             Change::Applied { old, new } => {
                 let old = old.as_deref().filter(|old| old.metadata.uid == new.metadata.uid);
-                self.take_in_node(new, old.is_none());
+                self.observe_node(new, old.is_none());
                 let same = |old: &Node| {
                     old.ready() == new.ready() && out_of_service(old) == out_of_service(new)
                 };
                 if !old.is_some_and(same) {
-                    self.world.change(|world| mark_node(world, &new.metadata.name));
+                    self.state.change(|state| mark_node(state, &new.metadata.name));
                 }
             }
             Change::Deleted { old } => {
                 let name = &old.metadata.name;
-                self.world.change(|world| {
-                    // A node with wishes left is kept until they are gone.
-                    let _ = world.desired.remove_node(name);
-                    world.actual.set_in_use(name, in_use(old));
-                    mark_node(world, name);
+                self.state.change(|state| {
+                    // A node with desired volumes left is kept until they are gone.
+                    let _ = state.desired.remove_node(name);
+                    state.actual.set_in_use(name, in_use(old));
+                    mark_node(state, name);
                 });
             }
         }
     }
 
     /// Takes in a node's word. A fresh one may have wiped what was reported to it.
-    pub(super) fn take_in_node(&self, node: &Node, fresh: bool) {
+    pub(super) fn observe_node(&self, node: &Node, fresh: bool) {
         let name = node.metadata.name.as_str();
         let managed = node.metadata.annotation(annotations::CONTROLLER_MANAGED_ATTACH).is_some();
-        let newly_managed = self.world.change(|world| {
-            if world.actual.set_in_use(name, in_use(node)) {
-                mark_node(world, name);
+        let newly_managed = self.state.change(|state| {
+            if state.actual.set_in_use(name, in_use(node)) {
+                mark_node(state, name);
             }
-            if fresh && report_lost(world, node) {
-                world.actual.rewrite_report(name);
+            if fresh && report_lost(state, node) {
+                state.actual.rewrite_report(name);
             }
-            let newly_managed = managed && !world.desired.manages(name);
+            let newly_managed = managed && !state.desired.manages(name);
             if managed {
-                world.desired.add_node(name);
+                state.desired.add_node(name);
             }
             newly_managed
         });
         if newly_managed {
             for pod in pods_on_node(&self.caches.pods, name) {
-                self.take_in_pod(&pod);
+                self.observe_pod(&pod);
             }
         }
     }
 
     fn attachment_changed(&self, change: &Change<VolumeAttachment>) {
         let attachment = change.object();
-        self.waiters.ring(&attachment.metadata.name);
+        self.notifiers.notify(&attachment.metadata.name);
         let settled = match change {
             Change::Applied { new, .. } => new.status.attached && !new.metadata.deleting(),
             Change::Deleted { .. } => true,
@@ -206,9 +206,9 @@ impl Controller {
         }
         if let Some(volume) = self.volume_of(attachment) {
             // What an earlier failure waited for has come: no need to sit out the pause.
-            self.world.change(|world| {
-                world.slots.end_pauses(&volume);
-                world.mark(&volume);
+            self.state.change(|state| {
+                state.pending.end_pauses(&volume);
+                state.mark(&volume);
             });
         }
     }
@@ -224,10 +224,10 @@ impl Controller {
         Some(spec_of_volume(&volume).ok()?.unique_name())
     }
 
-    /// Repairs wishes that events cannot repair; with `all`, also takes in every pod anew.
+    /// Repairs desired state that events cannot repair; with `all`, also observes every pod again.
     pub(super) fn populate(&self, all: bool) {
-        let wishing = self.world.lock().desired.pods();
-        for pod in wishing {
+        let desired = self.state.lock().desired.pods();
+        for pod in desired {
             let seen = self.caches.pods.get(&ObjectKey::new(&pod.namespace, &pod.name));
             let wants = seen.is_some_and(|seen| seen.metadata.uid == pod.uid && !terminated(&seen));
             if !wants {
@@ -235,45 +235,45 @@ impl Controller {
             }
         }
         let needless: Vec<UniqueName> = {
-            let world = self.world.lock();
-            let specs = world.desired.all().map(|(_, volume, wanted)| (volume, &wanted.spec));
+            let state = self.state.lock();
+            let specs = state.desired.all().map(|(_, volume, wanted)| (volume, &wanted.spec));
             specs
                 .filter(|(_, spec)| !self.must_attach(&spec.driver))
                 .map(|(volume, _)| volume.clone())
                 .collect()
         };
-        self.world.change(|world| {
+        self.state.change(|state| {
             for volume in needless {
-                world.desired.remove_volume(&volume);
-                world.mark(&volume);
+                state.desired.remove_volume(&volume);
+                state.mark(&volume);
             }
         });
         if all {
             for pod in self.caches.pods.list() {
-                self.take_in_pod(&pod);
+                self.observe_pod(&pod);
             }
         }
     }
 }
 
 fn in_use(node: &Node) -> BTreeSet<UniqueName> {
-    node.status.volumes_in_use.iter().map(|name| UniqueName::from(name)).collect()
+    node.status.volumes_in_use.iter().cloned().collect()
 }
 
 /// Whether the node's object lacks something that was reported to it.
-fn report_lost(world: &Inner, node: &Node) -> bool {
+fn report_lost(state: &Inner, node: &Node) -> bool {
     let name = node.metadata.name.as_str();
     let listed: BTreeSet<&str> =
         node.status.volumes_attached.iter().map(|volume| volume.name.as_str()).collect();
     let lost = |volume: &UniqueName| {
-        world.actual.is_reported(volume, name) && !listed.contains(volume.as_str())
+        state.actual.is_reported(volume, name) && !listed.contains(volume.as_str())
     };
-    world.actual.volumes_on(name).iter().any(lost)
+    state.actual.volumes_on(name).iter().any(lost)
 }
 
 /// Health, taints and use of a node matter for every volume on it.
-fn mark_node(world: &mut Inner, node: &str) {
-    for volume in world.actual.volumes_on(node) {
-        world.mark(&volume);
+fn mark_node(state: &mut Inner, node: &str) {
+    for volume in state.actual.volumes_on(node) {
+        state.mark(&volume);
     }
 }

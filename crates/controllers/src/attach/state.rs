@@ -1,15 +1,15 @@
-//! The controller's memory: both worlds, the slots, and who needs a look.
+//! The controller's memory: desired and actual state, queues, and pending operations.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::WorkQueue;
-use longshore_core::attach::{Actual, Desired, Lane, Operation, Slots};
+use longshore_core::attach::{Actual, Desired, FairQueue, Operation, PendingOperations};
 use longshore_core::names::UniqueName;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
 /// Memory behind a lock that is never held across an await.
-pub(super) struct World {
+pub(super) struct State {
     inner: Mutex<Inner>,
     /// One writer per node's report.
     report_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -21,29 +21,29 @@ pub(super) struct World {
 pub(super) struct Inner {
     pub(super) desired: Desired,
     pub(super) actual: Actual,
-    pub(super) slots: Slots,
-    attaches: Lane,
-    detaches: Lane,
+    pub(super) pending: PendingOperations,
+    attaches: FairQueue,
+    detaches: FairQueue,
     /// Volumes that need a pass.
     queue: WorkQueue<UniqueName>,
     started: Instant,
 }
 
 impl Inner {
-    fn new(places: usize, queue: WorkQueue<UniqueName>, started: Instant) -> Self {
+    fn new(permits: usize, queue: WorkQueue<UniqueName>, started: Instant) -> Self {
         Self {
             desired: Desired::default(),
             actual: Actual::default(),
-            slots: Slots::default(),
-            attaches: Lane::new(places),
-            detaches: Lane::new(places),
+            pending: PendingOperations::default(),
+            attaches: FairQueue::new(permits),
+            detaches: FairQueue::new(permits),
             queue,
             started,
         }
     }
 
-    /// Where operations of this kind wait for their turn.
-    pub(super) fn lane(&mut self, operation: Operation) -> &mut Lane {
+    /// The queue of operations of this kind.
+    pub(super) fn queue_of(&mut self, operation: Operation) -> &mut FairQueue {
         match operation {
             Operation::Attach => &mut self.attaches,
             Operation::Detach => &mut self.detaches,
@@ -62,11 +62,11 @@ impl Inner {
     }
 }
 
-impl World {
-    pub(super) fn new(places: usize, queue: &WorkQueue<UniqueName>) -> Self {
+impl State {
+    pub(super) fn new(permits: usize, queue: &WorkQueue<UniqueName>) -> Self {
         let started = Instant::now();
         Self {
-            inner: Mutex::new(Inner::new(places, queue.clone(), started)),
+            inner: Mutex::new(Inner::new(permits, queue.clone(), started)),
             report_locks: Mutex::default(),
             wake: Notify::new(),
             started,
@@ -87,7 +87,7 @@ impl World {
         self.inner.lock()
     }
 
-    /// Changes the memory, then wakes the lanes.
+    /// Changes the memory, then wakes the queues.
     pub(super) fn change<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
         let result = act(&mut self.inner.lock());
         self.wake.notify_one();
