@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+pub mod mounts;
 mod place;
 mod private;
 mod remove;

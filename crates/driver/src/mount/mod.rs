@@ -3,7 +3,6 @@
 
 pub mod options;
 pub mod place;
-pub mod table;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

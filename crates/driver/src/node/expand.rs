@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use longshore_csi::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
+use longshore_files::mounts::Mount;
 
 use super::{Look, show};
 use crate::access::Access;
@@ -13,7 +14,6 @@ use crate::driver::Inner;
 use crate::format::{self, grow};
 use crate::loopdev::{self, LoopDevice};
 use crate::mount::place::{Place, PlaceError, same_text};
-use crate::mount::table::Entry;
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
@@ -112,7 +112,7 @@ fn tell<E: std::fmt::Display>(record: &Record, grown: Result<(), E>) {
 
 /// The device, and the mount at the path that was asked about; a raw volume may also be named by
 /// its staging path, where nothing is mounted.
-fn shown_at<'a>(look: &'a Look, given: &str) -> Result<(LoopDevice, Option<&'a Entry>), Refusal> {
+fn shown_at<'a>(look: &'a Look, given: &str) -> Result<(LoopDevice, Option<&'a Mount>), Refusal> {
     let absent = || Refusal::NotFound(format!("volume {} is not at {given}", look.id));
     let device = look.device.ok_or_else(absent)?;
     if look.staged.as_ref().is_some_and(|note| note.block && same_text(&note.path, given)) {
@@ -127,7 +127,7 @@ fn shown_at<'a>(look: &'a Look, given: &str) -> Result<(LoopDevice, Option<&'a E
     Ok((device, Some(entry)))
 }
 
-fn grow_seen(device: LoopDevice, entry: &Entry, record: &Record) -> Result<(), Refusal> {
+fn grow_seen(device: LoopDevice, entry: &Mount, record: &Record) -> Result<(), Refusal> {
     let fstype: FsType = entry.fstype.parse().map_err(Refusal::Precondition)?;
     let file = open_device(device)?;
     let at = Place::resolve(&show(&entry.path))?.open()?;

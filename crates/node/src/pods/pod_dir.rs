@@ -17,7 +17,7 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
         crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
     }
     super::memory::unmount_memory(dir)?;
-    let mounts = crate::volumes::mounts_below(dir)?;
+    let mounts = longshore_files::mounts::mounts_below(dir)?;
     if !mounts.is_empty() {
         return Err(io::Error::other(format!("still mounted: {mounts:?}")));
     }

@@ -14,13 +14,14 @@ use longshore_core::model::kinds::Pod;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
+use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
 use super::mount::{call_failed, not_registered, text};
 use super::mounting::Mounting;
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE, unmount_forgotten};
-use super::{OpError, VolumeFacts, VolumeManager, files, mount_table};
+use super::{OpError, VolumeFacts, VolumeManager, files};
 
 /// Steps as users know them.
 pub(super) const MAP_DEVICE: &str = "SetUpDevice";
@@ -127,7 +128,7 @@ impl VolumeManager {
             done => drop(done.map_err(|error| call_failed(TEAR_DOWN, &error))?),
         }
         // A driver may leave the empty file, never a mount.
-        if mount_table::is_mount_point(&target).map_err(local)? {
+        if is_mount_point(&target).map_err(local)? {
             let text = format!("{} is still a mount point", target.display());
             return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
         }
@@ -180,7 +181,7 @@ impl VolumeManager {
 }
 
 fn bind_device(source: &Path, place: &Path) -> io::Result<()> {
-    if mount_table::is_mount_point(place)? {
+    if is_mount_point(place)? {
         return Ok(());
     }
     files::make_dir(place.parent().unwrap_or(place))?;
@@ -189,7 +190,7 @@ fn bind_device(source: &Path, place: &Path) -> io::Result<()> {
 }
 
 fn unbind_device(place: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(place)? {
+    while is_mount_point(place)? {
         unmount(place, UnmountFlags::NOFOLLOW)?;
     }
     files::tolerate_absence(fs::remove_file(place))

@@ -6,8 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use longshore_core::stage::paths::{VOL_DATA, VolData};
-
-use super::mount_table::is_mount_point;
+use longshore_files::mounts::is_mount_point;
 
 /// Metadata that is being written.
 pub(crate) const UNFINISHED: &str = ".vol_data.json.new";

@@ -15,10 +15,11 @@ use longshore_core::model::kinds::{LocalSource, NfsSource, Pod, Volume};
 use longshore_core::stage::names::{local_volume_name, nfs_volume_name, pod_volume_name};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::PodMount;
+use longshore_files::mounts::is_mount_point;
 use tokio::process::Command;
 
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
-use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, mount_table, sub_path};
+use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, sub_path};
 
 const SET_UP: &str = "SetUp";
 const MOUNT_DEVICE: &str = "MountDevice";
@@ -132,7 +133,7 @@ impl VolumeManager {
             )));
         }
         let target = self.deps.paths.local_mount(&volume.metadata.name);
-        if mount_table::is_mount_point(&target).map_err(|error| refuse(error.to_string()))? {
+        if is_mount_point(&target).map_err(|error| refuse(error.to_string()))? {
             self.change(unique, |known| known.device = Mounted::Yes);
             return Ok(target);
         }
@@ -156,7 +157,7 @@ impl VolumeManager {
     ) -> Result<(), OpError> {
         let target = &one.path;
         let transient = |error: io::Error| OpError::new(SET_UP, Failure::Transient, error);
-        if mount_table::is_mount_point(target).map_err(transient)? {
+        if is_mount_point(target).map_err(transient)? {
             return Ok(());
         }
         files::make_dir(target).map_err(transient)?;
@@ -361,14 +362,14 @@ async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), Failed> {
 
 /// Unmounts until nothing is mounted there. Never lazily: what is busy stays and is tried again.
 async fn unmount(target: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(target)? {
+    while is_mount_point(target)? {
         run("umount", &[target.as_os_str()]).await.map_err(|error| io::Error::other(error.text))?;
     }
     Ok(())
 }
 
 fn clean(target: &Path) -> io::Result<()> {
-    if mount_table::is_mount_point(target)? {
+    if is_mount_point(target)? {
         return Err(io::Error::other(format!("{} is still a mount point", target.display())));
     }
     files::tolerate_absence(fs::remove_dir(target))

@@ -9,11 +9,12 @@ use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, s
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
 
+use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::fault::Forgets;
 
-use super::{Plugin, VolumeFacts, VolumeManager, files, mount_table};
+use super::{Plugin, VolumeFacts, VolumeManager, files};
 
 impl VolumeManager {
     /// Reads the directories of pods and of staged volumes. Everything found may be mounted.
@@ -189,7 +190,7 @@ pub(super) struct Broken {
 
 fn force_clean(dir: &Path) -> std::io::Result<()> {
     let target = publish_target(dir);
-    while mount_table::is_mount_point(&target)? {
+    while is_mount_point(&target)? {
         unmount(&target, UnmountFlags::NOFOLLOW)?;
     }
     files::clean(&target)

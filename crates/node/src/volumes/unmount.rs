@@ -6,11 +6,12 @@ use std::path::Path;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
+use longshore_files::mounts::{MountTable, is_mount_point};
 use rustix::mount::{UnmountFlags, unmount};
 use tonic::Code;
 
 use super::mount::{call_failed, not_registered, text};
-use super::{OpError, Plugin, VolumeManager, files, mount_table, sub_path};
+use super::{OpError, Plugin, VolumeManager, files, sub_path};
 
 pub(super) const TEAR_DOWN: &str = "TearDown";
 pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
@@ -140,7 +141,7 @@ impl VolumeManager {
 /// The driver knows the volume no longer: somebody deleted it too early. Asking again would never
 /// help, so what is left of the mount is taken down here; never lazily.
 pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(target)? {
+    while is_mount_point(target)? {
         tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
         unmount(target, UnmountFlags::NOFOLLOW)?;
     }
@@ -148,8 +149,9 @@ pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
 }
 
 fn refuse_while_mounted_elsewhere(target: &Path) -> Result<(), OpError> {
-    let others = mount_table::other_mounts_of(target)
+    let table = MountTable::read()
         .map_err(|error| OpError::new(UNMOUNT_DEVICE, Failure::Transient, error))?;
+    let others = table.others_of(target);
     if others.is_empty() {
         return Ok(());
     }

@@ -510,10 +510,6 @@ pub fn calls(driver: &fake::Driver) -> Vec<String> {
 }
 
 pub fn mounts_below(dir: impl AsRef<Path>) -> usize {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dir = dir.as_ref().display().to_string();
-    table
-        .lines()
-        .filter(|line| line.split(' ').nth(4).is_some_and(|point| point.starts_with(&dir)))
-        .count()
+    let table = longshore_files::mounts::MountTable::read().unwrap();
+    table.mounts.iter().filter(|mount| mount.path.starts_with(dir.as_ref())).count()
 }
