@@ -52,7 +52,7 @@ pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
 pub(crate) fn relation(file: impl AsFd, protected: &[PathBuf]) -> io::Result<Relation> {
     let table = MountTable::read()?;
     let shown = locate(&table, file)?;
-    let mounts: Vec<Location> = table.below(&shown.path).map(Location::from).collect();
+    let mounts: Vec<Location> = table.mounts.iter().map(Location::from).collect();
     let mut below = Vec::new();
     for dir in protected {
         let Ok(dir) = open(dir).and_then(|opened| locate(&table, opened)) else { continue };
@@ -96,8 +96,12 @@ fn is_within(dir: &Location, one: &Location) -> bool {
     one.device == dir.device && one.root.starts_with(&dir.root)
 }
 
-/// Where `dir`, or a part of it, is seen below `shown`, as paths relative to it. `mounts` are those below `shown`.
+/// Where `dir`, or a part of it, is seen below `shown`, as paths relative to it.
 fn seen_below(mounts: &[Location], shown: &Location, dir: &Location) -> Vec<PathBuf> {
+    let through = mounts
+        .iter()
+        .filter(|mount| mount.path != shown.path && mount.path.starts_with(&shown.path))
+        .chain([shown]);
     let place = |mount: &Location| {
         let at = mount.path.strip_prefix(&shown.path).ok()?;
         if is_within(dir, mount) {
@@ -109,7 +113,7 @@ fn seen_below(mounts: &[Location], shown: &Location, dir: &Location) -> Vec<Path
     };
     // What is mounted inside it goes with it.
     let nested = |path: &PathBuf| shown.path.join(path).starts_with(&dir.path);
-    let mut places: Vec<PathBuf> = mounts.iter().chain([shown]).filter_map(place).collect();
+    let mut places: Vec<PathBuf> = through.filter_map(place).collect();
     let own = dir.path.strip_prefix(&shown.path).ok().map(Path::to_owned);
     places.retain(|path| own.as_ref() == Some(path) || !nested(path));
     places
