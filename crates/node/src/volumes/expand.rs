@@ -1,8 +1,9 @@
 //! Growing a volume under its pod.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use longshore_cluster::{EventType, Patch, clock};
+use longshore_cluster::{EventType, Outcome, Patch, clock};
 use longshore_core::model::kinds::{Claim, Pod, Volume};
 use longshore_core::model::{ObjectKey, ObjectRef, Quantity};
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
@@ -27,47 +28,48 @@ const RESIZE_CONDITIONS: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "NodeResizeError", "ControllerResizeError"];
 
 impl VolumeManager {
-    /// A claim has news: if it waits for its node, its volume is looked at again.
-    pub(super) fn claim_changed(self: &Arc<Self>, claim: &Claim) {
+    /// Whether a claim waits for its node to expand the volume.
+    pub(super) fn waits_for_node(&self, claim: &Claim) -> bool {
         let status = claim.status.allocated_resource_statuses.get("storage");
         let pending =
             claim.status.conditions.iter().any(|one| one.kind == "FileSystemResizePending");
-        if !pending && !status.is_some_and(|status| status.starts_with("Node")) {
-            return;
-        }
-        let key = claim.metadata.key();
-        let used: Vec<String> = {
-            let state = self.state();
-            let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
-            let of_claim =
-                uses.flat_map(|uses| uses.values()).filter(|one| one.claim.as_ref() == Some(&key));
-            of_claim.map(|one| one.unique.clone()).collect()
-        };
-        for unique in used {
-            self.spawn(self.clone().look_at_size(unique, claim.spec.volume_name.clone()));
-        }
+        (pending || status.is_some_and(|status| status.starts_with("Node")))
+            && !self.volumes_of_claim(&claim.metadata.key()).is_empty()
     }
 
-    async fn look_at_size(self: Arc<Self>, unique: String, name: String) {
-        let volume = match self.deps.api.get::<Volume>(&ObjectKey::cluster(&name)).await {
-            Ok(Some(volume)) => volume,
-            Ok(None) => return,
-            // The next news of the claim, or the next start, looks again.
-            Err(error) => return tracing::warn!(volume = name, %error, "size not read"),
+    /// Volumes that pods of this node use through a claim.
+    fn volumes_of_claim(&self, key: &ObjectKey) -> BTreeSet<String> {
+        let state = self.state();
+        let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
+        let of_claim =
+            uses.flat_map(|uses| uses.values()).filter(|one| one.claim.as_ref() == Some(key));
+        of_claim.map(|one| one.unique.clone()).collect()
+    }
+
+    /// Reads the size of the volume of a claim that waits for its node.
+    pub(super) async fn read_size(&self, key: &ObjectKey) -> Outcome {
+        let Some(claim) = self.deps.claims.get(key) else { return Outcome::Done };
+        let name = ObjectKey::cluster(&claim.spec.volume_name);
+        let volume = match self.deps.api.get::<Volume>(&name).await {
+            Ok(Some(volume)) => Arc::new(volume),
+            Ok(None) => return Outcome::Done,
+            Err(error) => return Outcome::retry(error),
         };
         let size = volume.capacity().bytes();
-        let mut state = self.state();
-        if let Some(wanted) = state.world.desired.get_mut(&unique) {
-            wanted.size = wanted.size.max(size);
+        for unique in self.volumes_of_claim(key) {
+            let mut state = self.state();
+            if let Some(wanted) = state.world.desired.get_mut(&unique) {
+                wanted.size = wanted.size.max(size);
+            }
+            if let Some(known) = state.world.actual.get_mut(&unique) {
+                known.hold_size = false;
+            }
+            if let Some(facts) = state.volumes.get_mut(&unique) {
+                facts.volume = Some(volume.clone());
+            }
         }
-        if let Some(known) = state.world.actual.get_mut(&unique) {
-            known.hold_size = false;
-        }
-        if let Some(facts) = state.volumes.get_mut(&unique) {
-            facts.volume = Some(Arc::new(volume));
-        }
-        drop(state);
-        self.poke();
+        self.notify();
+        Outcome::Done
     }
 
     /// Whether a volume is larger than its claim, so that a mount has to bring the size along.

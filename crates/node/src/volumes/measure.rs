@@ -6,7 +6,9 @@ use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::Action;
 use tokio::time::Instant;
 
-use super::{Counts, Plugin, VolumeFacts, VolumeManager};
+use crate::metrics::Counts;
+
+use super::{Plugin, VolumeFacts, VolumeManager};
 
 /// An operation under way.
 pub(super) struct Timed {

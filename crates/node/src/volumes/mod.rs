@@ -1,9 +1,9 @@
 //! The volume manager: keeps what is staged and published in step with what pods want.
 //!
 //! A pod is announced with [`VolumeManager::want`] and let go with [`VolumeManager::release`]; in
-//! between, a loop looks at desired and actual world, asks [`longshore_core::stage::world`] and
-//! starts what it answers. It wakes on events: a pod, the node object, a driver's registration, an
-//! operation's end, a back-off's end. Nothing is polled.
+//! between, the loop compares desired and actual state, asks [`longshore_core::stage::world`] and
+//! starts what it decides. Events wake it: a pod, the node object, a claim, a driver's registration,
+//! the end of an operation or of a pause. Nothing is polled.
 
 mod block;
 mod expand;
@@ -17,6 +17,7 @@ mod limits;
 mod mount;
 mod mounting;
 mod own;
+mod reconcile;
 mod reconstruct;
 mod report;
 mod resolve;
@@ -30,30 +31,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::controller::pass_span;
-use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
+use longshore_cluster::{Api, Cache, QueueOptions, Recorder, WorkQueue};
 use longshore_core::backoff::Backoff;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_core::stage::world::{Action, Slot, World, decide};
+use longshore_core::stage::world::{Slot, World};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument as _, Span};
 
 use crate::drivers::Drivers;
-use crate::metrics::{Counts, NodeMetrics};
+use crate::metrics::NodeMetrics;
+use reconcile::Key;
 use stats::NodeStats;
 
 /// The pause after a failure, as the kubelet's.
 pub(crate) const BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
-/// How often publish is repeated for drivers that want that, besides changes of the pod.
-const RESYNC: Duration = Duration::from_secs(75);
 
 /// What the manager is built from.
 pub struct Deps {
@@ -136,8 +134,6 @@ struct PodFacts {
     /// Directories of this node that need no mount, by the pod's own name for the volume.
     host: BTreeMap<String, PathBuf>,
     error: Option<String>,
-    /// Somebody is looking its volumes up.
-    resolving: bool,
     since: Instant,
 }
 
@@ -174,48 +170,29 @@ pub struct VolumeManager {
     tokens: tokens::Tokens,
     /// Directories whose metadata cannot be read, by pod.
     broken: Mutex<Vec<reconstruct::Broken>>,
-    wake: Notify,
+    queue: WorkQueue<Key>,
     changes: watch::Sender<u64>,
-    claim_changes: watch::Sender<u64>,
+    /// Operations in flight.
     tasks: TaskTracker,
-    stop: CancellationToken,
     dropped: CancellationToken,
-    /// They end with the manager.
-    subscriptions: Mutex<Vec<Subscription>>,
 }
 
 impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
     #[must_use]
     pub fn new(deps: Deps) -> Arc<Self> {
+        let options = QueueOptions { backoff: BACKOFF, ..QueueOptions::default() };
         let manager = Arc::new(Self {
             broken: Mutex::default(),
             deps,
             state: Mutex::default(),
             tokens: tokens::Tokens::default(),
-            wake: Notify::new(),
+            queue: WorkQueue::new("stage", options),
             changes: watch::Sender::new(0),
-            claim_changes: watch::Sender::new(0),
             tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
             dropped: CancellationToken::new(),
-            subscriptions: Mutex::default(),
         });
         manager.deps.metrics.count_volumes(&manager);
-        let weak = Arc::downgrade(&manager);
-        let node = manager.deps.node.subscribe(move |_| {
-            if let Some(manager) = weak.upgrade() {
-                manager.wake.notify_one();
-            }
-        });
-        let weak = Arc::downgrade(&manager);
-        let claims = manager.deps.claims.subscribe(move |change| {
-            if let Some(manager) = weak.upgrade() {
-                manager.claim_changes.send_modify(|count| *count += 1);
-                manager.claim_changed(change.object());
-            }
-        });
-        manager.subscriptions.lock().extend([node, claims]);
         manager
     }
 
@@ -224,30 +201,25 @@ impl VolumeManager {
     }
 
     /// Announces a pod that may run: its volumes will be mounted. Repeat it when the pod changes.
-    pub fn want(self: &Arc<Self>, pod: &Arc<Pod>) {
+    pub fn want(&self, pod: &Arc<Pod>) {
         let uid = pod.metadata.uid.clone();
         {
             let mut state = self.state();
             if let Some(known) = state.pods.get_mut(&uid) {
                 known.pod = pod.clone();
-                if known.uses.is_some() || known.resolving {
-                    return;
-                }
-                known.resolving = true;
-            } else {
-                state.world.unresolved.insert(uid.clone());
-                let facts = PodFacts {
-                    pod: pod.clone(),
-                    uses: None,
-                    host: BTreeMap::new(),
-                    error: None,
-                    resolving: true,
-                    since: Instant::now(),
-                };
-                state.pods.insert(uid.clone(), facts);
+                return;
             }
+            state.world.unresolved.insert(uid.clone());
+            let facts = PodFacts {
+                pod: pod.clone(),
+                uses: None,
+                host: BTreeMap::new(),
+                error: None,
+                since: Instant::now(),
+            };
+            state.pods.insert(uid.clone(), facts);
         }
-        self.spawn(self.clone().resolve_until_known(uid));
+        self.queue.add(Key::Pod(uid));
     }
 
     /// Tells a changed pod, if its volumes are wanted. Drivers that want to be told again are.
@@ -283,7 +255,7 @@ impl VolumeManager {
         }
         drop(state);
         if found {
-            self.wake.notify_one();
+            self.enqueue();
         }
     }
 
@@ -298,13 +270,13 @@ impl VolumeManager {
             !wanted.pods.is_empty()
         });
         drop(state);
-        self.poke();
+        self.notify();
     }
 
     /// All pods that may run have been announced: what is not wanted now may be unmounted.
     pub fn all_pods_known(&self) {
         self.state().world.ready_to_unmount = true;
-        self.poke();
+        self.notify();
     }
 
     /// Whether anything of a pod is, or may be, mounted.
@@ -387,123 +359,15 @@ impl VolumeManager {
         PodVolumes::Waiting(format!("unmounted volumes=[{}]: {why}", unmounted.join(" ")))
     }
 
-    /// The loop. Returns when told to; operations in flight are waited for.
-    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        let _dropped = self.dropped.clone().drop_guard();
-        let mut drivers = self.deps.drivers.changes();
-        let mut again = tokio::time::interval(RESYNC);
-        loop {
-            let next = self.pass();
-            self.write_in_use().await;
-            self.clean_broken();
-            tokio::select! {
-                _ = again.tick() => self.publish_again(None),
-                () = shutdown.cancelled() => break,
-                () = self.wake.notified() => {}
-                _ = drivers.changed() => self.state().backoff.clear(),
-                () = sleep_until(next) => {}
-            }
-        }
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// Looks, decides and starts; returns when to look again at the latest.
-    fn pass(self: &Arc<Self>) -> Option<Instant> {
-        let now = Instant::now();
-        let mut state = self.state();
-        self.look_at_node(&mut state);
-        state.world.backing_off = state
-            .backoff
-            .iter()
-            .filter(|(_, one)| one.until > now)
-            .map(|(slot, _)| slot.clone())
-            .collect();
-        let actions = decide(&state.world);
-        for action in actions {
-            if let Action::Forget { volume } = &action {
-                state.world.actual.remove(volume);
-                state.volumes.remove(volume);
-                self.poke();
-                continue;
-            }
-            state.world.busy.insert(action.slot());
-            if let Action::Mount { volume, pod } = &action {
-                state.mounting.insert((pod.clone(), volume.clone()));
-            }
-            let span = span_of(&state, &action);
-            self.spawn(self.clone().act(action).instrument(span));
-        }
-        state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
-    }
-
-    async fn act(self: Arc<Self>, action: Action) {
-        let timed = self.timed(&action);
-        let result = match &action {
-            Action::Mount { volume, pod } => self.mount(volume, pod).await,
-            Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
-            Action::Expand { volume, pod } => self.expand(volume, pod).await,
-            Action::Unstage { volume } => self.unstage(volume).await,
-            Action::Forget { .. } => Ok(()),
-        };
-        self.measured(timed, result.is_ok());
-        if result.is_ok() {
-            tracing::debug!(action = action.name(), "done");
-        }
-        let mut state = self.state();
-        state.world.busy.remove(&action.slot());
-        if let Action::Mount { volume, pod } = &action {
-            state.mounting.remove(&(pod.clone(), volume.clone()));
-        }
-        let slot = action.backoff_slot();
-        match result {
-            Ok(()) => {
-                state.backoff.remove(&slot);
-                self.clear_error(&mut state, &action);
-            }
-            Err(failure) => {
-                let count = state.backoff.get(&slot).map_or(0, |one| one.count);
-                let until = Instant::now() + BACKOFF.after(count);
-                state.backoff.insert(slot, Failures { count: count + 1, until });
-                self.report(&mut state, &action, &failure);
-            }
-        }
-        drop(state);
-        self.poke();
-    }
-
-    /// Runs work that ends with the loop: dropping [`Self::run`] drops it too.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let dropped = self.dropped.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = dropped.cancelled() => {}
-                () = work => {}
-            }
-        });
-    }
-
-    fn poke(&self) {
+    /// Wakes who waits for [`Self::changes`], and the loop.
+    fn notify(&self) {
         self.changes.send_modify(|count| *count += 1);
-        self.wake.notify_one();
+        self.enqueue();
     }
-}
 
-/// The span of one action: the volume by the name that users know, and the pod.
-fn span_of(state: &State, action: &Action) -> Span {
-    let unique = action.volume();
-    let facts = state.volumes.get(unique);
-    let name = facts.map_or(unique, |facts| facts.spec_name.as_str());
-    let failures = state.backoff.get(&action.backoff_slot()).map_or(0, |one| one.count);
-    let span = pass_span("stage", &Subject::volume(name), failures.saturating_add(1));
-    if let Some(facts) = facts {
-        span.record("driver", facts.driver.as_str());
+    fn enqueue(&self) {
+        self.queue.add(Key::Node);
     }
-    if let Some(pod) = action.pod().and_then(|uid| state.pods.get(uid)) {
-        span.record("pod", pod.pod.metadata.key().to_string());
-    }
-    span
 }
 
 /// A failed operation.
@@ -519,12 +383,5 @@ pub(crate) struct OpError {
 impl OpError {
     pub(crate) fn new(step: &'static str, failure: Failure, text: impl std::fmt::Display) -> Self {
         Self { step, failure, text: text.to_string() }
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::EventType;
+use longshore_cluster::{EventType, Outcome};
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
 use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
 use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
-
 use longshore_core::stage::paths::publish_target;
 use longshore_core::stage::selinux::{admit, label_of, mount_label};
-use tokio::time::Instant;
 
-use super::{BACKOFF, Plugin, Use, VolumeFacts, VolumeManager};
+use super::{Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
 
 /// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
 /// takes that long.
 const BIND_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a claim that is being bound is read where its changes cannot be watched.
+const BIND_POLL: Duration = Duration::from_secs(1);
 
 /// A use of a volume together with what is known of it.
 struct Found {
@@ -41,52 +41,42 @@ enum Behind {
 }
 
 impl VolumeManager {
-    /// Looks a pod's volumes up, again and again until it works or nobody wants them any more.
-    pub(super) async fn resolve_until_known(self: Arc<Self>, uid: String) {
-        let (mut pauses, began) = (BACKOFF.series(), Instant::now());
-        let mut pause = pauses.pause();
-        loop {
-            let Some(pod) = self.state().pods.get(&uid).map(|facts| facts.pod.clone()) else {
-                return;
-            };
-            let seen = self.claim_versions(&pod);
-            let mut news = self.claim_changes.subscribe();
-            match self.resolve(&pod).await {
-                Ok(found) => return self.adopt(&uid, found),
-                // A claim that is just being made or bound is no trouble; one that stays so is.
-                Err(failed) if failed.cause.passes && began.elapsed() < BIND_PATIENCE => {
-                    self.set_error(&uid, failed.text());
-                }
-                Err(failed) => self.refuse(&uid, &pod, &failed.text()),
+    /// Looks up the volumes of a pod that are not known yet.
+    pub(super) async fn resolve_pod(&self, uid: &str) -> Outcome {
+        let waiting = self
+            .state()
+            .pods
+            .get(uid)
+            .filter(|facts| facts.uses.is_none())
+            .map(|facts| (facts.pod.clone(), facts.since));
+        let Some((pod, since)) = waiting else { return Outcome::Done };
+        match self.resolve(&pod).await {
+            Ok(found) => {
+                self.adopt(uid, found);
+                Outcome::Done
             }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => pause = pauses.pause(),
-                () = self.claims_changed(&pod, &seen, &mut news) => {}
+            // A claim that is just being made or bound is no trouble; one that stays so is.
+            Err(failed) if failed.cause.passes && since.elapsed() < BIND_PATIENCE => {
+                self.set_error(uid, failed.to_string());
+                Outcome::After(BIND_POLL)
+            }
+            Err(failed) => {
+                self.refuse(uid, &pod, &failed.to_string());
+                Outcome::retry(failed)
             }
         }
     }
 
-    /// What is known of the pod's claims, to notice a change.
-    fn claim_versions(&self, pod: &Pod) -> Vec<Option<String>> {
-        let version = |(name, _): (String, &PodVolume)| {
-            let claim = self.deps.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name));
-            claim.map(|claim| claim.metadata.resource_version.clone())
+    /// Pods that use a claim and whose volumes are not known yet.
+    pub(super) fn pods_waiting_for(&self, claim: &Claim) -> Vec<String> {
+        let Claim { metadata, .. } = claim;
+        let waits = |facts: &PodFacts| {
+            facts.uses.is_none()
+                && facts.pod.metadata.namespace == metadata.namespace
+                && facts.pod.claim_names().any(|(name, _)| name == metadata.name)
         };
-        pod.claim_names().map(version).collect()
-    }
-
-    async fn claims_changed(
-        &self,
-        pod: &Pod,
-        seen: &[Option<String>],
-        news: &mut tokio::sync::watch::Receiver<u64>,
-    ) {
-        while self.claim_versions(pod) == seen {
-            if news.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        let state = self.state();
+        state.pods.iter().filter(|(_, facts)| waits(facts)).map(|(uid, _)| uid.clone()).collect()
     }
 
     fn adopt(&self, uid: &str, behind: BTreeMap<String, Behind>) {
@@ -99,7 +89,6 @@ impl VolumeManager {
         }
         let mut state = self.state();
         let Some(facts) = state.pods.get_mut(uid) else { return };
-        facts.resolving = false;
         facts.error = None;
         facts.host = host;
         facts.uses =
@@ -114,11 +103,10 @@ impl VolumeManager {
         }
         state.world.unresolved.remove(uid);
         drop(state);
-        self.poke();
+        self.notify();
     }
 
     fn refuse(&self, uid: &str, pod: &Pod, text: &str) {
-        tracing::warn!(pod = %pod.metadata.key(), error = text, "volumes cannot be used");
         self.deps.recorder.event(
             &ObjectRef::of::<Pod>(&pod.metadata),
             EventType::Warning,
@@ -326,6 +314,8 @@ impl VolumeManager {
 }
 
 /// Why a volume cannot be looked up.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 struct Cause {
     text: String,
     /// It is expected to pass by itself soon.
@@ -339,19 +329,14 @@ impl Cause {
 }
 
 /// Volumes of a pod that cannot be looked up, and why.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "unmounted volumes=[{0}], unattached volumes=[], failed to process volumes=[{0}]: {cause}",
+    volumes.join(" ")
+)]
 struct Unresolved {
     volumes: Vec<String>,
     cause: Cause,
-}
-
-impl Unresolved {
-    fn text(&self) -> String {
-        let list = self.volumes.join(" ");
-        format!(
-            "unmounted volumes=[{list}], unattached volumes=[], failed to process volumes=[{list}]: {}",
-            self.cause.text
-        )
-    }
 }
 
 /// The device of a local volume that is used as one; devices of drivers come later.

@@ -1,15 +1,16 @@
 //! The node agent: everything of one node in one value.
 
-use std::collections::BTreeMap;
+mod pods;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, Cache, Metrics, Recorder, Scope, Subscription};
-use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod};
+use longshore_cluster::{Api, Cache, Context, Metrics, Recorder, Scope};
+use longshore_core::model::kinds::{CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
-use tokio::sync::{Notify, watch};
-use tokio::task::{Id, JoinSet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::Drivers;
@@ -19,13 +20,13 @@ use crate::node_object::NodeObject;
 use crate::pods::cgroups::Cgroups;
 use crate::pods::hidden::hide_from_pods;
 use crate::pods::logs::NodeLogs;
-use crate::pods::pod_dir::remove_pod_dir;
-use crate::pods::shim_client::{ShimClient, ShimProgram, kill_leftovers};
-use crate::pods::worker::{PodDeps, Worker};
+use crate::pods::shim_client::ShimProgram;
+use crate::pods::worker::PodDeps;
 use crate::registration::Registrar;
 use crate::shim::protocol::LogLimit;
 use crate::volumes::stats::NodeStats;
 use crate::volumes::{Deps, VolumeManager, make_dir};
+use pods::PodLoop;
 
 /// How pods are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,28 +211,21 @@ impl NodeAgent {
         let mut tasks = JoinSet::new();
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         tasks.spawn(node.run(inner.clone()));
-        let (csi_drivers, _) = Cache::<CsiDriver>::start(&self.api, Scope::all(), &inner);
+        let context = self.context(&inner);
         let metrics = NodeMetrics::of(&self.settings.metrics);
         self.drivers.measure(metrics.csi.clone());
-        let registrar = Registrar::new(
-            self.api.clone(),
-            self.drivers.clone(),
-            csi_drivers.clone(),
-            paths.clone(),
-            &self.config.node_name,
-        );
+        let (drivers, name) = (self.drivers.clone(), &self.config.node_name);
+        let registrar = Registrar::new(&context, drivers, paths.clone(), name);
         metrics.count_plugins(&registrar);
-        let token = inner.clone();
-        let serving = registrar.clone();
+        let (serving, token) = (registrar.clone(), inner.clone());
         tasks.spawn(async move {
-            let registrar = serving;
-            if let Err(error) = registrar.run(token).await {
+            if let Err(error) = serving.run(token).await {
                 tracing::error!(%error, "driver registration ended");
             }
         });
-        let shared = Shared { registrar, csi_drivers, paths, metrics };
-        let mut running = Running::start(&self, shared, &inner).await;
-        running.supervise(&shutdown).await;
+        let shared = Shared { context, registrar, paths, metrics };
+        let running = Running::start(&self, shared, &inner).await;
+        running.pods.run(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
         }
@@ -239,6 +233,17 @@ impl NodeAgent {
         running.end().await;
         while tasks.join_next().await.is_some() {}
         Ok(())
+    }
+
+    /// What the loops are built from: of pods and nodes only those of this node.
+    fn context(&self, inner: &CancellationToken) -> Context {
+        let context = Context::new(self.api.clone(), self.settings.metrics.clone(), inner);
+        let name = &self.config.node_name;
+        let pods = Scope::fields(format!("spec.nodeName={name}"));
+        context.caches.put(Cache::<Pod>::start(&self.api, pods, inner).0);
+        let node = Scope::fields(format!("metadata.name={name}"));
+        context.caches.put(Cache::<Node>::start(&self.api, node, inner).0);
+        context
     }
 
     /// Makes the node's objects; false when told to stop before the API answered.
@@ -257,33 +262,19 @@ impl NodeAgent {
     }
 }
 
-struct PodEntry {
-    updates: watch::Sender<Option<Arc<Pod>>>,
-    task: Id,
-}
-
 /// The agent's moving parts.
 struct Running {
-    mode: PodsMode,
-    pods: Cache<Pod>,
+    pods: Arc<PodLoop>,
     volumes: Arc<VolumeManager>,
     deps: Arc<PodDeps>,
     stop_pods: watch::Sender<Option<Duration>>,
-    wake: Arc<Notify>,
-    entries: BTreeMap<String, PodEntry>,
-    workers: JoinSet<()>,
     loops: JoinSet<()>,
-    inner: CancellationToken,
-    /// The first look at all pods is still going on.
-    first_pass: bool,
-    /// Wakes this for changes of pods.
-    notified: Option<Subscription>,
 }
 
 /// What registration and volumes have in common.
 struct Shared {
+    context: Context,
     registrar: Arc<Registrar>,
-    csi_drivers: Cache<CsiDriver>,
     paths: NodePaths,
     metrics: NodeMetrics,
 }
@@ -291,18 +282,13 @@ struct Shared {
 impl Running {
     async fn start(agent: &NodeAgent, shared: Shared, inner: &CancellationToken) -> Self {
         let NodeAgent { config, api, drivers, settings } = agent;
-        let Shared { registrar, csi_drivers, paths, metrics } = shared;
+        let Shared { context, registrar, paths, metrics } = shared;
         let name = &config.node_name;
-        let (pods, _) =
-            Cache::<Pod>::start(api, Scope::fields(format!("spec.nodeName={name}")), inner);
-        let (node, _) =
-            Cache::<Node>::start(api, Scope::fields(format!("metadata.name={name}")), inner);
-        // Nobody waits for it to be synced: without the right to watch claims, they are asked for.
-        let (claims, _) = Cache::<Claim>::start(api, Scope::all(), inner);
         let (recorder, _) = Recorder::start(api, "kubelet", name, inner);
-        pods.synced().await;
-        node.synced().await;
-        csi_drivers.synced().await;
+        let pods = context.cache::<Pod>();
+        let node = context.cache::<Node>();
+        let csi_drivers = context.cache::<CsiDriver>();
+        tokio::join!(pods.synced(), node.synced(), csi_drivers.synced());
         let volumes = VolumeManager::new(Deps {
             list_staged: settings.list_staged,
             faults: settings.faults.clone(),
@@ -310,7 +296,7 @@ impl Running {
             recorder: recorder.clone(),
             node,
             csi_drivers,
-            claims,
+            claims: context.cache(),
             drivers: drivers.clone(),
             paths: paths.clone(),
             node_name: name.clone(),
@@ -344,21 +330,9 @@ impl Running {
             mount_patience: settings.mount_patience,
             faults: settings.faults.clone(),
         });
-        let mut running = Self {
-            mode: config.pods,
-            pods,
-            volumes,
-            deps,
-            stop_pods,
-            wake: Arc::default(),
-            entries: BTreeMap::new(),
-            workers: JoinSet::new(),
-            loops: JoinSet::new(),
-            inner: inner.clone(),
-            first_pass: true,
-            notified: None,
-        };
-        running.resume();
+        let pods = PodLoop::new(config.pods, pods, deps.clone());
+        let mut running = Self { pods, volumes, deps, stop_pods, loops: JoinSet::new() };
+        running.resume(inner);
         if let Some(Ok(cgroups)) = &running.deps.cgroups {
             let pods = running.deps.paths.clone();
             cgroups.sweep(|uid| pods.pod(uid).exists()).await;
@@ -366,86 +340,23 @@ impl Running {
         running
     }
 
-    /// Picks up what an earlier life left, then lets the volume loop go.
-    fn resume(&mut self) {
-        let wake = self.wake.clone();
-        self.notified = Some(self.pods.subscribe(move |_| wake.notify_one()));
+    /// Picks up what an earlier life left, then lets the loops of the volumes go.
+    fn resume(&mut self, inner: &CancellationToken) {
         let found = self.volumes.reconstruct();
         let faults = &self.deps.faults;
         faults.at("start.reconstructed");
         let found = if faults.forgets(Forgets::Orphans) { Vec::new() } else { found };
-        self.look();
-        for uid in found {
-            if !self.entries.contains_key(&uid) {
-                tracing::info!(uid, "pod directory without a pod");
-                self.workers.spawn(end_orphan(self.deps.clone(), uid));
-            }
-        }
-        self.first_pass = false;
+        self.pods.resume(found);
         self.volumes.all_pods_known();
-        self.loops.spawn(self.volumes.clone().run(self.inner.clone()));
-        self.loops.spawn(self.volumes.clone().collect_stats(self.inner.clone()));
-    }
-
-    async fn supervise(&mut self, shutdown: &CancellationToken) {
-        loop {
-            self.look();
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = self.wake.notified() => {}
-                Some(ended) = self.workers.join_next_with_id() => self.ended(ended),
-            }
-        }
-    }
-
-    fn ended(&mut self, ended: Result<(Id, ()), tokio::task::JoinError>) {
-        let id = match ended {
-            Ok((id, ())) => id,
-            Err(error) => {
-                tracing::error!(%error, "a pod's worker failed; it will be started again");
-                error.id()
-            }
-        };
-        self.entries.retain(|_, entry| entry.task != id);
-    }
-
-    /// One worker per pod; pods that are gone are told so.
-    fn look(&mut self) {
-        let mut present: BTreeMap<String, Arc<Pod>> =
-            self.pods.list().into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
-        for (uid, entry) in &self.entries {
-            let now = present.remove(uid);
-            entry.updates.send_if_modified(|before| {
-                let version = |pod: &Option<Arc<Pod>>| {
-                    pod.as_ref().map(|pod| pod.metadata.resource_version.clone())
-                };
-                let changed = version(before) != version(&now);
-                *before = now;
-                changed
-            });
-        }
-        for (uid, pod) in present {
-            let (updates, receiver) = watch::channel(Some(pod.clone()));
-            let task = match self.mode {
-                PodsMode::Process => {
-                    let worker = Worker::new(self.deps.clone(), pod, receiver, self.first_pass);
-                    self.workers.spawn(worker.run())
-                }
-                PodsMode::None => self.workers.spawn(mount_only(self.deps.clone(), pod, receiver)),
-            };
-            self.entries.insert(uid, PodEntry { updates, task: task.id() });
-        }
+        self.loops.spawn(self.volumes.clone().run(inner.clone()));
+        self.loops.spawn(self.volumes.clone().collect_stats(inner.clone()));
     }
 
     /// Stops pods and takes everything down.
-    async fn stop(&mut self, grace: Duration) {
+    async fn stop(&self, grace: Duration) {
         self.stop_pods.send_replace(Some(grace));
         let all_down = async {
-            while let Some(ended) = self.workers.join_next_with_id().await {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a pod's worker failed");
-                }
-            }
+            self.pods.ended().await;
             let mut changes = self.volumes.changes();
             while !self.volumes.is_idle() {
                 if changes.changed().await.is_err() {
@@ -459,62 +370,10 @@ impl Running {
     }
 
     async fn end(mut self) {
-        self.workers.abort_all();
-        while self.workers.join_next().await.is_some() {}
+        self.pods.abort().await;
         while self.loops.join_next().await.is_some() {}
         if let Some(Ok(cgroups)) = &self.deps.cgroups {
             cgroups.tidy();
         }
-    }
-}
-
-/// A pod directory whose pod no longer exists: what still runs is ended first.
-async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
-    let dir = deps.paths.pod(&uid);
-    match ShimClient::adopt(&dir).await {
-        Ok(Some(shim)) => shim.quit().await,
-        Ok(None) => {}
-        Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
-    }
-    kill_leftovers(&dir).await;
-    deps.remove_cgroup(&uid).await;
-    let volumes = deps.volumes.volumes_of(&uid);
-    deps.volumes.release(&uid);
-    deps.volumes.wait_unmounted(&uid, &volumes).await;
-    if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid, %error, "directory of a vanished pod stays");
-    }
-}
-
-/// A pod that somebody else runs: its volumes are there as long as it is.
-async fn mount_only(
-    deps: Arc<PodDeps>,
-    pod: Arc<Pod>,
-    mut updates: watch::Receiver<Option<Arc<Pod>>>,
-) {
-    let uid = pod.metadata.uid.clone();
-    let mut stop = deps.stop_pods.clone();
-    let mut released = pod.finished();
-    if !released {
-        deps.volumes.want(&pod);
-    }
-    loop {
-        let now = updates.borrow_and_update().clone();
-        let Some(pod) = now.filter(|_| stop.borrow().is_none()) else { break };
-        if pod.finished() && !released {
-            deps.volumes.release(&uid);
-            released = true;
-        }
-        deps.volumes.want_if_known(&pod);
-        tokio::select! {
-            changed = updates.changed() => if changed.is_err() { break },
-            changed = stop.changed() => if changed.is_err() { break },
-        }
-    }
-    let volumes = deps.volumes.volumes_of(&uid);
-    deps.volumes.release(&uid);
-    deps.volumes.wait_unmounted(&uid, &volumes).await;
-    if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid, %error, "pod directory stays");
     }
 }
