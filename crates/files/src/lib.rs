@@ -4,7 +4,7 @@
 //! acted on. Everything here therefore goes by descriptors: links are never followed, mount points
 //! are never crossed, and the object that was looked at is the object that is changed.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod fault;
 pub mod mounts;

@@ -9,6 +9,8 @@
 //! is told so in an event. A pod that asks for less or other isolation than there is, the node's
 //! processes or an AppArmor profile, does not run, and an event names the field.
 
+#![warn(unreachable_pub)]
+
 mod agent;
 pub mod drivers;
 pub mod fault;

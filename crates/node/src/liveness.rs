@@ -12,7 +12,7 @@ use axum::{Router, extract::Request, response::IntoResponse as _, response::Resp
 use http::{StatusCode, header};
 use longshore_cluster::Metrics;
 use longshore_csi::client::{ConnectError, DriverNameError};
-use longshore_csi::{Client, ConnectOptions, Options, metrics, v1};
+use longshore_csi::{Client, ConnectOptions, CsiError, Options, metrics, v1};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -25,6 +25,28 @@ pub enum LivenessError {
     /// The driver does not say who it is.
     #[error("cannot learn the driver's name")]
     Name(#[from] DriverNameError),
+}
+
+/// Why a driver counts as dead.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The socket is of no use.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Nobody accepted the connection in time.
+    #[error("cannot connect to {} within {timeout:?}", socket.display())]
+    Timeout {
+        /// The driver's socket.
+        socket: PathBuf,
+        /// The time for one look.
+        timeout: Duration,
+    },
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CsiError),
+    /// The driver is still starting.
+    #[error("driver responded but is not ready")]
+    NotReady,
 }
 
 /// A driver that can be asked whether it is alive.
@@ -62,20 +84,19 @@ impl Liveness {
     ///
     /// # Errors
     /// Why the driver counts as dead.
-    pub async fn probe(&self) -> Result<(), String> {
+    pub async fn probe(&self) -> Result<(), ProbeError> {
         let deadline = Instant::now() + self.timeout;
         let dialing = Client::connect(options(&self.socket, Some(self.timeout), &self.calls));
         let client = match tokio::time::timeout_at(deadline, dialing).await {
-            Ok(dialed) => dialed.map_err(|error| error.to_string())?,
+            Ok(dialed) => dialed?,
             Err(_) => {
-                let socket = self.socket.display();
-                return Err(format!("cannot connect to {socket} within {:?}", self.timeout));
+                let (socket, timeout) = (self.socket.clone(), self.timeout);
+                return Err(ProbeError::Timeout { socket, timeout });
             }
         };
         let client = client.with_driver_name(&self.driver).with_deadline(deadline);
-        let answer = client.probe(v1::ProbeRequest {}).await.map_err(|error| error.to_string())?;
-        match answer.ready {
-            Some(false) => Err("driver responded but is not ready".to_owned()),
+        match client.probe(v1::ProbeRequest {}).await?.ready {
+            Some(false) => Err(ProbeError::NotReady),
             _ => Ok(()),
         }
     }
@@ -114,9 +135,10 @@ impl Pages {
     async fn answer(&self, path: &str) -> Response {
         match self {
             Self { health: Some(liveness), .. } if path == "/healthz" => {
-                let Err(reason) = liveness.probe().await else {
+                let Err(error) = liveness.probe().await else {
                     return (StatusCode::OK, "ok").into_response();
                 };
+                let reason = error.to_string();
                 tracing::error!(driver = liveness.driver, reason, "health check failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
             }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::admission;
 use super::cgroups::Cgroups;
-use super::environment::environment;
+use super::environment::{StartError, environment};
 use super::evict::Measuring;
 use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
@@ -224,7 +224,8 @@ impl Worker {
         }
         let next = self.decide(false);
         for (name, attempt) in &next.start {
-            if let Err(message) = self.start(name, *attempt).await {
+            if let Err(error) = self.start(name, *attempt).await {
+                let message = error.to_string();
                 if self.waiting.message != message {
                     self.event(EventType::Warning, "Failed", &format!("Error: {message}"));
                 }
@@ -333,13 +334,14 @@ impl Worker {
         Run::Ended { attempt: run.attempt, exit_code: outcome.exit_code, may_restart_at_ms }
     }
 
-    async fn start(&mut self, name: &str, attempt: u32) -> Result<(), String> {
+    async fn start(&mut self, name: &str, attempt: u32) -> Result<(), StartError> {
         let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
-        let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
+        let container = all.into_iter().find(|one| one.name == name);
+        let container = container.ok_or_else(|| "no such container".to_owned())?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
         let cgroup = match &self.deps.cgroups {
-            Some(Ok(cgroups)) => Some(cgroups.make(self.uid()).map_err(|error| error.to_string())?),
+            Some(Ok(cgroups)) => Some(cgroups.make(self.uid())?),
             Some(Err(_)) | None => None,
         };
         let pod_run = PodRun {
@@ -352,13 +354,13 @@ impl Worker {
         };
         let message_file = self.message_file(container, attempt);
         let run = pod_run.container(container, attempt, env, message_file)?;
-        let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
+        let shim = self.shim.as_ref().ok_or_else(|| "the pod has no shim".to_owned())?;
         if shim.is_old() {
             let text = "an earlier version began this pod and isolates it less; make the pod anew";
             self.event(EventType::Warning, "NotEnforced", text);
         }
         let mut view = shim.view();
-        shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
+        shim.tell(&Request::Start(Box::new(run))).await?;
         self.deps.faults.at("container.told");
         // Heard before the next decision, or it would be started twice.
         let known = |view: &ShimView| {

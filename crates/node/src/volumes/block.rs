@@ -18,7 +18,7 @@ use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tonic::Code;
 
-use super::mount::{call_failed, not_registered, text};
+use super::mount::text;
 use super::mounting::Mounting;
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE, unmount_forgotten};
 use super::{OpError, VolumeFacts, VolumeManager, files};
@@ -49,7 +49,7 @@ impl VolumeManager {
         let request = mounting.stage_request(self, MAP_DEVICE, &places.staging).await?;
         files::make_dir(&places.staging).map_err(local)?;
         let Err(error) = mounting.client.node_stage_volume(request).await else { return Ok(()) };
-        let error = call_failed(MAP_DEVICE, &error);
+        let error = OpError::call(MAP_DEVICE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             self.clean_block(&facts.spec_name).map_err(local)?;
         }
@@ -76,7 +76,7 @@ impl VolumeManager {
             mount.state = mount.state.max(Mounted::Unknown);
         });
         let called = mounting.client.node_publish_volume(request).await;
-        called.map_err(|error| call_failed(MAP_POD, &error))?;
+        called.map_err(|error| OpError::call(MAP_POD, error))?;
         let global = places.dev.join(uid);
         let link = self.deps.paths.block_link(uid, &facts.spec_name);
         let mapped = bind_device(&target, &global).and_then(|()| link_device(&target, &link));
@@ -116,7 +116,7 @@ impl VolumeManager {
         unbind_device(&places.dev.join(uid)).map_err(local)?;
         let target = places.publish.join(uid);
         let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| not_registered(TEAR_DOWN, &facts.driver))?;
+        let client = client.ok_or_else(|| OpError::not_registered(TEAR_DOWN, &facts.driver))?;
         let request = v1::NodeUnpublishVolumeRequest {
             volume_id: facts.handle.clone(),
             target_path: text(&target),
@@ -125,7 +125,7 @@ impl VolumeManager {
             Err(error) if error.code() == Code::NotFound => {
                 unmount_forgotten(&target).map_err(local)?;
             }
-            done => drop(done.map_err(|error| call_failed(TEAR_DOWN, &error))?),
+            done => drop(done.map_err(|error| OpError::call(TEAR_DOWN, error))?),
         }
         // A driver may leave the empty file, never a mount.
         if is_mount_point(&target).map_err(local)? {
@@ -149,7 +149,8 @@ impl VolumeManager {
         self.set_device(unique, Mounted::Unknown);
         if places.staging.exists() {
             let client = self.deps.drivers.client(&facts.driver);
-            let client = client.ok_or_else(|| not_registered(UNMOUNT_DEVICE, &facts.driver))?;
+            let client =
+                client.ok_or_else(|| OpError::not_registered(UNMOUNT_DEVICE, &facts.driver))?;
             let request = v1::NodeUnstageVolumeRequest {
                 volume_id: facts.handle.clone(),
                 staging_target_path: text(&places.staging),
@@ -157,7 +158,7 @@ impl VolumeManager {
             match client.node_unstage_volume(request).await {
                 // Nothing of ours is mounted there, and the driver has nothing left.
                 Err(error) if error.code() == Code::NotFound => {}
-                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
+                done => drop(done.map_err(|error| OpError::call(UNMOUNT_DEVICE, error))?),
             }
         }
         self.clean_block(&facts.spec_name).map_err(local)?;

@@ -26,7 +26,7 @@ impl VolumeManager {
         root: &Path,
         group: u32,
         only_on_mismatch: bool,
-    ) -> Result<(), String> {
+    ) -> io::Result<()> {
         let changed = Arc::new(AtomicU64::new(0));
         let (path, counter) = (root.to_owned(), changed.clone());
         let mut work = tokio::task::spawn_blocking(move || {
@@ -35,8 +35,8 @@ impl VolumeManager {
         let mut patience = FIRST_WORD;
         loop {
             match tokio::time::timeout(patience, &mut work).await {
-                Ok(Ok(result)) => return result.map_err(|error| error.to_string()),
-                Ok(Err(error)) => return Err(error.to_string()),
+                Ok(Ok(result)) => return result,
+                Ok(Err(error)) => return Err(error.into()),
                 Err(_) => patience = NEXT_WORD,
             }
             let text = format!(

@@ -6,6 +6,7 @@
 //! the end of an operation or of a pause. Nothing is polled.
 
 mod block;
+mod error;
 mod expand;
 mod files;
 mod measure;
@@ -36,7 +37,7 @@ use longshore_core::backoff::Backoff;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::stage::paths::NodePaths;
-use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::{Slot, World};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -46,6 +47,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::drivers::Drivers;
 use crate::metrics::NodeMetrics;
+use error::{OpCause, OpError};
 use reconcile::Key;
 use stats::NodeStats;
 
@@ -367,21 +369,5 @@ impl VolumeManager {
 
     fn enqueue(&self) {
         self.queue.add(Key::Node);
-    }
-}
-
-/// A failed operation.
-#[derive(Debug)]
-pub(crate) struct OpError {
-    /// The step as users know it, for instance `MountDevice`.
-    pub step: &'static str,
-    /// What it says about the mount.
-    pub failure: Failure,
-    pub text: String,
-}
-
-impl OpError {
-    pub(crate) fn new(step: &'static str, failure: Failure, text: impl std::fmt::Display) -> Self {
-        Self { step, failure, text: text.to_string() }
     }
 }

@@ -11,7 +11,6 @@ use longshore_core::stage::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
-use longshore_csi::CsiError;
 use longshore_csi::capabilities::NodeCapability;
 
 use super::mounting::Mounting;
@@ -49,9 +48,9 @@ impl VolumeManager {
     ) -> Result<Mounting, OpError> {
         let publish_context = self.verified(&facts, attachable).await?;
         let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| not_registered(STAGE, &facts.driver))?;
+        let client = client.ok_or_else(|| OpError::not_registered(STAGE, &facts.driver))?;
         let capabilities = client.node_capabilities().await;
-        let capabilities = capabilities.map_err(|error| call_failed(STAGE, &error))?;
+        let capabilities = capabilities.map_err(|error| OpError::call(STAGE, error))?;
         let driver_object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let label = one.label.clone();
         Ok(Mounting {
@@ -194,7 +193,7 @@ impl VolumeManager {
         let answer = client.node_stage_volume(request).await;
         self.deps.faults.at("stage.answered");
         let Err(error) = answer else { return Ok(()) };
-        let error = call_failed(STAGE, &error);
+        let error = OpError::call(STAGE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             files::clean(&target).map_err(local)?;
         }
@@ -264,7 +263,7 @@ impl VolumeManager {
         let answer = mounting.client.node_publish_volume(request).await;
         self.deps.faults.at("publish.answered");
         if let Err(error) = answer {
-            let error = call_failed(PUBLISH, &error);
+            let error = OpError::call(PUBLISH, error);
             // What the pod may be using, now or before a crash, is not taken from it by a "no".
             let may_be_used = before.reconstructed || before.state == Mounted::Yes;
             if error.failure == Failure::Final && !may_be_used {
@@ -289,18 +288,6 @@ impl VolumeManager {
     pub(super) fn change(&self, unique: &str, change: impl FnOnce(&mut Known)) {
         change(self.state().world.actual.entry(unique.to_owned()).or_default());
     }
-}
-
-pub(super) fn not_registered(step: &'static str, driver: &str) -> OpError {
-    let text = format!("driver name {driver} not found in the list of registered CSI drivers");
-    OpError::new(step, Failure::Transient, text)
-}
-
-/// A driver's answer as a failure of a step.
-pub(super) fn call_failed(step: &'static str, error: &CsiError) -> OpError {
-    let failure =
-        if error.is_final() || error.is_infeasible() { Failure::Final } else { Failure::Uncertain };
-    OpError::new(step, failure, longshore_csi::status_text(error.status()))
 }
 
 pub(super) fn text(path: &Path) -> String {

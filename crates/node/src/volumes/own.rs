@@ -19,7 +19,7 @@ use longshore_files::mounts::is_mount_point;
 use tokio::process::Command;
 
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
-use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, sub_path};
+use super::{OpCause, OpError, Plugin, Use, VolumeFacts, VolumeManager, files, sub_path};
 
 const SET_UP: &str = "SetUp";
 const MOUNT_DEVICE: &str = "MountDevice";
@@ -172,7 +172,7 @@ impl VolumeManager {
                     target.as_os_str(),
                 ])
                 .await
-                .map_err(|error| OpError::new(SET_UP, error.failure, error.text))
+                .map_err(|error| OpError::new(SET_UP, error.failure(), error))
             }
             Content::Nfs(nfs) => {
                 let read_only = one.read_only || nfs.read_only;
@@ -193,9 +193,8 @@ impl VolumeManager {
         };
         let only =
             pod.spec.security_context.fs_group_change_policy.as_deref() == Some("OnRootMismatch");
-        self.give_to_group(pod, target, group, only).await.map_err(|text| {
-            OpError::new(SET_UP, Failure::Uncertain, format!("applyFSGroup failed: {text}"))
-        })
+        let given = self.give_to_group(pod, target, group, only).await;
+        given.map_err(|error| OpError::new(SET_UP, Failure::Uncertain, OpCause::FsGroup(error)))
     }
 
     pub(super) async fn unmount_own(
@@ -245,12 +244,14 @@ async fn mount_disk(
     own: &[String],
     target: &Path,
 ) -> Result<(), OpError> {
-    let refuse = |text: String| OpError::new(MOUNT_DEVICE, Failure::Final, text);
     if is_blank(source).await? {
         let program = format!("mkfs.{kind}");
         tracing::info!(device = %source.display(), kind, "the disk holds nothing; making a filesystem");
         let made = run(&program, &[source.as_os_str()]).await;
-        made.map_err(|error| refuse(format!("{program} {}: {}", source.display(), error.text)))?;
+        made.map_err(|error| {
+            let text = format!("{program} {}: {error}", source.display());
+            OpError::new(MOUNT_DEVICE, Failure::Final, text)
+        })?;
     }
     let options = options(["defaults"], own, false);
     let arguments = ["-t", kind, "-o", &options].map(OsStr::new);
@@ -258,7 +259,7 @@ async fn mount_disk(
         arguments.into_iter().chain([source.as_os_str(), target.as_os_str()]).collect();
     mount_program(&arguments)
         .await
-        .map_err(|error| OpError::new(MOUNT_DEVICE, error.failure, error.text))
+        .map_err(|error| OpError::new(MOUNT_DEVICE, error.failure(), error))
 }
 
 /// Whether a disk holds no filesystem, partition table or anything else that is known. When in doubt
@@ -306,13 +307,13 @@ async fn mount_nfs(
     }
     arguments.extend([OsStr::new(&source), target.as_os_str()]);
     mount_program(&arguments).await.map_err(|error| {
-        let mut text = format!("mount of {source}: {}", error.text);
-        if without_kernel_client(&error.text) {
+        let mut text = format!("mount of {source}: {error}");
+        if without_kernel_client(&text) {
             text.push_str(&format!(
                 "; the kernel of node {node} has no NFS client (module nfs), so it cannot mount this volume"
             ));
         }
-        OpError::new(SET_UP, error.failure, text)
+        OpError::new(SET_UP, error.failure(), text)
     })
 }
 
@@ -329,41 +330,51 @@ fn has_program(name: &str) -> bool {
     std::env::split_paths(&path).chain(usual).any(|dir| dir.join(name).is_file())
 }
 
-/// A program that failed.
-struct Failed {
-    failure: Failure,
-    text: String,
+/// Why a program of the system did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProgramError {
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Timeout,
+    #[error("cannot run {program}: {source}")]
+    Start { program: String, source: io::Error },
+    /// With what it wrote to standard error.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ProgramError {
+    fn failure(&self) -> Failure {
+        match self {
+            // It may still happen: the kernel ends a mount when it likes.
+            Self::Timeout => Failure::Uncertain,
+            Self::Start { .. } | Self::Failed(_) => Failure::Final,
+        }
+    }
 }
 
 /// The system's mount program, which knows the helpers of all filesystems.
-async fn mount_program(arguments: &[&OsStr]) -> Result<(), Failed> {
+async fn mount_program(arguments: &[&OsStr]) -> Result<(), ProgramError> {
     run("mount", arguments).await
 }
 
-async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), Failed> {
+async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), ProgramError> {
     let done =
         Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    // Without an answer it may still happen: the kernel ends a mount when it likes.
-    let done = tokio::time::timeout(PATIENCE, done).await.map_err(|_| Failed {
-        failure: Failure::Uncertain,
-        text: format!("no answer within {} s", PATIENCE.as_secs()),
-    })?;
-    let done = done.map_err(|error| Failed {
-        failure: Failure::Final,
-        text: format!("cannot run {program}: {error}"),
-    })?;
+    let done = tokio::time::timeout(PATIENCE, done).await.map_err(|_| ProgramError::Timeout)?;
+    let done =
+        done.map_err(|source| ProgramError::Start { program: program.to_owned(), source })?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    Err(Failed { failure: Failure::Final, text: lines.join("; ") })
+    Err(ProgramError::Failed(lines.join("; ")))
 }
 
 /// Unmounts until nothing is mounted there. Never lazily: what is busy stays and is tried again.
 async fn unmount(target: &Path) -> io::Result<()> {
     while is_mount_point(target)? {
-        run("umount", &[target.as_os_str()]).await.map_err(|error| io::Error::other(error.text))?;
+        run("umount", &[target.as_os_str()]).await.map_err(io::Error::other)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{EventType, Outcome};
+use longshore_cluster::{ApiError, EventType, Outcome};
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
@@ -13,7 +13,7 @@ use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
 use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
 use longshore_core::stage::paths::publish_target;
-use longshore_core::stage::selinux::{admit, label_of, mount_label};
+use longshore_core::stage::selinux::{self, admit, label_of, mount_label};
 
 use super::{Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
 
@@ -55,8 +55,8 @@ impl VolumeManager {
                 self.adopt(uid, found);
                 Outcome::Done
             }
-            // A claim that is just being made or bound is no trouble; one that stays so is.
-            Err(failed) if failed.cause.passes && since.elapsed() < BIND_PATIENCE => {
+            // Only a claim that stays so is worth an event.
+            Err(failed) if failed.cause.passes() && since.elapsed() < BIND_PATIENCE => {
                 self.set_error(uid, failed.to_string());
                 Outcome::After(BIND_POLL)
             }
@@ -141,7 +141,7 @@ impl VolumeManager {
                 Err(error) => {
                     failed.push(volume.name.clone());
                     cause = match cause {
-                        Some(first) if !first.passes || error.passes => Some(first),
+                        Some(first) if !first.passes() || error.passes() => Some(first),
                         _ => Some(error),
                     };
                 }
@@ -208,26 +208,24 @@ impl VolumeManager {
         let block = volume.volume_mode() == "Block";
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
-        check_mode(&pod_volume.name, block, mounts, devices)
-            .map_err(|refusal| Cause::lasting(refusal.to_string()))?;
+        check_mode(&pod_volume.name, block, mounts, devices)?;
         let there = if block { local_device(&volume) } else { host_directory(&volume) };
-        if let Some(path) = there.map_err(Cause::lasting)? {
+        if let Some(path) = there? {
             return Ok(Behind::Host(path));
         }
-        let mut found =
-            self.found_volume(&pod.metadata.uid, volume, read_only).map_err(Cause::lasting)?;
+        let mut found = self.found_volume(&pod.metadata.uid, volume, read_only)?;
         found.one.claim = Some(claim.metadata.key());
         found.one.claim_size = claim.status.capacity.get("storage").map_or(0, |size| size.bytes());
-        found.one.label = self.label(pod, &pod_volume.name, &found).map_err(Cause::lasting)?;
+        found.one.label = self.label(pod, &pod_volume.name, &found)?;
         Ok(Behind::Driver(Box::new(found)))
     }
 
     /// The SELinux label that a volume is mounted with for a pod; empty for none.
-    fn label(&self, pod: &Pod, volume: &str, found: &Found) -> Result<String, String> {
+    fn label(&self, pod: &Pod, volume: &str, found: &Found) -> Result<String, Cause> {
         if !self.deps.selinux || found.facts.plugin != Plugin::Csi {
             return Ok(String::new());
         }
-        let label = label_of(pod, volume).map_err(|refusal| refusal.to_string())?;
+        let label = label_of(pod, volume)?;
         let driver = self.deps.csi_drivers.get(&ObjectKey::cluster(&found.facts.driver));
         let mounts = driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true));
         let label = mount_label(pod, &label, mounts);
@@ -238,11 +236,10 @@ impl VolumeManager {
         let wanted = state.world.desired.get(&found.one.unique);
         let others = wanted.filter(|wanted| wanted.pods.iter().any(|uid| *uid != pod.metadata.uid));
         let first = others.map(|wanted| wanted.label.as_str());
-        admit(&found.facts.spec_name, first, &label).map_err(|refusal| {
+        admit(&found.facts.spec_name, first, &label).inspect_err(|_| {
             let volume = found.facts.volume.as_ref();
             let mode = volume.and_then(|volume| volume.spec.access_modes.first());
             self.deps.metrics.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
-            refusal.to_string()
         })?;
         Ok(label)
     }
@@ -254,29 +251,23 @@ impl VolumeManager {
         claim_name: &str,
         owner: Option<&str>,
     ) -> Result<(Claim, Volume), Cause> {
-        let failed = |error: longshore_cluster::ApiError| Cause::lasting(error.to_string());
         let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
-        let claim = self.deps.api.get::<Claim>(&key).await.map_err(failed)?;
-        let claim = claim.ok_or_else(|| Cause {
-            text: format!("persistentvolumeclaim \"{claim_name}\" not found"),
-            // The claim of an ephemeral volume is made after its pod.
-            passes: owner.is_some(),
+        let claim = self.deps.api.get::<Claim>(&key).await?;
+        let claim = claim.ok_or_else(|| Cause::NoClaim {
+            name: claim_name.to_owned(),
+            ephemeral: owner.is_some(),
         })?;
-        let name = volume_of_claim(claim_name, &claim_view(&claim, owner)).map_err(|refusal| {
-            Cause { passes: refusal == Refusal::NotBound, text: refusal.to_string() }
-        })?;
-        let volume =
-            self.deps.api.get::<Volume>(&ObjectKey::cluster(name)).await.map_err(failed)?;
-        let volume = volume
-            .ok_or_else(|| Cause::lasting(format!("persistentvolume \"{name}\" not found")))?;
+        let name = volume_of_claim(claim_name, &claim_view(&claim, owner))?;
+        let volume = self.deps.api.get::<Volume>(&ObjectKey::cluster(name)).await?;
+        let volume = volume.ok_or_else(|| Cause::NoVolume(name.to_owned()))?;
         let ours = |reference: &ObjectReference| reference.uid == claim.metadata.uid;
         if volume.spec.claim_ref.as_ref().is_some_and(ours) {
             return Ok((claim, volume));
         }
-        Err(Cause::lasting(Refusal::Stolen(name.to_owned()).to_string()))
+        Err(Refusal::Stolen(name.to_owned()).into())
     }
 
-    fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, String> {
+    fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, Cause> {
         let name = volume.metadata.name.clone();
         let block = volume.volume_mode() == "Block";
         let (plugin, driver, handle) = match &volume.spec {
@@ -286,10 +277,10 @@ impl VolumeManager {
             VolumeSpec { local: Some(_), .. } => (Plugin::Local, String::new(), String::new()),
             VolumeSpec { nfs: Some(_), .. } => (Plugin::Nfs, String::new(), String::new()),
             _ => {
-                return Err(format!(
+                return Err(Cause::Unusable(format!(
                     "persistentvolume \"{name}\" is neither a CSI, local, hostPath nor NFS volume; \
                      this node mounts no others"
-                ));
+                )));
             }
         };
         let (unique, path, attachable) = if plugin == Plugin::Csi {
@@ -315,16 +306,27 @@ impl VolumeManager {
 
 /// Why a volume cannot be looked up.
 #[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-struct Cause {
-    text: String,
-    /// It is expected to pass by itself soon.
-    passes: bool,
+enum Cause {
+    #[error("persistentvolumeclaim \"{name}\" not found")]
+    NoClaim { name: String, ephemeral: bool },
+    #[error("persistentvolume \"{0}\" not found")]
+    NoVolume(String),
+    #[error(transparent)]
+    Claim(#[from] Refusal),
+    #[error(transparent)]
+    Label(#[from] selinux::Refusal),
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// A kind of volume, or a path, that this node cannot mount.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 impl Cause {
-    fn lasting(text: String) -> Self {
-        Self { text, passes: false }
+    /// Whether it is expected to pass by itself soon: a claim that is just being made or bound. The
+    /// claim of an ephemeral volume is made after its pod.
+    fn passes(&self) -> bool {
+        matches!(self, Self::NoClaim { ephemeral: true, .. } | Self::Claim(Refusal::NotBound))
     }
 }
 
@@ -340,7 +342,7 @@ struct Unresolved {
 }
 
 /// The device of a local volume that is used as one; devices of drivers come later.
-fn local_device(volume: &Volume) -> Result<Option<PathBuf>, String> {
+fn local_device(volume: &Volume) -> Result<Option<PathBuf>, Cause> {
     use std::os::unix::fs::FileTypeExt;
     let name = &volume.metadata.name;
     let VolumeSpec { csi, local, .. } = &volume.spec;
@@ -348,24 +350,30 @@ fn local_device(volume: &Volume) -> Result<Option<PathBuf>, String> {
         (Some(_), _) => return Ok(None),
         (None, Some(local)) => PathBuf::from(&local.path),
         (None, None) => {
-            return Err(format!("persistentvolume \"{name}\" cannot be used as a device"));
+            let text = format!("persistentvolume \"{name}\" cannot be used as a device");
+            return Err(Cause::Unusable(text));
         }
     };
     let device = std::fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
-    if device { Ok(Some(path)) } else { Err(format!("{} is not a block device", path.display())) }
+    if device {
+        return Ok(Some(path));
+    }
+    Err(Cause::Unusable(format!("{} is not a block device", path.display())))
 }
 
 /// The directory of a hostPath volume. Nothing is made here: a directory that is missing is a loss
 /// that must be seen.
-fn host_directory(volume: &Volume) -> Result<Option<PathBuf>, String> {
+fn host_directory(volume: &Volume) -> Result<Option<PathBuf>, Cause> {
     let Some(source) = &volume.spec.host_path else { return Ok(None) };
     let path = PathBuf::from(&source.path);
     let kind = source.kind.as_deref().unwrap_or_default();
-    match path.is_dir() {
-        true if ["", "Directory", "DirectoryOrCreate"].contains(&kind) => Ok(Some(path)),
-        true => Err(format!("hostPath type check failed: {} is a directory", path.display())),
-        false => Err(format!("hostPath type check failed: {} is not a directory", path.display())),
-    }
+    let found = match path.is_dir() {
+        true if ["", "Directory", "DirectoryOrCreate"].contains(&kind) => return Ok(Some(path)),
+        true => "is a directory",
+        false => "is not a directory",
+    };
+    let text = format!("hostPath type check failed: {} {found}", path.display());
+    Err(Cause::Unusable(text))
 }
 
 fn claim_view<'a>(claim: &'a Claim, owner: Option<&str>) -> ClaimView<'a> {

@@ -10,8 +10,8 @@ use longshore_files::mounts::{MountTable, is_mount_point};
 use rustix::mount::{UnmountFlags, unmount};
 use tonic::Code;
 
-use super::mount::{call_failed, not_registered, text};
-use super::{OpError, Plugin, VolumeManager, files, sub_path};
+use super::mount::text;
+use super::{OpCause, OpError, Plugin, VolumeManager, files, sub_path};
 
 pub(super) const TEAR_DOWN: &str = "TearDown";
 pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
@@ -66,8 +66,11 @@ impl VolumeManager {
                 "vol_data.json names no driver or handle",
             ));
         };
-        let client =
-            self.deps.drivers.client(driver).ok_or_else(|| not_registered(TEAR_DOWN, driver))?;
+        let client = self
+            .deps
+            .drivers
+            .client(driver)
+            .ok_or_else(|| OpError::not_registered(TEAR_DOWN, driver))?;
         let request = v1::NodeUnpublishVolumeRequest {
             volume_id: handle.to_owned(),
             target_path: text(target),
@@ -75,12 +78,12 @@ impl VolumeManager {
         match client.node_unpublish_volume(request).await {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Code::NotFound => {
-                unmount_forgotten(target).map_err(|failed| {
-                    let text = format!("{}; {failed}", longshore_csi::status_text(error.status()));
-                    OpError::new(TEAR_DOWN, Failure::Uncertain, text)
+                unmount_forgotten(target).map_err(|unmount| {
+                    let cause = OpCause::Forgotten { call: error, unmount };
+                    OpError::new(TEAR_DOWN, Failure::Uncertain, cause)
                 })
             }
-            Err(error) => Err(call_failed(TEAR_DOWN, &error)),
+            Err(error) => Err(OpError::call(TEAR_DOWN, error)),
         }
     }
 
@@ -110,7 +113,7 @@ impl VolumeManager {
                 .deps
                 .drivers
                 .client(driver)
-                .ok_or_else(|| not_registered(UNMOUNT_DEVICE, driver))?;
+                .ok_or_else(|| OpError::not_registered(UNMOUNT_DEVICE, driver))?;
             let request = v1::NodeUnstageVolumeRequest {
                 volume_id: facts.handle.clone(),
                 staging_target_path: text(&target),
@@ -122,7 +125,7 @@ impl VolumeManager {
                 Err(error) if error.code() == Code::NotFound => {
                     unmount_forgotten(&target).map_err(local)?;
                 }
-                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
+                done => drop(done.map_err(|error| OpError::call(UNMOUNT_DEVICE, error))?),
             }
         }
         files::clean(&target).map_err(local)?;
