@@ -12,18 +12,18 @@
 #![warn(unreachable_pub)]
 
 mod agent;
-pub mod drivers;
+mod drivers;
 pub mod fault;
 pub mod http;
 pub mod liveness;
 mod metrics;
-pub mod node_object;
+mod node_object;
 pub mod pods;
 mod protected;
 pub mod registrar;
-pub mod registration;
+mod registration;
 pub mod shim;
-pub mod volumes;
+mod volumes;
 
 pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode};
 pub use pods::hidden::hide_from_pods;

@@ -127,12 +127,12 @@ impl Pages {
     pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
         let router = Router::new().fallback(move |request: Request| {
             let pages = self.clone();
-            async move { pages.answer(request.uri().path()).await }
+            async move { pages.respond(request.uri().path()).await }
         });
         axum::serve(listener, router).into_future().await
     }
 
-    async fn answer(&self, path: &str) -> Response {
+    async fn respond(&self, path: &str) -> Response {
         match self {
             Self { health: Some(liveness), .. } if path == "/healthz" => {
                 let Err(error) = liveness.probe().await else {

@@ -162,7 +162,7 @@ impl NodeMetrics {
     }
 
     /// Shows how full claims are, and nothing of those that are not here any more.
-    pub(crate) fn show(&self, claims: &[ClaimUsage]) {
+    pub(crate) fn set_usage(&self, claims: &[ClaimUsage]) {
         self.bytes.clear();
         self.inodes.clear();
         self.abnormal.clear();

@@ -20,14 +20,14 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 
 /// Keeps the node's object and lease fresh.
-pub struct NodeObject {
+pub(crate) struct NodeObject {
     api: Api,
     name: String,
 }
 
 /// What is renewed, each at its own pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Duty {
+pub(crate) enum Duty {
     /// The lease by which the cluster knows that the node lives.
     Lease,
     /// The node object and its conditions.
@@ -58,7 +58,7 @@ impl Reconciler for NodeObject {
 impl NodeObject {
     /// For the node of this name.
     #[must_use]
-    pub fn new(api: Api, name: &str) -> Self {
+    pub(crate) fn new(api: Api, name: &str) -> Self {
         Self { api, name: name.to_owned() }
     }
 
@@ -66,7 +66,7 @@ impl NodeObject {
     ///
     /// # Errors
     /// The API cannot be reached or refuses.
-    pub async fn ensure(&self) -> Result<(), ApiError> {
+    pub(crate) async fn ensure(&self) -> Result<(), ApiError> {
         let node = self.ensure_node().await?;
         self.ensure_csi_node(&node).await?;
         self.report(&node).await
@@ -124,7 +124,7 @@ impl NodeObject {
     }
 
     /// Renews the lease every ten seconds and the conditions every five minutes.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
         let queue = WorkQueue::new("node", QueueOptions::default());
         queue.add(Duty::Lease);
         queue.add_after(Duty::Status, REPORT_EVERY);

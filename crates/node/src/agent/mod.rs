@@ -101,16 +101,16 @@ struct Settings {
     metrics: Metrics,
     stats: NodeStats,
     selinux: bool,
-    mount_patience: Duration,
+    mount_timeout: Duration,
     list_staged: bool,
     stats_period: Duration,
     faults: Faults,
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(20);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a pod waits for its volumes before somebody looks why.
-const MOUNT_PATIENCE: Duration = Duration::from_secs(123);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 /// How often drivers are asked how full their volumes are.
 const STATS_PERIOD: Duration = Duration::from_secs(60);
 const START_RETRY: Duration = Duration::from_millis(500);
@@ -123,7 +123,7 @@ impl NodeAgent {
             metrics: Metrics::new(),
             stats: NodeStats::new(&config.node_name),
             selinux: Path::new("/sys/fs/selinux/enforce").exists(),
-            mount_patience: MOUNT_PATIENCE,
+            mount_timeout: MOUNT_TIMEOUT,
             list_staged: false,
             stats_period: STATS_PERIOD,
             faults: Faults::NONE,
@@ -147,8 +147,8 @@ impl NodeAgent {
 
     /// How long a pod may wait for its volumes before the node looks for a full one; 2 min 3 s.
     #[must_use]
-    pub fn with_mount_patience(mut self, patience: Duration) -> Self {
-        self.settings.mount_patience = patience;
+    pub fn with_mount_timeout(mut self, patience: Duration) -> Self {
+        self.settings.mount_timeout = patience;
         self
     }
 
@@ -252,7 +252,7 @@ impl NodeAgent {
         loop {
             match node.ensure().await {
                 Ok(()) => return true,
-                Err(error) => tracing::warn!(%error, "node not announced yet"),
+                Err(error) => tracing::warn!(%error, "cannot create the node object yet"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
@@ -327,7 +327,7 @@ impl Running {
             run_any_image: config.run_any_image_on_host,
             stop_pods: stop_receiver,
             registrar,
-            mount_patience: settings.mount_patience,
+            mount_timeout: settings.mount_timeout,
             faults: settings.faults.clone(),
         });
         let pods = PodLoop::new(config.pods, pods, deps.clone());
@@ -364,7 +364,7 @@ impl Running {
                 }
             }
         };
-        if tokio::time::timeout(grace + UNMOUNT_PATIENCE, all_down).await.is_err() {
+        if tokio::time::timeout(grace + UNMOUNT_TIMEOUT, all_down).await.is_err() {
             tracing::error!("some volumes are still mounted; the next start goes on with them");
         }
     }

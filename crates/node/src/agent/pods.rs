@@ -176,15 +176,15 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     match ShimClient::adopt(&dir).await {
         Ok(Some(shim)) => shim.quit().await,
         Ok(None) => {}
-        Err(error) => tracing::warn!(uid, %error, "shim of a vanished pod does not answer"),
+        Err(error) => tracing::warn!(uid, %error, "cannot reach the shim of a deleted pod"),
     }
     kill_leftovers(&dir).await;
     deps.remove_cgroup(&uid).await;
     let volumes = deps.volumes.volumes_of(&uid);
-    deps.volumes.release(&uid);
+    deps.volumes.remove_pod(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid, %error, "directory of a vanished pod stays");
+        tracing::warn!(uid, %error, "cannot remove the directory of a deleted pod");
     }
 }
 
@@ -198,25 +198,25 @@ async fn mount_only(
     let mut stop = deps.stop_pods.clone();
     let mut released = pod.finished();
     if !released {
-        deps.volumes.want(&pod);
+        deps.volumes.add_pod(&pod);
     }
     loop {
         let now = updates.borrow_and_update().clone();
         let Some(pod) = now.filter(|_| stop.borrow().is_none()) else { break };
         if pod.finished() && !released {
-            deps.volumes.release(&uid);
+            deps.volumes.remove_pod(&uid);
             released = true;
         }
-        deps.volumes.want_if_known(&pod);
+        deps.volumes.update_pod(&pod);
         tokio::select! {
             changed = updates.changed() => if changed.is_err() { break },
             changed = stop.changed() => if changed.is_err() { break },
         }
     }
     let volumes = deps.volumes.volumes_of(&uid);
-    deps.volumes.release(&uid);
+    deps.volumes.remove_pod(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid, %error, "pod directory stays");
+        tracing::warn!(uid, %error, "cannot remove the pod directory");
     }
 }

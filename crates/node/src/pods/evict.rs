@@ -82,7 +82,7 @@ impl Worker {
                 Ok(_) => return,
                 Err(error) if error.is_not_found() => return,
                 Err(error) => {
-                    tracing::warn!(pod = %key, %error, "eviction not reported; tried again");
+                    tracing::warn!(pod = %key, %error, "cannot report the eviction yet");
                 }
             }
             if self.stop_reason().is_some() {

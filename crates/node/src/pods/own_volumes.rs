@@ -20,7 +20,7 @@ use super::scratch::{Medium, Scratch};
 
 /// Why a volume cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum OwnVolumeError {
+pub(super) enum OwnVolumeError {
     /// A file or directory cannot be made.
     #[error("volume {volume}: {path}: {source}")]
     Io {

@@ -58,7 +58,7 @@ pub(crate) struct PodDeps {
     pub stop_pods: watch::Receiver<Option<Duration>>,
     pub registrar: Arc<Registrar>,
     /// How long a pod waits for its volumes before somebody looks why.
-    pub mount_patience: Duration,
+    pub mount_timeout: Duration,
     /// What happens at the points of the steps.
     pub faults: crate::fault::Faults,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Worker {
     /// It was found when the agent started.
     first_pass: bool,
     /// When to look why its volumes are not there.
-    look_at: Instant,
+    full_check_at: Instant,
     pub(super) rejected: bool,
     pub(super) measuring: Measuring,
 }
@@ -107,7 +107,7 @@ impl Worker {
     ) -> Self {
         Self {
             first_pass,
-            look_at: Instant::now() + deps.mount_patience,
+            full_check_at: Instant::now() + deps.mount_timeout,
             rejected: false,
             measuring: Measuring::new(&pod),
             deps,
@@ -182,7 +182,7 @@ impl Worker {
             over: false,
         };
         if populate::wants(&view) {
-            self.deps.volumes.want(&self.pod);
+            self.deps.volumes.add_pod(&self.pod);
         }
         let mut volumes = self.deps.volumes.changes();
         loop {
@@ -200,7 +200,7 @@ impl Worker {
                 _ = self.updates.changed() => {}
                 _ = stop.changed() => {}
                 _ = volumes.changed(), if self.volumes.is_none() => {}
-                () = tokio::time::sleep_until(self.look_at), if self.volumes.is_none() => {
+                () = tokio::time::sleep_until(self.full_check_at), if self.volumes.is_none() => {
                     if self.reject_if_full().await {
                         return self.wait_for_stop().await;
                     }
@@ -290,7 +290,7 @@ impl Worker {
         }
     }
 
-    fn look(&mut self) -> ShimView {
+    fn shim_state(&mut self) -> ShimView {
         if let Some(view) = &mut self.shim_view {
             return view.borrow_and_update().clone();
         }
@@ -300,7 +300,7 @@ impl Worker {
     }
 
     pub(super) fn decide(&mut self, stopping: bool) -> Next {
-        let view = self.look();
+        let view = self.shim_state();
         self.seen = view.clone();
         let pod = self.pod.clone();
         let facts = |worker: &mut Self, list: &[Container]| -> Vec<(String, bool, Run)> {
@@ -376,7 +376,7 @@ impl Worker {
         if let Some(shim) = &self.shim
             && let Err(error) = shim.tell(&Request::Signal { name: name.to_owned(), signal }).await
         {
-            tracing::debug!(pod = %self.pod.metadata.key(), %error, "signal not delivered");
+            tracing::debug!(pod = %self.pod.metadata.key(), %error, "cannot signal the container");
         }
     }
 
@@ -400,7 +400,7 @@ impl Worker {
             }
             Err(error) if error.is_not_found() => {}
             Err(error) => {
-                tracing::warn!(pod = %self.pod.metadata.key(), %error, "status not written")
+                tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot write the pod status")
             }
         }
     }
@@ -412,12 +412,12 @@ impl Worker {
         }
         self.shim_view = None;
         self.deps.remove_cgroup(self.uid()).await;
-        self.deps.volumes.release(self.uid());
+        self.deps.volumes.remove_pod(self.uid());
     }
 
     /// The volumes do not come. If that is because the node is full, another node may have room.
     async fn reject_if_full(&mut self) -> bool {
-        self.look_at = Instant::now() + self.deps.mount_patience;
+        self.full_check_at = Instant::now() + self.deps.mount_timeout;
         let Some(full) = self.deps.volumes.full_driver(self.uid()).await else { return false };
         self.deps.registrar.refresh(&full.driver).await;
         let reason = "VolumeAttachmentLimitExceeded";
@@ -437,7 +437,7 @@ impl Worker {
         let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
         let key = self.pod.metadata.key();
         if let Err(error) = self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
-            tracing::warn!(pod = %key, %error, "pod not rejected; tried again later");
+            tracing::warn!(pod = %key, %error, "cannot reject the pod yet");
             return false;
         }
         self.rejected = true;
@@ -450,7 +450,7 @@ impl Worker {
         match update {
             None => return Some(Stop::Gone),
             Some(pod) => {
-                self.deps.volumes.want_if_known(&pod);
+                self.deps.volumes.update_pod(&pod);
                 self.pod = pod;
             }
         }
@@ -494,11 +494,11 @@ impl Worker {
             }
         }
         let volumes = self.deps.volumes.volumes_of(self.uid());
-        self.deps.volumes.release(self.uid());
+        self.deps.volumes.remove_pod(self.uid());
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
         self.deps.faults.at("pod.unmounted");
         if let Err(error) = unmount_memory(&self.dir()) {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "volumes in memory stay");
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot unmount memory volumes");
         }
         match stop {
             Stop::Agent(_) => self.forget_runs(),
@@ -529,7 +529,7 @@ impl Worker {
             match ShimClient::adopt(&self.dir()).await {
                 Ok(shim) => self.shim = shim,
                 Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "shim not adopted")
+                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot adopt the shim")
                 }
             }
         }
@@ -572,7 +572,7 @@ impl Worker {
         if let Err(error) = std::fs::remove_dir_all(shim_dir(&self.dir()))
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "runs not forgotten");
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot remove container run records");
         }
     }
 
@@ -580,7 +580,7 @@ impl Worker {
         let dir = self.dir();
         let done = tokio::task::spawn_blocking(move || remove_pod_dir(&dir)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod directory stays");
+            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot remove the pod directory");
         }
     }
 
@@ -593,7 +593,7 @@ impl Worker {
                 // Gone, or a new pod of the same name.
                 Err(error) if error.is_not_found() || error.is_conflict() => return,
                 Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod not deleted")
+                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot delete the pod")
                 }
             }
             tokio::time::sleep(RETRY).await;

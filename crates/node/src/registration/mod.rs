@@ -77,7 +77,7 @@ enum CallError {
 }
 
 /// The registration loop of one node.
-pub struct Registrar {
+pub(crate) struct Registrar {
     drivers: Arc<Drivers>,
     objects: Cache<CsiDriver>,
     paths: NodePaths,
@@ -143,7 +143,7 @@ impl Reconciler for Registrar {
 impl Registrar {
     /// A registrar for one node that does nothing until [`Self::run`].
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         context: &Context,
         drivers: Arc<Drivers>,
         paths: NodePaths,
@@ -165,7 +165,7 @@ impl Registrar {
     ///
     /// # Errors
     /// The registry directory cannot be made or watched.
-    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) -> io::Result<()> {
+    pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) -> io::Result<()> {
         let registry = self.paths.registry();
         crate::volumes::make_dir(&registry)?;
         let watcher = Watcher::new(&registry)?;
@@ -265,10 +265,10 @@ impl Registrar {
     }
 
     /// Asks a driver again how many volumes fit on this node, and writes the number down.
-    pub async fn refresh(&self, driver: &str) {
+    pub(crate) async fn refresh(&self, driver: &str) {
         let Some(client) = self.drivers.client(driver) else { return };
         if let Err(error) = self.install(driver, &client).await {
-            tracing::warn!(driver, %error, "limits of the driver not refreshed");
+            tracing::warn!(driver, %error, "cannot refresh the limits of the driver");
         }
     }
 
@@ -293,7 +293,7 @@ impl Registrar {
         if info.r#type != "CSIPlugin" {
             return Err(RegisterError::UnknownType(info.r#type.clone()));
         }
-        let registered = self.drivers.get(&info.name).map(|driver| driver.version);
+        let registered = self.drivers.version(&info.name);
         let version = validate(&info.name, &info.supported_versions, registered)?;
         let endpoint = match info.endpoint.as_str() {
             "" => socket.to_owned(),

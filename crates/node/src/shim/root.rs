@@ -28,7 +28,7 @@ use crate::protected::{self, Relation};
 /// A step that failed, for the container's status.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
-pub struct SetupError {
+pub(super) struct SetupError {
     what: String,
     source: io::Error,
 }

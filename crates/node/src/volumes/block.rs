@@ -81,7 +81,7 @@ impl VolumeManager {
         let link = self.deps.paths.block_link(uid, &facts.spec_name);
         let mapped = bind_device(&target, &global).and_then(|()| link_device(&target, &link));
         mapped.map_err(|error| OpError::new(MAP_POD, Failure::Uncertain, error))?;
-        self.say_mapped(
+        self.record_mapped(
             &mounting.pod,
             &facts.spec_name,
             &places.dev,
@@ -90,7 +90,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    fn say_mapped(&self, pod: &Pod, name: &str, global: &Path, link: &Path) {
+    fn record_mapped(&self, pod: &Pod, name: &str, global: &Path, link: &Path) {
         for (what, place) in [("globalMapPath", global), ("volumeMapPath", link)] {
             let text = format!(
                 "MapVolume.MapPodDevice succeeded for volume \"{name}\" {what} \"{}\"",

@@ -9,7 +9,7 @@ use longshore_core::stage::paths::PathError;
 use longshore_core::stage::verdict::Failure;
 use longshore_csi::CsiError;
 
-use super::own::ProgramError;
+use super::in_tree::ProgramError;
 
 /// A failed operation.
 #[derive(Debug, thiserror::Error)]

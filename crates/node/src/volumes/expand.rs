@@ -73,7 +73,7 @@ impl VolumeManager {
     }
 
     /// Whether a volume is larger than its claim, so that a mount has to bring the size along.
-    pub(super) fn grows_with_mount(&self, unique: &str, mounting: &Mounting) -> bool {
+    pub(super) fn needs_expansion(&self, unique: &str, mounting: &Mounting) -> bool {
         let mut state = self.state();
         // The volume itself, because a pod that only reads does not ask for a size; it is told why
         // it does not see it.
@@ -93,7 +93,7 @@ impl VolumeManager {
         uid: &str,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
-        self.grow(unique, EXPAND_IN_MOUNT, mounting).await?;
+        self.expand_volume(unique, EXPAND_IN_MOUNT, mounting).await?;
         self.change(unique, |known| {
             if let Some(mount) = known.pods.get_mut(uid) {
                 mount.state = Mounted::Yes;
@@ -106,9 +106,11 @@ impl VolumeManager {
     pub(super) async fn expand(&self, unique: &str, uid: &str) -> Result<(), OpError> {
         let writer = self.writer_of(unique);
         let uid = writer.as_deref().unwrap_or(uid);
-        let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
+        let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
+            return Ok(());
+        };
         let mounting = self.prepare(facts, one, pod, attachable).await?;
-        self.grow(unique, EXPAND, &mounting).await
+        self.expand_volume(unique, EXPAND, &mounting).await
     }
 
     /// A pod that has the volume and may write to it: one that only reads cannot let it grow.
@@ -124,7 +126,7 @@ impl VolumeManager {
         mounted.map(|(uid, _)| uid).find(|uid| writes(uid)).cloned()
     }
 
-    async fn grow(
+    async fn expand_volume(
         &self,
         unique: &str,
         step: &'static str,
@@ -167,7 +169,13 @@ impl VolumeManager {
                     "MountVolume.NodeExpandVolume failed for volume \"{}\" requested read-only file system",
                     mounting.facts.spec_name
                 );
-                self.say(mounting, &claim, EventType::Warning, "FileSystemResizeFailed", &text);
+                self.record_event(
+                    mounting,
+                    &claim,
+                    EventType::Warning,
+                    "FileSystemResizeFailed",
+                    &text,
+                );
                 // With a mount nothing has grown: a pod that writes may come yet.
                 if step == EXPAND {
                     self.change(unique, |known| known.size = size);
@@ -210,7 +218,7 @@ impl VolumeManager {
             "MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {}",
             self.deps.node_name
         );
-        self.say(mounting, claim, EventType::Normal, "FileSystemResizeSuccessful", &text);
+        self.record_event(mounting, claim, EventType::Normal, "FileSystemResizeSuccessful", &text);
         self.change(unique, |known| known.size = bytes);
         Ok(())
     }
@@ -335,7 +343,14 @@ impl VolumeManager {
         written.map(drop).map_err(|error| OpError::new(step, Failure::Transient, error))
     }
 
-    fn say(&self, mounting: &Mounting, claim: &Claim, kind: EventType, reason: &str, text: &str) {
+    fn record_event(
+        &self,
+        mounting: &Mounting,
+        claim: &Claim,
+        kind: EventType,
+        reason: &str,
+        text: &str,
+    ) {
         let pod = ObjectRef::of::<Pod>(&mounting.pod.metadata);
         for about in [pod, ObjectRef::of::<Claim>(&claim.metadata)] {
             self.deps.recorder.event(&about, kind, reason, text);

@@ -32,12 +32,12 @@ impl VolumeManager {
         let mut work = tokio::task::spawn_blocking(move || {
             apply_counting(&path, group, only_on_mismatch, &counter)
         });
-        let mut patience = FIRST_WORD;
+        let mut wait = FIRST_WORD;
         loop {
-            match tokio::time::timeout(patience, &mut work).await {
+            match tokio::time::timeout(wait, &mut work).await {
                 Ok(Ok(result)) => return result,
                 Ok(Err(error)) => return Err(error.into()),
-                Err(_) => patience = NEXT_WORD,
+                Err(_) => wait = NEXT_WORD,
             }
             let text = format!(
                 "Setting volume ownership for {} is taking longer than expected: {} files so far; \

@@ -13,16 +13,16 @@ mod measure;
 pub(crate) use files::make_dir;
 pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
 mod fsgroup;
+mod in_tree;
 mod in_use;
 mod limits;
 mod mount;
 mod mounting;
-mod own;
 mod reconcile;
 mod reconstruct;
 mod report;
 mod resolve;
-pub mod stats;
+pub(crate) mod stats;
 mod sub_path;
 mod tokens;
 mod unmount;
@@ -56,7 +56,7 @@ pub(crate) const BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
 
 /// What the manager is built from.
-pub struct Deps {
+pub(crate) struct Deps {
     /// The API.
     pub api: Api,
     /// Events.
@@ -158,7 +158,7 @@ struct State {
 
 /// How a pod's volumes stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodVolumes {
+pub(crate) enum PodVolumes {
     /// All are mounted: the pod's name for each, and where it is.
     Ready(BTreeMap<String, PathBuf>),
     /// Some are not; the text says which and why.
@@ -166,7 +166,7 @@ pub enum PodVolumes {
 }
 
 /// See the module's description.
-pub struct VolumeManager {
+pub(crate) struct VolumeManager {
     deps: Deps,
     state: Mutex<State>,
     tokens: tokens::Tokens,
@@ -182,7 +182,7 @@ pub struct VolumeManager {
 impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
     #[must_use]
-    pub fn new(deps: Deps) -> Arc<Self> {
+    pub(crate) fn new(deps: Deps) -> Arc<Self> {
         let options = QueueOptions { backoff: BACKOFF, ..QueueOptions::default() };
         let manager = Arc::new(Self {
             broken: Mutex::default(),
@@ -203,7 +203,7 @@ impl VolumeManager {
     }
 
     /// Announces a pod that may run: its volumes will be mounted. Repeat it when the pod changes.
-    pub fn want(&self, pod: &Arc<Pod>) {
+    pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
         let uid = pod.metadata.uid.clone();
         {
             let mut state = self.state();
@@ -225,7 +225,7 @@ impl VolumeManager {
     }
 
     /// Tells a changed pod, if its volumes are wanted. Drivers that want to be told again are.
-    pub fn want_if_known(&self, pod: &Arc<Pod>) {
+    pub(crate) fn update_pod(&self, pod: &Arc<Pod>) {
         let uid = &pod.metadata.uid;
         {
             let mut state = self.state();
@@ -235,11 +235,11 @@ impl VolumeManager {
             }
             known.pod = pod.clone();
         }
-        self.publish_again(Some(uid));
+        self.mark_for_republish(Some(uid));
     }
 
     /// Marks the mounts of one pod, or of all, whose drivers want publish to be repeated.
-    fn publish_again(&self, only: Option<&str>) {
+    fn mark_for_republish(&self, only: Option<&str>) {
         let mut state = self.state();
         let State { world, volumes, .. } = &mut *state;
         let mut found = false;
@@ -262,7 +262,7 @@ impl VolumeManager {
     }
 
     /// Lets a pod's volumes go. Only for a pod of which no process runs.
-    pub fn release(&self, uid: &str) {
+    pub(crate) fn remove_pod(&self, uid: &str) {
         let mut state = self.state();
         state.pods.remove(uid);
         self.tokens.forget(uid);
@@ -276,20 +276,14 @@ impl VolumeManager {
     }
 
     /// All pods that may run have been announced: what is not wanted now may be unmounted.
-    pub fn all_pods_known(&self) {
+    pub(crate) fn all_pods_known(&self) {
         self.state().world.ready_to_unmount = true;
         self.notify();
     }
 
-    /// Whether anything of a pod is, or may be, mounted.
-    #[must_use]
-    pub fn has_mounts_of(&self, uid: &str) -> bool {
-        self.state().world.has_mounts_of(uid)
-    }
-
     /// Volumes that a pod wants or has.
     #[must_use]
-    pub fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
+    pub(crate) fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
         let state = self.state();
         let wanted = state.world.desired.iter().filter(|(_, wanted)| wanted.pods.contains(uid));
         let known = state.world.actual.iter().filter(|(_, known)| known.pods.contains_key(uid));
@@ -298,7 +292,7 @@ impl VolumeManager {
 
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
-    pub async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
+    pub(crate) async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
         self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
@@ -310,31 +304,31 @@ impl VolumeManager {
 
     fn is_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) -> bool {
         let state = self.state();
-        let staged_for_nobody = |name: &String| {
+        let staged_without_pods = |name: &String| {
             let known = state.world.actual.get(name);
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)
         };
         // One that began while the pod was wanted may have nothing to show for it yet.
         let mounting = state.mounting.iter().any(|(pod, _)| pod == uid);
-        !mounting && !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_for_nobody)
+        !mounting && !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_without_pods)
     }
 
     /// Whether anything is, or may be, staged or mounted.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.state().world.actual.is_empty()
     }
 
     /// Changes whenever an operation ended.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// How a pod's volumes stand.
     #[must_use]
-    pub fn pod_volumes(&self, uid: &str) -> PodVolumes {
+    pub(crate) fn pod_volumes(&self, uid: &str) -> PodVolumes {
         let state = self.state();
         let Some(facts) = state.pods.get(uid) else {
             return PodVolumes::Waiting("the pod's volumes are not wanted".to_owned());

@@ -23,17 +23,19 @@ pub(super) const NODE_AFFINITY: &str = "NodeAffinity check";
 impl VolumeManager {
     /// Stages the volume if it is not, then publishes it to the pod.
     pub(super) async fn mount(&self, unique: &str, uid: &str) -> Result<(), OpError> {
-        let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
+        let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
+            return Ok(());
+        };
         self.check_node(&facts)?;
         self.check_other_pods(unique, uid, &facts)?;
         if facts.plugin != Plugin::Csi {
-            return self.mount_own(unique, uid, &facts, &one, &pod).await;
+            return self.mount_in_tree(unique, uid, &facts, &one, &pod).await;
         }
         let mounting = self.prepare(facts, one, pod, attachable).await?;
         if !mounting.facts.inline {
             self.stage(unique, attachable, &mounting).await?;
         }
-        let grows = self.grows_with_mount(unique, &mounting);
+        let grows = self.needs_expansion(unique, &mounting);
         self.publish(unique, uid, &mounting, grows).await?;
         if grows { self.expand_after_mount(unique, uid, &mounting).await } else { Ok(()) }
     }
@@ -65,7 +67,7 @@ impl VolumeManager {
         })
     }
 
-    pub(super) fn look(
+    pub(super) fn mount_view(
         &self,
         unique: &str,
         uid: &str,
@@ -190,9 +192,9 @@ impl VolumeManager {
         self.deps.faults.at("stage.recorded");
         // From here on the driver may have done it, whatever becomes of this task.
         self.change(unique, |known| known.device = known.device.max(Mounted::Unknown));
-        let answer = client.node_stage_volume(request).await;
+        let response = client.node_stage_volume(request).await;
         self.deps.faults.at("stage.answered");
-        let Err(error) = answer else { return Ok(()) };
+        let Err(error) = response else { return Ok(()) };
         let error = OpError::call(STAGE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             files::clean(&target).map_err(local)?;
@@ -260,9 +262,9 @@ impl VolumeManager {
             mount.state = mount.state.max(Mounted::Unknown);
         });
         self.deps.faults.at("publish.recorded");
-        let answer = mounting.client.node_publish_volume(request).await;
+        let response = mounting.client.node_publish_volume(request).await;
         self.deps.faults.at("publish.answered");
-        if let Err(error) = answer {
+        if let Err(error) = response {
             let error = OpError::call(PUBLISH, error);
             // What the pod may be using, now or before a crash, is not taken from it by a "no".
             let may_be_used = before.reconstructed || before.state == Mounted::Yes;

@@ -85,7 +85,7 @@ impl StageLoop {
 
 impl VolumeManager {
     /// Runs until `shutdown`; operations in flight are waited for.
-    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let _dropped = self.dropped.clone().drop_guard();
         Loop::new("stage", Arc::new(StageLoop(self.clone())), self.queue.clone())
             .workers(WORKERS)
@@ -110,7 +110,7 @@ impl VolumeManager {
         let mut due = tokio::time::interval(REPUBLISH);
         loop {
             due.tick().await;
-            self.publish_again(None);
+            self.mark_for_republish(None);
         }
     }
 

@@ -21,7 +21,7 @@ impl VolumeManager {
     ///
     /// Pods found here count as possibly running until they are announced or released; their UIDs
     /// are returned. The caches must be synced.
-    pub fn reconstruct(&self) -> Vec<String> {
+    pub(crate) fn reconstruct(&self) -> Vec<String> {
         let mut pods = Vec::new();
         for uid in names_in(&self.deps.paths.pods()) {
             let volumes = self.deps.paths.pod(&uid).join("volumes").join(CSI_DIR);
@@ -31,7 +31,7 @@ impl VolumeManager {
             for plugin in [Plugin::Local, Plugin::Nfs] {
                 let dir = plugin.dir();
                 for name in names_in(&self.deps.paths.own_volume(&uid, dir, "")) {
-                    self.found_own(&uid, plugin, &name);
+                    self.found_in_tree(&uid, plugin, &name);
                 }
             }
             self.state().world.unresolved.insert(uid.clone());
@@ -39,7 +39,7 @@ impl VolumeManager {
         }
         for name in names_in(&self.deps.paths.local_mounts()) {
             let unique = local_volume_name(&name);
-            self.remember(&unique, own_facts(Plugin::Local, &name));
+            self.remember(&unique, in_tree_facts(Plugin::Local, &name));
             self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
         }
         for name in names_in(&self.deps.paths.block_volumes()) {
@@ -160,9 +160,9 @@ impl VolumeManager {
     }
 
     /// A directory below a pod in which this node itself mounts something.
-    fn found_own(&self, uid: &str, plugin: Plugin, name: &str) {
+    fn found_in_tree(&self, uid: &str, plugin: Plugin, name: &str) {
         let unique = plugin.unique_name(uid, name);
-        self.remember(&unique, own_facts(plugin, name));
+        self.remember(&unique, in_tree_facts(plugin, name));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
         state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), mount);
@@ -177,7 +177,7 @@ impl VolumeManager {
         known.reconstructed = true;
         known.attachable = attachable;
         state.volumes.entry(unique.to_owned()).or_insert(facts);
-        tracing::info!(volume = unique, "found on disk");
+        tracing::info!(volume = unique, "volume found on disk");
     }
 }
 
@@ -205,7 +205,7 @@ fn remove_unwritten(dir: &Path) {
     // Left by a write that was interrupted; usually there is none.
     let _ = fs::remove_file(dir.join(files::UNFINISHED));
     if let Err(error) = files::clean(&staging_target(dir)) {
-        tracing::warn!(dir = %dir.display(), %error, "a staging directory without metadata stays");
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove a staging directory without metadata");
     }
 }
 
@@ -221,7 +221,7 @@ fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> Volum
     }
 }
 
-fn own_facts(plugin: Plugin, name: &str) -> VolumeFacts {
+fn in_tree_facts(plugin: Plugin, name: &str) -> VolumeFacts {
     VolumeFacts { plugin, ..csi_facts("", "", name, false) }
 }
 

@@ -21,7 +21,7 @@ impl VolumeManager {
     // Unmount failures are logged only, as users know it: the pod is gone or going.
     pub(super) fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
         let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
-            tracing::warn!(?action, error = %failure, "will be tried again");
+            tracing::warn!(?action, error = %failure, "volume operation failed; will be tried again");
             return;
         };
         let facts = state.volumes.get(volume);
@@ -49,7 +49,7 @@ impl VolumeManager {
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
         };
         let text = format!("{head} for volume \"{name}\" : {failure}");
-        tracing::warn!(pod, volume, error = %text, "will be tried again");
+        tracing::warn!(pod, volume, error = %text, "volume operation failed; will be tried again");
         if let Some(facts) = state.pods.get_mut(pod) {
             self.deps.recorder.event(
                 &ObjectRef::of::<Pod>(&facts.pod.metadata),

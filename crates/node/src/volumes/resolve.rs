@@ -19,7 +19,7 @@ use super::{Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
 
 /// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
 /// takes that long.
-const BIND_PATIENCE: Duration = Duration::from_secs(10);
+const BIND_GRACE: Duration = Duration::from_secs(10);
 /// How often a claim that is being bound is read where its changes cannot be watched.
 const BIND_POLL: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ struct Found {
 }
 
 /// What is behind one volume of a pod.
-enum Behind {
+enum Resolved {
     /// A driver stages and publishes it.
     Driver(Box<Found>),
     /// A directory of this node, used as it is.
@@ -56,7 +56,7 @@ impl VolumeManager {
                 Outcome::Done
             }
             // Only a claim that stays so is worth an event.
-            Err(failed) if failed.cause.passes() && since.elapsed() < BIND_PATIENCE => {
+            Err(failed) if failed.cause.passes() && since.elapsed() < BIND_GRACE => {
                 self.set_error(uid, failed.to_string());
                 Outcome::After(BIND_POLL)
             }
@@ -79,12 +79,12 @@ impl VolumeManager {
         state.pods.iter().filter(|(_, facts)| waits(facts)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    fn adopt(&self, uid: &str, behind: BTreeMap<String, Behind>) {
+    fn adopt(&self, uid: &str, behind: BTreeMap<String, Resolved>) {
         let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
         for (name, one) in behind {
             match one {
-                Behind::Driver(one) => drop(found.insert(name, *one)),
-                Behind::Host(path) => drop(host.insert(name, path)),
+                Resolved::Driver(one) => drop(found.insert(name, *one)),
+                Resolved::Host(path) => drop(host.insert(name, path)),
             }
         }
         let mut state = self.state();
@@ -125,7 +125,7 @@ impl VolumeManager {
 
     /// All volumes of drivers and claims that containers use; on failure the names that failed and
     /// the first cause, one that lasts before one that passes.
-    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Behind>, Unresolved> {
+    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Resolved>, Unresolved> {
         let (mut found, mut failed) = (BTreeMap::new(), Vec::new());
         let mut cause: Option<Cause> = None;
         let usage = Usage::of(pod);
@@ -156,7 +156,7 @@ impl VolumeManager {
         pod: &Pod,
         volume: &PodVolume,
         usage: &Usage,
-    ) -> Result<Option<Behind>, Cause> {
+    ) -> Result<Option<Resolved>, Cause> {
         if let Some(claim) = &volume.persistent_volume_claim {
             return self
                 .resolve_claim(pod, volume, &claim.claim_name, claim.read_only, None, usage)
@@ -171,7 +171,7 @@ impl VolumeManager {
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
             let unique = pod_volume_name(uid, &volume.name);
-            Behind::Driver(Box::new(Found {
+            Resolved::Driver(Box::new(Found {
                 one: Use {
                     unique,
                     read_only: inline.read_only,
@@ -203,7 +203,7 @@ impl VolumeManager {
         read_only: bool,
         owner: Option<&str>,
         usage: &Usage,
-    ) -> Result<Behind, Cause> {
+    ) -> Result<Resolved, Cause> {
         let (claim, volume) = self.volume_behind(pod, claim_name, owner).await?;
         let block = volume.volume_mode() == "Block";
         let (mounts, devices) =
@@ -211,13 +211,13 @@ impl VolumeManager {
         check_mode(&pod_volume.name, block, mounts, devices)?;
         let there = if block { local_device(&volume) } else { host_directory(&volume) };
         if let Some(path) = there? {
-            return Ok(Behind::Host(path));
+            return Ok(Resolved::Host(path));
         }
         let mut found = self.found_volume(&pod.metadata.uid, volume, read_only)?;
         found.one.claim = Some(claim.metadata.key());
         found.one.claim_size = claim.status.capacity.get("storage").map_or(0, |size| size.bytes());
         found.one.label = self.label(pod, &pod_volume.name, &found)?;
-        Ok(Behind::Driver(Box::new(found)))
+        Ok(Resolved::Driver(Box::new(found)))
     }
 
     /// The SELinux label that a volume is mounted with for a pod; empty for none.

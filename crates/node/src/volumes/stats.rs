@@ -187,7 +187,7 @@ impl Reconciler for StatsLoop {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(driver, volume = sample.name, %error, "no statistics");
+                    tracing::debug!(driver, volume = sample.name, %error, "cannot read volume statistics");
                 }
             }
         }
@@ -218,7 +218,7 @@ impl StatsLoop {
         by_pod.values_mut().for_each(|samples| samples.sort_by(|a, b| a.name.cmp(&b.name)));
         let deps = &self.manager.deps;
         *deps.stats.pods.lock() = self.manager.pods_with(by_pod);
-        deps.metrics.show(&deps.stats.claims());
+        deps.metrics.set_usage(&deps.stats.claims());
     }
 }
 
@@ -315,7 +315,7 @@ mod tests {
     use crate::metrics::NodeMetrics;
     use longshore_cluster::Metrics;
 
-    fn answer() -> v1::NodeGetVolumeStatsResponse {
+    fn response() -> v1::NodeGetVolumeStatsResponse {
         let usage = |unit: v1::volume_usage::Unit, [total, available, used]: [i64; 3]| {
             v1::VolumeUsage { total, available, used, unit: unit.into() }
         };
@@ -333,7 +333,7 @@ mod tests {
         let sample = Sample {
             name: "v".to_owned(),
             claim: claim.map(str::to_owned),
-            usage: Usage::of(&answer()),
+            usage: Usage::of(&response()),
             time: "2026-01-01T00:00:00Z".to_owned(),
         };
         PodSample {
@@ -350,7 +350,7 @@ mod tests {
         let metrics = Metrics::new();
         let stats = NodeStats::new("n1");
         *stats.pods.lock() = vec![pod("a", Some("data")), pod("b", Some("data")), pod("c", None)];
-        NodeMetrics::of(&metrics).show(&stats.claims());
+        NodeMetrics::of(&metrics).set_usage(&stats.claims());
         let text = metrics.render();
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("kubelet_volume_stats_")).collect();
@@ -386,14 +386,14 @@ mod tests {
     #[test]
     fn a_driver_that_judges_is_heard() {
         let condition = v1::VolumeCondition { abnormal: true, message: "bad".to_owned() };
-        let answer =
-            v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..answer() };
+        let response =
+            v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..response() };
         let metrics = Metrics::new();
         let mut bad = pod("a", Some("data"));
-        bad.volumes[0].usage = Usage::of(&answer);
+        bad.volumes[0].usage = Usage::of(&response);
         let stats = NodeStats::new("n1");
         *stats.pods.lock() = vec![bad];
-        NodeMetrics::of(&metrics).show(&stats.claims());
+        NodeMetrics::of(&metrics).set_usage(&stats.claims());
         let line = "kubelet_volume_stats_health_status_abnormal{namespace=\"ns\",persistentvolumeclaim=\"data\"} 1";
         assert!(metrics.render().contains(line));
     }

@@ -22,7 +22,7 @@ impl VolumeManager {
     pub(super) async fn unpublish(&self, unique: &str, uid: &str) -> Result<(), OpError> {
         let known = self.state().volumes.get(unique).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
-            return self.unmount_own(unique, uid, facts).await;
+            return self.unmount_in_tree(unique, uid, facts).await;
         }
         if let Some(facts) = known.as_ref().filter(|facts| facts.block) {
             return self.unpublish_block(unique, uid, facts).await;
@@ -94,7 +94,7 @@ impl VolumeManager {
             return Ok(());
         };
         if facts.plugin != Plugin::Csi {
-            return self.unmount_own_device(unique, &facts).await;
+            return self.unmount_in_tree_device(unique, &facts).await;
         }
         if facts.block {
             return self.unstage_block(unique, &facts).await;
@@ -119,9 +119,9 @@ impl VolumeManager {
                 staging_target_path: text(&target),
             };
             self.deps.faults.at("unstage.begun");
-            let answer = client.node_unstage_volume(request).await;
+            let response = client.node_unstage_volume(request).await;
             self.deps.faults.at("unstage.answered");
-            match answer {
+            match response {
                 Err(error) if error.code() == Code::NotFound => {
                     unmount_forgotten(&target).map_err(local)?;
                 }

@@ -299,7 +299,7 @@ async fn a_pod_on_a_full_node_is_rejected() {
     }
     let extra = json!({"nodeAllocatableUpdatePeriodSeconds": 3600});
     let rig = Rig::start_tweaked(true, extra, |agent| {
-        agent.with_mount_patience(Duration::from_millis(500))
+        agent.with_mount_timeout(Duration::from_millis(500))
     })
     .await;
     rig.volume("data").await;

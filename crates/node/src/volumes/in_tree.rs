@@ -25,7 +25,7 @@ const SET_UP: &str = "SetUp";
 const MOUNT_DEVICE: &str = "MountDevice";
 const FIND: &str = "NewMounter initialization";
 /// How long a mount program may take. An NFS server that does not answer costs this much.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Plugin {
     /// The plugin's part of a directory name, `kubernetes.io~…`.
@@ -56,7 +56,7 @@ enum Content {
 }
 
 impl VolumeManager {
-    pub(super) async fn mount_own(
+    pub(super) async fn mount_in_tree(
         &self,
         unique: &str,
         uid: &str,
@@ -75,12 +75,12 @@ impl VolumeManager {
                 return Err(OpError::new(SET_UP, Failure::Transient, "the volume's kind changed"));
             }
         };
-        let before = self.own_mount_of(unique, uid);
+        let before = self.pod_mount_of(unique, uid);
         self.change(unique, |known| {
             let mount = known.pods.entry(uid.to_owned()).or_default();
             mount.state = mount.state.max(Mounted::Unknown);
         });
-        let result = self.try_mount_own(unique, uid, volume, content, one, pod).await;
+        let result = self.try_mount_in_tree(unique, uid, volume, content, one, pod).await;
         self.change(unique, |known| {
             let state = match &result {
                 Ok(()) => Mounted::Yes,
@@ -101,7 +101,7 @@ impl VolumeManager {
         result
     }
 
-    fn own_mount_of(&self, unique: &str, uid: &str) -> PodMount {
+    fn pod_mount_of(&self, unique: &str, uid: &str) -> PodMount {
         let state = self.state();
         let known = state.world.actual.get(unique).and_then(|known| known.pods.get(uid));
         known.copied().unwrap_or_default()
@@ -146,7 +146,7 @@ impl VolumeManager {
         Ok(target)
     }
 
-    async fn try_mount_own(
+    async fn try_mount_in_tree(
         &self,
         unique: &str,
         uid: &str,
@@ -197,7 +197,7 @@ impl VolumeManager {
         given.map_err(|error| OpError::new(SET_UP, Failure::Uncertain, OpCause::FsGroup(error)))
     }
 
-    pub(super) async fn unmount_own(
+    pub(super) async fn unmount_in_tree(
         &self,
         unique: &str,
         uid: &str,
@@ -215,7 +215,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    pub(super) async fn unmount_own_device(
+    pub(super) async fn unmount_in_tree_device(
         &self,
         unique: &str,
         facts: &VolumeFacts,
@@ -272,7 +272,7 @@ async fn is_blank(device: &Path) -> Result<bool, OpError> {
         .kill_on_drop(true)
         .output();
     let failed = |text: String| OpError::new(MOUNT_DEVICE, Failure::Transient, text);
-    let done = tokio::time::timeout(PATIENCE, done)
+    let done = tokio::time::timeout(PROGRAM_TIMEOUT, done)
         .await
         .map_err(|_| failed(format!("blkid {}: no answer", device.display())))?
         .map_err(|error| failed(format!("blkid: {error}")))?;
@@ -333,7 +333,7 @@ fn has_program(name: &str) -> bool {
 /// Why a program of the system did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
-    #[error("no answer within {} s", PATIENCE.as_secs())]
+    #[error("no answer within {} s", PROGRAM_TIMEOUT.as_secs())]
     Timeout,
     #[error("cannot run {program}: {source}")]
     Start { program: String, source: io::Error },
@@ -360,7 +360,8 @@ async fn mount_program(arguments: &[&OsStr]) -> Result<(), ProgramError> {
 async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), ProgramError> {
     let done =
         Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    let done = tokio::time::timeout(PATIENCE, done).await.map_err(|_| ProgramError::Timeout)?;
+    let done =
+        tokio::time::timeout(PROGRAM_TIMEOUT, done).await.map_err(|_| ProgramError::Timeout)?;
     let done =
         done.map_err(|source| ProgramError::Start { program: program.to_owned(), source })?;
     if done.status.success() {
