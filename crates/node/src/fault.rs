@@ -29,7 +29,7 @@ pub const POINTS: [&str; 22] = [
     "pod.deleted",
 ];
 
-/// Something that an agent can be made to forget, so that a test can see whether anybody notices.
+/// What a test can make an agent forget, to prove that the test would notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgets {
     /// Volumes that are staged and that no pod has, found at the start.

@@ -5,8 +5,8 @@
 //! [`pods`] runs containers under one [`shim`] per pod, which outlives the agent. Decisions are in
 //! `longshore_core::stage`; here is the looking and the acting.
 //!
-//! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs and
-//! is told so in an event. A pod that asks for less or other isolation than there is, the node's
+//! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs, and
+//! an event says that they are ignored. A pod that asks for less or other isolation than there is, the node's
 //! processes or an AppArmor profile, does not run, and an event names the field.
 
 #![warn(unreachable_pub)]

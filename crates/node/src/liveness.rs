@@ -1,7 +1,7 @@
-//! Whether a driver is alive: a page that forwards to its Probe.
+//! `/healthz` of a driver: each request calls Probe.
 //!
-//! Each request dials anew. A driver that has hung or gone is noticed by that, and one that is back
-//! needs nobody to be restarted.
+//! Each request opens a connection. So a driver that hangs or ended is noticed, and one that is back is
+//! found without a restart.
 
 use std::future::IntoFuture as _;
 use std::io;
@@ -33,7 +33,7 @@ pub enum ProbeError {
     /// The socket is of no use.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Nobody accepted the connection in time.
+    /// The connection was not accepted in time.
     #[error("cannot connect to {} within {timeout:?}", socket.display())]
     Timeout {
         /// The driver's socket.
@@ -63,7 +63,7 @@ impl Liveness {
     /// one look later on.
     ///
     /// # Errors
-    /// When it answers with an error or without a name.
+    /// The driver returns an error or no name.
     pub async fn find(
         socket: &Path,
         timeout: Duration,
@@ -110,7 +110,7 @@ fn options(socket: &Path, timeout: Option<Duration>, calls: &metrics::Metrics) -
     }
 }
 
-/// What one HTTP server shows.
+/// The pages of one HTTP server.
 #[derive(Clone, Default)]
 pub struct Pages {
     /// Under `/healthz`.

@@ -46,7 +46,7 @@ pub(crate) struct NodeMetrics {
 }
 
 impl NodeMetrics {
-    /// Those of the registry.
+    /// Registers the metrics, or finds those that are.
     pub(crate) fn of(metrics: &Metrics) -> Self {
         metrics.shared(|registry| {
             let new = Self {
@@ -152,7 +152,7 @@ impl NodeMetrics {
         self.operations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A volume is there, so long after somebody wanted it.
+    /// A volume was mounted this long after its pod was first seen.
     pub(crate) fn mounted(&self, plugin: &str, took: Duration) {
         let labels = [
             ("plugin_name", plugin.to_owned()),
@@ -213,7 +213,7 @@ impl fmt::Debug for State {
     }
 }
 
-/// How many things of one name are in one of the two worlds.
+/// Counts by name and by desired or actual state.
 pub(crate) type Counts = BTreeMap<(String, &'static str), u64>;
 
 impl Collector for State {

@@ -94,6 +94,16 @@ async fn run_to_end(pod: &Pod, run: ContainerRun) -> RunState {
     state
 }
 
+/// Starts a container that stays, and waits until it runs.
+async fn start_and_wait(pod: &Pod) -> ShimClient {
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client
+}
+
 #[tokio::test]
 async fn exit_code_output_and_environment() {
     if !need("exit_code_output_and_environment", &[Need::Root]) {
@@ -346,11 +356,7 @@ async fn the_shims_own_program_cannot_be_written_from_a_container() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod).await;
     let shim = living_shim(pod.path()).unwrap().pid;
     // While it runs it is busy; afterwards only the mount is in the way.
     let mount = rustix::fs::statvfs(format!("/proc/{shim}/exe")).unwrap().f_flag;
@@ -414,11 +420,7 @@ async fn a_killed_shim_takes_its_containers_along() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod).await;
     let pid = started(&client).await;
     let shim = rustix::process::Pid::from_raw(living_shim(pod.path()).unwrap().pid).unwrap();
     rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();

@@ -33,18 +33,16 @@ use pods::PodLoop;
 pub enum PodsMode {
     /// As host processes.
     Process,
-    /// Not at all: volumes are mounted for somebody else's runtime.
+    /// Not at all: volumes are mounted for another runtime.
     None,
 }
 
 /// How a node agent behaves.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// The node's name.
     pub node_name: String,
     /// Kubelet-style root directory.
     pub root_dir: PathBuf,
-    /// How pods are run.
     pub pods: PodsMode,
     /// The shim's program; normally this program with `["pod-shim"]`.
     pub shim: ShimProgram,
@@ -56,7 +54,6 @@ pub struct NodeConfig {
     pub stop_timeout: Duration,
     /// Run the command of any image on the host.
     pub run_any_image_on_host: bool,
-    /// What pods can use up.
     pub limits: PodLimits,
 }
 
@@ -80,15 +77,10 @@ impl Default for PodLimits {
 pub enum NodeError {
     /// A directory cannot be made or watched.
     #[error("node directory {dir}: {source}")]
-    Dir {
-        /// The directory.
-        dir: PathBuf,
-        /// Cause.
-        source: std::io::Error,
-    },
+    Dir { dir: PathBuf, source: std::io::Error },
 }
 
-/// See the module's description.
+/// Registers drivers, mounts volumes and runs the pods of one node.
 pub struct NodeAgent {
     config: NodeConfig,
     api: Api,
@@ -96,7 +88,7 @@ pub struct NodeAgent {
     settings: Settings,
 }
 
-/// What few change.
+/// Settings with defaults.
 struct Settings {
     metrics: Metrics,
     stats: NodeStats,
@@ -109,7 +101,7 @@ struct Settings {
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a pod waits for its volumes before somebody looks why.
+/// How long a pod waits for its volumes before the agent checks whether the node is full.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 /// How often drivers are asked how full their volumes are.
 const STATS_PERIOD: Duration = Duration::from_secs(60);
@@ -145,7 +137,7 @@ impl NodeAgent {
         self
     }
 
-    /// How long a pod may wait for its volumes before the node looks for a full one; 2 min 3 s.
+    /// How long a pod may wait for its volumes before the agent checks whether the node is full; 2 min 3 s.
     #[must_use]
     pub fn with_mount_timeout(mut self, patience: Duration) -> Self {
         self.settings.mount_timeout = patience;
@@ -246,7 +238,7 @@ impl NodeAgent {
         context
     }
 
-    /// Makes the node's objects; false when told to stop before the API answered.
+    /// Creates the node's objects; false when shut down before the API was reached.
     async fn announce(&self, shutdown: &CancellationToken) -> bool {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         loop {
@@ -262,7 +254,7 @@ impl NodeAgent {
     }
 }
 
-/// The agent's moving parts.
+/// The loops of an agent that runs.
 struct Running {
     pods: Arc<PodLoop>,
     volumes: Arc<VolumeManager>,
@@ -271,7 +263,7 @@ struct Running {
     loops: JoinSet<()>,
 }
 
-/// What registration and volumes have in common.
+/// What registration, volumes and pods are built from.
 struct Shared {
     context: Context,
     registrar: Arc<Registrar>,
@@ -340,7 +332,7 @@ impl Running {
         running
     }
 
-    /// Picks up what an earlier life left, then lets the loops of the volumes go.
+    /// Takes over what an earlier agent left, then starts the loops of the volumes.
     fn resume(&mut self, inner: &CancellationToken) {
         let found = self.volumes.reconstruct();
         let faults = &self.deps.faults;
@@ -352,7 +344,7 @@ impl Running {
         self.loops.spawn(self.volumes.clone().collect_stats(inner.clone()));
     }
 
-    /// Stops pods and takes everything down.
+    /// Stops pods, then unpublishes and unstages all volumes.
     async fn stop(&self, grace: Duration) {
         self.stop_pods.send_replace(Some(grace));
         let all_down = async {

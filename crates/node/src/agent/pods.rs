@@ -34,7 +34,7 @@ impl From<&Pod> for PodKey {
     }
 }
 
-/// Where the worker of each pod, by its UID, is told of changes.
+/// Sends changes of a pod to its worker, by UID.
 type Workers = BTreeMap<String, watch::Sender<Option<Arc<Pod>>>>;
 
 /// The pods of the node and their workers. Dropping it aborts them.
@@ -170,7 +170,7 @@ impl Drop for Ended {
     }
 }
 
-/// A pod directory whose pod no longer exists: what still runs is ended first.
+/// Removes a pod directory whose pod no longer exists; what still runs is ended first.
 async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     let dir = deps.paths.pod(&uid);
     match ShimClient::adopt(&dir).await {
@@ -188,7 +188,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     }
 }
 
-/// A pod that somebody else runs: its volumes are there as long as it is.
+/// Mounts the volumes of a pod that another runtime runs, for as long as it is there.
 async fn mount_only(
     deps: Arc<PodDeps>,
     pod: Arc<Pod>,

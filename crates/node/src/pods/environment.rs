@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_pod() {
+    fn field_references_are_read_from_the_pod() {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web"}}, "spec": {"nodeName": "node-1"}
         }))

@@ -48,7 +48,7 @@ pub(super) fn check(source: &HostPathSource) -> io::Result<()> {
     }
 }
 
-/// Whether a volume is a directory of the host that somebody named: it was not made below the pod's
+/// Whether a volume is a directory of the host that the pod or its volume names: it was not made below the pod's
 /// directory, or is a local volume that is bound there.
 pub(super) fn is_of_the_host(paths: &NodePaths, pod: &Pod, volume: &Path) -> bool {
     let below = volume.strip_prefix(paths.pod(&pod.metadata.uid));
@@ -75,7 +75,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn every_type_is_checked() {
+    fn a_host_path_of_another_type_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         fs::create_dir(at("dir")).unwrap();

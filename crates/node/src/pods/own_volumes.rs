@@ -23,34 +23,16 @@ use super::scratch::{Medium, Scratch};
 pub(super) enum OwnVolumeError {
     /// A file or directory cannot be made.
     #[error("volume {volume}: {path}: {source}")]
-    Io {
-        /// The pod's volume.
-        volume: String,
-        /// Where.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Io { volume: String, path: PathBuf, source: io::Error },
     /// The API cannot be asked.
     #[error("volume {volume}: {source}")]
-    Api {
-        /// The pod's volume.
-        volume: String,
-        /// Cause.
-        source: ApiError,
-    },
+    Api { volume: String, source: ApiError },
     /// The object does not exist, or lacks a key.
     #[error("volume {volume}: {what} not found")]
-    Missing {
-        /// The pod's volume.
-        volume: String,
-        /// What.
-        what: String,
-    },
+    Missing { volume: String, what: String },
     /// It asks for something that this node does not have.
     #[error("volume {volume}: {what}")]
     Refused {
-        /// The pod's volume.
         volume: String,
         /// What, and what to write instead.
         what: String,
@@ -127,7 +109,7 @@ async fn make(
     if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
 }
 
-/// A secret has at most 1 MiB; more would be somebody else's.
+/// A secret has at most 1 MiB; more would be no secret.
 const SECRETS_BYTES: u64 = 4 << 20;
 
 /// Whether only privileged containers mount a volume.

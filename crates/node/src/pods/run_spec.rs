@@ -1,4 +1,4 @@
-//! From a pod's container to what its shim is told.
+//! The shim's request for one run of a container.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) struct PodRun<'a> {
 }
 
 impl PodRun<'_> {
-    /// The shim's order for one run, or why there is none.
+    /// The shim's request for one run.
     ///
     /// # Errors
     /// The container cannot be run as it is written.

@@ -42,7 +42,7 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// What all workers share.
+/// What the workers of all pods share.
 pub(crate) struct PodDeps {
     pub api: Api,
     pub recorder: Recorder,
@@ -57,19 +57,18 @@ pub(crate) struct PodDeps {
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
     pub registrar: Arc<Registrar>,
-    /// How long a pod waits for its volumes before somebody looks why.
+    /// How long a pod waits for its volumes before the worker checks whether the node is full.
     pub mount_timeout: Duration,
-    /// What happens at the points of the steps.
     pub faults: crate::fault::Faults,
 }
 
-/// See the module's description.
+/// Runs one pod from its volumes to its end; see the module.
 pub(crate) struct Worker {
     pub(super) deps: Arc<PodDeps>,
     pub(super) pod: Arc<Pod>,
     updates: watch::Receiver<Option<Arc<Pod>>>,
     shim: Option<ShimClient>,
-    /// Kept, so that only news wake the worker.
+    /// Kept, so that only changes wake the worker.
     shim_view: Option<watch::Receiver<ShimView>>,
     /// What the last decision saw; reports speak of nothing newer.
     pub(super) seen: ShimView,
@@ -81,7 +80,7 @@ pub(crate) struct Worker {
     pub(super) since: jiff::Timestamp,
     /// It was found when the agent started.
     first_pass: bool,
-    /// When to look why its volumes are not there.
+    /// When to check whether the node is full, if its volumes are not there.
     full_check_at: Instant,
     pub(super) rejected: bool,
     pub(super) measuring: Measuring,
@@ -90,9 +89,9 @@ pub(crate) struct Worker {
 /// Why the worker stops its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The object asks for it.
+    /// The pod object is being deleted.
     Deleted,
-    /// The object is gone.
+    /// The pod object is gone.
     Gone,
     /// The agent ends and takes the pod along.
     Agent(Duration),
@@ -217,7 +216,7 @@ impl Worker {
         }
     }
 
-    /// Looks, decides and starts.
+    /// One pass: decides from the shim's view, and starts what was decided.
     async fn step(&mut self) -> Next {
         if !self.volumes_ready().await || !self.shim_ready().await {
             return pending();
@@ -481,7 +480,7 @@ impl Worker {
         }
     }
 
-    /// The way back.
+    /// Stops the containers, then unmounts, removes and deletes, in this order.
     async fn end(mut self, stop: Stop) {
         self.stop_containers(stop).await;
         self.deps.remove_cgroup(self.uid()).await;
@@ -501,7 +500,7 @@ impl Worker {
             tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot unmount memory volumes");
         }
         match stop {
-            Stop::Agent(_) => self.forget_runs(),
+            Stop::Agent(_) => self.remove_runs(),
             Stop::Gone | Stop::Deleted => {
                 self.remove_dir().await;
                 self.deps.faults.at("pod.directory-removed");
@@ -567,8 +566,8 @@ impl Worker {
         shim.quit().await;
     }
 
-    /// The next life of the agent starts the containers anew, as after a reboot.
-    fn forget_runs(&self) {
+    /// Removes the run records, so that the next agent starts the containers again, as after a reboot.
+    fn remove_runs(&self) {
         if let Err(error) = std::fs::remove_dir_all(shim_dir(&self.dir()))
             && error.kind() != std::io::ErrorKind::NotFound
         {

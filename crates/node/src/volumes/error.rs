@@ -19,12 +19,13 @@ pub(crate) struct OpError {
     pub step: &'static str,
     /// What it says about the mount.
     pub failure: Failure,
-    pub cause: OpCause,
+    /// Boxed, because most operations succeed.
+    pub cause: Box<OpCause>,
 }
 
 impl OpError {
     pub(crate) fn new(step: &'static str, failure: Failure, cause: impl Into<OpCause>) -> Self {
-        Self { step, failure, cause: cause.into() }
+        Self { step, failure, cause: Box::new(cause.into()) }
     }
 
     /// A failed call to the driver. Without a verdict the mount is uncertain.

@@ -1,4 +1,4 @@
-//! Growing a volume under its pod.
+//! NodeExpandVolume: with a mount, and under a running pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::mount::text;
 use super::mounting::Mounting;
 use super::{OpError, VolumeManager};
 
-/// The step of a growth that a mount brings along.
+/// The step of an expansion that is part of a mount.
 pub(super) const EXPAND_IN_MOUNT: &str = "Setup failed while expanding volume";
-/// The step of a growth under a running pod.
+/// The step of an expansion under a running pod.
 pub(super) const EXPAND: &str = "NodeExpandVolume";
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
-/// Conditions that end with the growth.
+/// Conditions of the claim that are removed after an expansion.
 const RESIZE_CONDITIONS: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "NodeResizeError", "ControllerResizeError"];
 
@@ -102,7 +102,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// Under a running pod.
+    /// Expands a volume under a running pod.
     pub(super) async fn expand(&self, unique: &str, uid: &str) -> Result<(), OpError> {
         let writer = self.writer_of(unique);
         let uid = writer.as_deref().unwrap_or(uid);
@@ -271,7 +271,7 @@ impl VolumeManager {
             let status = status_after(refused, edited && again);
             self.write_status(step, claim, status, Some(&said)).await?;
             if status == "NodeResizeInfeasible" {
-                // Nothing more until the claim has news.
+                // The next change of the claim tries again.
                 self.change(unique, |known| known.hold_size = true);
             }
         }

@@ -14,7 +14,7 @@ use longshore_files::{Entry, Tree};
 
 use super::VolumeManager;
 
-/// When a pod is told that its files are still being changed, and how often after that.
+/// When an event says that the files of a pod's volume are still being changed, and how often after that.
 const FIRST_WORD: Duration = Duration::from_secs(30);
 const NEXT_WORD: Duration = Duration::from_secs(60);
 
@@ -107,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn ownership_as_recorded() {
-        if !need("ownership_as_recorded", &[Need::Root]) {
+    fn fs_group_changes_owner_and_mode_of_all_files() {
+        if !need("fs_group_changes_owner_and_mode_of_all_files", &[Need::Root]) {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

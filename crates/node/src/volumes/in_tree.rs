@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_keep_their_order() {
+    fn mount_options_keep_their_order() {
         let own = ["noatime".to_owned(), "nfsvers=4.1".to_owned()];
         for (first, own, read_only, expected) in [
             (Some("bind"), &own[..0], false, "bind"),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_nfs_is_told_from_a_server_that_refuses() {
+    fn a_kernel_without_nfs_differs_from_a_server_that_refuses() {
         assert!(without_kernel_client("mount.nfs: No such device"));
         assert!(without_kernel_client("mount: /x: unknown filesystem type 'nfs'."));
         assert!(!without_kernel_client("mount.nfs: access denied by server while mounting s:/x"));

@@ -10,12 +10,12 @@ use crate::metrics::Counts;
 
 use super::{Plugin, VolumeFacts, VolumeManager};
 
-/// An operation under way.
+/// An operation in flight.
 pub(super) struct Timed {
     plugin: String,
     name: &'static str,
     began: Instant,
-    /// When the pod that now gets the volume was first heard of; absent when it has it already.
+    /// When the pod that now gets the volume was first seen; absent when it has it already.
     wanted: Option<Instant>,
 }
 

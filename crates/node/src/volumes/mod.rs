@@ -57,44 +57,34 @@ pub(crate) const BACKOFF: Backoff =
 
 /// What the manager is built from.
 pub(crate) struct Deps {
-    /// The API.
     pub api: Api,
-    /// Events.
     pub recorder: Recorder,
-    /// This node's object, alone.
+    /// Holds only the object of this node.
     pub node: Cache<Node>,
-    /// All drivers' objects.
     pub csi_drivers: Cache<CsiDriver>,
-    /// All claims; only their news matter here, so it need not be synced.
+    /// It need not be synced: only changes matter here, and claims are read live.
     pub claims: Cache<Claim>,
-    /// Registered drivers.
     pub drivers: Arc<Drivers>,
-    /// Where things lie.
     pub paths: NodePaths,
-    /// This node.
     pub node_name: String,
-    /// The node enforces SELinux labels.
+    /// Volumes are mounted with SELinux labels.
     pub selinux: bool,
-    /// What is staged counts as in use, attached or not.
+    /// Staged volumes are listed in `volumesInUse` even if they are not attached.
     pub list_staged: bool,
-    /// What happens at the points of the steps.
     pub faults: crate::fault::Faults,
-    /// Where measurements go.
     pub(crate) metrics: NodeMetrics,
-    /// How full volumes are.
     pub stats: NodeStats,
-    /// How often that is looked at.
+    /// How often drivers are asked for the statistics of their volumes.
     pub stats_period: Duration,
 }
 
-/// Who mounts a volume.
+/// The plugin that mounts a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plugin {
-    /// A driver.
     Csi,
-    /// This node: a directory or a disk of its own.
+    /// In-tree: a directory or a disk of this node.
     Local,
-    /// This node, with the system's NFS client.
+    /// In-tree, through the NFS client of the system.
     Nfs,
 }
 
@@ -121,7 +111,6 @@ pub(crate) struct Use {
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
-    /// The claim in between.
     pub claim: Option<ObjectKey>,
     /// How many bytes the claim said it has; 0 when that does not matter.
     pub claim_size: i64,
@@ -156,7 +145,7 @@ struct State {
     mounting: BTreeSet<(String, String)>,
 }
 
-/// How a pod's volumes stand.
+/// Whether the volumes of a pod are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PodVolumes {
     /// All are mounted: the pod's name for each, and where it is.
@@ -165,7 +154,7 @@ pub(crate) enum PodVolumes {
     Waiting(String),
 }
 
-/// See the module's description.
+/// Keeps staged and published volumes in step with pods; see the module.
 pub(crate) struct VolumeManager {
     deps: Deps,
     state: Mutex<State>,
@@ -202,7 +191,7 @@ impl VolumeManager {
         self.state.lock()
     }
 
-    /// Announces a pod that may run: its volumes will be mounted. Repeat it when the pod changes.
+    /// Adds a pod that may run to the desired state: its volumes will be mounted.
     pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
         let uid = pod.metadata.uid.clone();
         {
@@ -224,7 +213,7 @@ impl VolumeManager {
         self.queue.add(Key::Pod(uid));
     }
 
-    /// Tells a changed pod, if its volumes are wanted. Drivers that want to be told again are.
+    /// Takes note of a changed pod, if it was added. Drivers that require republish get it.
     pub(crate) fn update_pod(&self, pod: &Arc<Pod>) {
         let uid = &pod.metadata.uid;
         {
@@ -261,7 +250,7 @@ impl VolumeManager {
         }
     }
 
-    /// Lets a pod's volumes go. Only for a pod of which no process runs.
+    /// Removes a pod from the desired state: its volumes will be unmounted. No process of it may run.
     pub(crate) fn remove_pod(&self, uid: &str) {
         let mut state = self.state();
         state.pods.remove(uid);
@@ -275,13 +264,13 @@ impl VolumeManager {
         self.notify();
     }
 
-    /// All pods that may run have been announced: what is not wanted now may be unmounted.
+    /// All pods that may run have been added: volumes that none of them uses may be unmounted now.
     pub(crate) fn all_pods_known(&self) {
         self.state().world.ready_to_unmount = true;
         self.notify();
     }
 
-    /// Volumes that a pod wants or has.
+    /// Volumes of a pod in the desired or the actual state.
     #[must_use]
     pub(crate) fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
         let state = self.state();
@@ -326,7 +315,7 @@ impl VolumeManager {
         self.changes.subscribe()
     }
 
-    /// How a pod's volumes stand.
+    /// Whether the volumes of a pod are mounted.
     #[must_use]
     pub(crate) fn pod_volumes(&self, uid: &str) -> PodVolumes {
         let state = self.state();

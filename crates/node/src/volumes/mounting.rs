@@ -1,4 +1,4 @@
-//! What the driver's calls are made of.
+//! Requests of NodeStageVolume and NodePublishVolume.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::mount::{PUBLISH, text};
 use super::tokens::account;
 use super::{OpCause, OpError, Use, VolumeFacts, VolumeManager};
 
-/// Everything that the calls need.
+/// A volume that is being mounted for a pod, with its driver.
 pub(super) struct Mounting {
     pub facts: VolumeFacts,
     pub one: Use,

@@ -1,4 +1,4 @@
-//! What an earlier life of this process left on disk.
+//! Rebuilds the actual state from what an earlier process left on disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,8 +88,8 @@ impl VolumeManager {
         }
     }
 
-    /// Volumes whose metadata was lost and whose pods are gone: nobody can ask their driver, so they
-    /// are unmounted here, once. Those of pods that still want them are left alone.
+    /// Volumes whose metadata was lost and whose pods are gone are unmounted without their driver,
+    /// once. Those of pods in the desired state are left alone.
     pub(super) fn clean_broken(&self) {
         if self.broken.lock().is_empty() {
             return;
@@ -120,7 +120,7 @@ impl VolumeManager {
         }
     }
 
-    /// A volume that pods use as a device: everybody who has a file of it may have it.
+    /// A volume that pods use as a device: each pod that has a file of it may have it mapped.
     fn found_mapped(&self, name: &str) {
         let places = self.deps.paths.block(name);
         let Some(data) = readable(&places.data) else { return };

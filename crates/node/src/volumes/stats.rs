@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_judges_is_heard() {
+    fn an_abnormal_volume_condition_sets_the_gauge() {
         let condition = v1::VolumeCondition { abnormal: true, message: "bad".to_owned() };
         let response =
             v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..response() };

@@ -23,7 +23,6 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Forgets a pod's tokens.
     pub(super) fn forget(&self, uid: &str) {
         self.kept.lock().retain(|(pod, ..), _| pod != uid);
     }

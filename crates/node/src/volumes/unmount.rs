@@ -87,7 +87,6 @@ impl VolumeManager {
         }
     }
 
-    /// Undoes the staging.
     pub(super) async fn unstage(&self, unique: &str) -> Result<(), OpError> {
         let Some(facts) = self.state().volumes.get(unique).cloned() else {
             self.set_device(unique, Mounted::No);
@@ -141,8 +140,8 @@ impl VolumeManager {
     }
 }
 
-/// The driver knows the volume no longer: somebody deleted it too early. Asking again would never
-/// help, so what is left of the mount is taken down here; never lazily.
+/// Unmounts a volume that its driver does not know any more, because it was deleted too early.
+/// Another call would never help, so what is left of the mount is taken down here; never lazily.
 pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
     while is_mount_point(target)? {
         tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
