@@ -5,15 +5,18 @@
 
 mod bench;
 mod cases;
+mod ci;
 mod golden;
 mod interrupt;
 mod leftovers;
 mod licenses;
 mod real_kube;
+mod rings;
 mod run;
 mod sanity;
 mod setup;
 mod sizes;
+mod targets;
 
 use std::process::ExitCode;
 
@@ -24,8 +27,10 @@ const HELP: &str = "\
 cargo xtask TASK
 
   test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
+  ci            what a change must pass: check, deny, test, golden, docs and the demo, in rings side by side
   check         format, clippy with -D warnings, licences
-  quick         format, clippy and the tests of core, csi, cluster and controllers; needs no root
+  docs          rustdoc without warnings
+  quick         format, clippy and the tests of core, flags, csi, cluster and controllers; needs no root
   sizes [--check]
                 how large files and functions are; with --check only whether one is too large
   attacks       the attack ring alone: pods, volumes, roles, bombs, damage; prints what was tried and held
@@ -76,7 +81,9 @@ fn task(args: &[String]) -> Result<()> {
     };
     match name {
         "test" => test(rest),
+        "ci" => ci::task(),
         "check" => check(),
+        "docs" => docs(),
         "attacks" => attacks(),
         "deny" => deny(),
         "quick" => quick(),
@@ -100,30 +107,33 @@ fn task(args: &[String]) -> Result<()> {
 fn test(args: &[String]) -> Result<()> {
     setup::prepare()?;
     setup::real_tools()?;
-    run::cargo(&["build", "--workspace", "--bin", "longshore"], &[])?;
-    let mut line = vec!["test", "--workspace", "--no-fail-fast"];
-    line.extend(args.iter().map(String::as_str));
     let path = setup::path_with_kubectl();
     let python = setup::python_client()?;
-    run::cargo(&line, &[("PATH", &path), ("LONGSHORE_PYTHON", &python)])
+    let env = [("PATH", path.as_str()), ("LONGSHORE_PYTHON", python.as_str())];
+    let ledger = rings::Ledger::default();
+    ledger.time(rings::Ring::Unit, || {
+        run::cargo(&["build", "--workspace", "--bin", "longshore"], &[])
+    })?;
+    if !args.is_empty() {
+        let mut line = vec!["test", "--workspace", "--no-fail-fast"];
+        line.extend(args.iter().map(String::as_str));
+        return run::cargo(&line, &env);
+    }
+    targets::run_all(&env, &ledger)?;
+    ledger.time(rings::Ring::Docs, || run::cargo(&["test", "--workspace", "--doc"], &env))?;
+    ledger.close()
 }
 
-/// The attack ring: each target attacks the real programs and prints what it tried and what held.
-const ATTACKS: [(&str, &str); 8] = [
-    ("longshore-apiserver", "attack_roles"),
-    ("longshore-apiserver", "attack_bombs"),
-    ("longshore-apiserver", "pod_security"),
-    ("longshore-apiserver", "differential"),
-    ("longshore", "attack_pods"),
-    ("longshore", "attack_volumes"),
-    ("longshore", "attack_secrets"),
-    ("longshore", "attack_damage"),
-];
+/// Rustdoc of every crate, without a warning.
+fn docs() -> Result<()> {
+    let line = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    run::cargo(&line, &[("RUSTDOCFLAGS", "-D warnings")])
+}
 
 fn attacks() -> Result<()> {
     setup::prepare()?;
     setup::real_tools()?;
-    for (package, target) in ATTACKS {
+    for (package, target) in rings::ATTACKS {
         let begin = std::time::Instant::now();
         run::cargo(&["test", "--package", package, "--test", target], &[])?;
         eprintln!("{target}: {} s", begin.elapsed().as_secs());
@@ -166,8 +176,13 @@ fn check() -> Result<()> {
 
 /// What needs neither root nor a minute: format, lints and the tests of the crates that hold the rules.
 fn quick() -> Result<()> {
-    const CRATES: [&str; 4] =
-        ["longshore-core", "longshore-csi", "longshore-cluster", "longshore-controllers"];
+    const CRATES: [&str; 5] = [
+        "longshore-core",
+        "longshore-flags",
+        "longshore-csi",
+        "longshore-cluster",
+        "longshore-controllers",
+    ];
     run::cargo(&["fmt", "--all", "--check"], &[])?;
     let packages: Vec<&str> = CRATES.iter().flat_map(|name| ["--package", name]).collect();
     let clippy = [&["clippy"], &packages[..], &["--all-targets", "--", "-D", "warnings"]].concat();

@@ -118,7 +118,7 @@ fn tools_of(options: &Options) -> Vec<Tool> {
     tools
 }
 
-/// Ends the clusters named, or all that nobody owns.
+/// Ends the clusters named, or all whose owner has ended.
 fn down(dirs: &[String]) -> Result<()> {
     let dirs: Vec<PathBuf> =
         if dirs.is_empty() { state::unowned()? } else { dirs.iter().map(PathBuf::from).collect() };

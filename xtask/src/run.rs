@@ -21,10 +21,29 @@ pub fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// Runs cargo at the lowest priority, for work beside tests.
+pub fn cargo_gently(args: &[&str]) -> Result<()> {
+    let cargo = cargo_command();
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(cargo.get_program()).args(args).current_dir(root());
+    for (name, value) in cargo.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    eprintln!("+ nice cargo {}", args.join(" "));
+    let status = command.status().context("cannot start nice")?;
+    if !status.success() {
+        bail!("`cargo {}` failed ({status})", args.join(" "));
+    }
+    Ok(())
+}
+
 /// A cargo that sees the environment of the caller's shell, not that of `cargo xtask`.
 ///
 /// `cargo xtask` sets `CARGO_MANIFEST_DIR`, `CARGO_PKG_NAME` and more for xtask itself. Build
-/// scripts of dependencies watch some of them; passed on, they would be built anew each time.
+/// scripts of dependencies watch some of them; passed on, they would be rebuilt each time.
 pub fn cargo_command() -> Command {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = Command::new(program);

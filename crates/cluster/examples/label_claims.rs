@@ -35,7 +35,7 @@ impl Reconciler for LabelClaims {
                 Change::Applied { new, .. } => Some(new.metadata.key()),
                 Change::Deleted { .. } => None,
             })
-            .again(&self.claims, |_, claim| [claim.metadata.key()]);
+            .on_resync(&self.claims, |_, claim| [claim.metadata.key()]);
     }
 
     fn subject(&self, key: &ObjectKey) -> Subject {

@@ -20,35 +20,56 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::crowd::Crowd;
 use crate::error::{ApiError, Target};
-use crate::lean::Lean;
+use crate::in_flight::InFlight;
 use crate::lines::Lines;
+use crate::managed_fields::WithoutManagedFields;
 
 /// Servers cut requests at one minute; waiting longer than that means the connection is dead.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(70);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 /// Bounds a request with all its waiting for limits and its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Page size of lists, as the Go clients use.
 const PAGE_SIZE: u32 = 500;
 
-/// Access to the API. Cheap to clone.
+/// Sends requests to the API. Cheap to clone.
+///
+/// ```
+/// use longshore_cluster::{Api, ObjectKey, Patch};
+/// use longshore_core::model::kinds::ConfigMap;
+/// use serde_json::json;
+///
+/// # use longshore_apiserver::{ApiServer, Config};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ApiServer::open(Config::deterministic(1)).await?;
+/// let api = Api::new(server.client());
+/// let map = json!({"metadata": {"name": "settings", "namespace": "default"}});
+/// api.create::<ConfigMap>(&map).await?;
+/// let key = ObjectKey::new("default", "settings");
+/// api.patch::<ConfigMap>(&key, Patch::Merge(&json!({"data": {"color": "blue"}}))).await?;
+/// let map = api.get::<ConfigMap>(&key).await?.expect("it was created");
+/// assert_eq!(map.data["color"], "blue");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Api {
     client: kube::Client,
-    /// A server in this process, asked without a detour.
+    /// The embedded API server, called without a client in between.
     server: Option<Server>,
-    /// All clones count together.
-    crowd: Arc<Crowd>,
-    later: bool,
+    /// Shared by all clones.
+    in_flight: Arc<InFlight>,
+    low_priority: bool,
 }
 
-/// What an answer brings.
-pub type AnswerBody = UnsyncBoxBody<Bytes, std::io::Error>;
+/// The body of a response, streamed.
+pub type ResponseBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// Answers requests in this process.
-type Server = Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<AnswerBody>> + Send + Sync>;
+/// Handles requests in this process.
+type Server =
+    Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<ResponseBody>> + Send + Sync>;
 
 /// A change to a part of an object.
 #[derive(Debug, Clone, Copy)]
@@ -80,9 +101,9 @@ impl Patch<'_> {
 /// Preconditions and manner of a delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteParams {
-    /// Delete only the object with this uid.
+    /// Precondition: the object has this uid.
     pub uid: Option<String>,
-    /// Delete only this version.
+    /// Precondition: the object has this version.
     pub resource_version: Option<String>,
     /// Seconds a pod gets to stop; 0 deletes at once.
     pub grace_period_seconds: Option<i64>,
@@ -115,7 +136,6 @@ impl DeleteParams {
     }
 }
 
-/// Narrows a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListParams {
     /// Only objects whose labels match, for example `app=web,tier!=db`.
@@ -146,15 +166,15 @@ impl Api {
     /// Wraps a client (see [`crate::config::ClientConfig`] for one with limits built in).
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
-        Self { client, server: None, crowd: Arc::default(), later: false }
+        Self { client, server: None, in_flight: Arc::default(), low_priority: false }
     }
 
-    /// Asks a server of this process itself. The client reaches the same server; it hands each request
+    /// Calls the embedded API server directly. The client reaches the same server; it hands each request
     /// from task to task, which takes about as long as reading an object.
     #[must_use]
     pub fn in_process(
         client: kube::Client,
-        server: impl Fn(Request<Body>) -> BoxFuture<'static, Response<AnswerBody>>
+        server: impl Fn(Request<Body>) -> BoxFuture<'static, Response<ResponseBody>>
         + Send
         + Sync
         + 'static,
@@ -162,20 +182,19 @@ impl Api {
         Self { server: Some(Arc::new(server)), ..Self::new(client) }
     }
 
-    /// The same for what can wait: in a burst its requests are sent a little later, so that they take
-    /// nothing from the work.
+    /// Returns the same API with low priority: its requests are delayed a little while others saturate
+    /// the API.
     #[must_use]
-    pub fn later(&self) -> Self {
-        Self { later: true, ..self.clone() }
+    pub fn low_priority(&self) -> Self {
+        Self { low_priority: true, ..self.clone() }
     }
 
-    /// Whether so many requests are under way that what can wait should.
+    /// Whether so many requests are in flight that low-priority work should wait.
     #[must_use]
-    pub fn is_busy(&self) -> bool {
-        !self.crowd.is_calm()
+    pub fn is_saturated(&self) -> bool {
+        self.in_flight.is_saturated()
     }
 
-    /// The client underneath.
     #[must_use]
     pub fn client(&self) -> &kube::Client {
         &self.client
@@ -189,10 +208,13 @@ impl Api {
         self.get_as::<T, T>(key).await
     }
 
-    /// Reads one object whole, unknown fields included; `None` if it does not exist. As in all answers
-    /// here, only the list of its managers is left out, which the server keeps by itself.
+    /// Reads one object whole, unknown fields included; `None` if it does not exist. As in all responses
+    /// here, only its managed fields are left out, which the server keeps by itself.
     pub async fn get_raw<T: Kind>(&self, key: &ObjectKey) -> Result<Option<Value>, ApiError> {
-        Ok(self.get_as::<T, Lean>(key).await?.map(|Lean(object)| object))
+        Ok(self
+            .get_as::<T, WithoutManagedFields>(key)
+            .await?
+            .map(|WithoutManagedFields(object)| object))
     }
 
     async fn get_as<T: Kind, R: DeserializeOwned>(
@@ -201,7 +223,7 @@ impl Api {
     ) -> Result<Option<R>, ApiError> {
         let at = target::<T>("get", key);
         match self.send(at, Method::GET, object_path::<T>(key, ""), Content::None).await {
-            Ok(answer) => answer.decode().map(Some),
+            Ok(response) => response.decode().map(Some),
             Err(ApiError::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
@@ -277,7 +299,7 @@ impl Api {
             .header(header::ACCEPT_ENCODING, "identity")
             .body(Body::empty());
         match tokio::time::timeout(REQUEST_TIMEOUT, self.respond(&at, request)).await {
-            Ok(answer) => Ok(Lines::new(at, answer?.into_body())),
+            Ok(response) => Ok(Lines::new(at, response?.into_body())),
             Err(elapsed) => Err(ApiError::Unreachable { at, source: elapsed.into() }),
         }
     }
@@ -296,17 +318,17 @@ impl Api {
         self.put::<T>(Cow::Borrowed(object), "").await
     }
 
-    /// Replaces an object's status.
+    /// Replaces the status of an object; its `metadata.resourceVersion` is the precondition.
     pub async fn update_status<T: Kind>(&self, object: &Value) -> Result<Value, ApiError> {
         self.put::<T>(Cow::Borrowed(object), "status").await
     }
 
-    /// As [`Self::update`], of an object that nobody else needs.
+    /// Like [`Self::update`]; takes the object, so that it need not be copied in process.
     pub async fn update_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
         self.put::<T>(Cow::Owned(object), "").await
     }
 
-    /// As [`Self::update_status`], of an object that nobody else needs.
+    /// Like [`Self::update_status`]; takes the object.
     pub async fn update_status_moved<T: Kind>(&self, object: Value) -> Result<Value, ApiError> {
         self.put::<T>(Cow::Owned(object), "status").await
     }
@@ -376,7 +398,7 @@ impl Api {
         method: Method,
         path: String,
         content: Content<'_>,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<Received, ApiError> {
         let mut request =
             Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
         if self.server.is_some() {
@@ -400,32 +422,32 @@ impl Api {
             }
         };
         let request = request.body(body);
-        let _place = match self.later {
+        let _counted = match self.low_priority {
             true => {
-                self.crowd.wait().await;
+                self.in_flight.wait().await;
                 None
             }
-            false => Some(self.crowd.enter()),
+            false => Some(self.in_flight.enter()),
         };
         let exchange = async {
             let mut response = self.respond(&at, request).await?;
             match response.extensions_mut().remove::<Tree>() {
-                Some(Tree(object)) => Ok(Answered::Tree(object)),
-                None => collect(&at, response.into_body()).await.map(Answered::Text),
+                Some(Tree(object)) => Ok(Payload::Tree(object)),
+                None => collect(&at, response.into_body()).await.map(Payload::Text),
             }
         };
         match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
-            Ok(answered) => Ok(Answer { answered: answered?, at }),
+            Ok(payload) => Ok(Received { payload: payload?, at }),
             Err(elapsed) => Err(ApiError::Unreachable { at, source: elapsed.into() }),
         }
     }
 
-    /// Sends and returns the answer if its status is a success.
+    /// Sends and returns the response if its status is a success.
     async fn respond(
         &self,
         at: &Target,
         request: Result<Request<Body>, http::Error>,
-    ) -> Result<Response<AnswerBody>, ApiError> {
+    ) -> Result<Response<ResponseBody>, ApiError> {
         let request = request
             .map_err(|e| ApiError::Invalid { at: at.clone(), message: format!("bad path: {e}") })?;
         let response = match &self.server {
@@ -447,15 +469,15 @@ impl Api {
     }
 }
 
-async fn collect(at: &Target, body: AnswerBody) -> Result<Bytes, ApiError> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, body.collect()).await {
+async fn collect(at: &Target, body: ResponseBody) -> Result<Bytes, ApiError> {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, body.collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(e)) => Err(ApiError::Unreachable { at: at.clone(), source: e.into() }),
         Err(e) => Err(ApiError::Unreachable { at: at.clone(), source: e.into() }),
     }
 }
 
-/// What a request brings.
+/// The body of a request.
 enum Content<'a> {
     None,
     /// Content type and bytes.
@@ -464,30 +486,30 @@ enum Content<'a> {
     Object(Cow<'a, Value>),
 }
 
-/// A successful answer, not decoded yet.
-struct Answer {
+/// A successful response, not decoded yet.
+struct Received {
     at: Target,
-    answered: Answered,
+    payload: Payload,
 }
 
-enum Answered {
+enum Payload {
     Text(Bytes),
     Tree(Value),
 }
 
-impl Answer {
+impl Received {
     fn object(self) -> Result<Value, ApiError> {
-        match self.answered {
-            Answered::Tree(object) => Ok(object),
-            Answered::Text(_) => self.decode().map(|Lean(object)| object),
+        match self.payload {
+            Payload::Tree(object) => Ok(object),
+            Payload::Text(_) => self.decode().map(|WithoutManagedFields(object)| object),
         }
     }
 
     fn decode<R: DeserializeOwned>(self) -> Result<R, ApiError> {
         let at = self.at;
-        let decoded = match self.answered {
-            Answered::Text(body) => serde_json::from_slice(&body),
-            Answered::Tree(object) => serde_json::from_value(object),
+        let decoded = match self.payload {
+            Payload::Text(body) => serde_json::from_slice(&body),
+            Payload::Tree(object) => serde_json::from_value(object),
         };
         decoded.map_err(|source| ApiError::Decode { at, source })
     }

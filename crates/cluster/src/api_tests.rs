@@ -4,19 +4,19 @@ use longshore_core::model::kinds::{Claim, Pod, Volume, VolumeAttachment};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::testing::{self, answer, failure};
+use crate::testing::{self, failure, respond};
 
 type Log = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Notes each request as `METHOD path?query` with its body, and answers with `reply`.
+/// Notes each request as `METHOD path?query` with its body, and responds with `reply`.
 fn api(code: u16, reply: Value) -> (Api, Log) {
     let log = Log::default();
     let seen = log.clone();
-    let client = testing::client(move |asked| {
+    let client = testing::client(move |request| {
         let query =
-            if asked.query.is_empty() { String::new() } else { format!("?{}", asked.query) };
-        seen.lock().push((format!("{} {}{query}", asked.method, asked.path), asked.body));
-        let reply = answer(code, &reply);
+            if request.query.is_empty() { String::new() } else { format!("?{}", request.query) };
+        seen.lock().push((format!("{} {}{query}", request.method, request.path), request.body));
+        let reply = respond(code, &reply);
         async move { reply }
     });
     (Api::new(client), log)
@@ -33,17 +33,17 @@ async fn requests_go_to_the_right_path() {
         label_selector: Some("a=b,c!=d".into()),
         field_selector: Some("spec.nodeName=n".into()),
     };
-    api.get::<Claim>(&claim).await.expect("answered");
-    api.get_raw::<Volume>(&volume).await.expect("answered");
-    api.list::<Pod>(Some("ns"), &selected).await.expect("answered");
-    api.list::<Volume>(None, &ListParams::default()).await.expect("answered");
-    api.create::<Claim>(&body).await.expect("answered");
-    api.create::<VolumeAttachment>(&attach).await.expect("answered");
-    api.update::<Claim>(&body).await.expect("answered");
-    api.update_status::<Claim>(&body).await.expect("answered");
-    api.patch::<Volume>(&volume, Patch::Merge(&body)).await.expect("answered");
-    api.patch_status::<Claim>(&claim, Patch::Json(&json!([]))).await.expect("answered");
-    api.create_subresource::<Pod>(&claim, "binding", &body).await.expect("answered");
+    api.get::<Claim>(&claim).await.expect("response");
+    api.get_raw::<Volume>(&volume).await.expect("response");
+    api.list::<Pod>(Some("ns"), &selected).await.expect("response");
+    api.list::<Volume>(None, &ListParams::default()).await.expect("response");
+    api.create::<Claim>(&body).await.expect("response");
+    api.create::<VolumeAttachment>(&attach).await.expect("response");
+    api.update::<Claim>(&body).await.expect("response");
+    api.update_status::<Claim>(&body).await.expect("response");
+    api.patch::<Volume>(&volume, Patch::Merge(&body)).await.expect("response");
+    api.patch_status::<Claim>(&claim, Patch::Json(&json!([]))).await.expect("response");
+    api.create_subresource::<Pod>(&claim, "binding", &body).await.expect("response");
     let paths: Vec<String> = log.lock().iter().map(|(path, _)| path.clone()).collect();
     let want = [
         "GET /api/v1/namespaces/ns/persistentvolumeclaims/data",
@@ -75,7 +75,7 @@ async fn preconditions_of_deletes_are_sent() {
         grace_period_seconds: Some(0),
         propagation: Some("Background".into()),
     };
-    api.delete::<Volume>(&ObjectKey::cluster("pv"), &params).await.expect("answered");
+    api.delete::<Volume>(&ObjectKey::cluster("pv"), &params).await.expect("response");
     let want = json!({
         "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
         "propagationPolicy": "Background", "preconditions": {"uid": "u", "resourceVersion": "7"},
@@ -96,11 +96,11 @@ async fn not_found_is_none_for_reads_and_an_error_for_deletes() {
 #[tokio::test]
 async fn an_expired_page_token_restarts_the_list_in_one_piece() {
     let page = |token: &str, name: &str| json!({"metadata": {"continue": token}, "items": [{"metadata": {"name": name}}]});
-    let client = testing::client(move |asked| {
-        let reply = match asked.query.as_str() {
-            "limit=500" => answer(200, &page("t", "old")),
+    let client = testing::client(move |request| {
+        let reply = match request.query.as_str() {
+            "limit=500" => respond(200, &page("t", "old")),
             "limit=500&continue=t" => failure(410, "Expired"),
-            _ => answer(200, &page("", "new")),
+            _ => respond(200, &page("", "new")),
         };
         async move { reply }
     });

@@ -1,4 +1,4 @@
-//! From flags and environment to a client.
+//! Makes a client from flags and environment.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,16 @@ use crate::telemetry::Metrics;
 /// service account of the pod this runs in. `master` replaces the server's address in all of them.
 #[derive(Debug, Clone, Default)]
 pub struct ClientConfig {
-    /// A kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
     /// Address of the API server; wins over the kubeconfig's.
     pub master: Option<String>,
     /// Context within the kubeconfig; its current one with `None`.
     pub context: Option<String>,
-    /// Requests a second. `None` limits requests under way adaptively, a negative value not at all.
+    /// Requests a second. `None` limits requests in flight adaptively, a negative value not at all.
     pub qps: Option<f32>,
     /// Requests at once if `qps` is set.
     pub burst: Option<u32>,
-    /// `User-Agent` of all requests.
     pub user_agent: Option<String>,
-    /// Where requests are counted.
     pub metrics: Option<Metrics>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize;
 
-/// What was being asked when a request failed: the verb and the object it was for.
+/// The verb and the object of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The API verb: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
@@ -51,10 +51,10 @@ pub enum ApiError {
     /// 429: the server asked for fewer requests, and kept asking.
     #[error("{at}: too many requests{}", after(.retry_after))]
     TooManyRequests { at: Target, retry_after: Option<Duration> },
-    /// No answer came: a write may or may not have happened.
+    /// No response came: a write may or may not have happened.
     #[error("{at}: no answer from the API server: {source}")]
     Unreachable { at: Target, source: Box<dyn std::error::Error + Send + Sync> },
-    /// The answer was not the JSON that was expected.
+    /// The response was not the JSON that was expected.
     #[error("{at}: unreadable answer: {source}")]
     Decode { at: Target, source: serde_json::Error },
     /// Any other status.
@@ -99,13 +99,11 @@ impl ApiError {
         }
     }
 
-    /// True for 404.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// True for 409 `AlreadyExists`.
     #[must_use]
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::AlreadyExists { .. })
@@ -117,7 +115,6 @@ impl ApiError {
         matches!(self, Self::Conflict { .. })
     }
 
-    /// True for 410.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
@@ -133,7 +130,7 @@ impl ApiError {
         }
     }
 
-    /// Classifies an HTTP failure. `body` is the answer's body, normally a `Status`.
+    /// Classifies an HTTP failure. `body` is the response's body, normally a `Status`.
     pub(crate) fn from_response(
         at: Target,
         code: StatusCode,
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_answers_without_verdict_may_have_happened() {
+    fn only_requests_without_verdict_may_have_taken_effect() {
         assert!(classify(500, "").is_without_verdict());
         assert!(classify(504, "").is_without_verdict());
         assert!(!classify(409, "").is_without_verdict());

@@ -8,19 +8,21 @@
 //! What is absent on purpose: typed objects for writing. A full update starts from the live object
 //! as raw JSON, so that fields unknown to this program survive.
 
+#![warn(unreachable_pub)]
+
 pub mod api;
 mod bucket;
 pub mod cache;
 pub mod clock;
 pub mod config;
 pub mod controller;
-mod crowd;
 pub mod election;
 pub mod error;
 pub mod events;
-mod lean;
+mod in_flight;
 pub mod limit;
 mod lines;
+mod managed_fields;
 pub mod queue;
 pub mod secrets;
 pub mod shutdown;

@@ -1,26 +1,25 @@
-//! Splits a streamed answer into lines, one watch event each.
+//! Splits a streamed response into lines, one watch event each.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use crate::api::AnswerBody;
+use crate::api::ResponseBody;
 use crate::error::{ApiError, Target};
 
-/// The lines of a streamed answer. Reading is safe to cancel.
+/// The lines of a streamed response. Reading is safe to cancel.
 pub(crate) struct Lines {
     at: Target,
-    body: AnswerBody,
-    /// Whole lines.
+    body: ResponseBody,
     lines: VecDeque<Bytes>,
     /// A line that has no end yet.
-    begun: BytesMut,
+    partial: BytesMut,
 }
 
 impl Lines {
-    pub(crate) fn new(at: Target, body: AnswerBody) -> Self {
-        Self { at, body, lines: VecDeque::new(), begun: BytesMut::new() }
+    pub(crate) fn new(at: Target, body: ResponseBody) -> Self {
+        Self { at, body, lines: VecDeque::new(), partial: BytesMut::new() }
     }
 
     pub(crate) fn at(&self) -> &Target {
@@ -38,7 +37,7 @@ impl Lines {
                 None => return Ok(None),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.take_in(data);
+                        self.push(data);
                     }
                 }
                 Some(Err(e)) => {
@@ -50,17 +49,17 @@ impl Lines {
 
     /// Whole lines, which is what most servers send, are taken as they are; the beginning of a line
     /// waits for its rest.
-    fn take_in(&mut self, mut data: Bytes) {
-        if !self.begun.is_empty() {
+    fn push(&mut self, mut data: Bytes) {
+        if !self.partial.is_empty() {
             let end = memchr::memchr(b'\n', &data).map_or(data.len(), |end| end + 1);
-            self.begun.extend_from_slice(&data.split_to(end));
-            if self.begun.last() != Some(&b'\n') {
+            self.partial.extend_from_slice(&data.split_to(end));
+            if self.partial.last() != Some(&b'\n') {
                 return;
             }
-            self.lines.push_back(self.begun.split().freeze());
+            self.lines.push_back(self.partial.split().freeze());
         }
         let end = memchr::memrchr(b'\n', &data).map_or(0, |end| end + 1);
-        self.begun.extend_from_slice(&data[end..]);
+        self.partial.extend_from_slice(&data[end..]);
         data.truncate(end);
         self.lines.push_back(data);
     }
@@ -107,7 +106,7 @@ mod tests {
                 let mut lines = lines(b"");
                 let mut seen = Vec::new();
                 for part in [&text[..first], &text[first..second], &text[second..]] {
-                    lines.take_in(Bytes::from_static(part));
+                    lines.push(Bytes::from_static(part));
                     seen.extend(std::iter::from_fn(|| lines.take_line()));
                 }
                 assert_eq!(seen, ["one", "two", "three"], "cut at {first} and {second}");

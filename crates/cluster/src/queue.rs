@@ -1,8 +1,8 @@
-//! A work queue with the manners of the Go controllers' queue.
+//! A work queue with the semantics of client-go's `workqueue`.
 //!
 //! Guarantees: a key is worked on by one worker at a time; adding a key that already waits does
-//! nothing, so 10,000 adds of one key cost one turn; keys take turns in the order they came. A key
-//! that is added while it is worked on gets one more turn afterwards. A worker that panics or is
+//! nothing, so 10,000 adds of one key cost one pass; keys are handed out in the order they came. A key
+//! that is added while it is worked on gets one more pass afterwards. A worker that panics or is
 //! dropped mid-work gives its key back.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,7 +24,7 @@ use tracing::{Instrument as _, Span};
 use crate::bucket::TokenBucket;
 use crate::telemetry::{Metrics, QueueMetrics, QueueStats};
 
-/// What became of one turn.
+/// The result of one pass over a key.
 #[derive(Debug)]
 pub enum Outcome {
     /// Done: past failures of this key are forgotten.
@@ -33,7 +33,7 @@ pub enum Outcome {
     Retry(Box<dyn std::error::Error + Send + Sync>),
     /// Nothing to do before this much time has passed; not a failure.
     After(Duration),
-    /// The world moved on meanwhile (a conflict): take another turn behind the others.
+    /// The object changed meanwhile (a conflict): requeue the key without backoff.
     Again,
 }
 
@@ -51,7 +51,7 @@ pub struct QueueOptions {
     pub backoff: Backoff,
     /// Limits retries of all keys together: (per second, burst).
     pub bucket: Option<(f64, u32)>,
-    /// Where the queue reports; `None` keeps it quiet.
+    /// Where the queue reports its depth, adds, retries and durations.
     pub metrics: Option<Metrics>,
 }
 
@@ -83,7 +83,6 @@ impl QueueOptions {
         }
     }
 
-    /// Reports to `metrics`.
     #[must_use]
     pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
@@ -91,11 +90,26 @@ impl QueueOptions {
     }
 }
 
-/// What a key of a queue must be able to do.
+/// Bounds on the key of a queue.
 pub trait QueueKey: Clone + Eq + Hash + Debug + Send + Sync + 'static {}
 impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> QueueKey for K {}
 
 /// A queue of keys. Cheap to clone; all clones are the same queue.
+///
+/// ```
+/// use longshore_cluster::{Outcome, QueueOptions, WorkQueue};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let queue = WorkQueue::new("claims", QueueOptions::default());
+/// queue.add("default/data");
+/// queue.add("default/data");
+/// let item = queue.next().await.expect("the queue is open");
+/// assert_eq!((*item.key(), queue.depth()), ("default/data", 0));
+/// item.finish(Outcome::retry("conflict"));
+/// assert_eq!(queue.requeues(&"default/data"), 1);
+/// # }
+/// ```
 pub struct WorkQueue<K> {
     inner: Arc<Inner<K>>,
 }
@@ -110,17 +124,17 @@ struct Inner<K> {
     name: String,
     backoff: Backoff,
     state: Mutex<State<K>>,
-    /// Told whenever a key becomes ready, an earlier deadline appears, or the queue closes.
+    /// Notified whenever a key becomes ready, an earlier deadline appears, or the queue closes.
     wake: Notify,
     metrics: Option<QueueMetrics>,
 }
 
 struct State<K> {
-    /// Keys whose turn comes, in order. Each is in `dirty` too.
+    /// Keys that are ready for a worker, in order. Each is in `dirty` too.
     ready: VecDeque<K>,
-    /// Keys that need a turn, with the time they were added.
+    /// Keys that need a pass, with the time they were added.
     dirty: HashMap<K, Instant>,
-    /// Keys being worked on, with the start of their turn.
+    /// Keys being worked on, with the start of their pass.
     running: HashMap<K, Instant>,
     /// Keys that become dirty later, by time and then by order of adding.
     waiting: BTreeMap<(Instant, u64), K>,
@@ -160,7 +174,7 @@ impl<K: QueueKey> WorkQueue<K> {
         Self { inner }
     }
 
-    /// Gives the key a turn, unless it already waits for one.
+    /// Enqueues the key, unless it already waits.
     pub fn add(&self, key: K) {
         let mut state = self.inner.state.lock();
         if state.closed {
@@ -175,7 +189,7 @@ impl<K: QueueKey> WorkQueue<K> {
         self.inner.wake.notify_one();
     }
 
-    /// Gives the key a turn after `delay`. Of two delays for one key the earlier counts.
+    /// Enqueues the key after `delay`. Of two delays for one key the earlier counts.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -188,7 +202,7 @@ impl<K: QueueKey> WorkQueue<K> {
         }
     }
 
-    /// Gives the key a turn after its backoff, and counts a failure. Returns the delay.
+    /// Requeues the key after its backoff, and counts a failure. Returns the delay.
     pub fn add_rate_limited(&self, key: K) -> Duration {
         let delay = {
             let mut state = self.inner.state.lock();
@@ -216,13 +230,13 @@ impl<K: QueueKey> WorkQueue<K> {
         self.inner.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Keys that wait for a turn now, without those in backoff.
+    /// Keys that wait for a worker now, without those in backoff.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.inner.state.lock().ready.len()
     }
 
-    /// Keys that are being worked on, wait for a turn, or wait for their backoff.
+    /// Keys that are being worked on, wait for a worker, or wait for their backoff.
     #[must_use]
     pub fn pending(&self) -> usize {
         let state = self.inner.state.lock();
@@ -235,25 +249,25 @@ impl<K: QueueKey> WorkQueue<K> {
         self.inner.state.lock().oldest_age()
     }
 
-    /// Closes the queue: nothing is accepted or handed out any more, workers end after their turn.
+    /// Closes the queue: nothing is accepted or handed out any more, workers end after their pass.
     pub fn shut_down(&self) {
         self.inner.state.lock().closed = true;
         self.inner.wake.notify_waiters();
         self.inner.wake.notify_one();
     }
 
-    /// Waits for a key; `None` once the queue is closed. Dropping the turn without
-    /// [`Turn::finish`] gives the key back.
-    pub async fn next(&self) -> Option<Turn<K>> {
+    /// Waits for a key; `None` once the queue is closed. Dropping the item without
+    /// [`WorkItem::finish`] gives the key back.
+    pub async fn next(&self) -> Option<WorkItem<K>> {
         loop {
-            // Registered before the look, so that an add in between is not missed.
+            // Registered before the check, so that an add in between is not missed.
             let woken = self.inner.wake.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
             let deadline = {
                 let mut state = self.inner.state.lock();
                 if state.closed {
-                    // Pass the word on: `notify_one` wakes only one waiter.
+                    // `notify_one` wakes only one waiter, so each wakes the next.
                     self.inner.wake.notify_one();
                     return None;
                 }
@@ -270,7 +284,7 @@ impl<K: QueueKey> WorkQueue<K> {
                     if let Some(m) = &self.inner.metrics {
                         m.queue_seconds.observe(waited.as_secs_f64());
                     }
-                    return Some(Turn { queue: self.clone(), key: Some(key) });
+                    return Some(WorkItem { queue: self.clone(), key: Some(key) });
                 }
                 state.waiting.keys().next().map(|(at, _)| *at)
             };
@@ -288,7 +302,7 @@ impl<K: QueueKey> WorkQueue<K> {
     }
 
     /// Works with `workers` tasks until the queue is closed by [`Self::shut_down`] or `shutdown` is
-    /// cancelled; turns in flight are finished then. Dropping this future aborts the workers.
+    /// cancelled; passes in flight are finished then. Dropping this future aborts the workers.
     pub async fn run_until<F, Fut>(&self, workers: usize, shutdown: &CancellationToken, work: F)
     where
         F: Fn(K) -> Fut + Send + Sync + 'static,
@@ -300,7 +314,7 @@ impl<K: QueueKey> WorkQueue<K> {
         self.run_until_in(workers, shutdown, span_of, work).await;
     }
 
-    /// Like [`Self::run_until`], each turn inside the span that `span_of` makes of its key and the
+    /// Like [`Self::run_until`], each pass inside the span that `span_of` makes of its key and the
     /// number of its attempt, counted from one.
     pub async fn run_until_in<S, F, Fut>(
         &self,
@@ -333,15 +347,15 @@ impl<K: QueueKey> WorkQueue<K> {
         F: Fn(K) -> Fut,
         Fut: Future<Output = Outcome>,
     {
-        while let Some(turn) = self.next().await {
-            let key = turn.key().clone();
+        while let Some(item) = self.next().await {
+            let key = item.key().clone();
             let span = span_of(&key, self.requeues(&key).saturating_add(1));
             let call = AssertUnwindSafe(async { work(key).await }).catch_unwind();
             let outcome = call
                 .instrument(span.clone())
                 .await
                 .unwrap_or_else(|panic| Outcome::retry(format!("panic: {}", panic_text(&*panic))));
-            span.in_scope(|| turn.finish(outcome));
+            span.in_scope(|| item.finish(outcome));
         }
     }
 
@@ -352,7 +366,7 @@ impl<K: QueueKey> WorkQueue<K> {
         {
             m.work_seconds.observe(started.elapsed().as_secs_f64());
         }
-        // Added again during its turn: back to the end of the line.
+        // Added again during its pass: back to the end of the queue.
         if state.dirty.contains_key(key) {
             state.ready.push_back(key.clone());
             drop(state);
@@ -362,9 +376,9 @@ impl<K: QueueKey> WorkQueue<K> {
 }
 
 impl<K: QueueKey> State<K> {
-    /// Marks a key as needing a turn; false if it already did.
+    /// Marks a key as needing a pass; false if it already did.
     fn add(&mut self, key: K) -> bool {
-        // An immediate turn makes a later one pointless.
+        // An immediate pass makes a later one pointless.
         if let Some(at) = self.waiting_keys.remove(&key) {
             self.waiting.remove(&at);
         }
@@ -394,7 +408,7 @@ impl<K: QueueKey> State<K> {
         self.waiting_keys.insert(key, slot);
     }
 
-    /// Moves keys whose time has come into the line; returns how many.
+    /// Enqueues the keys whose delay is over; returns how many.
     fn promote_due(&mut self) -> u64 {
         let now = Instant::now();
         let mut promoted = 0;
@@ -446,20 +460,20 @@ impl<K: QueueKey> QueueStats for Inner<K> {
     }
 }
 
-/// A key in the hands of a worker.
-pub struct Turn<K: QueueKey> {
+/// A key that a worker has taken from the queue.
+pub struct WorkItem<K: QueueKey> {
     queue: WorkQueue<K>,
     key: Option<K>,
 }
 
-impl<K: QueueKey> Turn<K> {
+impl<K: QueueKey> WorkItem<K> {
     /// The key to work on.
     #[must_use]
     pub fn key(&self) -> &K {
         self.key.as_ref().expect("present until finish or drop")
     }
 
-    /// Ends the turn with what became of it.
+    /// Ends the pass with its outcome.
     pub fn finish(mut self, outcome: Outcome) {
         let key = self.key.take().expect("present until finish or drop");
         let queue = &self.queue;
@@ -481,7 +495,7 @@ impl<K: QueueKey> Turn<K> {
     }
 }
 
-impl<K: QueueKey> Drop for Turn<K> {
+impl<K: QueueKey> Drop for WorkItem<K> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.queue.add(key.clone());

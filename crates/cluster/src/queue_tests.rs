@@ -6,8 +6,8 @@ fn queue(name: &str) -> WorkQueue<String> {
     WorkQueue::new(name, QueueOptions::backoff(Duration::from_secs(1), Duration::from_secs(300)))
 }
 
-/// 10,000 adds of one key, the key itself slow and added again all the time: the other key's turn
-/// comes right after the one under way.
+/// 10,000 adds of one key, the key itself slow and added again all the time: the other key is
+/// handed out right after the pass in flight.
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_items_of_one_key_do_not_delay_another() {
     let queue = queue("fair");
@@ -15,7 +15,7 @@ async fn ten_thousand_items_of_one_key_do_not_delay_another() {
         queue.add("busy".to_owned());
     }
     queue.add("quiet".to_owned());
-    assert_eq!(queue.depth(), 2, "equal keys share one place");
+    assert_eq!(queue.depth(), 2, "equal keys are queued once");
     let order = Arc::new(Mutex::new(Vec::new()));
     let (seen, again) = (order.clone(), queue.clone());
     let never = CancellationToken::new();
@@ -41,22 +41,22 @@ async fn ten_thousand_items_of_one_key_do_not_delay_another() {
 #[tokio::test(start_paused = true)]
 async fn one_key_is_never_worked_on_twice_at_once() {
     let queue = queue("single");
-    let (now, most, turns) = (
+    let (now, most, passes) = (
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
     queue.add("a".to_owned());
-    let (q, m, t) = (queue.clone(), most.clone(), turns.clone());
+    let (q, m, t) = (queue.clone(), most.clone(), passes.clone());
     let never = CancellationToken::new();
     let run = queue.run_until(8, &never, move |key: String| {
-        let (now, most, turns, queue) = (now.clone(), m.clone(), t.clone(), q.clone());
+        let (now, most, passes, queue) = (now.clone(), m.clone(), t.clone(), q.clone());
         async move {
             most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             queue.add(key);
             tokio::time::sleep(Duration::from_millis(10)).await;
             now.fetch_sub(1, Ordering::SeqCst);
-            if turns.fetch_add(1, Ordering::SeqCst) == 20 {
+            if passes.fetch_add(1, Ordering::SeqCst) == 20 {
                 queue.shut_down();
             }
             Outcome::Done
@@ -95,13 +95,13 @@ async fn retry_backs_off_and_done_forgets() {
     let queue = queue("retry");
     let key = "a".to_owned();
     assert_eq!(queue.add_rate_limited(key.clone()), Duration::from_secs(1));
-    let turn = queue.next().await.expect("open");
-    turn.finish(Outcome::retry("no"));
+    let item = queue.next().await.expect("open");
+    item.finish(Outcome::retry("no"));
     assert_eq!(queue.requeues(&key), 2);
     let before = Instant::now();
-    let turn = queue.next().await.expect("open");
+    let item = queue.next().await.expect("open");
     assert_eq!(before.elapsed().as_secs(), 2);
-    turn.finish(Outcome::Done);
+    item.finish(Outcome::Done);
     assert_eq!((queue.requeues(&key), queue.pending()), (0, 0));
 }
 
@@ -122,7 +122,7 @@ async fn the_earlier_of_two_delays_counts_and_an_add_beats_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_turn_gives_its_key_back() {
+async fn a_dropped_item_requeues_its_key() {
     let queue = queue("drop");
     queue.add("a".to_owned());
     let worker = queue.clone();
@@ -132,12 +132,12 @@ async fn a_dropped_turn_gives_its_key_back() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(queue.depth(), 0);
     task.abort();
-    let turn = queue.next().await.expect("open");
-    assert_eq!(turn.key(), "a");
+    let item = queue.next().await.expect("open");
+    assert_eq!(item.key(), "a");
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_finishes_turns_under_way_and_starts_none() {
+async fn shutdown_finishes_passes_in_flight_and_starts_none() {
     let queue = queue("stop");
     queue.add("a".to_owned());
     queue.add("b".to_owned());
@@ -164,7 +164,7 @@ async fn metrics_show_depth_age_and_adds() {
     let queue = WorkQueue::new("claims", QueueOptions::default().with_metrics(&metrics));
     queue.add(1u32);
     queue.add(2u32);
-    let _turn = queue.next().await.expect("open");
+    let _item = queue.next().await.expect("open");
     tokio::time::advance(Duration::from_secs(4)).await;
     assert_eq!((queue.depth(), queue.oldest_age()), (1, Duration::from_secs(4)));
     let text = metrics.render();

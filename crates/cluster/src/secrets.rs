@@ -1,4 +1,4 @@
-//! Secrets as drivers get them: read when they are needed, decoded once, kept nowhere.
+//! Reads Secrets for CSI calls: at each call, decoded once, kept nowhere.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,18 @@ use crate::error::ApiError;
 /// Why a secret cannot be sent to a driver. No variant holds a value.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// There is no such secret; upstream's words.
+    /// The Secret does not exist; the text is upstream's.
     #[error("secrets {name:?} not found")]
-    NotFound {
-        /// The secret's name.
-        name: String,
-    },
+    NotFound { name: String },
     /// The API gave no secret.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// CSI carries text, and the value is none.
+    /// The value is not text, and CSI carries only text.
     #[error("the value of {key:?} is not text")]
-    NotText {
-        /// The key whose value it is.
-        key: String,
-    },
+    NotText { key: String },
 }
 
-/// Reads a secret's values from the API. It is read anew for each call, so that a rotated secret
+/// Reads a secret's values from the API. Each call reads it, so that a rotated secret
 /// counts from the next call on.
 ///
 /// # Errors

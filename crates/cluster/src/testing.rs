@@ -1,4 +1,4 @@
-//! A scripted API server for tests: a closure answers each request.
+//! A scripted API server for tests: a closure responds to each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,39 +14,39 @@ use tokio::sync::mpsc;
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// One request as the script sees it.
-pub(crate) struct Asked {
+pub(crate) struct ScriptedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) body: Value,
 }
 
-/// A client whose requests are answered by `script`.
+/// A client whose requests `script` responds to.
 pub(crate) fn client<F, Fut>(script: F) -> kube::Client
 where
-    F: Fn(Asked) -> Fut + Send + Sync + 'static,
+    F: Fn(ScriptedRequest) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Response<AnyBody>> + Send + 'static,
 {
     let script = Arc::new(script);
     let service = tower::service_fn(move |request: Request<Body>| {
         let script = script.clone();
-        let answer: BoxFuture<'static, Result<_, kube::Error>> = Box::pin(async move {
+        let response: BoxFuture<'static, Result<_, kube::Error>> = Box::pin(async move {
             let (parts, body) = request.into_parts();
             let body = body.collect_bytes().await?;
-            let asked = Asked {
+            let request = ScriptedRequest {
                 method: parts.method.to_string(),
                 path: parts.uri.path().to_owned(),
                 query: parts.uri.query().unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             };
-            Ok(script(asked).await)
+            Ok(script(request).await)
         });
-        answer
+        response
     });
     kube::Client::new(service, "default")
 }
 
-pub(crate) fn answer(code: u16, body: &Value) -> Response<AnyBody> {
+pub(crate) fn respond(code: u16, body: &Value) -> Response<AnyBody> {
     let full = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {});
     let mut response = Response::new(full.boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(code).expect("a status");
@@ -54,7 +54,7 @@ pub(crate) fn answer(code: u16, body: &Value) -> Response<AnyBody> {
 }
 
 pub(crate) fn failure(code: u16, reason: &str) -> Response<AnyBody> {
-    answer(
+    respond(
         code,
         &serde_json::json!({"kind": "Status", "code": code, "reason": reason, "message": reason}),
     )

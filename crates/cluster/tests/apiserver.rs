@@ -42,7 +42,7 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 async fn objects_are_made_changed_and_deleted() {
     let (_server, api) = server().await;
     let key = ObjectKey::new("default", "a");
-    assert!(api.get::<ConfigMap>(&key).await.expect("answered").is_none());
+    assert!(api.get::<ConfigMap>(&key).await.expect("response").is_none());
     let mut made = api.create::<ConfigMap>(&config_map("a", "1")).await.expect("made");
     let again = api.create::<ConfigMap>(&config_map("a", "1")).await.expect_err("exists");
     assert!(again.is_already_exists(), "{again}");
@@ -54,7 +54,7 @@ async fn objects_are_made_changed_and_deleted() {
     assert!(conflict.is_conflict(), "{conflict}");
     let patch = json!({"data": {"more": "4"}});
     api.patch::<ConfigMap>(&key, Patch::Merge(&patch)).await.expect("patched");
-    let map = api.get::<ConfigMap>(&key).await.expect("answered").expect("there");
+    let map = api.get::<ConfigMap>(&key).await.expect("response").expect("there");
     assert_eq!((&*map.data["k"], &*map.data["more"]), ("2", "4"));
     let wrong = api.delete::<ConfigMap>(&key, &DeleteParams::uid("other")).await;
     assert!(wrong.expect_err("another uid").is_conflict());
@@ -64,7 +64,7 @@ async fn objects_are_made_changed_and_deleted() {
 }
 
 /// A client that hands objects over as they are, and one that sends text: what is stored and what is
-/// answered is the same, and so are the refusals.
+/// returned is the same, and so are the refusals.
 #[tokio::test(start_paused = true)]
 async fn objects_within_the_process_are_those_of_the_wire() {
     let (server, far) = server().await;
@@ -107,8 +107,8 @@ async fn objects_within_the_process_are_those_of_the_wire() {
         let patch = json!({"metadata": {"labels": {"x": null, "z": "1"}}});
         let key = ObjectKey::new("default", name);
         steps.push(api.patch::<Claim>(&key, Patch::Merge(&patch)).await.expect("patched"));
-        let stored = far.get_raw::<Claim>(&key).await.expect("answered").expect("there");
-        assert_eq!(steps.last(), Some(&stored), "the last answer is what is stored");
+        let stored = far.get_raw::<Claim>(&key).await.expect("response").expect("there");
+        assert_eq!(steps.last(), Some(&stored), "the last response is what is stored");
         let event = json!({
             "metadata": {"name": format!("{name}.1"), "namespace": "default"}, "reason": "Because",
             "involvedObject": {"kind": "PersistentVolumeClaim", "name": name, "namespace": "default"},
@@ -275,7 +275,7 @@ async fn leadership_changes_hands_by_release_and_by_death() {
     eventually("three leads", || three.is_leading()).await;
     assert!(killed.elapsed() <= Duration::from_secs(20), "{:?}", killed.elapsed());
     let key = ObjectKey::new("kube-system", "longshore-test");
-    let lease = api.get::<Lease>(&key).await.expect("answered").expect("there");
+    let lease = api.get::<Lease>(&key).await.expect("response").expect("there");
     assert_eq!(lease.spec.holder_identity, "three");
     assert_eq!(lease.spec.lease_transitions, Some(2));
 }

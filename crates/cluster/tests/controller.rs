@@ -29,7 +29,7 @@ impl Reconciler for Marks {
                 Change::Applied { new, .. } => Some(new.metadata.key()),
                 Change::Deleted { .. } => None,
             })
-            .again(&self.maps, |_, map| [map.metadata.key()]);
+            .on_resync(&self.maps, |_, map| [map.metadata.key()]);
     }
 
     fn subject(&self, key: &ObjectKey) -> Subject {
@@ -130,11 +130,11 @@ async fn a_loop_stops_while_it_waits_for_its_first_list() {
         shutdown.cancel();
     };
     let both = async { tokio::join!(run.run(&shutdown), stop) };
-    timeout(Duration::from_secs(2), both).await.expect("it ends when told");
+    timeout(Duration::from_secs(2), both).await.expect("it ends at shutdown");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resync_looks_at_everything_again() {
+async fn a_resync_reconciles_every_object_again() {
     let world = World::start().await;
     world.map("quiet").await;
     let (marks, run) = world.marks();

@@ -4,6 +4,7 @@ pub mod attach;
 pub mod attacher;
 pub mod bind;
 pub mod capacity;
+mod driver;
 pub mod expand;
 mod index;
 #[cfg(test)]
@@ -17,3 +18,5 @@ pub mod provision;
 pub mod schedule;
 #[cfg(test)]
 mod testing;
+
+pub use self::driver::{Driver, DriverError};

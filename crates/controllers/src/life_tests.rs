@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{FutureExt as _, future::BoxFuture};
 use longshore_cluster::{Context, ListParams};
 use longshore_core::{
-    attach::UniqueName,
     model::{
-        ObjectKey,
+        ClaimPhase, ObjectKey,
         kinds::{
             Claim, CsiDriver, CsiNode, Node, Pod, StorageClass, Volume, VolumeAttachment,
             VolumeAttributesClass,
         },
     },
+    names::UniqueName,
 };
 use longshore_csi::fake::Driver;
 use tokio::task::JoinSet;
@@ -49,7 +49,7 @@ fn all_loops(
         provision::run(guarded, parts, stop()).boxed(),
         schedule::Scheduler::new(context, schedule::Config::default()).run(stop()).boxed(),
         attach::AttachDetach::new(context, attach::Config::default()).run(stop()).boxed(),
-        attacher.run_patiently(stop()).boxed(),
+        attacher.run_with_retries(stop()).boxed(),
         protect::ClaimProtection::new(context, true).run(stop()).boxed(),
         protect::VolumeProtection::new(context).run(stop()).boxed(),
         protect::ClassProtection::new(context).run(stop()).boxed(),
@@ -112,7 +112,8 @@ async fn cluster() -> (Bench, Driver) {
 
 /// Plays the node while the pod runs: waits for the volume, and says that it uses it.
 async fn use_volume(bench: &Bench, claim: &str) -> String {
-    let claim = bench.until::<Claim>(&key(claim), |claim| claim.status.phase == "Bound").await;
+    let claim =
+        bench.until::<Claim>(&key(claim), |claim| claim.status.phase == ClaimPhase::Bound).await;
     let volume = ObjectKey::cluster(&claim.spec.volume_name);
     let volume = bench.get::<Volume>(&volume).await.expect("bound");
     let handle = volume.spec.csi.expect("a CSI volume").volume_handle;

@@ -7,12 +7,14 @@
 //!
 //! What is absent on purpose: anything that could make the same view give two answers.
 
+pub mod access_mode;
 pub mod attach;
 pub mod backoff;
 pub mod bind;
 pub mod claim;
 pub mod expand;
 pub mod model;
+pub mod names;
 pub mod protect;
 pub mod provision;
 pub mod redact;

@@ -1,4 +1,4 @@
-//! The fake driver on a socket, for measurements of sidecars: it answers at once.
+//! The fake driver on a socket, for measurements of sidecars: it responds at once.
 //!
 //! `fake_driver SOCKET NAME NODE-ID VOLUMES` makes that many volumes, prints their ids, one in a line,
 //! then `ready`, and serves until it is killed.
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = driver.client();
     for at in 0..count.parse::<usize>()? {
         let made = client.create_volume(fake::create_request(&format!("v-{at}"), 1 << 20)).await?;
-        println!("{}", made.volume.ok_or("an answer without a volume")?.volume_id);
+        println!("{}", made.volume.ok_or("an response without a volume")?.volume_id);
     }
     let listener = server::Listener::bind(socket)?;
     println!("ready");

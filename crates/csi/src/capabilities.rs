@@ -29,12 +29,10 @@ impl<T: Into<i32>> CapabilitySet<T> {
         self.numbers.iter().copied()
     }
 
-    /// Adds a capability.
     pub fn insert(&mut self, capability: T) {
         self.numbers.insert(capability.into());
     }
 
-    /// Takes a capability away.
     pub fn remove(&mut self, capability: T) {
         self.numbers.remove(&capability.into());
     }

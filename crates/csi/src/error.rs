@@ -37,7 +37,6 @@ pub enum CsiError {
     /// The driver refused: the operation did not and will not happen.
     #[error("{}", status_text(.status))]
     Final {
-        /// What was called.
         call: Call,
         /// The status that the call ended with.
         status: Status,
@@ -45,7 +44,6 @@ pub enum CsiError {
     /// No verdict: the operation may still be running in the driver.
     #[error("{}", status_text(.status))]
     Transient {
-        /// What was called.
         call: Call,
         /// The status that the call ended with, or that the transport made up.
         status: Status,
@@ -53,7 +51,6 @@ pub enum CsiError {
     /// The driver refused a request that can never succeed.
     #[error("{}", status_text(.status))]
     Infeasible {
-        /// What was called.
         call: Call,
         /// The status that the call ended with.
         status: Status,
@@ -71,7 +68,6 @@ impl CsiError {
         }
     }
 
-    /// The call that failed.
     pub fn call(&self) -> Call {
         match self {
             Self::Final { call, .. }
@@ -89,7 +85,6 @@ impl CsiError {
         }
     }
 
-    /// The status code.
     pub fn code(&self) -> Code {
         self.status().code()
     }

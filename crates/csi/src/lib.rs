@@ -27,27 +27,29 @@
 //! # }
 //! ```
 
-pub mod access_mode;
+#![warn(unreachable_pub)]
+
 mod call;
 pub mod capabilities;
 pub mod client;
 mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
-mod gate;
 mod health;
 pub mod metrics;
 pub mod names;
 pub mod redact;
+mod requirement;
 pub mod server;
+mod stream;
 #[cfg(test)]
 mod wire_tests;
 
 pub use call::Call;
 pub use client::{Client, ConnectError, ConnectOptions, Options, SnapshotLookup};
 pub use error::{CsiError, Verdict, classify, code_name, status_text};
-pub use gate::Gate;
 pub use health::HealthSource;
+pub use requirement::Requirement;
 
 /// Generated messages, client and server stubs of `csi.v1`: CSI 1.13, with the volume condition of 1.12.
 #[allow(clippy::all, rustdoc::all, missing_docs)]

@@ -37,7 +37,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the histogram.
     pub fn register(registry: &mut Registry, side: Side) -> Self {
         let seconds: Family<_, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(BUCKETS));

@@ -1,4 +1,4 @@
-//! Drivers whose answers do not fit what they advertise. One test in a process of its own, because it counts lines of
+//! Drivers whose responses do not fit what they advertise. One test in a process of its own, because it counts lines of
 //! the log and subscribers share state between threads.
 
 use std::collections::BTreeMap;
@@ -48,25 +48,25 @@ async fn advertised_but_unimplemented_calls_are_not_used(log: &Captured) {
     let client = driver.client();
     let mut losses = client.connection_losses();
     let id = snapshot_of_new_volume(&client).await;
-    let heard = |call| driver.calls_of(call).len();
+    let count = |call| driver.calls_of(call).len();
     for round in 1..=2 {
         for _ in 0..3 {
             let found = client.find_snapshot(&id, BTreeMap::new()).await.expect("listed instead");
             assert!(matches!(found, SnapshotLookup::Found(_)), "{found:?}");
-            let advertised = client.controller_capabilities().await.expect("asked");
+            let advertised = client.controller_capabilities().await.expect("response");
             assert!(!advertised.has(ControllerCapability::GetSnapshot));
-            assert!(!client.supports(Call::GetSnapshot).await.expect("asked"));
+            assert!(!client.supports(Call::GetSnapshot).await.expect("response"));
         }
-        assert_eq!((heard(Call::GetSnapshot), heard(Call::ListSnapshots)), (round, 3 * round));
+        assert_eq!((count(Call::GetSnapshot), count(Call::ListSnapshots)), (round, 3 * round));
         assert_eq!(log.lines_with("/csi.v1.Controller/GetSnapshot"), round, "once per connection");
         driver.sever();
         losses.changed().await.expect("the client lives");
     }
     // Half of a pair that is missing does not take the other half along.
     let request = v1::NodeGetStorageHealthRequest::default();
-    client.node_capabilities().await.expect("asked");
+    client.node_capabilities().await.expect("response");
     client.node_get_storage_health(request).await.expect_err("not in 1.9");
-    let node = client.node_capabilities().await.expect("asked");
+    let node = client.node_capabilities().await.expect("response");
     assert!(!node.has(NodeCapability::GetStorageHealth));
     assert!(
         node.has(NodeCapability::GetVolumeHealth) && node.has(NodeCapability::StageUnstageVolume)
@@ -77,7 +77,7 @@ async fn calls_that_were_never_advertised_are_not_logged(log: &Captured) {
     let driver = Driver::new("modest.test");
     driver.speak(Version::V1_9);
     let client = driver.client();
-    assert!(!client.supports(Call::ControllerGetVolumeHealth).await.expect("asked"));
+    assert!(!client.supports(Call::ControllerGetVolumeHealth).await.expect("response"));
     let request = v1::ControllerGetVolumeHealthRequest::default();
     client.controller_get_volume_health(request).await.expect_err("not there");
     assert_eq!(log.lines_with("ControllerGetVolumeHealth"), 0);
@@ -95,7 +95,7 @@ async fn a_topology_without_the_capability_is_ignored(log: &Captured) {
         snapshot.message.accessible_topology = vec![topology];
     });
     for _ in 0..3 {
-        let found = client.find_snapshot(&id, BTreeMap::new()).await.expect("asked");
+        let found = client.find_snapshot(&id, BTreeMap::new()).await.expect("response");
         let SnapshotLookup::Found(snapshot) = found else { panic!("{found:?}") };
         assert_eq!(snapshot.accessible_topology, []);
     }

@@ -29,7 +29,7 @@ fn unimplemented(driver: &Driver) -> Vec<Call> {
     driver.calls().iter().filter(|one| refused(&one.result)).map(|one| one.call).collect()
 }
 
-/// What `Call::gate` has to come to for a driver that advertises all that its version has.
+/// What `Call::requirement` has to come to for a driver that advertises all that its version has.
 fn expected(version: Version, call: Call) -> bool {
     match call {
         // The fake has no SnapshotMetadata service.
@@ -52,7 +52,7 @@ fn expected(version: Version, call: Call) -> bool {
 async fn send_all_supported(driver: &Driver, client: &Client) {
     let mut sent = BTreeSet::new();
     for call in Call::ALL {
-        if client.supports(*call).await.expect("asked") {
+        if client.supports(*call).await.expect("response") {
             sent.insert(*call);
         }
     }
@@ -67,9 +67,9 @@ async fn send_all_supported(driver: &Driver, client: &Client) {
     client.controller_publish_volume(published).await.expect("published");
     node_calls(client, &sent, &id).await;
     snapshot_calls(client, &sent, &id).await;
-    let mut heard: BTreeSet<Call> = driver.calls().iter().map(|one| one.call).collect();
-    heard.extend([Call::Probe, Call::GetPluginInfo]);
-    let quiet: Vec<&Call> = sent.iter().filter(|call| !heard.contains(call)).collect();
+    let mut received: BTreeSet<Call> = driver.calls().iter().map(|one| one.call).collect();
+    received.extend([Call::Probe, Call::GetPluginInfo]);
+    let quiet: Vec<&Call> = sent.iter().filter(|call| !received.contains(call)).collect();
     assert!(quiet.is_empty(), "supported, but not tried: {quiet:?}");
 }
 
@@ -176,11 +176,11 @@ async fn snapshot_calls(client: &Client, sent: &BTreeSet<Call>, id: &str) {
     };
     let cut = client.take_snapshot(request).await.expect("cut").snapshot.expect("a snapshot");
     let constrained = client.has_service(PluginService::SnapshotAccessibilityConstraints).await;
-    let places = if constrained.expect("asked") { vec![zone] } else { vec![] };
-    assert_eq!(cut.accessible_topology, places);
+    let topology = if constrained.expect("response") { vec![zone] } else { vec![] };
+    assert_eq!(cut.accessible_topology, topology);
     let found = client.find_snapshot(&cut.snapshot_id, BTreeMap::new()).await.expect("found");
     assert_eq!(found, SnapshotLookup::Found(cut.clone()));
-    let missing = client.find_snapshot("nowhere", BTreeMap::new()).await.expect("asked");
+    let missing = client.find_snapshot("nowhere", BTreeMap::new()).await.expect("response");
     assert_eq!(missing, SnapshotLookup::Missing);
     let request = v1::DeleteSnapshotRequest { snapshot_id: cut.snapshot_id, ..Default::default() };
     client.delete_snapshot(request).await.expect("deleted");
@@ -209,7 +209,7 @@ async fn a_driver_of_any_version_is_sent_only_calls_that_it_has() {
         let driver = driver(version);
         let client = driver.client();
         for call in Call::ALL {
-            let supported = client.supports(*call).await.expect("asked");
+            let supported = client.supports(*call).await.expect("response");
             assert_eq!(supported, expected(version, *call), "{call} on {version:?}");
         }
         send_all_supported(&driver, &client).await;
@@ -224,10 +224,10 @@ async fn one_snapshot_is_got_where_it_can_be_and_listed_elsewhere() {
     for version in Version::ALL {
         let driver = driver(version);
         let client = driver.client();
-        client.find_snapshot("nowhere", BTreeMap::new()).await.expect("asked");
-        let heard = |call| driver.calls_of(call).len();
+        client.find_snapshot("nowhere", BTreeMap::new()).await.expect("response");
+        let count = |call| driver.calls_of(call).len();
         let gets = usize::from(version >= Version::V1_12);
-        assert_eq!((heard(Call::GetSnapshot), heard(Call::ListSnapshots)), (gets, 1 - gets));
+        assert_eq!((count(Call::GetSnapshot), count(Call::ListSnapshots)), (gets, 1 - gets));
     }
     let neither = driver(Version::V1_13);
     neither.configure(|config| {
@@ -235,7 +235,7 @@ async fn one_snapshot_is_got_where_it_can_be_and_listed_elsewhere() {
         config.controller.remove(ControllerCapability::ListSnapshots);
     });
     let found = neither.client().find_snapshot("nowhere", BTreeMap::new()).await;
-    assert_eq!(found.expect("asked"), SnapshotLookup::Unsupported);
+    assert_eq!(found.expect("response"), SnapshotLookup::Unsupported);
 }
 
 /// case: csi-1.13/C8, case: csi-1.13/C9
@@ -243,16 +243,16 @@ async fn one_snapshot_is_got_where_it_can_be_and_listed_elsewhere() {
 async fn a_driver_replaced_behind_its_socket_is_asked_again() {
     let driver = driver(Version::V1_13);
     let client = driver.client();
-    let asked = || driver.calls_of(Call::ControllerGetCapabilities).len();
+    let count = || driver.calls_of(Call::ControllerGetCapabilities).len();
     let mut losses = client.connection_losses();
     let source = async || {
-        let advertised = client.controller_capabilities().await.expect("asked");
-        (HealthSource::of(&advertised), client.supports(Call::GetSnapshot).await.expect("asked"))
+        let advertised = client.controller_capabilities().await.expect("response");
+        (HealthSource::of(&advertised), client.supports(Call::GetSnapshot).await.expect("response"))
     };
     let newest = (HealthSource::HealthList { confirm: true }, true);
     assert_eq!(source().await, newest);
     assert_eq!(source().await, newest);
-    assert_eq!(asked(), 1, "the answer holds as long as the connection");
+    assert_eq!(count(), 1, "the response holds as long as the connection");
     for (version, expected) in [
         (Version::V1_9, (HealthSource::ConditionList, false)),
         (Version::V1_12, (HealthSource::ConditionList, true)),
@@ -263,7 +263,7 @@ async fn a_driver_replaced_behind_its_socket_is_asked_again() {
         losses.changed().await.expect("the client lives");
         assert_eq!(source().await, expected, "{version:?}");
     }
-    assert_eq!(asked(), 5);
+    assert_eq!(count(), 5);
     assert_eq!(unimplemented(&driver), []);
 }
 
@@ -272,10 +272,10 @@ async fn a_driver_replaced_behind_its_socket_is_asked_again() {
 async fn the_node_service_is_asked_every_time() {
     let driver = driver(Version::V1_12);
     let client = driver.client();
-    assert!(client.supports(Call::NodeGetVolumeStats).await.expect("asked"));
+    assert!(client.supports(Call::NodeGetVolumeStats).await.expect("response"));
     driver.configure(|config| config.node.remove(NodeCapability::GetVolumeStats));
-    assert!(!client.supports(Call::NodeGetVolumeStats).await.expect("asked"));
+    assert!(!client.supports(Call::NodeGetVolumeStats).await.expect("response"));
     driver.configure(|config| config.node.insert(NodeCapability::GetVolumeStats));
-    assert!(client.supports(Call::NodeGetVolumeStats).await.expect("asked"));
+    assert!(client.supports(Call::NodeGetVolumeStats).await.expect("response"));
     assert_eq!(driver.calls_of(Call::NodeGetCapabilities).len(), 3);
 }

@@ -11,8 +11,7 @@ use crate::refusal::Refusal;
 
 /// A capability this driver can give.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
-    /// Raw device or filesystem.
+pub(crate) struct Access {
     pub kind: AccessKind,
     /// Who may use it, and how.
     pub mode: Mode,
@@ -20,7 +19,7 @@ pub struct Access {
 
 /// How a volume appears to its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AccessKind {
+pub(crate) enum AccessKind {
     /// As a block device.
     Block,
     /// As a directory.
@@ -34,7 +33,10 @@ pub enum AccessKind {
 
 impl Access {
     /// Checks one capability of a request.
-    pub fn parse(capability: Option<&VolumeCapability>, kind: DriverKind) -> Result<Self, Refusal> {
+    pub(crate) fn parse(
+        capability: Option<&VolumeCapability>,
+        kind: DriverKind,
+    ) -> Result<Self, Refusal> {
         let invalid = |text: String| Refusal::Invalid(format!("volume_capability: {text}"));
         let capability = capability.ok_or_else(|| invalid("it is missing".to_owned()))?;
         let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
@@ -72,7 +74,10 @@ impl Access {
     }
 
     /// Checks all capabilities of a request; there must be one.
-    pub fn parse_all(all: &[VolumeCapability], kind: DriverKind) -> Result<Vec<Self>, Refusal> {
+    pub(crate) fn parse_all(
+        all: &[VolumeCapability],
+        kind: DriverKind,
+    ) -> Result<Vec<Self>, Refusal> {
         if all.is_empty() {
             return Err(Refusal::Invalid("volume_capabilities are missing".to_owned()));
         }
@@ -81,38 +86,38 @@ impl Access {
 
     /// Handed out as a raw device.
     #[must_use]
-    pub fn is_block(&self) -> bool {
+    pub(crate) fn is_block(&self) -> bool {
         self.kind == AccessKind::Block
     }
 
     /// Only reading is allowed, whatever else is asked for.
     #[must_use]
-    pub fn reads_only(&self) -> bool {
+    pub(crate) fn reads_only(&self) -> bool {
         matches!(self.mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
     }
 
     /// The mount flags say read-only.
     #[must_use]
-    pub fn mounts_read_only(&self) -> bool {
+    pub(crate) fn mounts_read_only(&self) -> bool {
         let AccessKind::Mount { flags, .. } = &self.kind else { return false };
         flags.iter().flat_map(|flag| flag.split(',')).any(|flag| flag.trim() == "ro")
     }
 
     /// Several nodes may have the volume at once.
     #[must_use]
-    pub fn many_nodes(&self) -> bool {
+    pub(crate) fn many_nodes(&self) -> bool {
         matches!(self.mode, Mode::MultiNodeReaderOnly)
     }
 
     /// Several targets on one node may have the volume at once (CSI, table at NodePublishVolume).
     #[must_use]
-    pub fn many_targets(&self) -> bool {
+    pub(crate) fn many_targets(&self) -> bool {
         matches!(self.mode, Mode::MultiNodeReaderOnly | Mode::SingleNodeMultiWriter)
     }
 
     /// Why an existing volume cannot be used this way; `None` when it can.
     #[must_use]
-    pub fn conflict_with(&self, record: &Record) -> Option<String> {
+    pub(crate) fn conflict_with(&self, record: &Record) -> Option<String> {
         match (&self.kind, record.fstype) {
             (AccessKind::Mount { fstype: Some(wanted), .. }, Some(has)) if *wanted != has => {
                 Some(format!("volume {} was made for {has}, not {wanted}", record.id))

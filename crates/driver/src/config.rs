@@ -106,9 +106,7 @@ impl FromStr for Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FsType {
-    /// The fourth extended filesystem.
     Ext4,
-    /// XFS.
     Xfs,
     /// Btrfs, one device, one volume.
     Btrfs,
@@ -205,7 +203,6 @@ pub struct DriverConfig {
     pub kind: DriverKind,
     /// CSI driver name; also the base of the topology key.
     pub driver_name: String,
-    /// What `NodeGetInfo` answers.
     pub node_id: String,
     /// What else is to be known about where the node is, for instance its zone (`local`).
     pub topology: BTreeMap<String, String>,
@@ -328,7 +325,7 @@ pub enum ConfigError {
         "node id {0:?} must be 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
     )]
     NodeId(String),
-    /// A topology segment breaks the CSI rules, or has no place here.
+    /// A topology segment breaks the CSI rules, or is not allowed here.
     #[error("topology {0:?}: {1}")]
     Topology(String, &'static str),
     /// No pool was given.

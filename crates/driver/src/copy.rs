@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// How often a copy looks at the clock.
+/// Bytes that are copied between two checks of the deadline.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Why there is no copy.
@@ -16,18 +16,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 pub enum CopyError {
     /// The copy would have taken longer than it may.
     #[error("copying took longer than allowed: {copied_bytes} bytes were done in time")]
-    TooSlow {
-        /// How far it came.
-        copied_bytes: u64,
-    },
-    /// Reading or writing failed.
+    TooSlow { copied_bytes: u64 },
     #[error("cannot {what}: {source}")]
-    Io {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 /// How a copy was made.
@@ -41,7 +32,7 @@ pub enum Method {
 
 /// How a copy may be made.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// Blocks may be shared.
     pub share: bool,
     /// Give up then; sharing blocks is never given up.
@@ -49,7 +40,7 @@ pub struct Terms {
 }
 
 /// Fills the empty file `to` with the content of `from`; holes stay holes. Nothing is flushed.
-pub fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
+pub(crate) fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
     if terms.share && share(from, to)? {
         return Ok(Method::Shared);
     }
@@ -60,7 +51,7 @@ pub fn copy(from: &File, to: &File, terms: Terms) -> Result<Method, CopyError> {
 }
 
 /// Whether files in the directory of these two can share blocks.
-pub fn can_share(from: &File, to: &File) -> Result<bool, CopyError> {
+pub(crate) fn can_share(from: &File, to: &File) -> Result<bool, CopyError> {
     share(from, to)
 }
 

@@ -1,4 +1,4 @@
-//! The driver as a whole: its pools, who is busy with which volume, and what starts it.
+//! The driver as a whole: its pools, its locks, and what starts it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -10,16 +10,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{ConfigError, DriverConfig, DriverKind};
 use crate::id::VolumeId;
+use crate::locks::Locks;
 use crate::node::left::LeftDevice;
 use crate::pool::record::Record;
 use crate::pool::{Pool, PoolError, Role};
+use crate::quiesce::{self, server::QuiesceServer};
 use crate::refusal::Refusal;
-use crate::remote::desk::{self, Desk};
 
 /// Why a driver did not start or did not keep running.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// A setting cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A pool could not be opened.
@@ -34,7 +34,6 @@ pub enum DriverError {
     /// The socket could not be taken.
     #[error(transparent)]
     Bind(#[from] server::BindError),
-    /// The server failed.
     #[error(transparent)]
     Serve(#[from] server::ServeError),
     /// The process is short of threads or memory.
@@ -53,12 +52,11 @@ pub struct Driver {
 pub(crate) struct Inner {
     pub config: DriverConfig,
     pub pools: Vec<Pool>,
-    /// Volumes, snapshots and groups with a call under way.
-    busy: Arc<Mutex<Busy>>,
+    pub locks: Locks,
     /// Volumes attached to each node, as recorded; only the controller changes them.
     pub attached: Mutex<HashMap<String, BTreeSet<VolumeId>>>,
-    /// Where controllers in other processes ask for volumes to be held still.
-    pub desks: Mutex<Vec<Desk>>,
+    /// Through these, controllers in other processes quiesce volumes of this node.
+    pub quiesce_servers: Mutex<Vec<QuiesceServer>>,
 }
 
 impl Driver {
@@ -69,7 +67,7 @@ impl Driver {
         config.validate()?;
         let role = Role {
             controller: config.mode.controller(),
-            alone: config.kind == DriverKind::Local
+            exclusive: config.kind == DriverKind::Local
                 && config.mode.controller()
                 && config.mode.node(),
             elsewhere: config.kind == DriverKind::Shared,
@@ -84,9 +82,9 @@ impl Driver {
         let inner = Inner {
             config,
             pools,
-            busy: Arc::default(),
+            locks: Locks::default(),
             attached: Mutex::default(),
-            desks: Mutex::default(),
+            quiesce_servers: Mutex::default(),
         };
         if inner.config.mode.node() {
             inner.settle_node().map_err(DriverError::Settle)?;
@@ -98,7 +96,7 @@ impl Driver {
             inner.count_attachments().map_err(DriverError::Settle)?;
         }
         let inner = Arc::new(inner);
-        desk::open(&inner);
+        quiesce::server::open(&inner);
         Ok(Self { inner })
     }
 
@@ -171,31 +169,13 @@ fn endpoint_path(endpoint: &str) -> Result<&Path, DriverError> {
 }
 
 impl Inner {
-    /// Notes that a call for a volume is under way; refuses when another one is.
-    pub fn lock(&self, id: &VolumeId) -> Result<BusyGuard, Refusal> {
-        self.claim(&Claim::alone(id))
-    }
-
-    /// Notes that a call is under way; refuses when one is that gets in its way.
-    pub fn claim(&self, claim: &Claim) -> Result<BusyGuard, Refusal> {
-        let mut busy = self.busy.lock();
-        match (busy.get_mut(&claim.id), claim.alone) {
-            (None, alone) => {
-                busy.insert(claim.id.clone(), if alone { ALONE } else { 1 });
-            }
-            (Some(others), false) if *others != ALONE => *others += 1,
-            (Some(_), _) => return Err(Refusal::Pending(claim.id.clone())),
-        }
-        Ok(BusyGuard { busy: Arc::clone(&self.busy), id: claim.id.clone() })
-    }
-
     /// Id under which a volume of this name is found.
-    pub fn id_for(&self, name: &str) -> VolumeId {
+    pub(crate) fn id_for(&self, name: &str) -> VolumeId {
         VolumeId::for_name(self.scope(), name)
     }
 
     /// Names mean the same thing within it.
-    pub fn scope(&self) -> &str {
+    pub(crate) fn scope(&self) -> &str {
         match self.config.kind {
             DriverKind::Local => self.config.node_id.as_str(),
             DriverKind::Shared => "",
@@ -203,12 +183,12 @@ impl Inner {
     }
 
     /// Passes a point at which a test may end the process.
-    pub fn fault(&self, point: &'static str) {
+    pub(crate) fn fault(&self, point: &'static str) {
         self.config.faults.at(point);
     }
 
     /// The pool that has a volume, and its record.
-    pub fn find(&self, id: &VolumeId) -> Result<Option<(&Pool, Record)>, Refusal> {
+    pub(crate) fn find(&self, id: &VolumeId) -> Result<Option<(&Pool, Record)>, Refusal> {
         for pool in &self.pools {
             if let Some(record) = pool.read(id)? {
                 return Ok(Some((pool, record)));
@@ -218,66 +198,8 @@ impl Inner {
     }
 
     /// As [`Inner::find`], for calls that need the volume to exist.
-    pub fn need(&self, id: &VolumeId) -> Result<(&Pool, Record), Refusal> {
+    pub(crate) fn need(&self, id: &VolumeId) -> Result<(&Pool, Record), Refusal> {
         self.find(id)?.ok_or_else(|| Refusal::NotFound(format!("volume {id} does not exist")))
-    }
-}
-
-/// How many calls use each thing; [`ALONE`] is one that wants no other.
-type Busy = HashMap<String, u32>;
-
-const ALONE: u32 = u32::MAX;
-
-/// What a call needs for itself while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
-    id: String,
-    alone: bool,
-}
-
-impl Claim {
-    /// No other call may use it.
-    pub fn alone(id: impl ToString) -> Self {
-        Self { id: id.to_string(), alone: true }
-    }
-
-    /// Others that want no more may use it too.
-    pub fn shared(id: impl ToString) -> Self {
-        Self { id: id.to_string(), alone: false }
-    }
-
-    /// What is claimed.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-/// Each thing once: a call does not get in its own way.
-pub(crate) fn distinct(claims: Vec<Claim>) -> Vec<Claim> {
-    let mut once: Vec<Claim> = Vec::with_capacity(claims.len());
-    for claim in claims {
-        match once.iter_mut().find(|one| one.id == claim.id) {
-            Some(one) => one.alone |= claim.alone,
-            None => once.push(claim),
-        }
-    }
-    once
-}
-
-/// Held while a call is under way.
-#[derive(Debug)]
-pub(crate) struct BusyGuard {
-    busy: Arc<Mutex<Busy>>,
-    id: String,
-}
-
-impl Drop for BusyGuard {
-    fn drop(&mut self) {
-        let mut busy = self.busy.lock();
-        match busy.get_mut(&self.id) {
-            Some(others) if *others != ALONE && *others > 1 => *others -= 1,
-            _ => drop(busy.remove(&self.id)),
-        }
     }
 }
 

@@ -39,7 +39,7 @@ struct Map {
 }
 
 /// Bytes that the file has on disk and shares with no other file.
-pub fn own_bytes(file: &File) -> io::Result<u64> {
+pub(crate) fn own_bytes(file: &File) -> io::Result<u64> {
     let mut own = 0;
     walk(file, |extent| {
         if extent.flags & SHARED == 0 {
@@ -51,7 +51,7 @@ pub fn own_bytes(file: &File) -> io::Result<u64> {
 }
 
 /// Whether the first `bytes` of the file are all on disk, and its own.
-pub fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
+pub(crate) fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
     let mut covered = 0;
     walk(file, |extent| {
         let there = extent.flags & (SHARED | UNKNOWN | DELALLOC) == 0 && extent.logical <= covered;
@@ -63,8 +63,8 @@ pub fn has_all(file: &File, bytes: u64) -> io::Result<bool> {
     Ok(covered >= bytes)
 }
 
-/// Looks at each extent, in order, for as long as `look` wants more.
-fn walk(file: &File, mut look: impl FnMut(&Extent) -> bool) -> io::Result<()> {
+/// Visits each extent, in order, for as long as `visit` wants more.
+fn walk(file: &File, mut visit: impl FnMut(&Extent) -> bool) -> io::Result<()> {
     const NONE: Extent = Extent {
         logical: 0,
         physical: 0,
@@ -86,7 +86,7 @@ fn walk(file: &File, mut look: impl FnMut(&Extent) -> bool) -> io::Result<()> {
         };
         ask(file, &mut map)?;
         let found = &map.extents[..(map.mapped as usize).min(COUNT)];
-        if !found.iter().all(&mut look) {
+        if !found.iter().all(&mut visit) {
             return Ok(());
         }
         match found.last() {
@@ -98,7 +98,7 @@ fn walk(file: &File, mut look: impl FnMut(&Extent) -> bool) -> io::Result<()> {
     }
 }
 
-#[expect(unsafe_code, reason = "extents are told by ioctl only")]
+#[expect(unsafe_code, reason = "only an ioctl lists extents")]
 fn ask(file: &File, map: &mut Map) -> io::Result<()> {
     // SAFETY: the descriptor is open, and `map` has the layout of the kernel's structure followed
     // by as many extents as it says.
@@ -124,7 +124,7 @@ mod tests {
         }
         file.sync_all().unwrap();
         let Ok(own) = own_bytes(&file) else {
-            // A filesystem that does not tell, such as one in memory.
+            // A filesystem without that ioctl, such as one in memory.
             return;
         };
         assert_eq!(own, 600 * 4096);

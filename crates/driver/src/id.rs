@@ -22,7 +22,7 @@ impl VolumeId {
     /// The id of the volume called `name` within `scope` (the node of a local pool, or empty).
     ///
     /// Two nodes may get a request for one name, for instance when a pod moves after a lost
-    /// answer; the scope keeps their volumes apart.
+    /// response; the scope keeps their volumes apart.
     #[must_use]
     pub fn for_name(scope: &str, name: &str) -> Self {
         let mut hash = Sha256::new();
@@ -38,7 +38,6 @@ impl VolumeId {
         is_digits(text.strip_prefix(PREFIX)?).then(|| Self(text.to_owned()))
     }
 
-    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -89,7 +88,6 @@ macro_rules! hex_id {
                 is_digits(text.strip_prefix($prefix)?).then(|| Self(text.to_owned()))
             }
 
-            /// The id as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

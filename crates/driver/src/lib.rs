@@ -8,8 +8,8 @@
 //!   finished or undone from the disk alone.
 //! * [`loopdev`], [`format`], [`mount`]: the kernel's side, each known by what it *is* (inode,
 //!   signature, device number) and never by a path or a number that may come to mean another thing.
-//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem that holds still meanwhile;
-//!   `remote`: the same for a controller in another process of the machine.
+//! * [`copy`] and [`freeze`]: a copy of an image, and a filesystem frozen meanwhile;
+//!   `quiesce`: the same for a controller in another process of the machine.
 //! * `controller`, `snapshot` and `node`: the rules of each call, blocking and free of locks.
 //! * `service`: the CSI services around them, with one lock for each volume.
 //!
@@ -24,23 +24,26 @@
 //! # }
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod access;
 pub mod config;
 mod controller;
-pub mod copy;
+mod copy;
 mod driver;
 mod extents;
 pub mod fault;
 pub mod format;
 pub mod freeze;
 pub mod id;
+mod locks;
 pub mod loopdev;
 pub mod mount;
 mod mutable;
 mod node;
 pub mod pool;
-pub mod refusal;
-mod remote;
+mod quiesce;
+mod refusal;
 mod service;
 mod snapshot;
 

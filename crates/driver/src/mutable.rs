@@ -20,7 +20,7 @@ const RESERVED: &str = "reservedBlocksPercent";
 
 /// Checked values; what is absent is left as the system has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Mutable {
+pub(crate) struct Mutable {
     /// Give freed blocks back.
     pub discard: Option<bool>,
     /// Bypass the page cache.
@@ -31,7 +31,7 @@ pub struct Mutable {
 
 impl Mutable {
     /// Checks parameters of a request or a record. Unknown ones are refused.
-    pub fn parse(
+    pub(crate) fn parse(
         parameters: &BTreeMap<String, String>,
         fstype: Option<FsType>,
     ) -> Result<Self, String> {

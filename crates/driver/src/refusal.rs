@@ -8,10 +8,10 @@ use crate::freeze::FreezeError;
 use crate::id::VolumeId;
 use crate::loopdev::LoopError;
 use crate::mount::MountError;
-use crate::mount::place::PlaceError;
+use crate::mount::checked_path::PathError;
 use crate::pool::PoolError;
 
-/// A refused or failed call. Each variant answers the caller's question: what must change before
+/// A refused or failed call. Each variant says what must change before
 /// the call can succeed?
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -27,7 +27,6 @@ pub enum Refusal {
     /// Something else has to happen first.
     #[error("{0}")]
     Precondition(String),
-    /// There is no room.
     #[error("{0}")]
     Exhausted(String),
     /// The size cannot be had.
@@ -39,7 +38,6 @@ pub enum Refusal {
     /// Another call for the same volume, snapshot or group is under way.
     #[error("another operation on {0} is under way")]
     Pending(String),
-    /// The pool said no.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A loop device could not be had or given back.
@@ -53,31 +51,18 @@ pub enum Refusal {
     Mount(#[from] MountError),
     /// A path from the request cannot be used.
     #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// A filesystem could not be held still.
+    Path(#[from] PathError),
+    /// A filesystem could not be frozen.
     #[error("volume {id}: {source}")]
-    Freeze {
-        /// The volume.
-        id: VolumeId,
-        /// Why.
-        source: FreezeError,
-    },
-    /// The node that has a volume could not hold it still.
+    Freeze { id: VolumeId, source: FreezeError },
+    /// The node that has a volume could not quiesce it.
     #[error("node {node}: {text}")]
-    Node {
-        /// The node.
-        node: String,
-        /// What it said.
-        code: Code,
-        /// And why.
-        text: String,
-    },
+    Node { node: String, code: Code, text: String },
     /// An image could not be copied.
     #[error("volume {id}: {source}")]
     Copy {
         /// The volume, or the snapshot's source.
         id: VolumeId,
-        /// Why.
         source: CopyError,
     },
     /// The mount table could not be read.
@@ -112,9 +97,9 @@ impl Refusal {
             Self::Node { code, .. } => *code,
             Self::Copy { source: CopyError::TooSlow { .. }, .. } => Code::FailedPrecondition,
             Self::Copy { source: CopyError::Io { source, .. }, .. } => io_code(source),
-            Self::Place(PlaceError::Bad { .. }) => Code::InvalidArgument,
-            Self::Place(PlaceError::NoParent(_)) => Code::FailedPrecondition,
-            Self::Place(PlaceError::Io { .. }) => Code::Internal,
+            Self::Path(PathError::Bad { .. }) => Code::InvalidArgument,
+            Self::Path(PathError::NoParent(_)) => Code::FailedPrecondition,
+            Self::Path(PathError::Io { .. }) => Code::Internal,
         }
     }
 }
@@ -159,12 +144,12 @@ impl From<Refusal> for Status {
 }
 
 /// The value of a required text field.
-pub fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+pub(crate) fn required<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
     if value.is_empty() { Err(Refusal::Invalid(format!("{field} is missing"))) } else { Ok(value) }
 }
 
 /// As [`required`], with the length limit of ids and names.
-pub fn required_short<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
+pub(crate) fn required_short<'a>(field: &str, value: &'a str) -> Result<&'a str, Refusal> {
     if required(field, value)?.len() > 128 {
         return Err(Refusal::Invalid(format!("{field} is longer than 128 bytes")));
     }

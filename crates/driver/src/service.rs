@@ -2,7 +2,7 @@
 //!
 //! The rules are in [`crate::controller`] and [`crate::node`] and never think about locks or
 //! `async`. A call runs to its end even when the caller hangs up, so the lock guards what really
-//! happens; a second call for the volume meanwhile is answered with `Aborted`.
+//! happens; a second call for the volume meanwhile gets `Aborted`.
 
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use tonic::{Request, Response, Status};
 
 use crate::config::DriverKind;
 use crate::controller::{source, topology};
-use crate::driver::{Claim, Driver, Inner};
+use crate::driver::{Driver, Inner};
 use crate::id::{SnapshotId, VolumeId};
+use crate::locks::LockRequest;
 use crate::refusal::Refusal;
 use crate::snapshot;
 
@@ -45,32 +46,30 @@ struct Service {
     inner: Arc<Inner>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl Service {
-    /// Runs `work` on the blocking pool, alone with `volume` if one is named.
+    /// Runs `work` on the blocking pool, holding the lock of `volume` if one is named.
     async fn call<T: Send + 'static>(
         &self,
         call: &'static str,
         volume: Option<VolumeId>,
         work: impl FnOnce(&Inner) -> Result<T, Refusal> + Send + 'static,
-    ) -> Answer<T> {
-        self.claiming(call, volume.map(Claim::alone).into_iter().collect(), work).await
+    ) -> RpcResult<T> {
+        self.with_locks(call, volume.map(LockRequest::exclusive).into_iter().collect(), work).await
     }
 
-    /// As [`Service::call`], alone with or sharing whatever is claimed.
-    async fn claiming<T: Send + 'static>(
+    /// Like [`Service::call`], holding these locks.
+    async fn with_locks<T: Send + 'static>(
         &self,
         call: &'static str,
-        claims: Vec<Claim>,
+        locks: Vec<LockRequest>,
         work: impl FnOnce(&Inner) -> Result<T, Refusal> + Send + 'static,
-    ) -> Answer<T> {
+    ) -> RpcResult<T> {
         let inner = Arc::clone(&self.inner);
-        let label = claims.first().map(|claim| claim.id().to_owned()).unwrap_or_default();
+        let label = locks.first().map(|lock| lock.id.clone()).unwrap_or_default();
         let run = move || {
-            let claims = crate::driver::distinct(claims);
-            let guards: Result<Vec<_>, _> = claims.iter().map(|one| inner.claim(one)).collect();
-            let _guards = guards?;
+            let _guards = inner.locks.acquire_all(locks)?;
             work(&inner)
         };
         let result = match tokio::task::spawn_blocking(run).await {
@@ -100,7 +99,7 @@ impl Identity for Service {
     async fn get_plugin_info(
         &self,
         _: Request<csi::GetPluginInfoRequest>,
-    ) -> Answer<csi::GetPluginInfoResponse> {
+    ) -> RpcResult<csi::GetPluginInfoResponse> {
         Ok(Response::new(csi::GetPluginInfoResponse {
             name: self.inner.config.driver_name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -111,8 +110,8 @@ impl Identity for Service {
     async fn get_plugin_capabilities(
         &self,
         _: Request<csi::GetPluginCapabilitiesRequest>,
-    ) -> Answer<csi::GetPluginCapabilitiesResponse> {
-        // The same from every process of a driver, whatever its mode: callers ask any of them.
+    ) -> RpcResult<csi::GetPluginCapabilitiesResponse> {
+        // The same from every process of a driver, whatever its mode: callers call any of them.
         let mut services =
             vec![PluginService::ControllerService, PluginService::GroupControllerService];
         if self.inner.config.kind == DriverKind::Local {
@@ -133,7 +132,7 @@ impl Identity for Service {
         Ok(Response::new(csi::GetPluginCapabilitiesResponse { capabilities }))
     }
 
-    async fn probe(&self, _: Request<csi::ProbeRequest>) -> Answer<csi::ProbeResponse> {
+    async fn probe(&self, _: Request<csi::ProbeRequest>) -> RpcResult<csi::ProbeResponse> {
         Ok(Response::new(csi::ProbeResponse { ready: Some(true) }))
     }
 }
@@ -155,16 +154,16 @@ impl Controller for Service {
     async fn create_volume(
         &self,
         request: Request<csi::CreateVolumeRequest>,
-    ) -> Answer<csi::CreateVolumeResponse> {
+    ) -> RpcResult<csi::CreateVolumeResponse> {
         let request = request.into_inner();
-        let claims = source::create_claims(&self.inner, &request);
-        self.claiming("CreateVolume", claims, move |inner| inner.create_volume(&request)).await
+        let locks = source::locks_for_create(&self.inner, &request);
+        self.with_locks("CreateVolume", locks, move |inner| inner.create_volume(&request)).await
     }
 
     async fn delete_volume(
         &self,
         request: Request<csi::DeleteVolumeRequest>,
-    ) -> Answer<csi::DeleteVolumeResponse> {
+    ) -> RpcResult<csi::DeleteVolumeResponse> {
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
         self.call("DeleteVolume", id, move |inner| inner.delete_volume(&request)).await
@@ -173,7 +172,7 @@ impl Controller for Service {
     async fn controller_publish_volume(
         &self,
         request: Request<csi::ControllerPublishVolumeRequest>,
-    ) -> Answer<csi::ControllerPublishVolumeResponse> {
+    ) -> RpcResult<csi::ControllerPublishVolumeResponse> {
         self.shared_only("ControllerPublishVolume")?;
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
@@ -184,7 +183,7 @@ impl Controller for Service {
     async fn controller_unpublish_volume(
         &self,
         request: Request<csi::ControllerUnpublishVolumeRequest>,
-    ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
+    ) -> RpcResult<csi::ControllerUnpublishVolumeResponse> {
         self.shared_only("ControllerUnpublishVolume")?;
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
@@ -197,7 +196,7 @@ impl Controller for Service {
     async fn validate_volume_capabilities(
         &self,
         request: Request<csi::ValidateVolumeCapabilitiesRequest>,
-    ) -> Answer<csi::ValidateVolumeCapabilitiesResponse> {
+    ) -> RpcResult<csi::ValidateVolumeCapabilitiesResponse> {
         let request = request.into_inner();
         let work = move |inner: &Inner| inner.validate_volume_capabilities(request);
         self.call("ValidateVolumeCapabilities", None, work).await
@@ -206,7 +205,7 @@ impl Controller for Service {
     async fn list_volumes(
         &self,
         request: Request<csi::ListVolumesRequest>,
-    ) -> Answer<csi::ListVolumesResponse> {
+    ) -> RpcResult<csi::ListVolumesResponse> {
         let request = request.into_inner();
         self.call("ListVolumes", None, move |inner| inner.list_volumes(&request)).await
     }
@@ -214,7 +213,7 @@ impl Controller for Service {
     async fn get_capacity(
         &self,
         request: Request<csi::GetCapacityRequest>,
-    ) -> Answer<csi::GetCapacityResponse> {
+    ) -> RpcResult<csi::GetCapacityResponse> {
         let request = request.into_inner();
         self.call("GetCapacity", None, move |inner| inner.get_capacity(&request)).await
     }
@@ -222,7 +221,7 @@ impl Controller for Service {
     async fn controller_get_capabilities(
         &self,
         _: Request<csi::ControllerGetCapabilitiesRequest>,
-    ) -> Answer<csi::ControllerGetCapabilitiesResponse> {
+    ) -> RpcResult<csi::ControllerGetCapabilitiesResponse> {
         let mut types = vec![
             ControllerRpc::CreateDeleteVolume,
             ControllerRpc::ListVolumes,
@@ -256,26 +255,28 @@ impl Controller for Service {
     async fn create_snapshot(
         &self,
         request: Request<csi::CreateSnapshotRequest>,
-    ) -> Answer<csi::CreateSnapshotResponse> {
+    ) -> RpcResult<csi::CreateSnapshotResponse> {
         let request = request.into_inner();
-        let claims = snapshot::create_claims(&self.inner, &request);
-        self.claiming("CreateSnapshot", claims, move |inner| inner.create_snapshot(&request)).await
+        let locks = snapshot::locks_for_create(&self.inner, &request);
+        self.with_locks("CreateSnapshot", locks, move |inner| inner.create_snapshot(&request)).await
     }
 
     async fn delete_snapshot(
         &self,
         request: Request<csi::DeleteSnapshotRequest>,
-    ) -> Answer<csi::DeleteSnapshotResponse> {
+    ) -> RpcResult<csi::DeleteSnapshotResponse> {
         let request = request.into_inner();
-        let claims =
-            SnapshotId::parse(&request.snapshot_id).map(Claim::alone).into_iter().collect();
-        self.claiming("DeleteSnapshot", claims, move |inner| inner.delete_snapshot(&request)).await
+        let locks = SnapshotId::parse(&request.snapshot_id)
+            .map(LockRequest::exclusive)
+            .into_iter()
+            .collect();
+        self.with_locks("DeleteSnapshot", locks, move |inner| inner.delete_snapshot(&request)).await
     }
 
     async fn list_snapshots(
         &self,
         request: Request<csi::ListSnapshotsRequest>,
-    ) -> Answer<csi::ListSnapshotsResponse> {
+    ) -> RpcResult<csi::ListSnapshotsResponse> {
         let request = request.into_inner();
         self.call("ListSnapshots", None, move |inner| inner.list_snapshots(&request)).await
     }
@@ -283,7 +284,7 @@ impl Controller for Service {
     async fn get_snapshot(
         &self,
         request: Request<csi::GetSnapshotRequest>,
-    ) -> Answer<csi::GetSnapshotResponse> {
+    ) -> RpcResult<csi::GetSnapshotResponse> {
         let request = request.into_inner();
         self.call("GetSnapshot", None, move |inner| inner.get_snapshot(&request)).await
     }
@@ -291,7 +292,7 @@ impl Controller for Service {
     async fn controller_expand_volume(
         &self,
         request: Request<csi::ControllerExpandVolumeRequest>,
-    ) -> Answer<csi::ControllerExpandVolumeResponse> {
+    ) -> RpcResult<csi::ControllerExpandVolumeResponse> {
         self.shared_only("ControllerExpandVolume")?;
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
@@ -302,7 +303,7 @@ impl Controller for Service {
     async fn controller_get_volume(
         &self,
         request: Request<csi::ControllerGetVolumeRequest>,
-    ) -> Answer<csi::ControllerGetVolumeResponse> {
+    ) -> RpcResult<csi::ControllerGetVolumeResponse> {
         let request = request.into_inner();
         self.call("ControllerGetVolume", None, move |inner| inner.get_volume(&request)).await
     }
@@ -310,21 +311,21 @@ impl Controller for Service {
     async fn controller_list_volume_health(
         &self,
         _: Request<csi::ControllerListVolumeHealthRequest>,
-    ) -> Answer<csi::ControllerListVolumeHealthResponse> {
+    ) -> RpcResult<csi::ControllerListVolumeHealthResponse> {
         Err(not_advertised("ControllerListVolumeHealth"))
     }
 
     async fn controller_get_volume_health(
         &self,
         _: Request<csi::ControllerGetVolumeHealthRequest>,
-    ) -> Answer<csi::ControllerGetVolumeHealthResponse> {
+    ) -> RpcResult<csi::ControllerGetVolumeHealthResponse> {
         Err(not_advertised("ControllerGetVolumeHealth"))
     }
 
     async fn controller_modify_volume(
         &self,
         request: Request<csi::ControllerModifyVolumeRequest>,
-    ) -> Answer<csi::ControllerModifyVolumeResponse> {
+    ) -> RpcResult<csi::ControllerModifyVolumeResponse> {
         let request = request.into_inner();
         let id = VolumeId::parse(&request.volume_id);
         self.call("ControllerModifyVolume", id, move |inner| inner.modify_volume(&request)).await
@@ -336,7 +337,7 @@ impl GroupController for Service {
     async fn group_controller_get_capabilities(
         &self,
         _: Request<csi::GroupControllerGetCapabilitiesRequest>,
-    ) -> Answer<csi::GroupControllerGetCapabilitiesResponse> {
+    ) -> RpcResult<csi::GroupControllerGetCapabilitiesResponse> {
         let capability = csi::GroupControllerServiceCapability {
             r#type: Some(csi::group_controller_service_capability::Type::Rpc(
                 csi::group_controller_service_capability::Rpc {
@@ -351,27 +352,27 @@ impl GroupController for Service {
     async fn create_volume_group_snapshot(
         &self,
         request: Request<csi::CreateVolumeGroupSnapshotRequest>,
-    ) -> Answer<csi::CreateVolumeGroupSnapshotResponse> {
+    ) -> RpcResult<csi::CreateVolumeGroupSnapshotResponse> {
         let request = request.into_inner();
-        let claims = snapshot::group::create_claims(&self.inner, &request);
+        let locks = snapshot::group::locks_for_create(&self.inner, &request);
         let work = move |inner: &Inner| inner.create_group(&request);
-        self.claiming("CreateVolumeGroupSnapshot", claims, work).await
+        self.with_locks("CreateVolumeGroupSnapshot", locks, work).await
     }
 
     async fn delete_volume_group_snapshot(
         &self,
         request: Request<csi::DeleteVolumeGroupSnapshotRequest>,
-    ) -> Answer<csi::DeleteVolumeGroupSnapshotResponse> {
+    ) -> RpcResult<csi::DeleteVolumeGroupSnapshotResponse> {
         let request = request.into_inner();
-        let claims = snapshot::group::delete_claims(&self.inner, &request);
+        let locks = snapshot::group::locks_for_delete(&self.inner, &request);
         let work = move |inner: &Inner| inner.delete_group(&request);
-        self.claiming("DeleteVolumeGroupSnapshot", claims, work).await
+        self.with_locks("DeleteVolumeGroupSnapshot", locks, work).await
     }
 
     async fn get_volume_group_snapshot(
         &self,
         request: Request<csi::GetVolumeGroupSnapshotRequest>,
-    ) -> Answer<csi::GetVolumeGroupSnapshotResponse> {
+    ) -> RpcResult<csi::GetVolumeGroupSnapshotResponse> {
         let request = request.into_inner();
         self.call("GetVolumeGroupSnapshot", None, move |inner| inner.get_group(&request)).await
     }
@@ -382,7 +383,7 @@ impl Node for Service {
     async fn node_stage_volume(
         &self,
         request: Request<csi::NodeStageVolumeRequest>,
-    ) -> Answer<csi::NodeStageVolumeResponse> {
+    ) -> RpcResult<csi::NodeStageVolumeResponse> {
         let request = request.into_inner();
         let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeStageVolume", id, move |inner| inner.stage(&request)).await
@@ -391,7 +392,7 @@ impl Node for Service {
     async fn node_unstage_volume(
         &self,
         request: Request<csi::NodeUnstageVolumeRequest>,
-    ) -> Answer<csi::NodeUnstageVolumeResponse> {
+    ) -> RpcResult<csi::NodeUnstageVolumeResponse> {
         let request = request.into_inner();
         let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeUnstageVolume", id, move |inner| inner.unstage(&request)).await
@@ -400,7 +401,7 @@ impl Node for Service {
     async fn node_publish_volume(
         &self,
         request: Request<csi::NodePublishVolumeRequest>,
-    ) -> Answer<csi::NodePublishVolumeResponse> {
+    ) -> RpcResult<csi::NodePublishVolumeResponse> {
         let request = request.into_inner();
         let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodePublishVolume", id, move |inner| inner.publish(&request)).await
@@ -409,7 +410,7 @@ impl Node for Service {
     async fn node_unpublish_volume(
         &self,
         request: Request<csi::NodeUnpublishVolumeRequest>,
-    ) -> Answer<csi::NodeUnpublishVolumeResponse> {
+    ) -> RpcResult<csi::NodeUnpublishVolumeResponse> {
         let request = request.into_inner();
         let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeUnpublishVolume", id, move |inner| inner.unpublish(&request)).await
@@ -418,8 +419,8 @@ impl Node for Service {
     async fn node_get_volume_stats(
         &self,
         request: Request<csi::NodeGetVolumeStatsRequest>,
-    ) -> Answer<csi::NodeGetVolumeStatsResponse> {
-        // Only looks, so it neither waits for nor disturbs a call that changes the volume.
+    ) -> RpcResult<csi::NodeGetVolumeStatsResponse> {
+        // It only reads, so it takes no lock and does not block a call that changes the volume.
         let request = request.into_inner();
         self.call("NodeGetVolumeStats", None, move |inner| inner.stats(&request)).await
     }
@@ -427,7 +428,7 @@ impl Node for Service {
     async fn node_expand_volume(
         &self,
         request: Request<csi::NodeExpandVolumeRequest>,
-    ) -> Answer<csi::NodeExpandVolumeResponse> {
+    ) -> RpcResult<csi::NodeExpandVolumeResponse> {
         let request = request.into_inner();
         let id = Some(self.inner.node_id_of(&request.volume_id));
         self.call("NodeExpandVolume", id, move |inner| inner.node_expand(&request)).await
@@ -436,7 +437,7 @@ impl Node for Service {
     async fn node_get_capabilities(
         &self,
         _: Request<csi::NodeGetCapabilitiesRequest>,
-    ) -> Answer<csi::NodeGetCapabilitiesResponse> {
+    ) -> RpcResult<csi::NodeGetCapabilitiesResponse> {
         let types = [
             NodeRpc::StageUnstageVolume,
             NodeRpc::GetVolumeStats,
@@ -456,7 +457,7 @@ impl Node for Service {
     async fn node_get_info(
         &self,
         _: Request<csi::NodeGetInfoRequest>,
-    ) -> Answer<csi::NodeGetInfoResponse> {
+    ) -> RpcResult<csi::NodeGetInfoResponse> {
         let config = &self.inner.config;
         Ok(Response::new(csi::NodeGetInfoResponse {
             node_id: config.node_id.clone(),
@@ -468,14 +469,14 @@ impl Node for Service {
     async fn node_get_volume_health(
         &self,
         _: Request<csi::NodeGetVolumeHealthRequest>,
-    ) -> Answer<csi::NodeGetVolumeHealthResponse> {
+    ) -> RpcResult<csi::NodeGetVolumeHealthResponse> {
         Err(not_advertised("NodeGetVolumeHealth"))
     }
 
     async fn node_get_storage_health(
         &self,
         _: Request<csi::NodeGetStorageHealthRequest>,
-    ) -> Answer<csi::NodeGetStorageHealthResponse> {
+    ) -> RpcResult<csi::NodeGetStorageHealthResponse> {
         Err(not_advertised("NodeGetStorageHealth"))
     }
 }
@@ -498,7 +499,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let service = service(dir.path());
         let id = service.inner.id_for("a");
-        let guard = service.inner.lock(&id).unwrap();
+        let guard = service.inner.locks.acquire(&LockRequest::exclusive(&id)).unwrap();
         let volume_id = id.to_string();
         let create = csi::CreateVolumeRequest { name: "a".into(), ..Default::default() };
         let stage =
@@ -511,7 +512,7 @@ mod tests {
         assert_eq!(staged.map(drop).map_err(code), Err(Code::Aborted));
         let deleted = service.delete_volume(Request::new(delete.clone())).await;
         assert_eq!(deleted.map(drop).map_err(code), Err(Code::Aborted));
-        // Others are not disturbed, and the next caller is let in.
+        // Other volumes are not locked, and the next caller gets the lock.
         let other = csi::DeleteVolumeRequest {
             volume_id: service.inner.id_for("b").to_string(),
             ..Default::default()
@@ -529,8 +530,8 @@ mod tests {
         let service = service(dir.path());
         let id = service.inner.id_for("a");
         let work = |_: &Inner| -> Result<(), Refusal> { panic!("a bug") };
-        let answer = service.call("Test", Some(id.clone()), work).await;
-        assert_eq!(answer.map(drop).map_err(|status| status.code()), Err(Code::Internal));
-        service.inner.lock(&id).expect("free again");
+        let response = service.call("Test", Some(id.clone()), work).await;
+        assert_eq!(response.map(drop).map_err(|status| status.code()), Err(Code::Internal));
+        service.inner.locks.acquire(&LockRequest::exclusive(&id)).expect("free again");
     }
 }

@@ -50,7 +50,7 @@ async fn xfs_and_btrfs_grow_under_their_user() {
         }
         assert!(seen(&staging) >= before + (large - small) - MIB, "{fstype}: {}", seen(&staging));
         assert_eq!(std::fs::read_to_string(Path::new(&staging).join("f")).unwrap(), "kept");
-        // A smaller wish is fulfilled by what is there; nothing shrinks.
+        // A smaller request is fulfilled by what is there; nothing shrinks.
         let again = client.node_expand_volume(expand(&id, &staging, small)).await.unwrap();
         assert_eq!(again.capacity_bytes, large);
         client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();

@@ -15,7 +15,7 @@ use longshore_driver::format::{
 use longshore_driver::{DriverKind, FsType};
 use tonic::Code;
 
-/// (filesystem, size that it rounds a small wish up to)
+/// (filesystem, size that it rounds a small request up to)
 const SIZES: [(FsType, i64); 3] =
     [(FsType::Ext4, 2 * MIB), (FsType::Xfs, 300 * MIB), (FsType::Btrfs, 114 * MIB)];
 

@@ -100,7 +100,7 @@ async fn bad_creates_change_nothing() {
     for (name, request) in cases {
         assert_eq!(refused(client.create_volume(request).await), Code::AlreadyExists, "{name}");
     }
-    // A smaller wish is fulfilled by what is there, as are names that the provisioner adds.
+    // A smaller request is fulfilled by what is there, as are names that the provisioner adds.
     let mut same = create("a", MIB, writer());
     same.parameters.insert("csi.storage.k8s.io/pvc/name".into(), "claim".into());
     same.parameters.insert("pool".into(), "default".into());

@@ -240,12 +240,12 @@ async fn a_volume_in_use_on_another_node_is_copied() {
 
     // A driver that is not there cannot be asked, and the refusal says what to do.
     drop(second);
-    let desk = world.pool().join(longshore_driver::pool::names::desk("n2"));
+    let socket = world.pool().join(longshore_driver::pool::names::quiesce_socket("n2"));
     for tries in 0.. {
-        if std::os::unix::net::UnixStream::connect(&desk).is_err() {
+        if std::os::unix::net::UnixStream::connect(&socket).is_err() {
             break;
         }
-        assert!(tries < 3_000, "the desk stays open");
+        assert!(tries < 3_000, "the quiesce socket stays open");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let before = world.files();
@@ -259,11 +259,11 @@ async fn a_volume_in_use_on_another_node_is_copied() {
     let second = start(config).await;
     cut(controller, "t", &a).await;
 
-    // What waits at a desk and says nothing, or nonsense, harms nobody.
+    // A connection that sends nothing, or nonsense, does no harm.
     use std::io::Write;
-    let silent = std::os::unix::net::UnixStream::connect(&desk).unwrap();
+    let silent = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     for nonsense in ["\n", "{}\n", "\"thaw\"\n", "{\"freeze\":1}\n", "{\"prepare\":\"../x\"}\n"] {
-        let mut stream = std::os::unix::net::UnixStream::connect(&desk).unwrap();
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         stream.write_all(nonsense.as_bytes()).unwrap();
         assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), 0, "{nonsense:?}");
     }

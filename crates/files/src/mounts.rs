@@ -22,7 +22,7 @@ pub struct Mount {
     pub read_only: bool,
     /// The filesystem itself refuses writes, whoever asks.
     pub filesystem_read_only: bool,
-    /// Type of the filesystem.
+    /// Type of the filesystem, such as `ext4`.
     pub fstype: String,
     /// What it was mounted from, as the one who mounted it wrote it.
     pub source: PathBuf,
@@ -93,7 +93,7 @@ impl MountTable {
         self.mounts.iter().filter(|mount| mount.is_of(device, node)).collect()
     }
 
-    /// Every place where the node of a block device is mounted, such as a raw volume's target.
+    /// Every path at which the node of a block device is mounted, such as a raw volume's target.
     pub fn of_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Mount> {
         let rdev = std::fs::metadata(node).map(|meta| meta.rdev()).ok();
         self.mounts.iter().filter(move |mount| {

@@ -20,7 +20,7 @@ pub enum Stage {
 pub struct Gate {
     /// Upstream's name.
     pub name: &'static str,
-    /// Its value when nobody sets it.
+    /// Its value when the command line does not set it.
     pub default: bool,
     /// How far it is here.
     pub stage: Stage,
@@ -66,7 +66,7 @@ impl Gates {
         self.values.get(name).is_some_and(|(on, _)| *on)
     }
 
-    /// Whether somebody set the gate on the command line.
+    /// Whether the command line sets the gate.
     #[must_use]
     pub fn set_explicitly(&self, name: &str) -> bool {
         self.values.get(name).is_some_and(|(_, explicit)| *explicit)

@@ -7,16 +7,20 @@
 //! A loop declares its flags where it declares its settings: its `Config` derives [`clap::Args`], the program of that
 //! loop flattens it, and [`defaults`] gives the same settings to whoever starts the loop without a command line.
 
+mod environment;
 mod error;
 mod gates;
 mod nearest;
 mod normalise;
+mod throttle;
 pub mod values;
 
+pub use environment::Environment;
 pub use error::UsageError;
 pub use gates::{Gate, Gates, Stage};
 pub use nearest::nearest;
 pub use normalise::{Normalised, goify, normalise};
+pub use throttle::Throttle;
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err("it may not be negative".into());
     }
-    longshore_core::model::godur::parse_duration(text).map_err(|_| expected.to_owned())
+    longshore_core::model::go_duration::parse_duration(text).map_err(|_| expected.to_owned())
 }
 
 /// A Go duration of more than zero.

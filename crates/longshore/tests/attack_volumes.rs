@@ -235,6 +235,96 @@ fn host_paths_are_checked_and_show_nothing_of_the_instance() {
     up.stop_without_a_trace(&home);
 }
 
+/// Opens every hostile device and says what came of it.
+const OPEN_ALL: &str =
+    "for f in /v/h/*; do (: < $f) 2>&1 && echo READ $f; (: >> $f) 2>&1 && echo WROTE $f; done";
+
+/// A directory with device nodes that everybody may open: of a disk, of memory and of the kernel's log.
+fn hostile_nodes(home: &Home) -> std::path::PathBuf {
+    let (image, dir) = (home.path().join("disk"), home.path().join("hostile"));
+    fs::write(&image, vec![7; 1 << 20]).unwrap();
+    fs::create_dir(&dir).unwrap();
+    let done = Command::new("losetup").args(["--find", "--show"]).arg(&image).output().unwrap();
+    let disk = fs::metadata(text(&done).trim()).unwrap().rdev();
+    let minor = rustix::fs::minor(disk).to_string();
+    for (name, kind, major, minor) in
+        [("disk", "b", "7", minor.as_str()), ("memory", "c", "1", "1"), ("log", "c", "1", "11")]
+    {
+        let mut command = Command::new("mknod");
+        command.args(["--mode", "0666"]).arg(dir.join(name)).args([kind, major, minor]);
+        assert!(command.status().unwrap().success());
+    }
+    dir
+}
+
+#[test]
+fn devices_on_a_volume_stay_shut_and_a_raw_block_volume_is_its_containers_alone() {
+    if !can_run("a-devices") {
+        return;
+    }
+    let home = Home::outside_tmp("a-devices");
+    let up = Instance::up(&home, "data");
+    let nodes = host_path(&hostile_nodes(&home), "Directory");
+    let add = |names: &[&str]| json!({"securityContext": {"capabilities": {"add": names}}});
+    let user = json!({"securityContext": {"runAsUser": 1000, "runAsGroup": 1000}});
+    let mut held = 0;
+    for (name, context) in [("root", json!({})), ("mknod", add(&["MKNOD"])), ("user", user)] {
+        let said = output(&up, &pod_with(name, nodes.clone(), context, json!({}), OPEN_ALL), name);
+        assert_eq!(said.matches("Operation not permitted").count(), 6, "{name}: {said}");
+        assert!(!said.contains("READ") && !said.contains("WROTE"), "{name}: {said}");
+        held += 6;
+    }
+    // Whoever may run privileged containers has the host anyway, as with other runtimes.
+    let privileged = json!({"securityContext": {"privileged": true}});
+    let yaml = pod_with("privileged", nodes.clone(), privileged, json!({}), OPEN_ALL);
+    assert!(output(&up, &yaml, "privileged").contains("READ /v/h/disk\nWROTE /v/h/disk"));
+
+    // The first container has a raw block volume, the second has not, and makes a node for it.
+    up.apply(&(claim("raw", "longshore-local") + "  volumeMode: Block\n"));
+    let script = format!(
+        "echo mine > /dev/raw && head -c 4 /dev/raw && echo; stat -L -c 'minor %T' /dev/raw; {OPEN_ALL}; \
+         while :; do {OPEN_ALL}; echo round; sleep 0.2; done"
+    );
+    let thief = "until [ -s /v/s/minor ]; do sleep 0.1; done; \
+                 mknod /dev/stolen b 7 $(cat /v/s/minor) && (: < /dev/stolen) && echo STOLEN; echo tried; sleep 1000";
+    let volumes = json!([nodes[0], {"name": "s", "emptyDir": {}},
+        {"name": "raw", "persistentVolumeClaim": {"claimName": "raw"}}]);
+    let mounts = json!([{"name": "h", "mountPath": "/v/h"}, {"name": "s", "mountPath": "/v/s"}]);
+    let script = format!("echo $((0x$(stat -L -c %T /dev/raw))) > /v/s/minor; {script}");
+    let main = json!({"volumeMounts": mounts, "volumeDevices": [{"name": "raw", "devicePath": "/dev/raw"}]});
+    let mut pod: Value =
+        serde_json::from_str(&pod_with("raw", volumes, main, json!({}), &script)).unwrap();
+    let mut other = json!({"name": "thief", "image": "host", "command": ["/bin/sh", "-c", thief],
+        "volumeMounts": mounts});
+    merge(&mut other, add(&["MKNOD"]));
+    pod["spec"]["containers"].as_array_mut().unwrap().push(other);
+    up.apply(&pod.to_string());
+    let said = |up: &Instance, container: &str| text(&up.cli(&["logs", "raw", "-c", container]));
+    let rounds = |up: &Instance| said(up, "main").matches("round").count();
+    eventually("both have tried", || said(&up, "thief").contains("tried") && rounds(&up) > 1);
+    assert!(said(&up, "main").contains("mine\n"), "{}", said(&up, "main"));
+    assert!(said(&up, "thief").contains("Operation not permitted"), "{}", said(&up, "thief"));
+    let before = rounds(&up);
+    up.kill();
+    let up = Instance::up(&home, "data");
+    up.wait("pod", "raw", "was adopted", |pod| pod["status"]["phase"] == "Running");
+    eventually("it tried again", || rounds(&up) > before + 1);
+    for container in ["main", "thief"] {
+        let said = said(&up, container);
+        let broke = ["READ", "WROTE", "STOLEN"].iter().any(|word| said.contains(word));
+        assert!(!broke, "{container}: {said}");
+    }
+    // Six by the owner of the raw block volume, one by the thief.
+    held += 7;
+    report(&format!("attacks through device nodes: {held} tried, {held} held"));
+    for (kind, name) in [("pod", "raw"), ("pvc", "raw")] {
+        up.delete(kind, name);
+    }
+    let disk = loops().into_iter().find(|(_, file)| Path::new(file) == home.path().join("disk"));
+    assert!(Command::new("losetup").arg("-d").arg(disk.unwrap().0).status().unwrap().success());
+    up.stop_without_a_trace(&home);
+}
+
 #[test]
 fn scratch_space_and_secrets_are_where_they_should_be_and_bounded() {
     if !can_run("a-scratch") || !need("a-scratch", &[Need::Tool("cc")]) {

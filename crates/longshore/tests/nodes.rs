@@ -82,16 +82,7 @@ fn a_foreign_driver_is_served_by_its_socket() {
     let home = Home::new("foreign");
     let socket = home.path().join("foreign.sock");
     let endpoint = format!("unix://{}", socket.display());
-    let log = std::fs::File::create(home.path().join("driver.log")).unwrap();
-    let mut driver = Command::new(binary())
-        .args(["driver", "--endpoint", &endpoint, "--node-id", "n", "--kind", "shared"])
-        .args(["--driver-name", "foreign.example.com", "--pool"])
-        .arg(home.path().join("foreign-pool"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
+    let mut driver = foreign_driver(&home, &endpoint);
     eventually("the driver's socket is there", || socket.exists());
     let up =
         Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
@@ -103,6 +94,52 @@ fn a_foreign_driver_is_served_by_its_socket() {
     up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
     up.wait("pod", "worker", "ran", running);
     assert_eq!(images_below(&home.path().join("foreign-pool")).len(), 1);
+    assert!(up.cli(&["delete", "pod", "worker"]).status.success());
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    eventually("no image is left", || images_below(home.path()).is_empty());
+    assert_eq!(up.stop(), Some(0));
+    driver.kill().unwrap();
+    driver.wait().unwrap();
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+}
+
+/// A driver of ours as another process, under a name of its own.
+fn foreign_driver(home: &Home, endpoint: &str) -> std::process::Child {
+    let log = home.path().join("driver.log");
+    let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+    Command::new(binary())
+        .args(["driver", "--endpoint", endpoint, "--node-id", "n", "--kind", "shared"])
+        .args(["--driver-name", "foreign.example.com", "--pool"])
+        .arg(home.path().join("foreign-pool"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_foreign_driver_that_is_late_and_restarts_is_served() {
+    if !can_run("late") {
+        return;
+    }
+    let home = Home::new("late");
+    let socket = home.path().join("foreign.sock");
+    let endpoint = format!("unix://{}", socket.display());
+    let up =
+        Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
+    let known = || up.cli(&["get", "csidriver", "foreign.example.com"]).status.success();
+    assert!(!known());
+    assert!(up.log_text().contains("no driver answers on this socket yet"), "{}", up.log_text());
+    let mut driver = foreign_driver(&home, &endpoint);
+    eventually("the late driver is known", known);
+
+    up.apply(&claim("data", "foreign.example.com"));
+    up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
+    up.wait("pod", "worker", "ran", running);
+    driver.kill().unwrap();
+    driver.wait().unwrap();
+    let mut driver = foreign_driver(&home, &endpoint);
     assert!(up.cli(&["delete", "pod", "worker"]).status.success());
     assert!(up.cli(&["delete", "pvc", "data"]).status.success());
     eventually("no image is left", || images_below(home.path()).is_empty());

@@ -57,15 +57,11 @@ impl Reconciler for NodeObject {
 
 impl NodeObject {
     /// For the node of this name.
-    #[must_use]
     pub(crate) fn new(api: Api, name: &str) -> Self {
         Self { api, name: name.to_owned() }
     }
 
     /// Makes the node and its `CSINode` if missing and says that it is ready.
-    ///
-    /// # Errors
-    /// The API cannot be reached or refuses.
     pub(crate) async fn ensure(&self) -> Result<(), ApiError> {
         let node = self.ensure_node().await?;
         self.ensure_csi_node(&node).await?;

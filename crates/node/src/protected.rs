@@ -38,17 +38,11 @@ pub(crate) enum Relation {
 }
 
 /// Opens a path of the host as it is now, links followed, for looking and for binding.
-///
-/// # Errors
-/// There is nothing at the path.
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Judges an open file or directory of the host.
-///
-/// # Errors
-/// The mount table cannot be read, or does not have the file.
 pub(crate) fn relation(file: impl AsFd, protected: &[PathBuf]) -> io::Result<Relation> {
     let table = MountTable::read()?;
     let shown = locate(&table, file)?;
@@ -77,9 +71,6 @@ pub(crate) fn refusal(dir: &Path) -> io::Error {
 }
 
 /// Locates an open file.
-///
-/// # Errors
-/// The mount table does not have the file.
 pub(crate) fn locate(table: &MountTable, file: impl AsFd) -> io::Result<Location> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?;
     let mount = table

@@ -3,8 +3,8 @@
 
 mod rig;
 
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Node, Pod};
+use longshore_core::model::{ObjectKey, PodPhase};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;
@@ -185,7 +185,7 @@ async fn a_foreign_image_is_refused_with_an_event() {
     rig.until("an event", async || rig.has_event("Failed", "image \"busybox\" is not run").await)
         .await;
     let pod = rig.api.get::<Pod>(&ObjectKey::new("default", "p")).await.unwrap().unwrap();
-    assert_eq!(pod.status.phase, "Pending");
+    assert_eq!(pod.status.phase, PodPhase::Pending);
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
     rig.stop(true).await;

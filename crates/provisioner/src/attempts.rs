@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use longshore_core::model::Uid;
 use longshore_core::provision::attempt::{Attempt, Draft, Event};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
@@ -13,7 +14,7 @@ use tokio::sync::OwnedMutexGuard;
 /// process; claims about which nothing is known take no room in it.
 #[derive(Clone, Default)]
 pub struct Attempts {
-    claims: Arc<Mutex<HashMap<String, Entry>>>,
+    claims: Arc<Mutex<HashMap<Uid, Entry>>>,
 }
 
 #[derive(Default)]
@@ -35,7 +36,7 @@ impl Entry {
 /// [`Provisioner::saved`](crate::Provisioner::saved).
 pub struct ClaimLock {
     attempts: Attempts,
-    uid: String,
+    uid: Uid,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
@@ -48,7 +49,7 @@ impl Drop for ClaimLock {
 
 impl Attempts {
     /// Waits until nobody else decides over the claim's volume.
-    pub async fn lock(&self, uid: &str) -> ClaimLock {
+    pub async fn lock(&self, uid: &Uid) -> ClaimLock {
         let mut claim = ClaimLock { attempts: self.clone(), uid: uid.into(), guard: None };
         let lock = self.claims.lock().entry(uid.into()).or_default().lock.clone();
         claim.guard = Some(lock.lock_owned().await);
@@ -56,7 +57,7 @@ impl Attempts {
     }
 
     /// Answers a question about a claim's attempt.
-    pub fn read<R>(&self, uid: &str, question: impl FnOnce(&Attempt) -> R) -> R {
+    pub fn read<R>(&self, uid: &Uid, question: impl FnOnce(&Attempt) -> R) -> R {
         match self.claims.lock().get(uid) {
             Some(entry) => question(&entry.attempt),
             None => question(&Attempt::default()),
@@ -64,19 +65,19 @@ impl Attempts {
     }
 
     /// Takes an event in.
-    pub fn apply(&self, uid: &str, event: Event) {
+    pub fn apply(&self, uid: &Uid, event: Event) {
         self.change(uid, |entry| match std::mem::take(&mut entry.attempt).after(event) {
             Ok(next) => entry.attempt = next,
             Err(misplaced) => {
                 debug_assert!(false, "claim {uid}: {misplaced}");
-                tracing::error!(claim_uid = uid, %misplaced, "the claim's state stays as it is");
+                tracing::error!(claim_uid = uid.as_str(), %misplaced, "the claim's state stays as it is");
                 entry.attempt = misplaced.state;
             }
         });
     }
 
     /// Works with what was seen before a plan was made; nothing of it is kept once there is one.
-    pub fn draft<R>(&self, uid: &str, work: impl FnOnce(&mut Draft) -> R) -> R {
+    pub fn draft<R>(&self, uid: &Uid, work: impl FnOnce(&mut Draft) -> R) -> R {
         self.change(uid, |entry| match entry.attempt.draft() {
             Some(draft) => work(draft),
             None => work(&mut Draft::default()),
@@ -84,7 +85,7 @@ impl Attempts {
     }
 
     /// The claim is gone: forgets it, unless something is owed for it.
-    pub fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &Uid) {
         self.change(uid, |entry| {
             entry.failures = 0;
             if matches!(entry.attempt, Attempt::Idle(_) | Attempt::Resting(_)) {
@@ -94,7 +95,7 @@ impl Attempts {
     }
 
     /// Counts a failed reconcile; true once the threshold was reached before it.
-    pub(crate) fn failed(&self, uid: &str, threshold: u32) -> bool {
+    pub(crate) fn failed(&self, uid: &Uid, threshold: u32) -> bool {
         threshold > 0
             && self.change(uid, |entry| {
                 let over = entry.failures >= threshold;
@@ -103,21 +104,21 @@ impl Attempts {
             })
     }
 
-    pub(crate) fn succeeded(&self, uid: &str) {
+    pub(crate) fn succeeded(&self, uid: &Uid) {
         self.change(uid, |entry| entry.failures = 0);
     }
 
     /// The claims that rest.
-    pub(crate) fn resting(&self) -> Vec<String> {
+    pub(crate) fn resting(&self) -> Vec<Uid> {
         let claims = self.claims.lock();
         let rest = claims.iter().filter(|(_, entry)| entry.attempt.resting().is_some());
-        let mut resting: Vec<String> = rest.map(|(uid, _)| uid.clone()).collect();
+        let mut resting: Vec<Uid> = rest.map(|(uid, _)| uid.clone()).collect();
         // In a fixed order, so that a simulated run can be repeated.
         resting.sort_unstable();
         resting
     }
 
-    fn change<R>(&self, uid: &str, change: impl FnOnce(&mut Entry) -> R) -> R {
+    fn change<R>(&self, uid: &Uid, change: impl FnOnce(&mut Entry) -> R) -> R {
         let mut claims = self.claims.lock();
         let entry = claims.entry(uid.into()).or_default();
         let result = change(entry);
@@ -138,15 +139,16 @@ mod tests {
     async fn a_claim_about_which_nothing_is_known_takes_no_room() {
         let attempts = Attempts::default();
         let known = || attempts.claims.lock().len();
-        let lock = attempts.lock("a").await;
+        let (a, b) = (Uid::from("a"), Uid::from("b"));
+        let lock = attempts.lock(&a).await;
         let waiting = tokio::spawn({
-            let attempts = attempts.clone();
-            async move { drop(attempts.lock("a").await) }
+            let (attempts, a) = (attempts.clone(), a.clone());
+            async move { drop(attempts.lock(&a).await) }
         });
         tokio::task::yield_now().await;
-        attempts.apply("a", Event::Kept(Asker::default()));
-        attempts.apply("a", Event::LetGo);
-        attempts.succeeded("b");
+        attempts.apply(&a, Event::Kept(Asker::default()));
+        attempts.apply(&a, Event::LetGo);
+        attempts.succeeded(&b);
         assert_eq!((known(), waiting.is_finished()), (1, false));
         drop(lock);
         waiting.await.unwrap();
@@ -156,13 +158,14 @@ mod tests {
     #[test]
     fn what_is_owed_outlives_its_claim() {
         let attempts = Attempts::default();
-        attempts.apply("a", Event::Kept(Asker::default()));
-        attempts.draft("b", |draft| draft.contests = 3);
-        for uid in ["a", "b"] {
-            assert!(!attempts.failed(uid, 1) && attempts.failed(uid, 1));
-            attempts.forget(uid);
+        let a = Uid::from("a");
+        attempts.apply(&a, Event::Kept(Asker::default()));
+        attempts.draft(&"b".into(), |draft| draft.contests = 3);
+        for uid in ["a", "b"].map(Uid::from) {
+            assert!(!attempts.failed(&uid, 1) && attempts.failed(&uid, 1));
+            attempts.forget(&uid);
         }
         assert_eq!(attempts.claims.lock().keys().collect::<Vec<_>>(), ["a"]);
-        assert!(!attempts.failed("a", 0) && !attempts.failed("a", 0), "zero never gives up");
+        assert!(!attempts.failed(&a, 0) && !attempts.failed(&a, 0), "zero never gives up");
     }
 }

@@ -7,7 +7,7 @@ use longshore_core::{
     bind::edit::forget_selected_node,
     claim::selected_node,
     model::{
-        ObjectKey,
+        ObjectKey, Uid,
         kinds::{Claim, StorageClass},
     },
     provision::{
@@ -36,7 +36,7 @@ enum End {
 
 impl<P: Provisioner> Inner<P> {
     /// Reconciles a claim; when it is gone but its storage may be on its way, what it was.
-    pub(crate) async fn sync_claim(&self, uid: &str) -> Outcome {
+    pub(crate) async fn sync_claim(&self, uid: &Uid) -> Outcome {
         let asker = self.attempts.read(uid, |attempt| attempt.asker().cloned());
         let cached = self.parts.claims.by_index(BY_UID, uid).into_iter().next();
         let Some(claim) = cached.or_else(|| asker.as_ref().map(|asker| asker.claim.clone())) else {
@@ -56,17 +56,17 @@ impl<P: Provisioner> Inner<P> {
         }
     }
 
-    fn claim_failed(&self, uid: &str, error: Cause) -> Outcome {
+    fn claim_failed(&self, uid: &Uid, error: Cause) -> Outcome {
         if self.attempts.failed(uid, self.config.failed_provision_threshold) {
             self.attempts.apply(uid, Event::LetGo);
-            tracing::error!(claim_uid = uid, %error, "giving the claim up after too many failures");
+            tracing::error!(claim_uid = uid.as_str(), %error, "giving the claim up after too many failures");
             return Outcome::Done;
         }
         Outcome::Retry(error)
     }
 
     /// How much longer an infeasible claim rests. It does not once its class is made anew.
-    fn rests_for(&self, uid: &str, class: &StorageClass) -> Option<Duration> {
+    fn rests_for(&self, uid: &Uid, class: &StorageClass) -> Option<Duration> {
         let rest = self.attempts.read(uid, |attempt| attempt.resting().cloned())?;
         let now = Instant::now().into_std();
         let left = rest.left(&class.metadata.uid, self.config.infeasible_pause, now);

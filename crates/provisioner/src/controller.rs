@@ -7,7 +7,7 @@ use longshore_cluster::{
     Scope, Sources, Subject, WorkQueue,
 };
 use longshore_core::model::{
-    HasMeta, ObjectKey, ObjectRef,
+    HasMeta, ObjectKey, ObjectRef, Uid,
     kinds::{Claim, StorageClass, Volume},
 };
 use tokio_util::sync::CancellationToken;
@@ -69,11 +69,11 @@ pub(crate) struct Inner<P> {
     pub(crate) attempts: Attempts,
     pub(crate) memory: Memory,
     /// By claim UID: a claim of the same name made later is another claim.
-    pub(crate) claims: WorkQueue<String>,
+    pub(crate) claims: WorkQueue<Uid>,
     /// By volume name.
     pub(crate) volumes: WorkQueue<String>,
     /// By claim UID.
-    pub(crate) unsaved: WorkQueue<String>,
+    pub(crate) unsaved: WorkQueue<Uid>,
 }
 
 impl<P: Provisioner> ProvisionController<P> {
@@ -117,7 +117,7 @@ impl<P: Provisioner> ProvisionController<P> {
     /// is safe as far as the provisioner's own calls are.
     pub async fn run(self, shutdown: CancellationToken) {
         let inner = self.inner;
-        inner.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+        inner.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         let (threads, resync) = (inner.config.threads, inner.config.resync);
         let claims = Loop::new("provision", Arc::new(Claims(inner.clone())), inner.claims.clone())
             .workers(threads)
@@ -135,7 +135,7 @@ impl<P: Provisioner> ProvisionController<P> {
 struct Claims<P>(Arc<Inner<P>>);
 
 impl<P: Provisioner> Reconciler for Claims<P> {
-    type Key = String;
+    type Key = Uid;
 
     fn sources(&self, sources: &mut Sources<Self>) {
         let parts = &self.0.parts;
@@ -153,14 +153,14 @@ impl<P: Provisioner> Reconciler for Claims<P> {
                 Change::Applied { .. } => this.0.attempts.resting(),
                 Change::Deleted { .. } => Vec::new(),
             })
-            .again(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
+            .on_resync(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
     }
 
-    fn subject(&self, uid: &String) -> Subject {
+    fn subject(&self, uid: &Uid) -> Subject {
         Subject::key(uid)
     }
 
-    async fn reconcile(&self, uid: &String) -> Outcome {
+    async fn reconcile(&self, uid: &Uid) -> Outcome {
         self.0.sync_claim(uid).await
     }
 }
@@ -184,7 +184,7 @@ impl<P: Provisioner> Reconciler for Volumes<P> {
                     None
                 }
             })
-            .again(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
+            .on_resync(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
     }
 
     fn subject(&self, name: &String) -> Subject {
@@ -200,15 +200,15 @@ impl<P: Provisioner> Reconciler for Volumes<P> {
 struct Savers<P>(Arc<Inner<P>>);
 
 impl<P: Provisioner> Reconciler for Savers<P> {
-    type Key = String;
+    type Key = Uid;
 
     fn sources(&self, _: &mut Sources<Self>) {}
 
-    fn subject(&self, uid: &String) -> Subject {
+    fn subject(&self, uid: &Uid) -> Subject {
         Subject::key(uid)
     }
 
-    async fn reconcile(&self, uid: &String) -> Outcome {
+    async fn reconcile(&self, uid: &Uid) -> Outcome {
         self.0.save_again(uid).await
     }
 }

@@ -2,32 +2,33 @@
 
 use std::collections::HashMap;
 
+use longshore_core::model::Uid;
 use parking_lot::Mutex;
 
 #[derive(Default)]
 pub(crate) struct Memory {
     /// Volumes, by UID, whose storage is gone while their object lingers: asked once is enough.
     /// The value says whether the deletion was counted.
-    emptied: Mutex<HashMap<String, bool>>,
+    emptied: Mutex<HashMap<Uid, bool>>,
     /// Failed reconciles in a row, by name.
     failures: Mutex<HashMap<String, u32>>,
 }
 
 impl Memory {
-    pub(crate) fn mark_emptied(&self, uid: &str) {
+    pub(crate) fn mark_emptied(&self, uid: &Uid) {
         self.emptied.lock().insert(uid.into(), false);
     }
 
-    pub(crate) fn is_emptied(&self, uid: &str) -> bool {
+    pub(crate) fn is_emptied(&self, uid: &Uid) -> bool {
         self.emptied.lock().contains_key(uid)
     }
 
     /// Whether this deletion is still to be counted; true once.
-    pub(crate) fn count_deletion(&self, uid: &str) -> bool {
+    pub(crate) fn count_deletion(&self, uid: &Uid) -> bool {
         self.emptied.lock().get_mut(uid).is_some_and(|counted| !std::mem::replace(counted, true))
     }
 
-    pub(crate) fn forget_volume(&self, name: &str, uid: &str) {
+    pub(crate) fn forget_volume(&self, name: &str, uid: &Uid) {
         self.emptied.lock().remove(uid);
         self.failures.lock().remove(name);
     }

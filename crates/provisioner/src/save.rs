@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_cluster::{ApiError, EventType, Outcome};
 use longshore_core::{
     model::{
-        ObjectRef,
+        ObjectRef, Uid,
         keys::{annotations, finalizers},
         kinds::{Claim, Volume},
     },
@@ -82,7 +82,7 @@ impl<P: Provisioner> Inner<P> {
     }
 
     /// A later attempt, for a volume that could not be saved at once.
-    pub(crate) async fn save_again(&self, uid: &str) -> Outcome {
+    pub(crate) async fn save_again(&self, uid: &Uid) -> Outcome {
         let unsaved = self.attempts.read(uid, Attempt::unsaved);
         let Some((volume, claim)) = unsaved else { return Outcome::Done };
         match self.create(&claim, &volume).await {

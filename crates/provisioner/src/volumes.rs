@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch};
 use longshore_core::{
-    model::{ObjectKey, ObjectRef, keys::finalizers, kinds::Volume},
+    model::{ObjectKey, ObjectRef, Uid, keys::finalizers, kinds::Volume},
     provision::{finalizers_after, is_ours, wants_deletion},
 };
 use serde::Deserialize;
@@ -90,7 +90,7 @@ impl<P: Provisioner> Inner<P> {
     /// cache that may be late is not enough: then the API itself is asked.
     async fn certain(&self, volume: &Volume) -> Result<Option<Volume>, Cause> {
         let key = ObjectKey::cluster(&volume.metadata.name);
-        let now = match self.parts.volumes.heard_within(FRESH) {
+        let now = match self.parts.volumes.is_fresh(FRESH) {
             true => self.parts.volumes.get(&key).map(|cached| (*cached).clone()),
             false => self.parts.api.get::<Volume>(&key).await?,
         };
@@ -129,7 +129,7 @@ impl<P: Provisioner> Inner<P> {
     pub(crate) async fn drop_finalizer(
         &self,
         key: &ObjectKey,
-        uid: &str,
+        uid: &Uid,
         mut seen: Vec<String>,
     ) -> Result<(), Cause> {
         if !self.config.add_finalizer {
@@ -149,7 +149,7 @@ impl<P: Provisioner> Inner<P> {
                 Err(error) => return Err(error.into()),
             }
             let live = self.parts.api.get::<Volume>(key).await?;
-            let Some(live) = live.filter(|live| live.metadata.uid == uid) else { return Ok(()) };
+            let Some(live) = live.filter(|live| live.metadata.uid == *uid) else { return Ok(()) };
             seen = live.metadata.finalizers;
         }
     }
@@ -174,7 +174,7 @@ impl<P: Provisioner> Inner<P> {
 
 /// A patch that takes our finalizer out of the list, if it is in it. It fails on another volume of
 /// the same name, and when something else is in that place.
-fn removal(uid: &str, finalizers: &[String]) -> Option<Value> {
+fn removal(uid: &Uid, finalizers: &[String]) -> Option<Value> {
     let at = finalizers.iter().position(|one| one == finalizers::EXTERNAL_PROVISIONER)?;
     let path = format!("/metadata/finalizers/{at}");
     Some(json!([

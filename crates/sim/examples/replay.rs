@@ -1,6 +1,6 @@
 //! Plays one run again and shows every call.
 //!
-//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [gives-up] [rough] [apart] [<number>:<fault> ...]`
+//! `cargo run -p longshore-sim --example replay -- <scenario> [seed=N] [hasty] [gives-up] [slow] [apart] [<number>:<fault> ...]`
 
 use longshore_sim::{Run, Scenario};
 
@@ -14,8 +14,8 @@ fn parse(arguments: &[String]) -> Result<Run, String> {
             run.hasty = true;
         } else if argument == "gives-up" {
             run.gives_up = true;
-        } else if argument == "rough" {
-            run.rough = true;
+        } else if argument == "slow" {
+            run.slow = true;
         } else if argument == "apart" {
             run.apart = true;
         } else {

@@ -1,4 +1,4 @@
-//! What may never happen, checked at the moment it would.
+//! Invariants, checked at the moment they would break.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use longshore_csi::Call;
 use longshore_csi::fake::CallEvent;
 use serde_json::Value;
 
+use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::power::Power;
 use crate::truth::Truth;
-use crate::weather::Weather;
 use crate::wire::field;
 
-/// How the names of volumes begin, in the driver, that a person has made.
+/// Prefix of the driver's names of volumes that an administrator has made.
 pub(crate) const BY_HAND: &str = "by-hand-";
 
-/// Looks at every call of the driver before it takes effect.
+/// Checks every call of the driver before it takes effect.
 #[derive(Clone)]
 pub(crate) struct Checks {
     pub(crate) truth: Truth,
     pub(crate) ledger: Ledger,
-    pub(crate) weather: Weather,
+    pub(crate) latency: Latency,
     pub(crate) power: Power,
 }
 
@@ -85,11 +85,12 @@ impl Checks {
         }
     }
 
-    /// What a person has made, a person deletes.
+    /// Only an administrator deletes what an administrator has made.
     fn not_made_by_hand(&self, handle: &str) {
         let world = self.truth.driver().state();
         if world.volumes.get(handle).is_some_and(|volume| volume.name.starts_with(BY_HAND)) {
-            self.ledger.breach(format!("DeleteVolume of {handle}, which a person has made"));
+            self.ledger
+                .breach(format!("DeleteVolume of {handle}, which an administrator has made"));
         }
     }
 
@@ -102,7 +103,7 @@ impl Checks {
         }
     }
 
-    /// All volumes of this world are for one writing node.
+    /// All volumes of the simulator are for one writing node.
     fn not_on_another_node(&self, handle: &str, node: &str) {
         let world = self.truth.driver().state();
         let published = world.volumes.get(handle).map(|volume| volume.published.keys());
@@ -111,7 +112,7 @@ impl Checks {
         }
     }
 
-    /// Looks at a request to delete a volume's object.
+    /// Checks a request to delete a PersistentVolume.
     pub(crate) fn before_write(&self, point: &str, object: &str) {
         if point != "api delete persistentvolumes" {
             return;
@@ -124,7 +125,7 @@ impl Checks {
         }
     }
 
-    /// Looks at claims and volumes after a write to either.
+    /// Checks claims and volumes after a write to either.
     pub(crate) fn after_write(&self, point: &str) {
         let kind = point.rsplit(' ').next().unwrap_or_default();
         let kind = kind.split('/').next().unwrap_or_default();

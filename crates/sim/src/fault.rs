@@ -1,4 +1,4 @@
-//! What can go wrong with one call.
+//! Faults that strike one call.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,25 +8,24 @@ use std::str::FromStr;
 pub enum Fault {
     /// The process dies before the call takes effect.
     CrashBefore,
-    /// The process dies after the call took effect, before it hears of it.
+    /// The process dies after the call took effect, before it gets the response.
     CrashAfter,
-    /// The call takes effect, its answer is lost: an error without verdict.
-    LostAnswer,
+    /// The call takes effect, its response is lost: an error without verdict.
+    LostResponse,
     /// The call never arrives: an error without verdict.
     Unreached,
-    /// The other side says no before anything happens.
+    /// The server or driver refuses before anything happens.
     Refused,
-    /// Somebody was faster. What is made is there already, made by a request that was sent twice; a
+    /// Another request was faster. What is created exists already, by a request that was sent twice; a
     /// change is refused because of its version; the driver is busy with the same volume.
     Conflict,
 }
 
 impl Fault {
-    /// All of them.
     pub const ALL: [Self; 6] = [
         Self::CrashBefore,
         Self::CrashAfter,
-        Self::LostAnswer,
+        Self::LostResponse,
         Self::Unreached,
         Self::Refused,
         Self::Conflict,
@@ -34,17 +33,16 @@ impl Fault {
 
     /// Whether the caller cannot know if the call took effect.
     #[must_use]
-    pub fn leaves_doubt(self) -> bool {
+    pub fn is_without_verdict(self) -> bool {
         !matches!(self, Self::Unreached | Self::Refused)
     }
 
-    /// Its name in tables and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::CrashBefore => "crash-before",
             Self::CrashAfter => "crash-after",
-            Self::LostAnswer => "lost-answer",
+            Self::LostResponse => "lost-response",
             Self::Unreached => "unreached",
             Self::Refused => "refused",
             Self::Conflict => "conflict",

@@ -18,24 +18,23 @@ const CALL_BUDGET: usize = 20_000;
 /// One call, as it was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its number, from 1.
+    /// Counted from 1.
     pub number: u64,
-    /// Which process made it, from 1.
-    pub life: u64,
-    /// When, since the world began.
+    /// The process that made it, counted from 1.
+    pub process: u64,
+    /// Time since the run began.
     pub at: Duration,
     /// What kind of call, for example `api create persistentvolumes` or `csi CreateVolume`.
     pub point: String,
-    /// About what.
+    /// The object that the call is about.
     pub object: String,
-    /// What went wrong.
     pub fault: Option<Fault>,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, life, at, point, object, fault } = self;
-        write!(f, "{number:>5} life {life} {:>9.3}s {point} {object}", at.as_secs_f64())?;
+        let Self { number, process, at, point, object, fault } = self;
+        write!(f, "{number:>5} process {process} {:>9.3}s {point} {object}", at.as_secs_f64())?;
         match fault {
             Some(fault) => write!(f, " <== {fault}"),
             None => Ok(()),
@@ -43,26 +42,22 @@ impl fmt::Display for Line {
     }
 }
 
-/// What a caller gets to feel at one moment of its call.
+/// What a caller gets before or after its call takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nothing is wrong.
+pub(crate) enum CallOutcome {
     Go,
-    /// The caller is dead: it never hears anything again.
+    /// The calling process is dead: it never gets a response.
     Dead,
     /// An error without verdict.
     Lost,
-    /// A clear no.
     Refused,
-    /// Somebody was faster.
     Conflict,
 }
 
-/// A call under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    life: u64,
+    process: u64,
     fault: Option<Fault>,
 }
 
@@ -75,9 +70,9 @@ struct Pending {
 struct State {
     lines: Vec<Line>,
     armed: BTreeMap<u64, Fault>,
-    /// The processes that live, and the tokens that end with them.
+    /// The running processes, and the tokens that are cancelled when they are killed.
     alive: BTreeMap<u64, CancellationToken>,
-    lives: u64,
+    processes: u64,
     breaches: Vec<String>,
     /// CSI calls between their first moment and their last.
     csi: Vec<Pending>,
@@ -86,7 +81,7 @@ struct State {
     claims: Vec<String>,
 }
 
-/// Numbers calls and decides over them. Cheap to clone.
+/// Numbers the calls of the controllers and decides which of them fail. Cheap to clone.
 #[derive(Clone)]
 pub struct Ledger {
     state: Arc<Mutex<State>>,
@@ -95,13 +90,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger with these faults waiting.
+    /// Makes a ledger in which these faults will strike.
     pub(crate) fn new(faults: impl IntoIterator<Item = (u64, Fault)>) -> Self {
         let state = State {
             lines: Vec::new(),
             armed: faults.into_iter().collect(),
             alive: BTreeMap::new(),
-            lives: 0,
+            processes: 0,
             breaches: Vec::new(),
             csi: Vec::new(),
             notes: Vec::new(),
@@ -114,13 +109,13 @@ impl Ledger {
         }
     }
 
-    /// A new process is born; its number and the token that is cancelled when it dies.
-    pub(crate) fn be_born(&self) -> (u64, CancellationToken) {
+    /// Starts a process; returns its number and the token that is cancelled when it is killed.
+    pub(crate) fn start_process(&self) -> (u64, CancellationToken) {
         let mut state = self.state.lock();
-        state.lives += 1;
-        let (life, heart) = (state.lives, CancellationToken::new());
-        state.alive.insert(life, heart.clone());
-        (life, heart)
+        state.processes += 1;
+        let (process, killed) = (state.processes, CancellationToken::new());
+        state.alive.insert(process, killed.clone());
+        (process, killed)
     }
 
     /// Waits until the first fault strikes.
@@ -128,11 +123,16 @@ impl Ledger {
         self.struck.cancelled().await;
     }
 
-    /// A call is about to be made. `None` as ticket when it will not be.
-    pub(crate) fn begin(&self, life: u64, point: String, object: String) -> (Fate, Option<Ticket>) {
+    /// Numbers a call before it takes effect. The ticket is `None` if it must not take effect.
+    pub(crate) fn begin(
+        &self,
+        process: u64,
+        point: String,
+        object: String,
+    ) -> (CallOutcome, Option<Ticket>) {
         let mut state = self.state.lock();
-        if !state.lives_on(life) {
-            return (Fate::Dead, None);
+        if !state.is_running(process) {
+            return (CallOutcome::Dead, None);
         }
         let number = state.lines.len() as u64 + 1;
         let fault = state.armed.remove(&number);
@@ -140,37 +140,37 @@ impl Ledger {
             self.struck.cancel();
         }
         let at = self.started.elapsed();
-        state.lines.push(Line { number, life, at, point, object, fault });
+        state.lines.push(Line { number, process, at, point, object, fault });
         if state.lines.len() == CALL_BUDGET {
             state.breaches.push(format!("{CALL_BUDGET} calls: something runs in circles"));
             state.alive.clear();
-            return (Fate::Dead, None);
+            return (CallOutcome::Dead, None);
         }
         match fault {
             Some(Fault::CrashBefore) => {
-                state.die(life);
-                (Fate::Dead, None)
+                state.kill(process);
+                (CallOutcome::Dead, None)
             }
-            Some(Fault::Unreached) => (Fate::Lost, None),
-            Some(Fault::Refused) => (Fate::Refused, None),
-            Some(Fault::Conflict) => (Fate::Conflict, None),
-            fault => (Fate::Go, Some(Ticket { number, life, fault })),
+            Some(Fault::Unreached) => (CallOutcome::Lost, None),
+            Some(Fault::Refused) => (CallOutcome::Refused, None),
+            Some(Fault::Conflict) => (CallOutcome::Conflict, None),
+            fault => (CallOutcome::Go, Some(Ticket { number, process, fault })),
         }
     }
 
-    /// A call has taken effect; what its caller hears.
-    pub(crate) fn end(&self, ticket: &Ticket) -> Fate {
+    /// Decides what the caller gets after its call took effect.
+    pub(crate) fn end(&self, ticket: &Ticket) -> CallOutcome {
         let mut state = self.state.lock();
-        if !state.lives_on(ticket.life) {
-            return Fate::Dead;
+        if !state.is_running(ticket.process) {
+            return CallOutcome::Dead;
         }
         match ticket.fault {
             Some(Fault::CrashAfter) => {
-                state.die(ticket.life);
-                Fate::Dead
+                state.kill(ticket.process);
+                CallOutcome::Dead
             }
-            Some(Fault::LostAnswer) => Fate::Lost,
-            _ => Fate::Go,
+            Some(Fault::LostResponse) => CallOutcome::Lost,
+            _ => CallOutcome::Go,
         }
     }
 
@@ -179,38 +179,38 @@ impl Ledger {
         self.state.lock().csi.push(Pending { call, request, ticket });
     }
 
-    pub(crate) fn take_csi(&self, life: u64, call: Call, request: &str) -> Option<Ticket> {
+    pub(crate) fn take_csi(&self, process: u64, call: Call, request: &str) -> Option<Ticket> {
         let mut state = self.state.lock();
-        let same =
-            |one: &Pending| one.ticket.life == life && one.call == call && one.request == request;
+        let same = |one: &Pending| {
+            one.ticket.process == process && one.call == call && one.request == request
+        };
         let at = state.csi.iter().position(same)?;
         Some(state.csi.remove(at).ticket)
     }
 
-    /// Writes down that something happened which never may.
+    /// Records that an invariant was broken.
     pub fn breach(&self, text: impl Into<String>) {
         self.state.lock().breaches.push(text.into());
     }
 
-    /// What happened and never may.
+    /// The invariants that were broken.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
         self.state.lock().breaches.clone()
     }
 
-    /// Writes down what user and nodes do, for reports.
+    /// Records what user and nodes do, for reports.
     pub(crate) fn note(&self, text: impl fmt::Display) {
         let mut state = self.state.lock();
         let (at, after) = (self.started.elapsed().as_secs_f64(), state.lines.len());
         state.notes.push(format!("{at:>9.3}s after call {after}: {text}"));
     }
 
-    /// A claim is there: one volume may be made for it.
-    pub(crate) fn claim_is_made(&self, uid: &str) {
+    /// Records that a claim was created: one volume may be made for it.
+    pub(crate) fn claim_created(&self, uid: &str) {
         self.state.lock().claims.push(uid.to_owned());
     }
 
-    /// Uids of all claims that there ever were.
     pub(crate) fn claims(&self) -> Vec<String> {
         self.state.lock().claims.clone()
     }
@@ -220,32 +220,30 @@ impl Ledger {
         self.state.lock().notes.clone()
     }
 
-    /// All calls so far.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         self.state.lock().lines.clone()
     }
 
-    /// How many processes have lived.
+    /// How many processes were started.
     #[must_use]
-    pub fn lives(&self) -> u64 {
-        self.state.lock().lives
+    pub fn processes(&self) -> u64 {
+        self.state.lock().processes
     }
 
-    /// Time since the world began.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
 impl State {
-    fn lives_on(&self, life: u64) -> bool {
-        self.alive.contains_key(&life)
+    fn is_running(&self, process: u64) -> bool {
+        self.alive.contains_key(&process)
     }
 
-    fn die(&mut self, life: u64) {
-        if let Some(heart) = self.alive.remove(&life) {
-            heart.cancel();
+    fn kill(&mut self, process: u64) {
+        if let Some(killed) = self.alive.remove(&process) {
+            killed.cancel();
         }
     }
 }

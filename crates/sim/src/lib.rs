@@ -1,24 +1,27 @@
-//! The seeded world: the shipped controllers over an in-memory API and driver, with faults.
+//! The seeded simulator: the shipped controllers over an in-memory API and driver, with faults.
 //!
 //! ```text
 //! sweep ──► world ──► scenario (a user) ─────────────► API server in memory
 //!             │                                          ▲
 //!             ├──► process: the shipped controllers ──► wire: numbered calls, faults
 //!             │                                          ▼
-//!             └──► node (stands in for the node agent) ─► fake driver
+//!             └──► node (in place of the node agent) ──► fake driver
 //! ```
 //!
 //! Everything runs on one thread with a paused clock. Each API request and each CSI call of the
 //! controllers has a number; at a chosen number a [`Fault`] strikes. A crash takes the whole process:
-//! whatever it still tries afterwards reaches nobody, its memory is dropped, and a new process
+//! whatever it still tries afterwards is lost, its memory is dropped, and a new process
 //! starts over the same API and driver. In the end the user deletes everything, and then nothing
-//! may be left: no volume, no attachment, no object, no intent ([`Truth::leftovers`]). What must
-//! never happen at any moment is written down as a breach ([`Ledger::breach`]).
+//! may be left: no volume, no attachment, no object, no intent ([`Truth::leftovers`]). An invariant that
+//! breaks at any moment is recorded as a breach ([`Ledger::breach`]).
 //!
 //! A run is a [`Run`] (scenario, seed, faults) and repeats exactly.
 
+#![warn(unreachable_pub)]
+
 mod checks;
 mod fault;
+mod latency;
 mod ledger;
 mod node;
 mod power;
@@ -27,11 +30,10 @@ mod report;
 mod scenario;
 mod snapshots;
 mod sweep;
-mod town;
 mod truth;
 mod user;
-mod weather;
 mod wire;
+mod workload;
 mod world;
 
 pub use fault::Fault;
@@ -43,11 +45,8 @@ pub use sweep::{Plan, Swept, first_seed, long, sweep};
 pub use truth::Truth;
 pub use world::{Run, Tweak};
 
-/// The driver of this world.
 pub const DRIVER: &str = "sim.csi.longshore.dev";
-/// The topology key of the driver.
 pub const TOPOLOGY_KEY: &str = "topology.sim.csi.longshore.dev/node";
-/// The nodes of this world.
 pub const NODES: [&str; 2] = ["node-1", "node-2"];
 /// Where the leak guard keeps its intents.
 pub const INTENTS: &str = "kube-system";

@@ -1,7 +1,7 @@
-//! A node: stands in for the node agent.
+//! A simulated node in place of the node agent.
 //!
-//! Once a second (less often while it is empty) it compares the pods it should run with what the driver has on it, and takes the
-//! steps of the real agent in their order: say that a volume is in use, wait until it is reported
+//! Once a second (less often while it is empty) it compares the pods it should run with what the
+//! driver has on it, and takes the steps of the real agent in their order: say that a volume is in use, wait until it is reported
 //! attached, stage, publish, run; and back: unpublish, unstage, say that it is no longer in use,
 //! remove the pod. What is mounted is asked of the driver, as the agent asks the mount table, so
 //! the node has no memory that could be wrong.
@@ -13,6 +13,7 @@ use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch, clock};
 use longshore_core::model::kinds::{
     Claim, CsiDriver, CsiNode, Node, Pod, Volume, VolumeAttachment,
 };
+use longshore_core::names::UniqueName;
 use longshore_csi::fake::mount_capability;
 use longshore_csi::{Client, CsiError, v1};
 use serde_json::{Value, json};
@@ -38,7 +39,6 @@ enum Stopped {
     Driver(#[from] CsiError),
 }
 
-/// One node.
 pub(crate) struct SimNode {
     name: String,
     api: Api,
@@ -76,10 +76,6 @@ fn staging(handle: &str) -> String {
     format!("/staging/{handle}")
 }
 
-fn unique(handle: &str) -> String {
-    format!("kubernetes.io/csi/{DRIVER}^{handle}")
-}
-
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -108,7 +104,7 @@ impl SimNode {
         }
     }
 
-    /// Makes the node known to the API.
+    /// Creates the Node and the CSINode.
     pub(crate) async fn register(&self) -> Result<(), ApiError> {
         let name = &self.name;
         let node = json!({"metadata": {
@@ -127,7 +123,6 @@ impl SimNode {
         present(self.api.create::<CsiNode>(&csi_node).await)
     }
 
-    /// Works for ever.
     pub(crate) async fn run(self) {
         let mut beat = Instant::now() + HEARTBEAT;
         let mut registered = 0;
@@ -297,10 +292,12 @@ impl SimNode {
         if !self.must_attach() {
             return Ok(());
         }
-        let mut in_use: BTreeSet<String> = wanted.iter().map(|one| unique(&one.handle)).collect();
-        in_use.extend(self.mounted().keys().map(|id| unique(id)));
+        let mut in_use: BTreeSet<_> =
+            wanted.iter().map(|one| UniqueName::new(DRIVER, &one.handle)).collect();
+        in_use.extend(self.mounted().keys().map(|id| UniqueName::new(DRIVER, id)));
         let node = self.truth.get::<Node>(&self.name).unwrap_or_default();
-        let said = items(&node["status"]["volumesInUse"]).iter().map(|name| text(name).to_owned());
+        let said =
+            items(&node["status"]["volumesInUse"]).iter().map(|name| UniqueName::from(text(name)));
         if said.collect::<BTreeSet<_>>() == in_use {
             return Ok(());
         }
@@ -311,7 +308,7 @@ impl SimNode {
         Ok(())
     }
 
-    /// Stages and publishes a volume once the node has been told that it is attached.
+    /// Stages and publishes a volume once the node's status reports it attached.
     async fn set_up(&self, one: &Wanted) -> Result<(), Stopped> {
         let Some(publish_context) = self.publish_context(one) else { return Ok(()) };
         let mounted = self.mounted();
@@ -351,8 +348,9 @@ impl SimNode {
             return Some(BTreeMap::new());
         }
         let node = self.truth.get::<Node>(&self.name)?;
-        let told = items(&node["status"]["volumesAttached"]);
-        told.iter().find(|volume| volume["name"] == unique(&one.handle))?;
+        let attached = items(&node["status"]["volumesAttached"]);
+        let unique = UniqueName::new(DRIVER, &one.handle);
+        attached.iter().find(|volume| volume["name"] == unique.as_str())?;
         let all = self.truth.list::<VolumeAttachment>();
         let attachment = all.iter().find(|attachment| {
             attachment["spec"]["nodeName"] == self.name.as_str()

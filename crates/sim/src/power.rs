@@ -1,4 +1,4 @@
-//! Which nodes are on.
+//! Which nodes are on, partitioned or off.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,11 +8,10 @@ use parking_lot::Mutex;
 /// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
-    /// It works.
     #[default]
     On,
-    /// It reaches nobody, and what it has mounted stays mounted.
-    CutOff,
+    /// It cannot reach the API or the driver, and what it has mounted stays mounted.
+    Partitioned,
     /// It is off: nothing is mounted there.
     Off,
 }

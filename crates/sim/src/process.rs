@@ -12,25 +12,25 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::checks::Checks;
+use crate::latency::Latency;
 use crate::ledger::Ledger;
-use crate::weather::Weather;
 use crate::world::Tweak;
 use crate::{INTENTS, wire};
 
 /// Pause before a controller that could not start is started again.
 const START_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often finalizers are taken off snapshots that nobody restores: sooner than in earnest, so that
-/// a world is over sooner.
+/// Period after which finalizers are removed from snapshots that no claim restores: shorter than
+/// the shipped default, so that a run ends sooner.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// What a process finds outside.
-pub(crate) struct Outside {
+/// What a process of controllers is connected to.
+pub(crate) struct Environment {
     pub(crate) ledger: Ledger,
-    pub(crate) weather: Weather,
+    pub(crate) latency: Latency,
     pub(crate) service: Service,
     pub(crate) driver: Driver,
-    /// Looks at what the binder writes, where there is more than one claim.
+    /// Checks what the binder writes, where there is more than one claim.
     pub(crate) checks: Option<Checks>,
     pub(crate) snapshots: bool,
 }
@@ -40,33 +40,29 @@ pub(crate) struct Outside {
 pub(crate) enum Part {
     /// All of them, as on one machine.
     All,
-    /// What stands for the controller manager and the scheduler.
+    /// Those of the controller manager and the scheduler.
     Controllers,
-    /// What stands beside the driver.
+    /// Those of the sidecars beside the driver.
     Sidecars,
 }
 
-/// The settings of all controllers, for tests of the net itself to change.
+/// The settings of all controllers. Tests of the simulator change them to plant defects.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Of the provisioner.
     pub provision: provision::Config,
-    /// Of the binder.
     pub bind: bind::Config,
-    /// Of the attach-detach controller.
     pub attach: attach::Config,
-    /// Of the attacher.
     pub attacher: attacher::Config,
 }
 
 impl Settings {
-    fn of(outside: &Outside, tweak: Tweak) -> Self {
+    fn of(environment: &Environment, tweak: Tweak) -> Self {
         let mut all = Self::default();
         all.provision.leak_guard = Some(INTENTS.to_owned());
-        // As many as one claim needs: a hundred sleeping workers would only slow the world down.
+        // As many as one claim needs: a hundred sleeping workers would only slow the run down.
         all.provision.worker_threads = 4;
-        // Most worlds are without snapshots, and even without their kinds.
-        all.provision.snapshot_sweep = outside.snapshots.then_some(SWEEP);
+        // Most runs have neither snapshots nor their kinds.
+        all.provision.snapshot_sweep = environment.snapshots.then_some(SWEEP);
         // As on one machine: a node that is only cut off keeps what it has.
         all.attach.disable_force_detach_on_timeout = true;
         tweak(&mut all);
@@ -74,11 +70,11 @@ impl Settings {
     }
 }
 
-/// One life of the process. Dropping it ends everything it runs.
+/// One process of controllers, from its start to its crash. Dropping it ends everything it runs.
 pub(crate) struct Process {
     tasks: JoinSet<()>,
     stop: CancellationToken,
-    heart: CancellationToken,
+    killed: CancellationToken,
 }
 
 impl Drop for Process {
@@ -87,7 +83,6 @@ impl Drop for Process {
     }
 }
 
-/// What all controllers share.
 struct Shared {
     context: Context,
     csi: Client,
@@ -96,18 +91,18 @@ struct Shared {
 
 impl Process {
     /// Starts all controllers with empty memory.
-    pub(crate) fn start(outside: &Outside, part: Part, tweak: Tweak) -> Self {
-        let (life, heart) = outside.ledger.be_born();
+    pub(crate) fn start(environment: &Environment, part: Part, tweak: Tweak) -> Self {
+        let (number, killed) = environment.ledger.start_process();
         let stop = CancellationToken::new();
-        let client = wire::api_client(outside, life, &heart);
+        let client = wire::api_client(environment, number, &killed);
         let api = Api::new(limited(client, Limit::Adaptive, None));
         let shared = Shared {
-            csi: outside.driver.on_node(&wire::caller(life), Default::default()).client(),
+            csi: environment.driver.on_node(&wire::caller(number), Default::default()).client(),
             context: Context::new(api, Metrics::new(), &stop),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
-        let settings = Settings::of(outside, tweak);
+        let settings = Settings::of(environment, tweak);
         if part != Part::Sidecars {
             shared.start_binder(&mut tasks, settings.bind);
             shared.start_attach_detach(&mut tasks, settings.attach);
@@ -118,12 +113,12 @@ impl Process {
             shared.start_provisioner(&mut tasks, settings.provision);
             shared.start_attacher(&mut tasks, settings.attacher);
         }
-        Self { tasks, stop, heart }
+        Self { tasks, stop, killed }
     }
 
     /// Waits until the process crashes.
     pub(crate) fn crash(&self) -> impl Future<Output = ()> + use<> {
-        self.heart.clone().cancelled_owned()
+        self.killed.clone().cancelled_owned()
     }
 
     /// Waits until a controller ends by itself.

@@ -1,4 +1,4 @@
-//! What came of a run, and how often each fault struck.
+//! The report of a run, and how often each fault struck.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -7,28 +7,27 @@ use std::time::Duration;
 use crate::world::Run;
 use crate::{Fault, Line};
 
-/// What came of one run.
+/// The report of one run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What was run.
     pub run: Run,
     /// Every call of the controllers.
     pub lines: Vec<Line>,
     /// What user and nodes did.
     pub notes: Vec<String>,
-    /// Why it is a failure; absent when all is well.
+    /// Why the run failed; absent when it did not.
     pub failure: Option<String>,
     /// How much virtual time it took.
     pub took: Duration,
-    /// How many processes lived.
-    pub lives: u64,
+    /// How many processes of controllers were started.
+    pub processes: u64,
 }
 
 impl Report {
     /// Everything that the run did, call by call. One run gives the same bytes every time.
     #[must_use]
     pub fn trace(&self) -> String {
-        let Self { run, lines, notes, failure, took, lives } = self;
+        let Self { run, lines, notes, failure, took, processes } = self;
         let mut text = format!("{run}\n");
         for line in lines {
             let _ = writeln!(text, "{line}");
@@ -36,7 +35,7 @@ impl Report {
         for note in notes {
             let _ = writeln!(text, "{note}");
         }
-        let _ = writeln!(text, "{lives} processes, {took:?}, {failure:?}");
+        let _ = writeln!(text, "{processes} processes, {took:?}, {failure:?}");
         text
     }
 }
@@ -46,11 +45,11 @@ const SHOWN: usize = 60;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failure = self.failure.as_deref().unwrap_or("all is well");
+        let failure = self.failure.as_deref().unwrap_or("no failure");
         writeln!(f, "{}: {failure}", self.run)?;
         writeln!(f, "  again: cargo run -p longshore-sim --example replay -- {}", self.run)?;
         let (calls, took) = (self.lines.len(), self.took.as_secs());
-        writeln!(f, "  {calls} calls by {} processes in {took} s of the world's time", self.lives)?;
+        writeln!(f, "  {calls} calls by {} processes in {took} s of virtual time", self.processes)?;
         for line in self.lines.iter().filter(|line| line.fault.is_some()) {
             writeln!(f, "  fault: {line}")?;
         }
@@ -70,14 +69,13 @@ impl fmt::Display for Report {
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     counts: BTreeMap<String, BTreeMap<Fault, u64>>,
-    /// How many worlds were run.
-    pub worlds: u64,
+    pub runs: u64,
 }
 
 impl Tally {
     /// Adds what struck in a run.
     pub fn add(&mut self, report: &Report) {
-        self.worlds += 1;
+        self.runs += 1;
         for line in &report.lines {
             if let Some(fault) = line.fault {
                 let row = self.counts.entry(line.point.clone()).or_default();
@@ -86,9 +84,8 @@ impl Tally {
         }
     }
 
-    /// Adds another tally.
     pub fn merge(&mut self, other: &Self) {
-        self.worlds += other.worlds;
+        self.runs += other.runs;
         for (point, row) in &other.counts {
             let mine = self.counts.entry(point.clone()).or_default();
             for (fault, count) in row {
@@ -103,7 +100,6 @@ impl Tally {
         self.counts.get(point).and_then(|row| row.get(&fault)).copied().unwrap_or(0)
     }
 
-    /// How many faults struck.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.values().flat_map(BTreeMap::values).sum()
@@ -114,7 +110,7 @@ impl Tally {
         self.counts.keys().map(String::as_str)
     }
 
-    /// The table, for people.
+    /// Renders the table for a terminal.
     #[must_use]
     pub fn table(&self) -> String {
         let width = self.counts.keys().map(String::len).max().unwrap_or(0).max(11);
@@ -130,7 +126,7 @@ impl Tally {
             }
             text.push('\n');
         }
-        let _ = writeln!(text, "{} faults in {} worlds", self.total(), self.worlds);
+        let _ = writeln!(text, "{} faults in {} runs", self.total(), self.runs);
         text
     }
 }

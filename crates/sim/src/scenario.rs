@@ -1,4 +1,4 @@
-//! Lives of a claim.
+//! Scenarios: what a user does with a claim, from its creation to its end.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use longshore_core::model::kinds::{Claim, Pod, VolumeSnapshot};
 
-use crate::user::{CLAIM, CLONE, Discontent, SNAPSHOT, User};
-use crate::weather::Making;
-use crate::{NODES, town};
+use crate::latency::CreateDelay;
+use crate::user::{CLAIM, CLONE, SNAPSHOT, User, UserError};
+use crate::{NODES, workload};
 
-/// One life of a claim, from its making to the moment when nothing is left of it.
+/// What a user does with a claim, from its creation until nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scenario {
     /// A claim is bound at once and deleted.
@@ -19,30 +19,30 @@ pub enum Scenario {
     FirstConsumer,
     /// A claim is deleted while the driver has not made its volume yet.
     DeletedBeforeMade,
-    /// A claim is deleted when the driver has made its volume and nobody knows yet.
+    /// A claim is deleted when the driver has made its volume and the provisioner does not know yet.
     DeletedAfterMade,
-    /// A claim is deleted while its volume is made, and made anew under the same name.
-    MadeAnew,
+    /// A claim is deleted while its volume is made, and created again under the same name.
+    Recreated,
     /// A volume is attached to one node and then, for another pod, to the other.
     Attached,
     /// A claim is cloned, and goes before its clone does.
     Cloned,
-    /// Somebody wants to delete the volume itself, and then its claim.
+    /// A user deletes the PersistentVolume first, and then its claim.
     VolumeFirst,
     /// Several users, volumes made by hand, pods that move and nodes that fail, all from the seed.
-    Town,
-    /// A snapshot is restored into a claim, and somebody wants to delete it meanwhile.
+    Workload,
+    /// A snapshot is restored into a claim, and a user deletes it meanwhile.
     Restored,
 }
 
 impl Scenario {
-    /// The lives of one claim, with all that belongs to it.
+    /// The scenarios of one claim, with all that belongs to it.
     pub const ALL: [Self; 9] = [
         Self::Immediate,
         Self::FirstConsumer,
         Self::DeletedBeforeMade,
         Self::DeletedAfterMade,
-        Self::MadeAnew,
+        Self::Recreated,
         Self::Attached,
         Self::Cloned,
         Self::VolumeFirst,
@@ -57,25 +57,25 @@ impl Scenario {
             Self::FirstConsumer => "first-consumer",
             Self::DeletedBeforeMade => "deleted-before-made",
             Self::DeletedAfterMade => "deleted-after-made",
-            Self::MadeAnew => "made-anew",
+            Self::Recreated => "recreated",
             Self::Attached => "attached",
             Self::Cloned => "cloned",
             Self::VolumeFirst => "volume-first",
             Self::Restored => "restored",
-            Self::Town => "town",
+            Self::Workload => "workload",
         }
     }
 
     pub(crate) fn attaches(self) -> bool {
-        matches!(self, Self::Attached | Self::Town)
+        matches!(self, Self::Attached | Self::Workload)
     }
 
     pub(crate) fn has_topology(self, seed: u64) -> bool {
-        self == Self::FirstConsumer || (self == Self::Town && town::has_topology(seed))
+        self == Self::FirstConsumer || (self == Self::Workload && workload::has_topology(seed))
     }
 
     pub(crate) fn has_many_claims(self) -> bool {
-        self == Self::Town
+        self == Self::Workload
     }
 
     pub(crate) fn has_snapshots(self) -> bool {
@@ -89,25 +89,27 @@ impl Scenario {
         }
     }
 
-    pub(crate) fn making(self) -> Making {
+    pub(crate) fn create_delay(self) -> CreateDelay {
         let slow = Duration::from_secs(3);
         match self {
-            Self::DeletedBeforeMade => Making { before: slow, ..Making::default() },
-            Self::DeletedAfterMade | Self::MadeAnew => Making { after: slow, ..Making::default() },
-            _ => Making::default(),
+            Self::DeletedBeforeMade => CreateDelay { before: slow, ..CreateDelay::default() },
+            Self::DeletedAfterMade | Self::Recreated => {
+                CreateDelay { after: slow, ..CreateDelay::default() }
+            }
+            _ => CreateDelay::default(),
         }
     }
 
-    pub(crate) async fn play(self, user: &User) -> Result<(), Discontent> {
+    pub(crate) async fn play(self, user: &User) -> Result<(), UserError> {
         tokio::select! {
             biased;
-            () = user.fed_up() => {}
+            () = user.given_up() => {}
             lived = self.live(user) => lived?,
         }
         user.leave().await
     }
 
-    async fn live(self, user: &User) -> Result<(), Discontent> {
+    async fn live(self, user: &User) -> Result<(), UserError> {
         user.make_class(self.binding()).await?;
         user.make_claim().await?;
         match self {
@@ -122,10 +124,10 @@ impl Scenario {
                 user.gone::<Pod>("first").await?;
             }
             Self::DeletedBeforeMade | Self::DeletedAfterMade => user.being_made().await?,
-            Self::MadeAnew => {
+            Self::Recreated => {
                 user.being_made().await?;
                 user.delete::<Claim>(CLAIM).await?;
-                user.surely_gone::<Claim>(CLAIM).await?;
+                user.gone_for_certain::<Claim>(CLAIM).await?;
                 user.make_claim().await?;
                 user.bound(CLAIM).await?;
             }
@@ -136,14 +138,14 @@ impl Scenario {
                 user.delete::<Claim>(CLAIM).await?;
                 user.delete::<Claim>(CLONE).await?;
             }
-            // It has its own way of life.
-            Self::Town => {}
+            // It has steps of its own.
+            Self::Workload => {}
             Self::VolumeFirst => {
                 user.bound(CLAIM).await?;
                 user.delete_volume_of(CLAIM).await?;
             }
             Self::Restored => {
-                user.surely_bound(CLAIM).await?;
+                user.bound_for_certain(CLAIM).await?;
                 user.make_snapshot().await?;
                 user.make_restore().await?;
                 user.bound(CLONE).await?;
@@ -153,7 +155,7 @@ impl Scenario {
             Self::Attached => {
                 user.make_pod("first", Some(NODES[0])).await?;
                 user.running("first").await?;
-                // The second pod is there before the first has gone: it must wait its turn.
+                // The second pod is there before the first has gone: it must wait for the detach.
                 user.make_pod("second", Some(NODES[1])).await?;
                 user.delete::<Pod>("first").await?;
                 user.running("second").await?;
@@ -176,7 +178,7 @@ impl FromStr for Scenario {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = Self::ALL.into_iter().chain([Self::Town]);
+        let all = Self::ALL.into_iter().chain([Self::Workload]);
         let found = all.into_iter().find(|scenario| scenario.name() == text);
         found.ok_or_else(|| format!("no scenario is called {text:?}"))
     }

@@ -1,6 +1,6 @@
 //! Snapshots, as their controllers would leave them.
 //!
-//! The kinds are defined in a few lines: the full definitions would cost every world more than all
+//! The kinds are defined in a few lines: the full definitions would cost every run more than all
 //! the rest, and the provisioner reads no more than this.
 
 use longshore_cluster::{Api, ApiError, ObjectKey, Patch};
@@ -10,7 +10,7 @@ use longshore_csi::v1;
 use serde_json::{Value, json};
 
 use crate::DRIVER;
-use crate::user::{Discontent, User};
+use crate::user::{User, UserError};
 
 struct Definition;
 
@@ -35,7 +35,7 @@ fn definition<T: Kind>() -> Value {
     json!({
         "metadata": {
             "name": format!("{}.{}", T::PLURAL, T::GROUP),
-            // Without it nobody may define a kind of this group.
+            // Without it the API server refuses kinds of this group.
             "annotations": {"api-approved.kubernetes.io": "unapproved, for a simulation"},
         },
         "spec": {
@@ -59,15 +59,15 @@ pub(crate) async fn take(
     handle: &str,
     claim: &str,
     name: &str,
-) -> Result<(), Discontent> {
+) -> Result<(), UserError> {
     let request = v1::CreateSnapshotRequest {
         name: name.into(),
         source_volume_id: handle.into(),
         ..Default::default()
     };
     let (api, client) = (&user.api, user.truth.driver().client());
-    let answer = user.until_answered(|| client.create_snapshot(request.clone())).await?;
-    let id = answer.snapshot.unwrap_or_default().snapshot_id;
+    let response = user.until_responded(|| client.create_snapshot(request.clone())).await?;
+    let id = response.snapshot.unwrap_or_default().snapshot_id;
     let snapshot = json!({
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"source": {"persistentVolumeClaimName": claim}},

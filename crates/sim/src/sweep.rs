@@ -1,4 +1,4 @@
-//! Many worlds: a fault at every call, and seeds with several.
+//! Sweeps over many runs: a fault at every call, and seeds with several.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,11 +31,10 @@ pub fn first_seed() -> u64 {
     }
 }
 
-/// Which worlds to run.
+/// The runs of a sweep.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     runs: Vec<Run>,
-    /// One failure is enough.
     until_failure: bool,
 }
 
@@ -60,12 +59,12 @@ impl Plan {
             let mut others = offset;
             for number in 1..=calls {
                 others += usize::from(!changes(number));
-                // Nobody is faster than a question.
+                // A read meets no conflict.
                 let possible = fault != Fault::Conflict || changes(number);
                 let chosen = possible && (changes(number) || others.is_multiple_of(step));
                 // A user who stays sees whether the work goes on; one who gives up sees whether
                 // what was begun is also undone, which needs something begun.
-                let begun = changes(number) && fault.leaves_doubt();
+                let begun = changes(number) && fault.is_without_verdict();
                 let moods = [(false, chosen), (true, begun || (long() && chosen))];
                 for (gives_up, _) in moods.into_iter().filter(|(_, wanted)| *wanted) {
                     let faults = vec![(number, fault)];
@@ -76,7 +75,7 @@ impl Plan {
         Self { runs, until_failure: false }
     }
 
-    /// A few worlds, `count` for each kind of fault, spread over the calls of a scenario.
+    /// A few runs, `count` for each kind of fault, spread over the calls of a scenario.
     #[must_use]
     pub fn some(base: &Run, count: usize) -> Self {
         let Self { runs, .. } = Self::every_call(base);
@@ -84,7 +83,7 @@ impl Plan {
         Self { runs: runs.into_iter().step_by(step).collect(), until_failure: false }
     }
 
-    /// The same worlds, and each kind of fault at the first call of this name.
+    /// The same runs, and each kind of fault at the first call of this name.
     #[must_use]
     pub fn and_at(mut self, base: &Run, point: &str) -> Self {
         let calm = base.play();
@@ -104,38 +103,35 @@ impl Plan {
         Self { runs: seeds.into_iter().map(from_seed).collect(), until_failure: false }
     }
 
-    /// Towns with several faults in each, all from seeds, with these controllers.
+    /// Workloads with several faults in each, all from seeds, with these controllers.
     #[must_use]
-    pub fn towns(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
-        let town = |seed| Run { tweak, ..town(seed) };
-        Self { runs: seeds.into_iter().map(town).collect(), until_failure: false }
+    pub fn workloads(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
+        let workload = |seed| Run { tweak, ..workload(seed) };
+        Self { runs: seeds.into_iter().map(workload).collect(), until_failure: false }
     }
 
-    /// The same worlds, up to the first that fails.
+    /// The same runs, up to the first that fails.
     #[must_use]
     pub fn until_failure(self) -> Self {
         Self { until_failure: true, ..self }
     }
 
-    /// The worlds, one by one.
     pub fn into_runs(self) -> impl Iterator<Item = Run> {
         self.runs.into_iter()
     }
 
-    /// How many worlds this is.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether there is nothing to run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 }
 
-/// Whether a call changes what matters to a claim's life: events do not.
+/// Whether a call changes what matters to a claim: events do not.
 fn is_change(line: &Line) -> bool {
     const READS: [&str; 3] = ["api get ", "api list ", "api watch "];
     const CALLS: [&str; 4] = [
@@ -164,12 +160,12 @@ fn from_seed(seed: u64) -> Run {
     let mut faults: Vec<_> = faults.collect();
     faults.sort_unstable();
     faults.dedup_by_key(|(number, _)| *number);
-    let (hasty, rough, gives_up) = (rng.bool(), rng.bool(), rng.u8(..4) == 0);
-    Run { seed, faults, hasty, gives_up, rough, ..Run::calm(scenario) }
+    let (hasty, slow, gives_up) = (rng.bool(), rng.bool(), rng.u8(..4) == 0);
+    Run { seed, faults, hasty, gives_up, slow, ..Run::calm(scenario) }
 }
 
-fn town(seed: u64) -> Run {
-    // Not the numbers that the town itself takes from the seed.
+fn workload(seed: u64) -> Run {
+    // Not the numbers that the workload itself takes from the seed.
     let mut rng = fastrand::Rng::with_seed(!seed);
     let faults = (0..rng.u64(2..=8)).map(|_| {
         let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
@@ -178,23 +174,20 @@ fn town(seed: u64) -> Run {
     let mut faults: Vec<_> = faults.collect();
     faults.sort_unstable();
     faults.dedup_by_key(|(number, _)| *number);
-    let (rough, apart) = (rng.u8(..3) == 0, rng.bool());
-    Run { seed, faults, rough, apart, ..Run::calm(Scenario::Town) }
+    let (slow, apart) = (rng.u8(..3) == 0, rng.bool());
+    Run { seed, faults, slow, apart, ..Run::calm(Scenario::Workload) }
 }
 
-/// What came of a sweep.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 pub struct Swept {
-    /// How often what struck where.
     pub tally: Tally,
-    /// How many worlds failed.
     pub failed: usize,
-    /// The first of them.
+    /// The first few that failed.
     pub failures: Vec<Report>,
 }
 
 impl Swept {
-    /// Adds another sweep.
     pub fn merge(&mut self, other: Self) {
         self.tally.merge(&other.tally);
         self.failed += other.failed;
@@ -206,11 +199,11 @@ impl Swept {
     #[must_use]
     pub fn failures_text(&self) -> String {
         let shown: Vec<String> = self.failures.iter().map(Report::to_string).collect();
-        format!("{} worlds failed; the first of them:\n{}", self.failed, shown.join("\n"))
+        format!("{} runs failed; the first of them:\n{}", self.failed, shown.join("\n"))
     }
 }
 
-/// Runs all worlds of a plan, side by side on all processors.
+/// Plays all runs of a plan, in parallel on all processors.
 #[must_use]
 pub fn sweep(plan: &Plan) -> Swept {
     let next = AtomicUsize::new(0);

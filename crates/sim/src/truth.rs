@@ -1,4 +1,4 @@
-//! What really is, read past all wires: the API's objects and the driver's volumes.
+//! The actual state, read past all wires: the API's objects and the driver's volumes.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::INTENTS;
 use crate::checks::BY_HAND;
 
-/// Reads both sides at once, without waiting: no time passes between question and answer.
+/// Reads both sides at once, without waiting: no time passes between request and response.
 #[derive(Clone)]
 pub struct Truth {
     service: Service,
@@ -30,7 +30,6 @@ impl Truth {
         Self { service, driver: driver.clone() }
     }
 
-    /// The driver behind everything.
     #[must_use]
     pub fn driver(&self) -> &Driver {
         &self.driver
@@ -47,25 +46,24 @@ impl Truth {
         let request = Request::get(format!("{base}/{}", T::PLURAL)).body(Empty::<Bytes>::new());
         let request = request.expect("a valid request");
         let read = async {
-            let answer = self.service.handle(request).await;
-            let known = answer.status().is_success();
-            let body = answer.into_body().collect().await;
+            let response = self.service.handle(request).await;
+            let known = response.status().is_success();
+            let body = response.into_body().collect().await;
             (known, body.map(http_body_util::Collected::to_bytes))
         };
-        let (known, body) = read.now_or_never().expect("the server in memory answers at once");
-        // Most worlds have no kinds for snapshots.
+        let (known, body) = read.now_or_never().expect("the server in memory responds at once");
+        // Most runs have no kinds for snapshots.
         if !known {
             return Vec::new();
         }
-        let body = body.expect("an answer from memory comes whole");
-        let mut list: Value = serde_json::from_slice(&body).expect("the server answers in JSON");
+        let body = body.expect("a response from memory is complete");
+        let mut list: Value = serde_json::from_slice(&body).expect("the server responds in JSON");
         match list["items"].take() {
             Value::Array(items) => items,
             _ => Vec::new(),
         }
     }
 
-    /// One object.
     #[must_use]
     pub fn get<T: Kind>(&self, name: &str) -> Option<Value> {
         self.list::<T>().into_iter().find(|object| object["metadata"]["name"] == name)
@@ -84,7 +82,7 @@ impl Truth {
         let mut left = Vec::new();
         let world = self.driver.state();
         for volume in world.volumes.values() {
-            // What a person has made may stay, but on no node.
+            // What an administrator has made may stay, but on no node.
             if volume.name.starts_with(BY_HAND) && volume.published.is_empty() {
                 continue;
             }

@@ -14,45 +14,49 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::checks::Checks;
-use crate::ledger::{Fate, Ledger};
-use crate::process::Outside;
-use crate::weather::Weather;
+use crate::latency::Latency;
+use crate::ledger::{CallOutcome, Ledger};
+use crate::process::Environment;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A client of the API for one process.
-pub(crate) fn api_client(outside: &Outside, life: u64, heart: &CancellationToken) -> kube::Client {
+pub(crate) fn api_client(
+    environment: &Environment,
+    process: u64,
+    killed: &CancellationToken,
+) -> kube::Client {
     let wire = Wire {
-        ledger: outside.ledger.clone(),
-        weather: outside.weather.clone(),
-        service: outside.service.clone(),
-        checks: outside.checks.clone(),
-        life,
+        ledger: environment.ledger.clone(),
+        latency: environment.latency.clone(),
+        service: environment.service.clone(),
+        checks: environment.checks.clone(),
+        process,
     };
-    let heart = heart.clone();
+    let killed = killed.clone();
     let layer = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let (wire, heart) = (wire.clone(), heart.clone());
-        let answer: BoxFuture<'static, Result<Response<Body>, Error>> = Box::pin(async move {
+        let (wire, killed) = (wire.clone(), killed.clone());
+        let response: BoxFuture<'static, Result<Response<Body>, Error>> = Box::pin(async move {
             tokio::select! {
                 biased;
-                () = heart.cancelled() => pending().await,
-                answer = wire.exchange(request) => answer,
+                () = killed.cancelled() => pending().await,
+                response = wire.exchange(request) => response,
             }
         });
-        answer
+        response
     });
     kube::Client::new(layer, "default")
 }
 
-/// The way of one process to the API.
+/// The connection of one process to the API.
 #[derive(Clone)]
 struct Wire {
     ledger: Ledger,
-    weather: Weather,
+    latency: Latency,
     service: Service,
     checks: Option<Checks>,
-    life: u64,
+    process: u64,
 }
 
 impl Wire {
@@ -64,32 +68,33 @@ impl Wire {
         let watched = point.strip_prefix("api watch ").map(str::to_owned);
         let checks = self.checks.as_ref().filter(|_| request.method() != Method::GET);
         let asked = checks.map(|checks| (checks, point.clone(), object.clone()));
-        let ticket = match self.ledger.begin(self.life, point, object) {
-            (Fate::Go, Some(ticket)) => ticket,
-            (Fate::Refused, _) => return Ok(server_error()),
-            (Fate::Conflict, _) => return self.overtaken(request).await,
-            (Fate::Lost, _) => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+        let ticket = match self.ledger.begin(self.process, point, object) {
+            (CallOutcome::Go, Some(ticket)) => ticket,
+            (CallOutcome::Refused, _) => return Ok(server_error()),
+            (CallOutcome::Conflict, _) => return self.overtaken(request).await,
+            (CallOutcome::Lost, _) => {
+                return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+            }
             _ => pending().await,
         };
         if let Some((checks, point, object)) = &asked {
             checks.before_write(point, object);
         }
-        let answer = self.service.handle(request).await;
-        if let Some((checks, point, _)) = asked.filter(|_| answer.status().is_success()) {
+        let response = self.service.handle(request).await;
+        if let Some((checks, point, _)) = asked.filter(|_| response.status().is_success()) {
             checks.after_write(&point);
         }
         match (self.ledger.end(&ticket), watched) {
-            (Fate::Go, None) => Ok(answer),
-            (Fate::Go, Some(plural)) => Ok(self.weather.delay(&plural, answer)),
-            (Fate::Lost | Fate::Refused | Fate::Conflict, _) => {
+            (CallOutcome::Go, None) => Ok(response),
+            (CallOutcome::Go, Some(plural)) => Ok(self.latency.delay(&plural, response)),
+            (CallOutcome::Lost | CallOutcome::Refused | CallOutcome::Conflict, _) => {
                 Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
             }
-            (Fate::Dead, _) => pending().await,
+            (CallOutcome::Dead, _) => pending().await,
         }
     }
 
-    /// A request to make something was sent twice, and the caller hears the second answer. Other
-    /// changes meet one that came before them.
+    /// Sends a create twice and returns the second response; any other change gets a conflict.
     async fn overtaken(
         &self,
         request: Request<kube::client::Body>,
@@ -167,11 +172,11 @@ fn part<'a>(parts: &[&'a str], index: usize) -> &'a str {
 }
 
 /// The name under which a process calls the driver.
-pub(crate) fn caller(life: u64) -> String {
-    format!("controllers-{life}")
+pub(crate) fn caller(process: u64) -> String {
+    format!("controllers-{process}")
 }
 
-fn life_of(caller: &str) -> Option<u64> {
+fn process_of(caller: &str) -> Option<u64> {
     caller.strip_prefix("controllers-")?.parse().ok()
 }
 
@@ -186,42 +191,46 @@ pub(crate) fn hook_driver(driver: &Driver, ledger: &Ledger, checks: Checks) {
             Phase::Before => checks.before(moment),
             Phase::After => checks.after(moment),
         }
-        let Some(life) = life_of(moment.node) else { return Action::Continue };
+        let Some(process) = process_of(moment.node) else { return Action::Continue };
         match moment.phase {
-            Phase::Before => before(&ledger, &checks, life, moment),
-            Phase::After => after(&ledger, &checks, life, moment, &severing),
+            Phase::Before => before(&ledger, &checks, process, moment),
+            Phase::After => after(&ledger, &checks, process, moment, &severing),
         }
     });
 }
 
-fn before(ledger: &Ledger, checks: &Checks, life: u64, moment: &CallEvent<'_>) -> Action {
-    let (fate, ticket) = ledger.begin(life, format!("csi {}", moment.call), about(moment));
+fn before(ledger: &Ledger, checks: &Checks, process: u64, moment: &CallEvent<'_>) -> Action {
+    let (fate, ticket) = ledger.begin(process, format!("csi {}", moment.call), about(moment));
     if let Some(ticket) = ticket {
         ledger.keep_csi(moment.call, moment.request, ticket);
     }
     match fate {
-        Fate::Go => checks.weather.before(moment.call),
-        Fate::Refused => Action::Fail(Status::internal("the simulated driver fails")),
-        Fate::Conflict => Action::Fail(Status::aborted("the same volume is being worked on")),
-        // The dead hear nothing, so any answer does; a call that never arrived has no verdict.
-        Fate::Lost | Fate::Dead => Action::Fail(Status::unavailable("connection refused")),
+        CallOutcome::Go => checks.latency.before(moment.call),
+        CallOutcome::Refused => Action::Fail(Status::internal("the simulated driver fails")),
+        CallOutcome::Conflict => {
+            Action::Fail(Status::aborted("the same volume is being worked on"))
+        }
+        // A dead process gets no response, so any will do; a call that never arrived has no verdict.
+        CallOutcome::Lost | CallOutcome::Dead => {
+            Action::Fail(Status::unavailable("connection refused"))
+        }
     }
 }
 
 fn after(
     ledger: &Ledger,
     checks: &Checks,
-    life: u64,
+    process: u64,
     moment: &CallEvent<'_>,
     driver: &Driver,
 ) -> Action {
-    let Some(ticket) = ledger.take_csi(life, moment.call, moment.request) else {
+    let Some(ticket) = ledger.take_csi(process, moment.call, moment.request) else {
         return Action::Fail(Status::unavailable("connection lost"));
     };
     match ledger.end(&ticket) {
-        Fate::Go => checks.weather.after(moment.call),
-        // An answer is lost either with the connection or in a proxy on the way.
-        Fate::Lost if ticket.number.is_multiple_of(2) => {
+        CallOutcome::Go => checks.latency.after(moment.call),
+        // A response is lost either with the connection or in a proxy on the way.
+        CallOutcome::Lost if ticket.number.is_multiple_of(2) => {
             driver.sever();
             Action::Hang
         }

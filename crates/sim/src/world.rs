@@ -1,4 +1,4 @@
-//! One world: built from a run, played to its end, and looked at.
+//! One simulated cluster: built from a run, played to its end, and checked.
 
 use std::any::Any;
 use std::fmt;
@@ -18,26 +18,25 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::checks::Checks;
+use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::node::SimNode;
 use crate::power::Power;
-use crate::process::{Outside, Part, Process, Settings};
-use crate::town::Town;
+use crate::process::{Environment, Part, Process, Settings};
 use crate::truth::Truth;
-use crate::user::{Discontent, User};
-use crate::weather::Weather;
+use crate::user::{User, UserError};
+use crate::workload::Workload;
 use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, snapshots, wire};
 
 /// How long a crashed process is away.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// Changes the controllers, for tests of the net itself.
+/// Changes the settings of the controllers, for tests of the simulator itself.
 pub type Tweak = fn(&mut Settings);
 
-/// What is to be run. The same run gives the same calls.
+/// One run of the simulator. The same run gives the same calls.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The life of the claim.
     pub scenario: Scenario,
     /// Uids, names, and the moods of a hasty user.
     pub seed: u64,
@@ -47,11 +46,10 @@ pub struct Run {
     pub hasty: bool,
     /// The user deletes everything as soon as the first fault strikes.
     pub gives_up: bool,
-    /// The driver is slow now and then, and watches bring old news.
-    pub rough: bool,
+    /// The driver is slow now and then, and watches are late.
+    pub slow: bool,
     /// The sidecars are a process of their own.
     pub apart: bool,
-    /// A change to the controllers.
     pub tweak: Tweak,
 }
 
@@ -65,13 +63,13 @@ impl Run {
             faults: Vec::new(),
             hasty: false,
             gives_up: false,
-            rough: false,
+            slow: false,
             apart: false,
             tweak: |_| {},
         }
     }
 
-    /// Runs the world on this thread.
+    /// Plays the run on this thread.
     #[must_use]
     pub fn play(&self) -> Report {
         // Jitter in backoffs comes from the thread's generator.
@@ -93,7 +91,7 @@ impl Run {
             lines: world.ledger.lines(),
             notes: world.ledger.notes(),
             took: world.ledger.elapsed(),
-            lives: world.ledger.lives(),
+            processes: world.ledger.processes(),
             failure: None,
         };
         let mut problems: Vec<String> = world.ledger.breaches();
@@ -109,7 +107,7 @@ impl Run {
 
 /// Why a run failed, if it did. A panic is a failure of its run: it must not end the whole sweep
 /// without saying which run it was.
-async fn failure_of(run: impl Future<Output = Option<Discontent>>) -> Option<String> {
+async fn failure_of(run: impl Future<Output = Option<UserError>>) -> Option<String> {
     match AssertUnwindSafe(run).catch_unwind().await {
         Ok(failure) => failure.map(|failure| failure.to_string()),
         Err(panic) => Some(format!("the run panicked: {}", panic_text(panic.as_ref()))),
@@ -129,7 +127,7 @@ impl fmt::Display for Run {
         let moods = [
             (self.hasty, "hasty"),
             (self.gives_up, "gives-up"),
-            (self.rough, "rough"),
+            (self.slow, "slow"),
             (self.apart, "apart"),
         ];
         for (_, mood) in moods.iter().filter(|(is, _)| *is) {
@@ -148,7 +146,7 @@ pub(crate) struct World {
     pub(crate) driver: Driver,
     pub(crate) truth: Truth,
     pub(crate) ledger: Ledger,
-    weather: Weather,
+    latency: Latency,
     pub(crate) api: Api,
     pub(crate) power: Power,
     checks: Checks,
@@ -162,11 +160,11 @@ impl World {
         let truth = Truth::new(&server, &driver);
         let ledger = Ledger::new(run.faults.iter().copied());
         let power = Power::default();
-        let weather = Weather::new(run.scenario.making(), run.rough.then_some(run.seed));
+        let latency = Latency::new(run.scenario.create_delay(), run.slow.then_some(run.seed));
         let checks = Checks {
             truth: truth.clone(),
             ledger: ledger.clone(),
-            weather: weather.clone(),
+            latency: latency.clone(),
             power: power.clone(),
         };
         wire::hook_driver(&driver, &ledger, checks.clone());
@@ -180,10 +178,10 @@ impl World {
             snapshots::define(&api).await?;
         }
         let service = server.service_as(Identity::new("controllers", [MASTERS]));
-        Ok(Self { server, service, driver, truth, ledger, weather, api, power, checks })
+        Ok(Self { server, service, driver, truth, ledger, latency, api, power, checks })
     }
 
-    async fn play(&self, run: &Run) -> Option<Discontent> {
+    async fn play(&self, run: &Run) -> Option<UserError> {
         let mut others = JoinSet::new();
         for name in NODES {
             let node = SimNode::new(name, self);
@@ -195,15 +193,15 @@ impl World {
             false => &[Part::All],
         };
         for part in parts {
-            let outside = Outside {
+            let environment = Environment {
                 ledger: self.ledger.clone(),
-                weather: self.weather.clone(),
+                latency: self.latency.clone(),
                 service: self.service.clone(),
                 driver: self.driver.clone(),
                 checks: run.scenario.has_many_claims().then(|| self.checks.clone()),
                 snapshots: run.scenario.has_snapshots(),
             };
-            others.spawn(keep_alive(outside, *part, run.tweak));
+            others.spawn(keep_alive(environment, *part, run.tweak));
         }
         let haste = run.hasty.then(|| Mutex::new(fastrand::Rng::with_seed(run.seed)));
         let user = User {
@@ -213,24 +211,24 @@ impl World {
             haste,
             gives_up: run.gives_up,
         };
-        if run.scenario == Scenario::Town {
-            return Town::new(user, self.power.clone(), run).live().await.err();
+        if run.scenario == Scenario::Workload {
+            return Workload::new(user, self.power.clone(), run).live().await.err();
         }
         run.scenario.play(&user).await.err()
     }
 }
 
-/// Runs some of the controllers; starts them anew after a crash.
-async fn keep_alive(outside: Outside, part: Part, tweak: Tweak) {
-    let ledger = &outside.ledger;
+/// Runs some of the controllers; starts them again after a crash.
+async fn keep_alive(environment: Environment, part: Part, tweak: Tweak) {
+    let ledger = &environment.ledger;
     loop {
-        let mut process = Process::start(&outside, part, tweak);
+        let mut process = Process::start(&environment, part, tweak);
         let crash = process.crash();
         tokio::select! {
             biased;
             () = crash => {}
             how = process.ended() => {
-                // None may end while the process lives.
+                // None may end before the process is killed.
                 ledger.breach(how);
                 process.crash().await;
             }

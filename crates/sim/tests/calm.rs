@@ -1,9 +1,9 @@
-//! Without faults: every life comes to its end, and repeats exactly.
+//! Without faults every scenario comes to its end; one seed repeats exactly.
 
 use longshore_sim::{Fault, Plan, Run, Scenario, Tweak, first_seed};
 
 #[test]
-fn every_life_comes_to_its_end() {
+fn every_scenario_without_faults_leaves_nothing_behind() {
     for scenario in Scenario::ALL {
         let report = Run::calm(scenario).play();
         assert!(report.failure.is_none(), "{report}");
@@ -12,13 +12,13 @@ fn every_life_comes_to_its_end() {
 
 #[test]
 fn one_seed_gives_the_same_trace_byte_for_byte() {
-    let faults = vec![(15, Fault::LostAnswer), (33, Fault::CrashAfter), (60, Fault::Refused)];
-    let fixed = Scenario::ALL.into_iter().chain([Scenario::Town]).map(|scenario| {
+    let faults = vec![(15, Fault::LostResponse), (33, Fault::CrashAfter), (60, Fault::Refused)];
+    let fixed = Scenario::ALL.into_iter().chain([Scenario::Workload]).map(|scenario| {
         let faults = faults.clone();
-        Run { seed: 7, faults, hasty: true, rough: true, ..Run::calm(scenario) }
+        Run { seed: 7, faults, hasty: true, slow: true, ..Run::calm(scenario) }
     });
     let first = first_seed();
-    let runs = [Plan::seeds(first..first + 12), Plan::towns(first..first + 12, |_| {})];
+    let runs = [Plan::seeds(first..first + 12), Plan::workloads(first..first + 12, |_| {})];
     for run in fixed.chain(runs.into_iter().flat_map(Plan::into_runs)) {
         let trace = run.play().trace();
         for _ in 0..2 {

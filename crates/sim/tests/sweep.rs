@@ -40,7 +40,7 @@ fn a_fault_while_a_snapshot_is_restored() {
     assert!(swept.tally.points().any(|point| point == "api update volumesnapshots"));
 }
 
-/// Tries the net itself: each of these provisioners must be caught, and for what it does.
+/// Tests the simulator itself: each of these provisioners must be caught, and for what it does.
 #[test]
 fn a_planted_defect_is_found() {
     let defects: [(&str, Scenario, &str, Tweak); 6] = [
@@ -91,7 +91,7 @@ fn a_fault_in_the_life_of_a_claim_that_waits_for_its_pod() {
 #[test]
 fn a_fault_while_a_claim_is_deleted_that_is_being_provisioned() {
     let mut swept = Swept::default();
-    for scenario in [Scenario::DeletedBeforeMade, Scenario::DeletedAfterMade, Scenario::MadeAnew] {
+    for scenario in [Scenario::DeletedBeforeMade, Scenario::DeletedAfterMade, Scenario::Recreated] {
         swept.merge(sweep(&plan(scenario)));
     }
     check("a claim that is deleted while its volume is made", &swept);
@@ -121,19 +121,19 @@ fn a_fault_while_a_claim_is_cloned() {
     }
 }
 
-/// Slow drivers and watches that bring old news, and on top of that a fault at every call.
+/// A slow driver and late watches, and on top of that a fault at every call.
 #[test]
-fn a_fault_in_rough_weather() {
+fn a_fault_with_a_slow_driver_and_late_watches() {
     let seeds = if long() { 1..=6 } else { 1..=1 };
     let mut swept = Swept::default();
     for seed in seeds {
         for scenario in Scenario::ALL {
-            let run = Run { seed, rough: true, ..Run::calm(scenario) };
+            let run = Run { seed, slow: true, ..Run::calm(scenario) };
             let plan = if long() { Plan::every_call(&run) } else { Plan::some(&run, 5) };
             swept.merge(sweep(&plan));
         }
     }
-    check("rough weather", &swept);
+    check("a slow driver and late watches", &swept);
 }
 
 #[test]

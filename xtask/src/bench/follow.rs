@@ -228,7 +228,7 @@ impl Reader {
             }
             eprintln!("a watch of {} goes on after: {ended:#}", self.path);
             match self.open() {
-                // Stopped meanwhile: nobody would close this one.
+                // Stopped meanwhile: this one would never be closed.
                 Ok(_) if self.stopped.load(Ordering::Relaxed) => return,
                 Ok(again) => watch = again,
                 Err(error) => {

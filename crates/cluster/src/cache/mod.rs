@@ -1,8 +1,8 @@
 //! A local copy of the objects of one kind, kept by a watch and shared by all loops.
 //!
 //! Each process makes one [`Cache`] per kind and hands out clones. Objects are decoded straight
-//! into slim records. A loop that writes hands the answer to [`Cache::assume`], so that its next
-//! look is not older than its own write.
+//! into slim records. A loop that writes hands the response to [`Cache::assume`], so that its next
+//! pass does not read something older than its own write.
 
 mod recent;
 mod reflect;
@@ -32,7 +32,7 @@ pub use subscribe::Subscription;
 pub trait Cacheable: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static {}
 impl<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static> Cacheable for T {}
 
-/// What a cache holds.
+/// The part of a kind that a cache holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Only this namespace; all with `None`.
@@ -80,20 +80,12 @@ impl Scope {
     }
 }
 
-/// One change of the cache, in the order the watch showed it.
+/// One change of the cache, in the order the watch delivered it.
 pub enum Change<T> {
-    /// An object appeared (`old` is `None`) or changed.
-    Applied {
-        /// What the watch showed before.
-        old: Option<Arc<T>>,
-        /// What it shows now.
-        new: Arc<T>,
-    },
-    /// An object is gone.
-    Deleted {
-        /// Its last known state.
-        old: Arc<T>,
-    },
+    /// An object was added (`old` is `None`) or changed.
+    Applied { old: Option<Arc<T>>, new: Arc<T> },
+    /// An object was deleted; `old` is its last known state.
+    Deleted { old: Arc<T> },
 }
 
 impl<T> Change<T> {
@@ -119,6 +111,27 @@ impl<T: HasMeta> fmt::Debug for Change<T> {
 }
 
 /// The objects of one kind. Cheap to clone; all clones are the same cache.
+///
+/// ```
+/// use longshore_cluster::{Cache, Change, ObjectKey, Scope};
+/// use longshore_core::model::kinds::Namespace;
+///
+/// # use longshore_apiserver::{ApiServer, Config};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ApiServer::open(Config::deterministic(1)).await?;
+/// # let api = longshore_cluster::Api::new(server.client());
+/// # let shutdown = tokio_util::sync::CancellationToken::new();
+/// let (namespaces, _task) = Cache::<Namespace>::start(&api, Scope::all(), &shutdown);
+/// namespaces.synced().await;
+/// assert!(namespaces.get(&ObjectKey::cluster("default")).is_some());
+/// let _subscription = namespaces.subscribe(|change| match change {
+///     Change::Applied { new, .. } => println!("{}", new.metadata.name),
+///     Change::Deleted { old } => println!("{} is gone", old.metadata.name),
+/// });
+/// # Ok(())
+/// # }
+/// ```
 pub struct Cache<T> {
     inner: Arc<Inner<T>>,
 }
@@ -132,10 +145,10 @@ impl<T> Clone for Cache<T> {
 struct Inner<T> {
     scope: Scope,
     store: RwLock<Store<T>>,
-    /// Held while the watch changes the store and tells about it, so that every subscriber sees
+    /// Held while the watch changes the store and notifies, so that every subscriber sees
     /// the same order. Taken before `store`, never after.
     subscribers: Arc<Mutex<Subscribers<T>>>,
-    /// Cancelled after the first list. Whoever waits is woken in the order of arrival.
+    /// Cancelled after the first list. Waiting loops are woken in the order of arrival.
     synced: CancellationToken,
     recent: Mutex<Recent>,
 }
@@ -149,7 +162,7 @@ impl<T: Cacheable> Cache<T> {
         (cache, tokio::spawn(task))
     }
 
-    /// A cache that nothing feeds yet.
+    /// A cache without a watch yet.
     fn idle(scope: Scope) -> Self {
         let inner = Inner {
             scope,
@@ -172,14 +185,14 @@ impl<T: Cacheable> Cache<T> {
         self.inner.synced.is_cancelled()
     }
 
-    /// True if there is a watch and it has told something within this time: what is here is not
-    /// older than that. A server that is quiet cannot be told from one that is lost: false for both.
+    /// True if the watch is open and delivered an event or a bookmark within this time: the cache is not
+    /// older than that. A quiet server cannot be distinguished from a lost one: false for both.
     #[must_use]
-    pub fn heard_within(&self, time: Duration) -> bool {
-        self.inner.store.read().heard.is_some_and(|heard| heard.elapsed() <= time)
+    pub fn is_fresh(&self, within: Duration) -> bool {
+        self.inner.store.read().last_event.is_some_and(|at| at.elapsed() <= within)
     }
 
-    /// The object, if there is one.
+    /// Returns the object, or `None` if the cache does not hold it.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         self.inner.store.read().get(key)
@@ -197,7 +210,6 @@ impl<T: Cacheable> Cache<T> {
         self.inner.store.read().len()
     }
 
-    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -241,14 +253,14 @@ impl<T: Cacheable> Cache<T> {
         Subscription::new(&self.inner.subscribers, alive)
     }
 
-    /// How many subscribers there are.
+    /// Counts the subscribers, for tests of loops that end.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.inner.subscribers.lock().count()
     }
 
-    /// Overlays the answer to our own write until the watch catches up. An answer that is older
-    /// than what is known changes nothing. Subscribers hear of it when the watch shows it.
+    /// Overlays the response to our own write until the watch catches up. A response that is older
+    /// than the cached object changes nothing. Subscribers are notified when the watch delivers it.
     pub fn assume(&self, written: &Value) {
         let version = written["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         if self.inner.store.read().has_seen(&key_of(written), version.parse().unwrap_or(0)) {
@@ -268,24 +280,24 @@ impl<T: Cacheable> Cache<T> {
         }
     }
 
-    /// Keeps the answer to our own write for a while, whole, for [`Self::take_written`]. Does nothing
+    /// Keeps the whole response to our own write for [`Self::take_written`]. Does nothing
     /// before [`Self::want_written`].
     pub fn keep_written(&self, written: Value) {
         self.inner.recent.lock().keep(key_of(&written), written);
     }
 
-    /// From now on answers are kept: somebody will ask for them.
+    /// Turns [`Self::keep_written`] on, for a loop that updates what another has just written.
     pub fn want_written(&self) {
         self.inner.recent.lock().want();
     }
 
-    /// The whole object, if it was kept and its version is this one: as good as reading it.
+    /// Takes the whole object if it was kept at this version: as good as reading it.
     #[must_use]
     pub fn take_written(&self, key: &ObjectKey, version: &str) -> Option<Value> {
         self.inner.recent.lock().take(key, version)
     }
 
-    /// Applies changes to the store and tells the subscribers.
+    /// Applies changes to the store and notifies the subscribers.
     fn change(&self, act: impl FnOnce(&mut Store<T>) -> Vec<Change<T>>) {
         let mut subscribers = self.inner.subscribers.lock();
         let changes = act(&mut self.inner.store.write());

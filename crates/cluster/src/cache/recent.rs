@@ -1,4 +1,4 @@
-//! Answers to our own writes, whole, for whoever writes the same object next.
+//! Keeps whole responses to our own writes for the loop that updates the same object next.
 //!
 //! A write starts from the object as the API has it, with all that a slim record leaves out. What was
 //! written a moment ago is at hand; if its version is still the one that was decided on, it need not be
@@ -9,13 +9,13 @@ use std::collections::{HashMap, VecDeque};
 use longshore_core::model::ObjectKey;
 use serde_json::Value;
 
-/// How many are kept.
-const MOST: usize = 1024;
+/// Bounds the memory of a burst.
+const MAX_KEPT: usize = 1024;
 
 /// The last writes, oldest out first.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// False until somebody says that they are of use.
+    /// False until a loop wants them: most loops update nothing that another has just written.
     wanted: bool,
     objects: HashMap<ObjectKey, Value>,
     order: VecDeque<ObjectKey>,
@@ -33,15 +33,15 @@ impl Recent {
         if self.objects.insert(key.clone(), object).is_none() {
             self.order.push_back(key);
         }
-        // Taken ones leave their place in the order behind.
-        while self.order.len() > MOST {
+        // Keys of taken objects are still in `order`.
+        while self.order.len() > MAX_KEPT {
             if let Some(oldest) = self.order.pop_front() {
                 self.objects.remove(&oldest);
             }
         }
     }
 
-    /// The object at exactly this version. It is taken out: the next write makes it old.
+    /// Takes out the object at exactly this version: the next write makes it old.
     pub(super) fn take(&mut self, key: &ObjectKey, version: &str) -> Option<Value> {
         let object = self.objects.remove(key)?;
         if self.objects.is_empty() {
@@ -63,10 +63,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_very_version_is_given_out_and_once() {
+    fn an_object_is_taken_once_and_only_at_its_version() {
         let (mut recent, key) = (Recent::default(), ObjectKey::cluster("a"));
         recent.keep(key.clone(), object("1"));
-        assert_eq!(recent.take(&key, "1"), None, "nobody wants them");
+        assert_eq!(recent.take(&key, "1"), None, "not wanted yet");
         recent.want();
         recent.keep(key.clone(), object("1"));
         recent.keep(key.clone(), object("2"));
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first() {
+    fn the_oldest_is_dropped_when_too_many_are_kept() {
         let mut recent = Recent::default();
         recent.want();
-        for number in 0..=MOST {
+        for number in 0..=MAX_KEPT {
             recent.keep(ObjectKey::cluster(number.to_string()), object("1"));
         }
         assert_eq!(recent.take(&ObjectKey::cluster("0"), "1"), None);
-        assert_eq!(recent.objects.len(), MOST);
+        assert_eq!(recent.objects.len(), MAX_KEPT);
         assert!(recent.take(&ObjectKey::cluster("1"), "1").is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! Keeps a cache equal to the server: list, watch, and again.
 //!
 //! A list comes as a stream of events where the server can do that, else in pages. Either way its
-//! objects go one by one into the store, and what it did not show is deleted at its end, so no
-//! second copy of the collection ever exists and deletions missed between two watches are told.
+//! objects go one by one into the store, and what it did not hold is deleted at its end, so no
+//! second copy of the collection ever exists and subscribers are notified of deletions missed between two watches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +29,12 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(200);
 const WATCH_GRACE: Duration = Duration::from_secs(20);
 const PAGE_SIZE: u32 = 500;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
-/// A connection that held this long was a good one: the next failure starts the backoff anew.
+/// A connection that held this long was a good one: the next failure starts the backoff from the beginning.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 /// Marks the bookmark that ends a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// What to do next.
+/// The next request of the reflector.
 enum Step {
     /// List by stream, or by pages if the server cannot stream.
     List { streaming: bool },
@@ -60,7 +60,7 @@ impl<T: Cacheable> Reflector<T> {
             let started = Instant::now();
             let (next, error) = self.step(step).await;
             // Whatever comes next, there is no watch now.
-            self.cache.inner.store.write().heard = None;
+            self.cache.inner.store.write().last_event = None;
             step = next;
             if started.elapsed() >= GOOD_AFTER {
                 failures = 0;
@@ -113,22 +113,22 @@ impl<T: Cacheable> Reflector<T> {
             }
             Err(e) => return Err(e),
         };
-        let mut shown = BTreeSet::new();
+        let mut listed = BTreeSet::new();
         loop {
             let Some(line) = next_line(&mut lines).await? else {
                 return Err(cut(&lines, "the stream ended before the list was complete"));
             };
             match decode::<T>(&lines, &line)? {
                 Event::Applied(object) => {
-                    shown.insert(object.key());
+                    listed.insert(object.key());
                     self.cache.change(|store| store.apply_listed(object).into_iter().collect());
                 }
                 Event::Deleted(object) => {
-                    shown.remove(&object.key());
+                    listed.remove(&object.key());
                     self.cache.change(|store| store.delete(&object).into_iter().collect());
                 }
                 Event::Bookmark { version, ends_list: true } => {
-                    self.finish_list(&shown, &version);
+                    self.finish_list(&listed, &version);
                     return Ok(Listed::Complete(lines, version));
                 }
                 Event::Bookmark { .. } => {}
@@ -139,7 +139,7 @@ impl<T: Cacheable> Reflector<T> {
     async fn list_paged(&self) -> Result<String, ApiError> {
         let scope = &self.cache.inner.scope;
         let (namespace, params) = (scope.namespace.as_deref(), scope.params());
-        let mut shown = BTreeSet::new();
+        let mut listed = BTreeSet::new();
         let mut limit = Some(PAGE_SIZE);
         let mut token = String::new();
         loop {
@@ -147,31 +147,31 @@ impl<T: Cacheable> Reflector<T> {
                 // The token expired between two pages: read again in one piece.
                 Err(ApiError::Gone { .. }) if limit.is_some() => {
                     (limit, token) = (None, String::new());
-                    shown.clear();
+                    listed.clear();
                     continue;
                 }
                 page => page?,
             };
             for object in page.items.unwrap_or_default() {
-                shown.insert(object.key());
+                listed.insert(object.key());
                 self.cache.change(|store| store.apply_listed(object).into_iter().collect());
             }
             if page.metadata.continue_.is_empty() {
-                self.finish_list(&shown, &page.metadata.resource_version);
+                self.finish_list(&listed, &page.metadata.resource_version);
                 return Ok(page.metadata.resource_version);
             }
             token = page.metadata.continue_;
         }
     }
 
-    fn finish_list(&self, shown: &BTreeSet<ObjectKey>, version: &str) {
+    fn finish_list(&self, listed: &BTreeSet<ObjectKey>, version: &str) {
         let version = number(version);
         self.cache.change(|store| {
             store.listed_at(version);
-            store.retain_listed(shown, version)
+            store.retain_listed(listed, version)
         });
         self.cache.inner.synced.cancel();
-        tracing::debug!(kind = T::KIND, objects = shown.len(), version, "listed");
+        tracing::debug!(kind = T::KIND, objects = listed.len(), version, "listed");
     }
 
     /// Follows an open watch to its end.
@@ -188,30 +188,30 @@ impl<T: Cacheable> Reflector<T> {
                 Err(e) => Err(e),
             };
             match event {
-                Ok(event) => self.take(event, &mut version),
+                Ok(event) => self.apply(event, &mut version),
                 Err(e) => return after_failed_watch(version, e),
             }
         }
     }
 
-    fn take(&self, event: Event<T>, version: &mut String) {
+    fn apply(&self, event: Event<T>, version: &mut String) {
         match event {
             Event::Applied(object) => {
                 version.clone_from(&object.meta().resource_version);
                 self.cache.change(|store| {
-                    store.saw(object.meta().revision());
+                    store.seen_up_to(object.meta().revision());
                     store.apply(object).into_iter().collect()
                 });
             }
             Event::Deleted(object) => {
                 version.clone_from(&object.meta().resource_version);
                 self.cache.change(|store| {
-                    store.saw(object.meta().revision());
+                    store.seen_up_to(object.meta().revision());
                     store.delete(&object).into_iter().collect()
                 });
             }
             Event::Bookmark { version: at, .. } => {
-                self.cache.inner.store.write().saw(number(&at));
+                self.cache.inner.store.write().seen_up_to(number(&at));
                 *version = at;
             }
         }

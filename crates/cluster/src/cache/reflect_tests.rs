@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::super::{Change, Scope, Subscription};
 use super::*;
-use crate::testing::{self, answer, eventually, failure, settle, stream};
+use crate::testing::{self, eventually, failure, respond, settle, stream};
 
 fn object(name: &str, version: u64) -> Value {
     json!({"metadata": {"name": name, "namespace": "ns", "resourceVersion": version.to_string()}})
@@ -26,10 +26,10 @@ fn list_end(version: u64) -> Value {
 
 /// What the server does with the next request.
 enum Play {
-    /// Answers with a watch that the test feeds.
+    /// Responds with a watch that the test feeds.
     Stream(http::Response<testing::AnyBody>),
     Refuse(u16),
-    Answer(Value),
+    Respond(Value),
 }
 
 /// A server that plays its script in order and notes the queries it got.
@@ -52,15 +52,15 @@ impl Server {
 
     fn start(&self) -> (Cache<ConfigMap>, Log) {
         let server = self.clone();
-        let client = testing::client(move |asked| {
+        let client = testing::client(move |request| {
             let server = server.clone();
             async move {
-                server.queries.lock().push(asked.query);
+                server.queries.lock().push(request.query);
                 let next = server.script.lock().pop_front();
                 match next {
                     Some(Play::Stream(response)) => response,
                     Some(Play::Refuse(code)) => failure(code, "no"),
-                    Some(Play::Answer(body)) => answer(200, &body),
+                    Some(Play::Respond(body)) => respond(200, &body),
                     None => std::future::pending().await,
                 }
             }
@@ -69,9 +69,9 @@ impl Server {
         let (cache, _task) =
             Cache::<ConfigMap>::start(&api, Scope::all(), &CancellationToken::new());
         let log = Log::default();
-        let told = log.clone();
+        let notified = log.clone();
         let kept = cache.subscribe(move |change: &Change<ConfigMap>| {
-            told.0.lock().push(format!("{change:?}"));
+            notified.0.lock().push(format!("{change:?}"));
         });
         log.1.lock().push(kept);
         (cache, log)
@@ -104,26 +104,26 @@ async fn a_streamed_list_then_its_watch() {
     assert!(server.query(0).contains("sendInitialEvents=true"), "{}", server.query(0));
     assert!(server.query(0).contains("timeoutSeconds=200"), "{}", server.query(0));
     tokio::time::advance(Duration::from_secs(5)).await;
-    assert!(!cache.heard_within(Duration::from_secs(1)), "nothing was said for a while");
+    assert!(!cache.is_fresh(Duration::from_secs(1)), "no event for a while");
     feed.send(event("MODIFIED", &object("a", 8))).expect("open");
     feed.send(event("DELETED", &object("a", 9))).expect("open");
     settle().await;
-    assert!(cache.heard_within(Duration::from_secs(1)));
+    assert!(cache.is_fresh(Duration::from_secs(1)));
     assert_eq!(log.take(), ["Applied(ns/a @5)", "Applied(ns/a @8)", "Deleted(ns/a @8)"]);
     assert!(cache.is_empty());
     drop(feed);
     settle().await;
-    assert!(!cache.heard_within(Duration::from_secs(1)), "a watch that ended says nothing");
+    assert!(!cache.is_fresh(Duration::from_secs(1)), "the watch ended");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_without_streamed_lists_gets_pages() {
     let server = Server::default();
     server.then(Play::Refuse(422));
-    server.then(Play::Answer(json!({
+    server.then(Play::Respond(json!({
         "metadata": {"resourceVersion": "7", "continue": "next page"}, "items": [object("a", 5)],
     })));
-    server.then(Play::Answer(json!({
+    server.then(Play::Respond(json!({
         "metadata": {"resourceVersion": "7"}, "items": [object("b", 6)],
     })));
     let feed = server.stream();
@@ -153,7 +153,7 @@ async fn a_closed_watch_goes_on_from_the_last_bookmark() {
     assert!(server.query(1).contains("resourceVersion=42"), "{}", server.query(1));
 }
 
-/// 410 as an event: list again, and tell what vanished in between.
+/// 410 as an event: list again, and notify of what vanished in between.
 #[tokio::test(start_paused = true)]
 async fn gone_lists_again_and_tells_deletions() {
     let server = Server::default();
@@ -181,10 +181,10 @@ async fn gone_by_status_lists_again_by_pages() {
     let server = Server::default();
     server.then(Play::Refuse(400));
     let items = [object("a", 1), object("b", 2)];
-    server.then(Play::Answer(json!({"metadata": {"resourceVersion": "2"}, "items": items})));
+    server.then(Play::Respond(json!({"metadata": {"resourceVersion": "2"}, "items": items})));
     server.then(Play::Refuse(410));
     server.then(Play::Refuse(400));
-    server.then(Play::Answer(json!({"metadata": {"resourceVersion": "9"}, "items": null})));
+    server.then(Play::Respond(json!({"metadata": {"resourceVersion": "9"}, "items": null})));
     let (cache, log) = server.start();
     eventually("all are deleted", || cache.is_synced() && cache.is_empty()).await;
     let log = log.take();
@@ -192,7 +192,7 @@ async fn gone_by_status_lists_again_by_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn own_writes_show_at_once_and_are_told_once() {
+async fn own_writes_are_read_at_once_and_notified_once() {
     let server = Server::default();
     let feed = server.stream();
     let (cache, log) = server.start();
@@ -212,7 +212,7 @@ async fn own_writes_show_at_once_and_are_told_once() {
     feed.send(event("DELETED", &object("a", 8))).expect("open");
     settle().await;
     cache.assume(&object("a", 7));
-    assert!(cache.get(&key).is_none(), "a late answer does not bring a deleted object back");
+    assert!(cache.get(&key).is_none(), "a late response does not bring a deleted object back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,8 +258,8 @@ async fn a_late_subscriber_hears_of_what_is_there() {
     feed.send(list_end(1)).expect("open");
     cache.synced().await;
     let log = Log::default();
-    let told = log.clone();
-    let _kept = cache.subscribe(move |change| told.0.lock().push(format!("{change:?}")));
+    let notified = log.clone();
+    let _kept = cache.subscribe(move |change| notified.0.lock().push(format!("{change:?}")));
     assert_eq!(log.take(), ["Applied(ns/a @1)"]);
 }
 
@@ -267,9 +267,9 @@ async fn a_late_subscriber_hears_of_what_is_there() {
 async fn loops_of_one_process_share_one_watch() {
     let server = Server::default();
     let feed = server.stream();
-    let asked = server.clone();
+    let request = server.clone();
     let client = testing::client(move |_| {
-        let play = asked.script.lock().pop_front();
+        let play = request.script.lock().pop_front();
         async move {
             match play {
                 Some(Play::Stream(response)) => response,
@@ -291,15 +291,15 @@ async fn a_panicking_subscriber_does_not_stop_the_watch() {
     let feed = server.stream();
     let (cache, log) = server.start();
     let _panics = cache.subscribe(|_| panic!("boom"));
-    let told = Log::default();
-    let heard = told.clone();
-    let _kept = cache.subscribe(move |change| heard.0.lock().push(format!("{change:?}")));
+    let notified = Log::default();
+    let seen = notified.clone();
+    let _kept = cache.subscribe(move |change| seen.0.lock().push(format!("{change:?}")));
     feed.send(event("ADDED", &object("a", 1))).expect("open");
     feed.send(list_end(1)).expect("open");
     cache.synced().await;
     feed.send(event("MODIFIED", &object("a", 2))).expect("open");
-    eventually("the next change is told", || told.0.lock().len() == 2).await;
-    assert_eq!(log.take(), told.take());
+    eventually("the next change is delivered", || notified.0.lock().len() == 2).await;
+    assert_eq!(log.take(), notified.take());
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,10 +308,10 @@ async fn a_guard_dropped_by_the_notification_itself_ends_the_subscription() {
     let feed = server.stream();
     let (cache, _log) = server.start();
     let guard = Arc::new(Mutex::new(None));
-    let (told, dropped) = (Log::default(), guard.clone());
-    let heard = told.clone();
+    let (notified, dropped) = (Log::default(), guard.clone());
+    let seen = notified.clone();
     let kept = cache.subscribe(move |change| {
-        heard.0.lock().push(format!("{change:?}"));
+        seen.0.lock().push(format!("{change:?}"));
         drop(dropped.lock().take());
     });
     *guard.lock() = Some(kept);
@@ -319,9 +319,9 @@ async fn a_guard_dropped_by_the_notification_itself_ends_the_subscription() {
     feed.send(event("ADDED", &object("a", 1))).expect("open");
     feed.send(list_end(1)).expect("open");
     cache.synced().await;
-    assert_eq!((told.take(), cache.subscribers()), (vec!["Applied(ns/a @1)".to_owned()], 1));
+    assert_eq!((notified.take(), cache.subscribers()), (vec!["Applied(ns/a @1)".to_owned()], 1));
     feed.send(event("MODIFIED", &object("a", 2))).expect("open");
     eventually("the next change is seen", || cache.list()[0].metadata.resource_version == "2")
         .await;
-    assert!(told.take().is_empty());
+    assert!(notified.take().is_empty());
 }

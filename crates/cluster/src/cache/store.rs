@@ -1,8 +1,8 @@
 //! The objects of one kind, with indexes and an overlay of our own writes.
 //!
 //! The rule that keeps the store right: versions are numbers, and an older one never replaces a
-//! newer one, whatever road it came by. The watch is the truth; a write's answer only fills the
-//! time until the watch tells the same.
+//! newer one, whether it came by list, watch or write. The watch is the truth; the response to a write only
+//! fills the time until the watch delivers the same.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Change;
 
-/// Gives the values under which an object is found.
+/// Returns the values under which an index finds an object.
 pub(super) type IndexFn<T> = Box<dyn Fn(&T) -> Vec<String> + Send + Sync>;
 
 struct Index<T> {
@@ -23,24 +23,24 @@ struct Index<T> {
 struct Entry<T> {
     object: Arc<T>,
     version: u64,
-    /// Set while `object` is our own write that the watch has not shown yet: what the watch
-    /// showed last, if anything.
+    /// Set while `object` is our own write that the watch has not delivered yet: what the
+    /// watch delivered last, if anything.
     overlaid: Option<Option<Arc<T>>>,
 }
 
 pub(super) struct Store<T> {
-    /// Looked up far more often than listed.
+    /// A hash map, because objects are looked up far more often than listed.
     entries: HashMap<ObjectKey, Entry<T>>,
     indexes: HashMap<String, Index<T>>,
     /// Everything up to this version has been seen; 0 before the first list is complete.
     seen_version: u64,
-    /// When the server last said anything; `None` while there is no watch.
-    pub(super) heard: Option<Instant>,
+    /// When the watch last delivered anything; `None` while there is no watch.
+    pub(super) last_event: Option<Instant>,
 }
 
 impl<T: HasMeta> Store<T> {
     pub(super) fn new() -> Self {
-        Self { entries: HashMap::new(), indexes: HashMap::new(), seen_version: 0, heard: None }
+        Self { entries: HashMap::new(), indexes: HashMap::new(), seen_version: 0, last_event: None }
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
@@ -78,18 +78,18 @@ impl<T: HasMeta> Store<T> {
         self.indexes.get(name).is_some_and(|index| index.keys.contains_key(value))
     }
 
-    /// The watch shows an object.
+    /// Stores an object of the watch.
     pub(super) fn apply(&mut self, object: T) -> Option<Change<T>> {
-        self.show(object, false)
+        self.store(object, false)
     }
 
-    /// A list shows an object. Lists are consistent reads, so what the watch showed before is
+    /// Stores an object of a list. Lists are consistent reads, so what the watch delivered before is
     /// never newer, unless the server was set back to an earlier state: then the list is right.
     pub(super) fn apply_listed(&mut self, object: T) -> Option<Change<T>> {
-        self.show(object, true)
+        self.store(object, true)
     }
 
-    fn show(&mut self, object: T, listed: bool) -> Option<Change<T>> {
+    fn store(&mut self, object: T, listed: bool) -> Option<Change<T>> {
         let key = object.key();
         let version = object.meta().revision();
         let mut old = None;
@@ -102,7 +102,7 @@ impl<T: HasMeta> Store<T> {
                 return None;
             }
             old = match entry.overlaid.take() {
-                // What was assumed is what the watch shows now: it is in its place already.
+                // The watch delivers what was assumed: it is stored already.
                 Some(before) if version == entry.version && version > 0 => {
                     return Some(Change::Applied { old: before, new: entry.object.clone() });
                 }
@@ -115,7 +115,7 @@ impl<T: HasMeta> Store<T> {
         Some(Change::Applied { old, new })
     }
 
-    /// The watch shows a deletion; `object` carries the version of the deletion.
+    /// Removes an object that the watch reports deleted; `object` carries the version of the deletion.
     pub(super) fn delete(&mut self, object: &T) -> Option<Change<T>> {
         let key = object.key();
         let entry = self.entries.get(&key)?;
@@ -125,11 +125,11 @@ impl<T: HasMeta> Store<T> {
         self.remove(&key)
     }
 
-    /// A list is complete at `list_version`: whatever it did not show is gone, except our own
-    /// writes that are newer than the list.
+    /// Removes what a complete list at `list_version` did not hold, except our own writes that are newer
+    /// than the list.
     pub(super) fn retain_listed(
         &mut self,
-        shown: &BTreeSet<ObjectKey>,
+        listed: &BTreeSet<ObjectKey>,
         list_version: u64,
     ) -> Vec<Change<T>> {
         let mut gone: Vec<ObjectKey> = self
@@ -137,7 +137,7 @@ impl<T: HasMeta> Store<T> {
             .iter()
             .filter(|(key, entry)| {
                 let newer = entry.overlaid.is_some() && entry.version > list_version;
-                !newer && !shown.contains(*key)
+                !newer && !listed.contains(*key)
             })
             .map(|(key, _)| key.clone())
             .collect();
@@ -145,19 +145,19 @@ impl<T: HasMeta> Store<T> {
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The watch has shown everything up to `version`.
-    pub(super) fn saw(&mut self, version: u64) {
+    /// The watch has listed everything up to `version`.
+    pub(super) fn seen_up_to(&mut self, version: u64) {
         self.seen_version = self.seen_version.max(version);
-        self.heard = Some(Instant::now());
+        self.last_event = Some(Instant::now());
     }
 
-    /// A list starts the count of versions anew: after a restored backup they may be lower.
+    /// Notes the version of a list. It may be lower than before: a backup may have been restored.
     pub(super) fn listed_at(&mut self, version: u64) {
         self.seen_version = version;
-        self.heard = Some(Instant::now());
+        self.last_event = Some(Instant::now());
     }
 
-    /// Whether an answer of this version can change nothing any more.
+    /// Whether the response to a write of this version is not newer than the stored object.
     pub(super) fn has_seen(&self, key: &ObjectKey, version: u64) -> bool {
         match self.entries.get(key) {
             Some(entry) => version > 0 && version <= entry.version,
@@ -165,7 +165,7 @@ impl<T: HasMeta> Store<T> {
         }
     }
 
-    /// Overlays the answer to our own write. `may_add` is false where a selector could exclude it.
+    /// Overlays the response to our own write. `may_add` is false where a selector could exclude it.
     pub(super) fn assume(&mut self, object: T, may_add: bool) {
         let key = object.key();
         let version = object.meta().revision();
@@ -255,7 +255,7 @@ mod tests {
         for (name, version) in objects {
             store.apply(object(name, *version));
         }
-        store.saw(seen);
+        store.seen_up_to(seen);
         store
     }
 
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(gone, listed);
     }
 
-    /// An answer that cannot change anything is not even decoded.
+    /// A response that cannot change anything is not even decoded.
     #[test]
     fn what_was_seen_is_known() {
         let store = store(&[("a", 5)], 9);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        // What is shown, and what is held then. The same version again is as good as new: a resync
+        // What is listed, and what is held then. The same version again is as good as new: a resync
         // looks at what is held and needs no change to run.
         let rows = [
             ("case: pv-controller/cache-1", 1, 1),
@@ -304,8 +304,8 @@ mod tests {
             ("case: pv-controller/cache-5", 10, 10),
         ];
         let mut store = store(&[], 0);
-        for (case, shown, held) in rows {
-            store.apply(object("a", shown));
+        for (case, listed, held) in rows {
+            store.apply(object("a", listed));
             assert_eq!(version(&store, "a"), Some(held), "{case}");
         }
         // case: pv-controller/cache-err. A version that is no number is older than any, so what is
@@ -317,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn an_assumed_write_shows_until_the_watch_confirms_it() {
+    fn an_assumed_write_is_read_until_the_watch_confirms_it() {
         let mut store = store(&[("a", 10)], 10);
         store.assume(object("a", 12), true);
         assert_eq!(version(&store, "a"), Some(12));
         assert!(store.apply(object("a", 11)).is_none(), "the watch is behind our write");
         assert_eq!(version(&store, "a"), Some(12));
-        let change = store.apply(object("a", 12)).expect("told once");
+        let change = store.apply(object("a", 12)).expect("one change");
         let Change::Applied { old: Some(old), new } = change else { panic!("{change:?}") };
         assert_eq!((old.metadata.revision(), new.metadata.revision()), (10, 12));
         assert!(store.apply(object("a", 12)).is_none());
@@ -335,21 +335,21 @@ mod tests {
         store.assume(object("a", 15), true);
         assert!(store.delete(&object("a", 12)).is_none(), "an older deletion does not count");
         assert!(store.delete(&object("a", 16)).is_some());
-        store.saw(16);
+        store.seen_up_to(16);
         store.assume(object("a", 15), true);
-        assert_eq!(version(&store, "a"), None, "a late answer does not bring it back");
+        assert_eq!(version(&store, "a"), None, "a late response does not bring it back");
         store.assume(object("a", 17), true);
         assert_eq!(version(&store, "a"), Some(17), "made again after the deletion");
     }
 
     #[test]
-    fn a_list_deletes_what_it_does_not_show_except_newer_writes() {
+    fn a_list_deletes_what_it_does_not_hold_except_newer_writes() {
         let mut store = store(&[("kept", 1), ("gone", 2)], 2);
         store.assume(object("old-write", 4), true);
         store.assume(object("new-write", 9), true);
-        let shown = [ObjectKey::cluster("kept")].into();
+        let listed = [ObjectKey::cluster("kept")].into();
         let mut gone: Vec<String> = store
-            .retain_listed(&shown, 5)
+            .retain_listed(&listed, 5)
             .iter()
             .map(|change| match change {
                 Change::Deleted { old } => old.metadata.name.clone(),

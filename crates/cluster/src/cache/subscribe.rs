@@ -1,4 +1,4 @@
-//! Who is notified of a cache's changes, and for how long.
+//! The subscribers of a cache, each notified until its guard is dropped.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;

@@ -1,4 +1,4 @@
-//! What every loop of a process works with.
+//! The context that every loop of a process is built from.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +14,30 @@ use crate::telemetry::Metrics;
 
 /// The API, one cache per kind, one recorder per component and one registry of metrics. Cheap to
 /// clone. A loop that is started again after a lost lease gets the same ones.
+///
+/// ```
+/// use longshore_cluster::{Context, Metrics, QueueOptions, WorkQueue};
+/// use longshore_core::model::kinds::Claim;
+///
+/// # use longshore_apiserver::{ApiServer, Config};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ApiServer::open(Config::deterministic(1)).await?;
+/// # let api = longshore_cluster::Api::new(server.client());
+/// # let shutdown = tokio_util::sync::CancellationToken::new();
+/// let context = Context::new(api, Metrics::new(), &shutdown);
+/// let claims = context.cache::<Claim>();
+/// let queue: WorkQueue<String> = context.queue("claims", QueueOptions::controller());
+/// let recorder = context.recorder("persistentvolume-controller");
+/// claims.synced().await;
+/// # drop((queue, recorder));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Context {
-    /// The API.
     pub api: Api,
-    /// One cache per kind.
     pub caches: SharedCaches,
-    /// Where queues and loops count.
     pub metrics: Metrics,
     recorders: Arc<Recorders>,
 }
@@ -32,7 +49,7 @@ struct Recorders {
 }
 
 impl Context {
-    /// Caches and recorders are started when they are first asked for, and end with `shutdown`.
+    /// Caches and recorders are started at their first use, and end with `shutdown`.
     #[must_use]
     pub fn new(api: Api, metrics: Metrics, shutdown: &CancellationToken) -> Self {
         let caches = SharedCaches::new(&api, shutdown);
@@ -44,7 +61,8 @@ impl Context {
         Self { api, caches, metrics, recorders: Arc::new(recorders) }
     }
 
-    /// The same with another way to the API: other limits, another user. Caches and events keep theirs.
+    /// Returns the same context with another API client (other limits, another user) for writes of a loop;
+    /// caches and events keep theirs.
     #[must_use]
     pub fn with_api(&self, api: Api) -> Self {
         Self { api, ..self.clone() }

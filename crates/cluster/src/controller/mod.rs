@@ -2,9 +2,9 @@
 //!
 //! A loop is a [`Reconciler`]: it says which keys a change concerns ([`Reconciler::sources`]) and
 //! what to do about one key ([`Reconciler::reconcile`]). [`Loop::run`] does the rest, the same for
-//! all: it waits for the caches, subscribes, feeds the queue, looks at everything again now and
-//! then, and runs each pass inside a span with the loop, the key and the attempt. Whatever way the
-//! run ends, its subscriptions end with it.
+//! all: it waits for the caches, subscribes, feeds the queue, resyncs, and runs each pass inside a
+//! span with the loop, the key and the attempt. Whatever way the run ends, its subscriptions end with
+//! it.
 //!
 //! What is absent on purpose: rules. They are functions in `longshore_core` that see a small view
 //! and return what to do.
@@ -27,9 +27,8 @@ pub use sources::Sources;
 
 use crate::queue::{Outcome, QueueKey, WorkQueue};
 
-/// What a loop is: which keys does a change concern, and what is to be done about a key.
+/// A loop: the keys that a change concerns, and what to do about one key.
 pub trait Reconciler: Send + Sync + Sized + 'static {
-    /// What one pass is about.
     type Key: QueueKey;
 
     /// Names the caches that the loop needs, and for each the keys that a change concerns.
@@ -39,14 +38,14 @@ pub trait Reconciler: Send + Sync + Sized + 'static {
     /// enqueues a key.
     fn prepare(&self) {}
 
-    /// What a key is, for the span of its pass.
+    /// Names the object of a key, for the span of its pass.
     fn subject(&self, key: &Self::Key) -> Subject;
 
     /// One pass over one key: look, decide, act. The queue repeats it as the outcome says.
     fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Outcome> + Send;
 }
 
-/// What a pass is about, as its span shows it.
+/// The object of a pass, as its span shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The span's field for this kind of object, if it has one.
@@ -60,22 +59,18 @@ impl Subject {
         Self { field: None, key: key.to_string() }
     }
 
-    /// A claim.
     pub fn claim(key: impl Display) -> Self {
         Self { field: Some("claim"), key: key.to_string() }
     }
 
-    /// A volume.
     pub fn volume(name: impl Display) -> Self {
         Self { field: Some("volume"), key: name.to_string() }
     }
 
-    /// A node.
     pub fn node(name: impl Display) -> Self {
         Self { field: Some("node"), key: name.to_string() }
     }
 
-    /// A pod.
     pub fn pod(key: impl Display) -> Self {
         Self { field: Some("pod"), key: key.to_string() }
     }
@@ -135,7 +130,7 @@ impl<R: Reconciler> Loop<R> {
         self
     }
 
-    /// How often every object of the sources is looked at again; zero for never.
+    /// Period after which every object of the sources is enqueued again; zero for never.
     #[must_use]
     pub fn resync(mut self, period: Duration) -> Self {
         self.resync = period;
@@ -191,7 +186,7 @@ async fn resync(all: Vec<sources::Resync>, period: Duration, shutdown: &Cancella
     shutdown.run_until_cancelled(forever).await;
 }
 
-/// Closes the queue in whatever way the run ends: what others add later finds no worker.
+/// Closes the queue in whatever way the run ends: keys that are added later find no worker.
 struct Closing<K: QueueKey>(WorkQueue<K>);
 
 impl<K: QueueKey> Drop for Closing<K> {

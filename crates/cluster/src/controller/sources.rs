@@ -1,4 +1,4 @@
-//! Where the keys of a loop come from.
+//! The sources of a loop's keys: caches, their changes, and resyncs.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl<R: Reconciler> Sources<R> {
     }
 
     /// At each resync, enqueues the key of every object of this cache.
-    pub fn again<T, Keys>(
+    pub fn on_resync<T, Keys>(
         &mut self,
         cache: &Cache<T>,
         keys_of: impl Fn(&R, &T) -> Keys + Send + Sync + 'static,

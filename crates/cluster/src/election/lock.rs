@@ -1,4 +1,4 @@
-//! The Lease object as a lock.
+//! Takes, renews and releases the Lease object.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -171,7 +171,7 @@ impl Lock {
     }
 }
 
-/// Watches one lease for the moment nobody holds it.
+/// Watches one lease until it has no holder.
 pub(super) struct Watcher {
     api: Api,
     namespace: String,
@@ -188,7 +188,7 @@ impl Watcher {
         }
     }
 
-    /// Tells `freed` each time; returns when the watch ends.
+    /// Notifies `freed` each time; returns when the watch ends.
     pub(super) async fn run(&self, freed: &Notify) -> Result<(), ApiError> {
         let timeout = [("timeoutSeconds", "200")];
         let mut lines =

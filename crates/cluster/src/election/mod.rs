@@ -1,6 +1,6 @@
 //! Leader election on a Lease, compatible with the Go sidecars on the same Lease.
 //!
-//! Whoever holds the lease renews it; a candidate takes it when it is free, or when it has watched
+//! The holder renews the lease; a candidate takes it when it is free, or when it has watched
 //! the same record for the whole lease duration. Expiry is judged by local observation only, so
 //! clocks may differ. Writes are optimistic PUTs. In addition to polling as the Go clients do, a
 //! candidate watches the lease, so that a released lease changes hands at once.
@@ -41,29 +41,26 @@ pub enum OnLoss {
 pub struct ElectionConfig {
     /// Access for the lease alone, outside all limits (see `ClientConfig::lease_client`).
     pub api: Api,
-    /// Namespace of the lease.
     pub namespace: String,
     /// Name of the lease; see [`lease_name`].
     pub name: String,
-    /// Who we are; two candidates must never share it.
+    /// Identity of this candidate; two candidates must never share it.
     pub identity: String,
     /// A candidate takes a lease that was not renewed for this long.
     pub lease_duration: Duration,
     /// A leader that cannot renew for this long gives up.
     pub renew_deadline: Duration,
-    /// Pause between two tries.
+    /// Pause between two attempts to take or renew the lease.
     pub retry_period: Duration,
     /// Labels put on the lease.
     pub labels: BTreeMap<String, String>,
-    /// What to do when the lease is lost.
     pub on_loss: OnLoss,
     /// Whether a graceful stop frees the lease for the next candidate.
     pub release_on_exit: bool,
-    /// Tells about changes of leadership on the lease.
+    /// Writes events about changes of leadership.
     pub recorder: Option<Recorder>,
-    /// Where leadership is reported.
     pub metrics: Option<Metrics>,
-    /// Where others may look up whether we lead; also the health check.
+    /// Says whether this process leads; also the health check.
     pub status: Status,
 }
 
@@ -245,7 +242,7 @@ impl Elector {
         token: &CancellationToken,
         shutdown: &CancellationToken,
     ) -> Ended {
-        self.tell(true, "became leader");
+        self.report(true, "became leader");
         let mut stop_asked = false;
         let ended = loop {
             tokio::select! {
@@ -260,7 +257,7 @@ impl Elector {
         };
         token.cancel();
         self.config.status.stopped();
-        self.tell(false, "stopped leading");
+        self.report(false, "stopped leading");
         match &ended {
             Ended::Lost(reason) => {
                 tracing::error!(lease = %self.lease(), reason, "leadership lost");
@@ -294,8 +291,8 @@ impl Elector {
         loop {
             let started = Instant::now();
             // Several tries must fit before the deadline, also if the server hangs.
-            let patience = (self.config.renew_deadline / 3).max(pause);
-            let until = deadline.min(started + patience);
+            let attempt_timeout = (self.config.renew_deadline / 3).max(pause);
+            let until = deadline.min(started + attempt_timeout);
             let reason = match tokio::time::timeout_at(until, self.lock.try_hold()).await {
                 Ok(Ok(true)) => {
                     self.config.status.renewed(started);
@@ -325,7 +322,7 @@ impl Elector {
         }
     }
 
-    fn tell(&self, leading: bool, what: &str) {
+    fn report(&self, leading: bool, what: &str) {
         let config = &self.config;
         tracing::info!(lease = %self.lease(), identity = %config.identity, "{what}");
         if let Some(metrics) = &config.metrics {

@@ -1,4 +1,4 @@
-//! Whether this process leads, for those who must know before they act.
+//! Says whether this process leads, for loops that must know before they act.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ struct State {
 }
 
 impl Status {
-    /// True if the lease is ours right now, judged by the clock and not by when someone last
-    /// looked: a process that was stopped for a minute does not lead when it wakes up.
+    /// True if the lease is ours right now, judged by the clock and not by the last renewal attempt: a
+    /// process that was stopped for a minute does not lead when it wakes up.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         let state = self.inner.lock();

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::testing::{self, AnyBody, answer, eventually, failure, stream};
+use crate::testing::{self, AnyBody, eventually, failure, respond, stream};
 
 /// One lease with versions, conflicts and watches, as a server keeps it.
 #[derive(Clone, Default)]
@@ -24,23 +24,23 @@ struct Leases {
 impl Server {
     fn api(&self) -> Api {
         let server = self.clone();
-        Api::new(testing::client(move |asked| {
-            let answer = server.answer(&asked);
-            async move { answer }
+        Api::new(testing::client(move |request| {
+            let response = server.respond(&request);
+            async move { response }
         }))
     }
 
-    fn answer(&self, asked: &testing::Asked) -> http::Response<AnyBody> {
+    fn respond(&self, request: &testing::ScriptedRequest) -> http::Response<AnyBody> {
         let mut state = self.state.lock();
         if state.down {
             return failure(500, "InternalError");
         }
-        match asked.method.as_str() {
-            "GET" if asked.query.contains("watch=true") => {
+        match request.method.as_str() {
+            "GET" if request.query.contains("watch=true") => {
                 if state.no_watch {
                     return failure(403, "Forbidden");
                 }
-                assert!(asked.query.contains("fieldSelector=metadata.name%3Dlease"));
+                assert!(request.query.contains("fieldSelector=metadata.name%3Dlease"));
                 let (sender, response) = stream();
                 if let Some(lease) = &state.lease {
                     let _ = sender.send(json!({"type": "ADDED", "object": lease}));
@@ -49,18 +49,18 @@ impl Server {
                 response
             }
             "GET" => match &state.lease {
-                Some(lease) => answer(200, lease),
+                Some(lease) => respond(200, lease),
                 None => failure(404, "NotFound"),
             },
             "POST" if state.lease.is_some() => failure(409, "AlreadyExists"),
             "PUT" => {
                 let held = state.lease.as_ref().map(|l| l["metadata"]["resourceVersion"].clone());
-                if held != Some(asked.body["metadata"]["resourceVersion"].clone()) {
+                if held != Some(request.body["metadata"]["resourceVersion"].clone()) {
                     return failure(409, "Conflict");
                 }
-                state.write(&asked.body)
+                state.write(&request.body)
             }
-            _ => state.write(&asked.body),
+            _ => state.write(&request.body),
         }
     }
 
@@ -83,11 +83,11 @@ impl Leases {
         }
         self.writes.push(lease["spec"].clone());
         self.lease = Some(lease.clone());
-        answer(200, &lease)
+        respond(200, &lease)
     }
 }
 
-/// A candidate that notes how often it led, and leads until told to stop.
+/// A candidate that notes how often it led, and leads until it is stopped.
 struct Candidate {
     task: JoinHandle<Result<(), ElectionError>>,
     stop: CancellationToken,

@@ -1,8 +1,8 @@
-//! Decides which Event object a happening belongs to.
+//! Decides which Event object an occurrence belongs to.
 //!
-//! Three rules, as the Go recorder has them: equal happenings share one object with a count; from
+//! Three rules, as the Go recorder has them: equal occurrences share one object with a count; from
 //! the tenth different message of one reason within ten minutes on they share a combined object; a
-//! source may make at most 25 new objects about one thing at once, and one more every five minutes.
+//! source may make at most 25 new Event objects about one object at once, and one more every five minutes.
 //! Counts of existing objects are never dropped, only written less often.
 
 use std::collections::{BTreeSet, HashMap};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{EventType, Happening};
+use super::{EventType, Occurrence};
 use crate::bucket::TokenBucket;
 
 const COMBINE_AFTER: usize = 10;
@@ -23,7 +23,7 @@ const REMEMBERED: usize = 4096;
 /// Prefix of combined messages, as the Go recorder writes it.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// The object's identity and what is said about it, without the message.
+/// The object, type and reason of an event, without its message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Topic {
     object: super::ObjectRef,
@@ -38,7 +38,7 @@ pub(super) struct EventKey {
     message: Option<String>,
 }
 
-/// What is known of an Event object we wrote.
+/// An Event object that was written.
 #[derive(Debug, Clone)]
 pub(super) struct Written {
     pub(super) namespace: String,
@@ -46,7 +46,7 @@ pub(super) struct Written {
     pub(super) count: u64,
 }
 
-/// What to write for a happening.
+/// What to write for an occurrence.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub(super) key: EventKey,
@@ -69,20 +69,20 @@ pub(super) struct Correlator {
 }
 
 impl Correlator {
-    /// The Event object that this happening belongs to; `None` if it is spam.
-    pub(super) fn place(&mut self, happening: &Happening) -> Option<Decision> {
+    /// The Event object that this occurrence belongs to; `None` if it is spam.
+    pub(super) fn correlate(&mut self, occurrence: &Occurrence) -> Option<Decision> {
         let topic = Topic {
-            object: happening.identity(),
-            kind: happening.kind,
-            reason: happening.reason.clone(),
+            object: occurrence.identity(),
+            kind: occurrence.kind,
+            reason: occurrence.reason.clone(),
         };
-        let combined = self.is_similar_flood(&topic, &happening.message);
+        let combined = self.is_similar_flood(&topic, &occurrence.message);
         let message = if combined {
-            format!("{COMBINED}{}", happening.message)
+            format!("{COMBINED}{}", occurrence.message)
         } else {
-            happening.message.clone()
+            occurrence.message.clone()
         };
-        let key = EventKey { topic, message: (!combined).then(|| happening.message.clone()) };
+        let key = EventKey { topic, message: (!combined).then(|| occurrence.message.clone()) };
         let written = self.written.get(&key).cloned();
         if written.is_none() && !self.may_make_another(&key.topic.object) {
             return None;
@@ -90,13 +90,12 @@ impl Correlator {
         Some(Decision { key, message, written })
     }
 
-    /// Remembers what was written.
-    pub(super) fn wrote(&mut self, key: EventKey, written: Written) {
+    pub(super) fn remember(&mut self, key: EventKey, written: Written) {
         self.written.insert(key, written);
     }
 
     /// Forgets an Event object, for instance because the server has expired it.
-    pub(super) fn lost(&mut self, key: &EventKey) {
+    pub(super) fn forget(&mut self, key: &EventKey) {
         self.written.remove(key);
     }
 
@@ -177,8 +176,8 @@ impl<K: Hash + Eq + Clone, V> Remembered<K, V> {
 mod tests {
     use super::*;
 
-    fn happening(reason: &str, message: &str) -> Happening {
-        Happening {
+    fn occurrence(reason: &str, message: &str) -> Occurrence {
+        Occurrence {
             object: super::super::ObjectRef { name: "data".into(), ..Default::default() },
             kind: EventType::Warning,
             reason: reason.to_owned(),
@@ -186,10 +185,10 @@ mod tests {
         }
     }
 
-    fn write(correlator: &mut Correlator, happening: &Happening) -> Option<String> {
-        let decision = correlator.place(happening)?;
+    fn write(correlator: &mut Correlator, occurrence: &Occurrence) -> Option<String> {
+        let decision = correlator.correlate(occurrence)?;
         let written = Written { namespace: "default".into(), name: "e".into(), count: 1 };
-        correlator.wrote(decision.key, written);
+        correlator.remember(decision.key, written);
         Some(decision.message)
     }
 
@@ -198,31 +197,34 @@ mod tests {
         let mut correlator = Correlator::default();
         for i in 0..9 {
             let message = format!("m{i}");
-            assert_eq!(write(&mut correlator, &happening("R", &message)), Some(message));
+            assert_eq!(write(&mut correlator, &occurrence("R", &message)), Some(message));
         }
-        let combined = correlator.place(&happening("R", "m9")).expect("placed");
+        let combined = correlator.correlate(&occurrence("R", "m9")).expect("correlated");
         assert_eq!(combined.message, "(combined from similar events): m9");
         assert!(combined.written.is_none());
-        write(&mut correlator, &happening("R", "m9"));
-        let next = correlator.place(&happening("R", "m10")).expect("placed");
+        write(&mut correlator, &occurrence("R", "m9"));
+        let next = correlator.correlate(&occurrence("R", "m10")).expect("correlated");
         assert!(next.written.is_some(), "all further ones share the combined object");
-        let known = correlator.place(&happening("R", "m3")).expect("placed");
+        let known = correlator.correlate(&occurrence("R", "m3")).expect("correlated");
         assert_eq!(known.message, "m3", "known messages keep their own object");
         tokio::time::advance(Duration::from_secs(601)).await;
-        assert_eq!(write(&mut correlator, &happening("R", "m12")), Some("m12".into()));
+        assert_eq!(write(&mut correlator, &occurrence("R", "m12")), Some("m12".into()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_source_makes_25_objects_about_one_thing_and_then_one_every_five_minutes() {
         let mut correlator = Correlator::default();
         let made = (0..40)
-            .filter(|i| write(&mut correlator, &happening(&format!("R{i}"), "m")).is_some())
+            .filter(|i| write(&mut correlator, &occurrence(&format!("R{i}"), "m")).is_some())
             .count();
         assert_eq!(made, 25);
-        assert!(correlator.place(&happening("R0", "m")).is_some(), "counting up is never spam");
+        assert!(
+            correlator.correlate(&occurrence("R0", "m")).is_some(),
+            "counting up is never spam"
+        );
         tokio::time::advance(Duration::from_secs(301)).await;
-        assert!(write(&mut correlator, &happening("R40", "m")).is_some());
-        assert!(write(&mut correlator, &happening("R41", "m")).is_none());
+        assert!(write(&mut correlator, &occurrence("R40", "m")).is_some());
+        assert!(write(&mut correlator, &occurrence("R41", "m")).is_none());
     }
 
     #[test]

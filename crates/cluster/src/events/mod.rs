@@ -1,6 +1,6 @@
 //! Events about objects, written in the background.
 //!
-//! [`Recorder::event`] never waits and never fails: happenings go into a bounded table where equal
+//! [`Recorder::event`] never waits and never fails: occurrences go into a bounded table where equal
 //! ones add up, and a task writes them as core/v1 Events. 1,000 equal failures are one Event
 //! object with a count of 1,000 and a handful of writes.
 
@@ -29,12 +29,10 @@ use pending::{Batch, Pending};
 const TRIES: u32 = 12;
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// How loud an event is.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// All is well.
     Normal,
-    /// Something needs attention.
     Warning,
 }
 
@@ -47,17 +45,17 @@ impl EventType {
     }
 }
 
-/// Something that happened to an object.
+/// One occurrence of an event about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Happening {
+struct Occurrence {
     object: ObjectRef,
     kind: EventType,
     reason: String,
     message: String,
 }
 
-impl Happening {
-    /// The object without its version: the same thing at two versions is one thing.
+impl Occurrence {
+    /// The object without its version: events about two versions of an object are equal.
     fn identity(&self) -> ObjectRef {
         ObjectRef { resource_version: String::new(), ..self.object.clone() }
     }
@@ -89,7 +87,7 @@ impl Recorder {
         let recorder = Self { inner: inner.clone() };
         let writer = Writer {
             inner,
-            api: api.later(),
+            api: api.low_priority(),
             component: component.to_owned(),
             instance: instance.to_owned(),
             correlator: Correlator::default(),
@@ -113,14 +111,14 @@ impl Recorder {
         reason: &str,
         message: impl Into<String>,
     ) {
-        let happening = Happening {
+        let occurrence = Occurrence {
             object: object.clone(),
             kind,
             reason: reason.to_owned(),
             message: message.into(),
         };
-        tracing::debug!(object = %object.name, kind = kind.as_str(), reason, message = %happening.message, "event");
-        let added = self.inner.pending.lock().add(happening, clock::now());
+        tracing::debug!(object = %object.name, kind = kind.as_str(), reason, message = %occurrence.message, "event");
+        let added = self.inner.pending.lock().add(occurrence, clock::now());
         if added {
             self.inner.wake.notify_one();
         }
@@ -165,27 +163,27 @@ impl Writer {
     }
 
     async fn write(&mut self, batch: Batch) {
-        let Some(decision) = self.correlator.place(&batch.happening) else {
-            tracing::debug!(reason = batch.happening.reason, "too many events about one object");
+        let Some(decision) = self.correlator.correlate(&batch.occurrence) else {
+            tracing::debug!(reason = batch.occurrence.reason, "too many events about one object");
             return;
         };
-        // One name for all tries: if an earlier one did happen, the next says so.
-        let name = event_name(&batch.happening.object.name, batch.first);
+        // One name for all tries: if an earlier one was stored, the next says so.
+        let name = event_name(&batch.occurrence.object.name, batch.first);
         for _ in 0..TRIES {
             match self.try_write(&decision, &batch, &name).await {
-                Ok(written) => return self.correlator.wrote(decision.key, written),
+                Ok(written) => return self.correlator.remember(decision.key, written),
                 Err(error) if error.is_without_verdict() || is_limit(&error) => {
                     tracing::debug!(%error, "event not written yet");
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, reason = batch.happening.reason, "event dropped");
+                    tracing::warn!(%error, reason = batch.occurrence.reason, "event dropped");
                     return;
                 }
             }
         }
         tracing::warn!(
-            reason = batch.happening.reason,
+            reason = batch.occurrence.reason,
             "event dropped: the server does not answer"
         );
     }
@@ -199,7 +197,7 @@ impl Writer {
         if let Some(written) = &decision.written {
             match self.count_up(written, &decision.message, batch).await {
                 // Expired meanwhile: start a new one.
-                Err(ApiError::NotFound { .. }) => self.correlator.lost(&decision.key),
+                Err(ApiError::NotFound { .. }) => self.correlator.forget(&decision.key),
                 other => return other,
             }
         }
@@ -232,7 +230,7 @@ impl Writer {
     }
 
     fn event(&self, message: &str, batch: &Batch, name: &str) -> Value {
-        let Happening { object, kind, reason, .. } = &batch.happening;
+        let Occurrence { object, kind, reason, .. } = &batch.occurrence;
         // Events about cluster-wide objects live in `default`.
         let namespace = if object.namespace.is_empty() { "default" } else { &object.namespace };
         let mut source = json!({"component": self.component});

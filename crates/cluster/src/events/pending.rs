@@ -1,4 +1,4 @@
-//! Happenings that wait to be written; equal ones add up.
+//! Occurrences that wait to be written; equal ones add up.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -7,18 +7,18 @@ use jiff::Timestamp;
 use longshore_core::backoff::Backoff;
 use tokio::time::Instant;
 
-use super::{Happening, ObjectRef};
+use super::{ObjectRef, Occurrence};
 
-/// Most different happenings that wait at once; more are dropped rather than kept without bound.
+/// Most different occurrences that wait at once; more are dropped rather than kept without bound.
 const CAPACITY: usize = 1000;
 /// Pauses between two writes of one Event object grow from the first to the second.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 const PACE: Backoff = Backoff::new(Duration::from_secs(1), PAUSE_MAX);
 
-/// Equal happenings to be written at once.
+/// Equal occurrences to be written at once.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) happening: Happening,
+    pub(super) occurrence: Occurrence,
     pub(super) count: u64,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
@@ -28,21 +28,21 @@ struct Waiting {
     count: u64,
     first: Timestamp,
     last: Timestamp,
-    /// Version of the object when it first happened.
+    /// Version of the object at the first occurrence.
     version: String,
 }
 
-/// When a happening was last written, and how long to wait before the next write.
+/// When an occurrence was last written, and how long to wait before the next write.
 struct Pace {
     written: Instant,
     pause: Duration,
 }
 
 pub(super) struct Pending {
-    waiting: HashMap<Happening, Waiting>,
+    waiting: HashMap<Occurrence, Waiting>,
     /// Order of arrival of what is in `waiting`.
-    order: VecDeque<Happening>,
-    paces: HashMap<Happening, Pace>,
+    order: VecDeque<Occurrence>,
+    paces: HashMap<Occurrence, Pace>,
     dropped: u64,
     closed: bool,
 }
@@ -66,14 +66,14 @@ impl Pending {
         *self = Self::closed();
     }
 
-    /// Adds a happening; true if the writer should look.
-    pub(super) fn add(&mut self, mut happening: Happening, at: Timestamp) -> bool {
+    /// Adds an occurrence; true if the writer must be woken.
+    pub(super) fn add(&mut self, mut occurrence: Occurrence, at: Timestamp) -> bool {
         if self.closed {
             return false;
         }
-        // The same thing at two versions is one thing.
-        let version = std::mem::take(&mut happening.object.resource_version);
-        if let Some(waiting) = self.waiting.get_mut(&happening) {
+        // Events about two versions of an object are equal.
+        let version = std::mem::take(&mut occurrence.object.resource_version);
+        if let Some(waiting) = self.waiting.get_mut(&occurrence) {
             waiting.count += 1;
             waiting.last = at;
             return false;
@@ -85,19 +85,19 @@ impl Pending {
             }
             return false;
         }
-        self.order.push_back(happening.clone());
-        self.waiting.insert(happening, Waiting { count: 1, first: at, last: at, version });
+        self.order.push_back(occurrence.clone());
+        self.waiting.insert(occurrence, Waiting { count: 1, first: at, last: at, version });
         true
     }
 
-    /// The first happening whose pause is over, or the time when one will be.
+    /// The first occurrence whose pause is over, or the time when one will be.
     pub(super) fn take_due(&mut self, now: Instant) -> Result<Batch, Option<Instant>> {
         let mut earliest: Option<Instant> = None;
-        for place in 0..self.order.len() {
-            let due = self.paces.get(&self.order[place]).map(|pace| pace.written + pace.pause);
+        for index in 0..self.order.len() {
+            let due = self.paces.get(&self.order[index]).map(|pace| pace.written + pace.pause);
             match due {
                 Some(at) if at > now => earliest = Some(earliest.map_or(at, |e| e.min(at))),
-                _ => return self.take(place, now).ok_or(None),
+                _ => return self.take(index, now).ok_or(None),
             }
         }
         Err(earliest)
@@ -108,19 +108,19 @@ impl Pending {
         self.take(0, Instant::now())
     }
 
-    fn take(&mut self, place: usize, now: Instant) -> Option<Batch> {
-        let happening = self.order.remove(place)?;
-        let Waiting { count, first, last, version } = self.waiting.remove(&happening)?;
-        self.paced(&happening, now);
-        let object = ObjectRef { resource_version: version, ..happening.object };
-        let happening = Happening { object, ..happening };
-        Some(Batch { happening, count, first, last })
+    fn take(&mut self, index: usize, now: Instant) -> Option<Batch> {
+        let occurrence = self.order.remove(index)?;
+        let Waiting { count, first, last, version } = self.waiting.remove(&occurrence)?;
+        self.paced(&occurrence, now);
+        let object = ObjectRef { resource_version: version, ..occurrence.object };
+        let occurrence = Occurrence { object, ..occurrence };
+        Some(Batch { occurrence, count, first, last })
     }
 
-    fn paced(&mut self, happening: &Happening, now: Instant) {
-        // Those that were quiet for a while start anew.
+    fn paced(&mut self, occurrence: &Occurrence, now: Instant) {
+        // After a quiet minute the pauses start from the shortest again.
         self.paces.retain(|_, pace| now < pace.written + 6 * PAUSE_MAX);
-        let pace = self.paces.entry(happening.clone());
+        let pace = self.paces.entry(occurrence.clone());
         pace.and_modify(|pace| {
             pace.pause = PACE.following(Some(pace.pause));
             pace.written = now;

@@ -1,7 +1,7 @@
 use serde_json::Value;
 
 use super::*;
-use crate::testing::{self, answer, eventually, failure};
+use crate::testing::{self, eventually, failure, respond};
 
 /// Keeps Event objects as a server does: create by POST, count up by PATCH.
 #[derive(Clone, Default)]
@@ -9,44 +9,44 @@ struct Server {
     events: Arc<Mutex<Vec<Value>>>,
     writes: Arc<Mutex<usize>>,
     down: Arc<Mutex<bool>>,
-    /// The next create happens, but its answer is lost.
+    /// The next create happens, but its response is lost.
     lose_answer: Arc<Mutex<bool>>,
 }
 
 impl Server {
     fn api(&self) -> Api {
         let server = self.clone();
-        Api::new(testing::client(move |asked| {
+        Api::new(testing::client(move |request| {
             let server = server.clone();
-            async move { server.answer(&asked) }
+            async move { server.respond(&request) }
         }))
     }
 
-    fn answer(&self, asked: &testing::Asked) -> http::Response<testing::AnyBody> {
+    fn respond(&self, request: &testing::ScriptedRequest) -> http::Response<testing::AnyBody> {
         *self.writes.lock() += 1;
         if *self.down.lock() {
             return failure(503, "down");
         }
         let mut events = self.events.lock();
-        if asked.method == "POST" {
-            let name = &asked.body["metadata"]["name"];
+        if request.method == "POST" {
+            let name = &request.body["metadata"]["name"];
             if events.iter().any(|e| e["metadata"]["name"] == *name) {
                 return failure(409, "AlreadyExists");
             }
-            events.push(asked.body.clone());
+            events.push(request.body.clone());
             if std::mem::take(&mut *self.lose_answer.lock()) {
                 return failure(504, "Timeout");
             }
-            return answer(201, &asked.body);
+            return respond(201, &request.body);
         }
-        let name = asked.path.rsplit('/').next().unwrap_or_default().to_owned();
+        let name = request.path.rsplit('/').next().unwrap_or_default().to_owned();
         let Some(event) = events.iter_mut().find(|e| e["metadata"]["name"] == name.as_str()) else {
             return failure(404, "NotFound");
         };
         for field in ["count", "message", "lastTimestamp"] {
-            event[field] = asked.body[field].clone();
+            event[field] = request.body[field].clone();
         }
-        answer(200, event)
+        respond(200, event)
     }
 
     fn total(&self) -> u64 {

@@ -1,6 +1,6 @@
-//! How many requests may be under way, learned from how the server answers.
+//! Limits requests in flight by the latency and the refusals of the server.
 //!
-//! Additive increase, multiplicative decrease: answers at steady latency let the limit grow while
+//! Additive increase, multiplicative decrease: responses at steady latency let the limit grow while
 //! it is the bottleneck; refusals halve it; rising latency lowers it a little at a time.
 
 use std::time::Duration;
@@ -20,11 +20,11 @@ pub(crate) struct Adaptive {
     limit: f64,
     /// Up to here the limit grows quickly: nothing has spoken against it yet.
     trusted: f64,
-    /// What an unloaded answer takes, in seconds: falls at once, rises slowly.
+    /// What an unloaded response takes, in seconds: falls at once, rises slowly.
     usual: Option<f64>,
-    /// What answers take now, in seconds, smoothed.
+    /// What responses take now, in seconds, smoothed.
     current: f64,
-    answers_since_shrink: f64,
+    responses_since_shrink: f64,
     refused_at: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl Adaptive {
             trusted: MAX as f64,
             usual: None,
             current: 0.0,
-            answers_since_shrink: 0.0,
+            responses_since_shrink: 0.0,
             refused_at: None,
         }
     }
@@ -45,13 +45,13 @@ impl Adaptive {
         self.limit as usize
     }
 
-    /// A normal answer after `latency`, while `in_flight` requests were under way.
-    pub(crate) fn answered(&mut self, latency: Duration, in_flight: usize) {
+    /// Takes a normal response into account: its latency and how many requests were in flight.
+    pub(crate) fn completed(&mut self, latency: Duration, in_flight: usize) {
         self.observe(latency.as_secs_f64());
-        self.answers_since_shrink += 1.0;
+        self.responses_since_shrink += 1.0;
         if self.has_risen() {
-            // Once per round of answers, or the answers of one slow moment would shrink to the end.
-            if self.answers_since_shrink >= self.limit {
+            // Once per round of responses, or those of one slow moment would shrink to the end.
+            if self.responses_since_shrink >= self.limit {
                 self.shrink(0.9);
             }
         } else if in_flight + 1 >= self.limit() {
@@ -72,7 +72,7 @@ impl Adaptive {
 
     fn shrink(&mut self, factor: f64) {
         self.limit = (self.limit * factor).max(MIN as f64);
-        self.answers_since_shrink = 0.0;
+        self.responses_since_shrink = 0.0;
     }
 
     fn observe(&mut self, seconds: f64) {
@@ -94,9 +94,9 @@ impl Adaptive {
 mod tests {
     use super::*;
 
-    fn answers(adaptive: &mut Adaptive, count: usize, millis: u64) {
+    fn responses(adaptive: &mut Adaptive, count: usize, millis: u64) {
         for _ in 0..count {
-            adaptive.answered(Duration::from_millis(millis), adaptive.limit());
+            adaptive.completed(Duration::from_millis(millis), adaptive.limit());
         }
     }
 
@@ -104,17 +104,17 @@ mod tests {
     async fn grows_to_the_maximum_at_steady_latency_but_only_when_it_is_the_bottleneck() {
         let mut adaptive = Adaptive::new();
         for _ in 0..1000 {
-            adaptive.answered(Duration::from_millis(5), 2);
+            adaptive.completed(Duration::from_millis(5), 2);
         }
         assert_eq!(adaptive.limit(), 8);
-        answers(&mut adaptive, 1000, 5);
+        responses(&mut adaptive, 1000, 5);
         assert_eq!(adaptive.limit(), MAX);
     }
 
     #[tokio::test(start_paused = true)]
     async fn refusals_halve_it_once_per_round_and_never_below_the_minimum() {
         let mut adaptive = Adaptive::new();
-        answers(&mut adaptive, 1000, 5);
+        responses(&mut adaptive, 1000, 5);
         let sent = Instant::now();
         tokio::time::advance(Duration::from_millis(5)).await;
         for _ in 0..32 {
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rising_latency_shrinks_it_and_calm_lets_it_grow_again() {
+    async fn rising_latency_shrinks_it_and_normal_latency_lets_it_grow_again() {
         let mut adaptive = Adaptive::new();
-        answers(&mut adaptive, 1000, 5);
-        answers(&mut adaptive, 100, 500);
+        responses(&mut adaptive, 1000, 5);
+        responses(&mut adaptive, 100, 500);
         let slow = adaptive.limit();
         assert!(slow < 24, "{slow}");
-        answers(&mut adaptive, 1000, 5);
+        responses(&mut adaptive, 1000, 5);
         assert_eq!(adaptive.limit(), MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! Limits on requests, inside the client.
 //!
-//! By default the number of requests *under way* is limited and adapts to the server; with a set
+//! By default the number of requests *in flight* is limited and adapts to the server; with a set
 //! rate it is a token bucket as in the Go clients. Either way a server that asks to wait (429, or
 //! a server error with `Retry-After`) is obeyed by all requests of this client, and the refused
 //! request is sent again afterwards: its caller only sees that it took longer.
@@ -17,12 +17,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::api::{ANSWER_TIMEOUT, retry_after};
+use crate::api::{RESPONSE_TIMEOUT, retry_after};
 use crate::bucket::TokenBucket;
 use crate::telemetry::Metrics;
 use adaptive::Adaptive;
 
-/// How often one refused request is sent again before its caller hears of it.
+/// How often one refused request is sent again before its caller gets the refusal.
 const RETRIES: u32 = 10;
 /// The wait when the server names none, and the longest that is obeyed in one piece.
 const WAIT_DEFAULT: Duration = Duration::from_secs(1);
@@ -31,15 +31,10 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How a client limits itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Limit {
-    /// Between 4 and 32 requests under way, by latency and refusals.
+    /// Between 4 and 32 requests in flight, by latency and refusals.
     Adaptive,
     /// At most `qps` requests a second on average, `burst` at once.
-    Fixed {
-        /// Requests a second.
-        qps: f64,
-        /// Requests at once.
-        burst: u32,
-    },
+    Fixed { qps: f64, burst: u32 },
     /// No limit of our own; a server that asks to wait is still obeyed.
     None,
 }
@@ -48,37 +43,40 @@ pub enum Limit {
 #[must_use]
 pub fn limited(client: kube::Client, limit: Limit, metrics: Option<&Metrics>) -> kube::Client {
     let namespace = client.default_namespace().to_owned();
-    let gate = Arc::new(Gate::new(limit, metrics));
-    let service = tower::service_fn(move |request| exchange(gate.clone(), client.clone(), request));
+    let limiter = Arc::new(Limiter::new(limit, metrics));
+    let service =
+        tower::service_fn(move |request| exchange(limiter.clone(), client.clone(), request));
     kube::Client::new(service, namespace)
 }
 
 async fn exchange(
-    gate: Arc<Gate>,
+    limiter: Arc<Limiter>,
     client: kube::Client,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, kube::Error> {
-    // A watch answers for minutes; it neither fills a place nor says anything about latency.
+    // A watch responds for minutes; it neither takes a permit nor says anything about latency.
     let watch = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
     let method = request.method().to_string();
     let mut retries = 0;
     loop {
         let spare = copy(&request);
-        let place = gate.enter(watch).await;
+        let permit = limiter.acquire(watch).await;
         let sent = Instant::now();
-        let response = match tokio::time::timeout(ANSWER_TIMEOUT, client.send(request)).await {
+        let response = match tokio::time::timeout(RESPONSE_TIMEOUT, client.send(request)).await {
             Ok(response) => response,
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
         };
-        gate.count(&method, response.as_ref().ok().map(Response::status));
+        limiter.count(&method, response.as_ref().ok().map(Response::status));
         let response = response?;
         match wait_asked(&response) {
-            Some(wait) => gate.refused(sent, wait),
-            None if response.status() == StatusCode::SERVICE_UNAVAILABLE => gate.strained(sent),
-            None if !watch => gate.answered(sent),
+            Some(wait) => limiter.refused(sent, wait),
+            None if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                limiter.overloaded(sent)
+            }
+            None if !watch => limiter.completed(sent),
             None => {}
         }
-        gate.leave(place);
+        drop(permit);
         match spare {
             Some(again) if wait_asked(&response).is_some() && retries < RETRIES => request = again,
             _ => return Ok(response),
@@ -107,9 +105,9 @@ fn wait_asked(response: &Response<Body>) -> Option<Duration> {
     None
 }
 
-/// What all requests of one client pass through.
-struct Gate {
-    places: Option<Places>,
+/// Limits all requests of one client.
+struct Limiter {
+    permits: Option<Permits>,
     bucket: Option<Mutex<TokenBucket>>,
     /// Nothing is sent before this time.
     closed_until: Mutex<Option<Instant>>,
@@ -117,32 +115,32 @@ struct Gate {
 }
 
 /// The adaptive limit as permits: `adaptive.limit()` = free + taken - `excess`.
-struct Places {
+struct Permits {
     free: Semaphore,
-    state: Mutex<PlacesState>,
+    state: Mutex<PermitsState>,
     gauge: Option<Gauge>,
 }
 
-struct PlacesState {
+struct PermitsState {
     adaptive: Adaptive,
     permits: usize,
     taken: usize,
 }
 
-impl Gate {
+impl Limiter {
     fn new(limit: Limit, metrics: Option<&Metrics>) -> Self {
-        let places = (limit == Limit::Adaptive).then(|| Places::new(metrics));
+        let permits = (limit == Limit::Adaptive).then(|| Permits::new(metrics));
         let bucket = match limit {
             Limit::Fixed { qps, burst } => Some(Mutex::new(TokenBucket::new(qps, burst))),
             Limit::Adaptive | Limit::None => None,
         };
-        Self { places, bucket, closed_until: Mutex::new(None), metrics: metrics.cloned() }
+        Self { permits, bucket, closed_until: Mutex::new(None), metrics: metrics.cloned() }
     }
 
-    /// Waits until a request may be sent. Dropping the future gives the place back.
-    async fn enter(&self, watch: bool) -> Option<Place<'_>> {
-        let place = match &self.places {
-            Some(places) if !watch => Some(places.take().await),
+    /// Waits until a request may be sent. Dropping the future gives the permit back.
+    async fn acquire(&self, watch: bool) -> Option<Permit<'_>> {
+        let permit = match &self.permits {
+            Some(permits) if !watch => Some(permits.take().await),
             _ => None,
         };
         let wait = self.bucket.as_ref().map(|bucket| bucket.lock().reserve());
@@ -153,29 +151,25 @@ impl Gate {
             let closed_until = *self.closed_until.lock();
             match closed_until {
                 Some(until) if until > Instant::now() => tokio::time::sleep_until(until).await,
-                _ => return place,
+                _ => return permit,
             }
         }
     }
 
-    fn leave(&self, place: Option<Place<'_>>) {
-        drop(place);
-    }
-
-    fn answered(&self, sent: Instant) {
-        if let Some(places) = &self.places {
-            places.update(|state| state.adaptive.answered(sent.elapsed(), state.taken));
+    fn completed(&self, sent: Instant) {
+        if let Some(permits) = &self.permits {
+            permits.update(|state| state.adaptive.completed(sent.elapsed(), state.taken));
         }
     }
 
-    fn strained(&self, sent: Instant) {
-        if let Some(places) = &self.places {
-            places.update(|state| state.adaptive.refused(sent));
+    fn overloaded(&self, sent: Instant) {
+        if let Some(permits) = &self.permits {
+            permits.update(|state| state.adaptive.refused(sent));
         }
     }
 
     fn refused(&self, sent: Instant, wait: Duration) {
-        self.strained(sent);
+        self.overloaded(sent);
         // Spread a little, so that many clients do not come back in step.
         let until = Instant::now() + wait.mul_f64(1.0 + 0.2 * fastrand::f64());
         let mut closed_until = self.closed_until.lock();
@@ -191,27 +185,27 @@ impl Gate {
     }
 }
 
-impl Places {
+impl Permits {
     fn new(metrics: Option<&Metrics>) -> Self {
         let adaptive = Adaptive::new();
         let permits = adaptive.limit();
-        let places = Self {
+        let permits = Self {
             free: Semaphore::new(permits),
-            state: Mutex::new(PlacesState { adaptive, permits, taken: 0 }),
+            state: Mutex::new(PermitsState { adaptive, permits, taken: 0 }),
             gauge: metrics.map(Metrics::in_flight_limit),
         };
-        places.update(|_| ());
-        places
+        permits.update(|_| ());
+        permits
     }
 
-    async fn take(&self) -> Place<'_> {
+    async fn take(&self) -> Permit<'_> {
         let permit = self.free.acquire().await.expect("the semaphore is never closed");
         self.state.lock().taken += 1;
-        Place { places: self, permit: Some(permit) }
+        Permit { permits: self, permit: Some(permit) }
     }
 
     /// Changes the state and makes the number of permits follow the limit.
-    fn update(&self, act: impl FnOnce(&mut PlacesState)) {
+    fn update(&self, act: impl FnOnce(&mut PermitsState)) {
         let mut state = self.state.lock();
         act(&mut state);
         let limit = state.adaptive.limit();
@@ -228,15 +222,15 @@ impl Places {
     }
 }
 
-/// A request's place among those under way.
-struct Place<'a> {
-    places: &'a Places,
+/// Permits one request to be in flight.
+struct Permit<'a> {
+    permits: &'a Permits,
     permit: Option<SemaphorePermit<'a>>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let mut state = self.places.state.lock();
+        let mut state = self.permits.state.lock();
         state.taken -= 1;
         if state.permits > state.adaptive.limit()
             && let Some(permit) = self.permit.take()

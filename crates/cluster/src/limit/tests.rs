@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::api::Api;
-use crate::testing::{self, answer, failure};
+use crate::testing::{self, failure, respond};
 
-/// Answers after 50 ms; counts requests, and how many were under way at once.
+/// Responds after 50 ms; counts requests, and how many were in flight at once.
 #[derive(Clone, Default)]
 struct Server {
     state: Arc<Mutex<Counts>>,
@@ -16,8 +16,8 @@ struct Server {
 struct Counts {
     requests: usize,
     refused: usize,
-    under_way: usize,
-    most_under_way: usize,
+    in_flight: usize,
+    most_in_flight: usize,
     refuse_until: Option<Instant>,
 }
 
@@ -26,24 +26,24 @@ impl Server {
         let server = self.clone();
         let client = testing::client(move |_| {
             let server = server.clone();
-            async move { server.answer().await }
+            async move { server.respond().await }
         });
         Api::new(limited(client, limit, None))
     }
 
-    async fn answer(&self) -> Response<testing::AnyBody> {
+    async fn respond(&self) -> Response<testing::AnyBody> {
         let refuse = {
             let mut counts = self.state.lock();
             counts.requests += 1;
-            counts.under_way += 1;
-            counts.most_under_way = counts.most_under_way.max(counts.under_way);
+            counts.in_flight += 1;
+            counts.most_in_flight = counts.most_in_flight.max(counts.in_flight);
             counts.refuse_until.is_some_and(|until| Instant::now() < until)
         };
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut counts = self.state.lock();
-        counts.under_way -= 1;
+        counts.in_flight -= 1;
         if !refuse {
-            return answer(200, &json!({"metadata": {"name": "a"}}));
+            return respond(200, &json!({"metadata": {"name": "a"}}));
         }
         counts.refused += 1;
         let mut response = failure(429, "TooManyRequests");
@@ -76,11 +76,11 @@ async fn load(api: &Api, seconds: u64) {
 async fn the_limit_grows_to_32_and_not_beyond() {
     let server = Server::default();
     load(&server.api(Limit::Adaptive), 5).await;
-    assert_eq!(server.state.lock().most_under_way, adaptive::MAX);
+    assert_eq!(server.state.lock().most_in_flight, adaptive::MAX);
 }
 
 /// The server refuses everything for 5 s: every request succeeds in the end, and the server is
-/// asked far less often meanwhile.
+/// called far less often meanwhile.
 #[tokio::test(start_paused = true)]
 async fn refusals_for_five_seconds_lose_nothing_and_the_rate_falls() {
     let server = Server::default();
@@ -99,7 +99,7 @@ async fn refusals_for_five_seconds_lose_nothing_and_the_rate_falls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_relents_is_reported() {
+async fn endless_refusals_are_reported_after_the_last_retry() {
     let server = Server::default();
     server.state.lock().refuse_until = Some(Instant::now() + Duration::from_secs(3600));
     let api = server.api(Limit::None);
@@ -108,10 +108,10 @@ async fn a_server_that_never_relents_is_reported() {
     assert_eq!(server.requests(), 1 + RETRIES as usize);
 }
 
-/// What can wait is sent after the work if that ends soon, else after a second of patience. Alone it
+/// A low-priority request is sent after the others if they end soon, else after a second. Without others it
 /// does not wait.
 #[tokio::test(start_paused = true)]
-async fn what_can_wait_lets_the_work_pass_but_not_for_ever() {
+async fn low_priority_requests_wait_at_most_a_second_while_the_api_is_saturated() {
     let event = json!({"metadata": {"namespace": "ns", "name": "e"}});
     let cases = [(0, 50, 50), (4, 200, 1000), (100, 1050, 1100)];
     let limits = [Limit::Adaptive, Limit::None];
@@ -124,13 +124,13 @@ async fn what_can_wait_lets_the_work_pass_but_not_for_ever() {
                 get(&api).await;
             }
         }));
-        let news = async {
+        let low_priority = async {
             tokio::task::yield_now().await;
             let start = Instant::now();
-            api.later().create::<Event>(&event).await.expect("written");
+            api.low_priority().create::<Event>(&event).await.expect("written");
             start.elapsed().as_millis()
         };
-        let (_, took) = tokio::join!(work, news);
+        let (_, took) = tokio::join!(work, low_priority);
         assert!(
             (soonest..=latest).contains(&took),
             "{limit:?}, {rounds} rounds of work: {took} ms"
@@ -139,7 +139,7 @@ async fn what_can_wait_lets_the_work_pass_but_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_rate_is_honoured() {
+async fn requests_are_sent_at_the_configured_rate() {
     let server = Server::default();
     let api = server.api(Limit::Fixed { qps: 5.0, burst: 10 });
     let start = Instant::now();
@@ -148,12 +148,12 @@ async fn a_set_rate_is_honoured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_request_gives_its_place_back() {
+async fn a_dropped_request_returns_its_permit() {
     let server = Server::default();
     let api = server.api(Limit::Adaptive);
     for _ in 0..100 {
         let _ = tokio::time::timeout(Duration::from_millis(20), get(&api)).await;
     }
     let all = futures::future::join_all((0..50).map(|_| get(&api)));
-    tokio::time::timeout(Duration::from_secs(60), all).await.expect("places are free");
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("permits are free");
 }

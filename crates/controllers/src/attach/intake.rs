@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 use longshore_cluster::{Change, Sources};
 use longshore_core::{
     attach::{
-        AttachSpec, CSI_PLUGIN, UniqueName,
+        AttachSpec,
         resolve::{
             Unresolved, attach_required, attach_spec, bound_volume_name, inline_attach_spec,
             pod_id, spec_of_volume, terminated,
         },
     },
     model::{
-        ObjectKey,
+        ClaimPhase, ObjectKey, Uid,
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
+    names::{CSI_PLUGIN, UniqueName},
 };
 
 use super::{Controller, reconcile::out_of_service, world::Inner};
@@ -106,7 +107,7 @@ impl Controller {
         attach_required(self.caches.drivers.get(&ObjectKey::cluster(driver)).as_deref())
     }
 
-    fn forget_pod(&self, uid: &str) {
+    fn forget_pod(&self, uid: &Uid) {
         self.world.change(|world| {
             for volume in world.desired.remove_pod(uid) {
                 world.mark(&volume);
@@ -116,7 +117,7 @@ impl Controller {
 
     fn claim_changed(&self, change: &Change<Claim>) {
         if let Change::Applied { new, .. } = change
-            && new.status.phase == "Bound"
+            && new.status.phase == ClaimPhase::Bound
         {
             self.take_in_pods_of(&new.metadata.key());
         }
@@ -256,7 +257,7 @@ impl Controller {
 }
 
 fn in_use(node: &Node) -> BTreeSet<UniqueName> {
-    node.status.volumes_in_use.iter().map(|name| UniqueName::reported(name)).collect()
+    node.status.volumes_in_use.iter().map(|name| UniqueName::from(name)).collect()
 }
 
 /// Whether the node's object lacks something that was reported to it.

@@ -16,6 +16,7 @@
 //!
 //! Memory is rebuilt from the API at start, so the controller may be dropped at any await.
 
+mod config;
 mod intake;
 mod metrics;
 mod operate;
@@ -35,8 +36,8 @@ use longshore_cluster::{
     WorkQueue,
 };
 use longshore_core::{
-    attach::UniqueName,
     model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+    names::UniqueName,
 };
 use tokio::{
     task::JoinSet,
@@ -45,54 +46,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::{metrics::AttachMetrics, turn::LaneStats, waiters::Waiters, world::World};
-use crate::{
-    index::index_pods,
-    planted::{Planted, plantable},
-};
+use crate::index::index_pods;
+
+pub use self::config::{Config, Flags};
 
 /// The component that events of this controller come from.
 pub const COMPONENT: &str = "attachdetach-controller";
-
-/// Settings of the controller.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// How long an unhealthy node may keep a volume that nobody wants.
-    pub max_wait_for_unmount: Duration,
-    /// The limit above does not count.
-    pub disable_force_detach_on_timeout: bool,
-    /// How often wishes are compared with the pods there are.
-    pub populate_period: Duration,
-    /// How often attachments are compared with their objects; `None` for never.
-    pub verify_period: Option<Duration>,
-    /// How long one attach or detach may take.
-    pub operation_timeout: Duration,
-    /// How many attaches, and how many detaches, send their requests at once.
-    pub lane_places: usize,
-    /// How long a pod waits for a volume that another node holds before it is told which pod on
-    /// which node that is; `None` for never.
-    pub holder_notice: Option<Duration>,
-    /// A bug on purpose.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub planted: Option<Planted>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            max_wait_for_unmount: Duration::from_secs(360),
-            disable_force_detach_on_timeout: false,
-            populate_period: Duration::from_secs(60),
-            verify_period: Some(Duration::from_secs(60)),
-            operation_timeout: Duration::from_secs(120),
-            lane_places: 16,
-            holder_notice: Some(Duration::from_secs(30)),
-            #[cfg(any(test, feature = "planted-bugs"))]
-            planted: None,
-        }
-    }
-}
-
-plantable!(Config, Planted);
 
 /// The controller.
 pub struct AttachDetach {

@@ -6,13 +6,14 @@ use futures::FutureExt;
 use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     attach::{
-        AttachSpec, CSI_PLUGIN, NameError, OnNode, Operation, PodId, Shown, SlotKey, UniqueName,
-        Verdict, attach_verdict, attachment_name, detach_verdict, timeout_message,
+        AttachSpec, OnNode, Operation, PodId, Shown, SlotKey, Verdict, attach_verdict,
+        detach_verdict, timeout_message,
     },
     model::{
         Kind, ObjectKey, ObjectRef,
         kinds::{Node, Pod, VolumeAttachment},
     },
+    names::{CSI_PLUGIN, NameError, UniqueName, attachment_name},
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout};

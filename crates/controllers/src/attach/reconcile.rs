@@ -5,14 +5,15 @@ use std::{sync::Arc, time::Duration};
 use longshore_core::{
     attach::{
         Attach, AttachState, AttachView, Detach, DetachView, Holder, Holding, OnNode, Operation,
-        Refused, SlotKey, Ticket, UniqueName, Waited, Wanted, attachment_name, busy_message,
-        decide_attach, decide_detach, notice,
+        Refused, SlotKey, Ticket, Waited, Wanted, busy_message, decide_attach, decide_detach,
+        notice,
     },
     model::{
         ObjectKey,
         keys::taints,
         kinds::{Node, VolumeAttachment},
     },
+    names::{UniqueName, attachment_name},
 };
 use parking_lot::MutexGuard;
 use tokio::task::JoinSet;

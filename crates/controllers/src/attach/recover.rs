@@ -8,11 +8,12 @@ use std::{
 
 use longshore_cluster::DeleteParams;
 use longshore_core::{
-    attach::{AttachState, OnNode, SlotKey, UniqueName, attachment_name, resolve::spec_of_volume},
+    attach::{AttachState, OnNode, SlotKey, resolve::spec_of_volume},
     model::{
         ObjectKey,
         kinds::{Volume, VolumeAttachment},
     },
+    names::{UniqueName, attachment_name},
 };
 
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ impl Controller {
             let name = &node.metadata.name;
             self.world.change(|world| {
                 for volume in &node.status.volumes_attached {
-                    let unique = UniqueName::reported(&volume.name);
+                    let unique = UniqueName::from(&volume.name);
                     world.actual.mark_attached(&unique, None, name, &volume.device_path);
                 }
                 // This is what the node was told: there is nothing to write.

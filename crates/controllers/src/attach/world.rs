@@ -3,7 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::WorkQueue;
-use longshore_core::attach::{Actual, Desired, Lane, Operation, Slots, UniqueName};
+use longshore_core::attach::{Actual, Desired, Lane, Operation, Slots};
+use longshore_core::names::UniqueName;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 

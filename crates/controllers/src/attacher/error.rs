@@ -1,8 +1,11 @@
 //! Why an attachment could not be brought where it should be.
 
 use longshore_cluster::{ApiError, secrets::SecretError};
-use longshore_core::{attach::sidecar::SourceError, provision::migration::TranslationError};
-use longshore_csi::{CsiError, access_mode::AccessModeError};
+use longshore_core::{
+    access_mode::AccessModeError, attach::sidecar::SourceError,
+    provision::migration::TranslationError,
+};
+use longshore_csi::CsiError;
 
 /// A failed pass. The text of all but the last two variants ends up in the attachment's status.
 #[derive(Debug, thiserror::Error)]

@@ -33,13 +33,12 @@ use longshore_core::{
     attach::sidecar::{
         AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
     },
-    backoff::Backoff,
     model::{
         ObjectKey,
         kinds::{CsiNode, Volume, VolumeAttachment},
     },
 };
-use longshore_csi::{Call, Client, CsiError, capabilities::PluginService, client::DriverNameError};
+use longshore_csi::Client;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -48,13 +47,13 @@ use self::{
     lanes::{Lane, Lanes},
     volumes::ReleasedVolumes,
 };
-use crate::index::{attachments_on_node, index_attachments};
+use crate::{
+    driver::{Driver, DriverError},
+    index::{attachments_on_node, index_attachments},
+};
 
 /// Deadline of the calls that ask the driver who it is and what it can do.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Longest pause between attempts to ask a driver who it is.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The attacher of one driver.
 pub struct Attacher {
@@ -82,17 +81,6 @@ impl Caches {
     }
 }
 
-/// Why the attacher could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The driver did not say who it is.
-    #[error("error getting CSI driver name: {0}")]
-    Name(#[from] DriverNameError),
-    /// The driver did not say what it can do.
-    #[error("failed to check if the CSI driver supports the controller service: {0}")]
-    Capabilities(#[from] CsiError),
-}
-
 impl Attacher {
     /// An attacher that does nothing until [`Self::run`].
     #[must_use]
@@ -104,62 +92,39 @@ impl Attacher {
     ///
     /// # Errors
     /// When the driver does not say who it is or what it can do.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), StartError> {
-        let driver = self.ask().await?;
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), DriverError> {
+        let driver = Driver::describe(&self.driver, IDENTITY_TIMEOUT).await?;
         self.work(driver, shutdown).await;
         Ok(())
     }
 
-    /// Like [`run`](Self::run), but waits for the driver to be ready and asks again, after pauses
-    /// that grow to ten seconds, when it gives no answer. For programs that outlive their driver.
-    pub async fn run_patiently(self, shutdown: CancellationToken) {
-        let mut pauses = Backoff::new(self.config.retry_interval_start, LONGEST_PAUSE).series();
-        let driver = loop {
-            let asked = async {
-                if let Err(error) = self.driver.wait_ready(self.config.timeout).await {
-                    tracing::warn!(%error, "the driver is not ready");
-                }
-                self.ask().await
-            };
-            let Some(answer) = shutdown.run_until_cancelled(asked).await else { return };
-            let pause = match answer {
-                Ok(driver) => break driver,
-                Err(error) => {
-                    let pause = pauses.pause();
-                    tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
-                    pause
-                }
-            };
-            if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
-        };
-        self.work(driver, shutdown).await;
+    /// Like [`run`](Self::run), but waits for the driver to be ready and asks again when it gives no
+    /// answer. For programs that outlive their driver.
+    pub async fn run_with_retries(self, shutdown: CancellationToken) {
+        let pause = self.config.retry_interval_start;
+        let driver =
+            Driver::describe_with_retries(&self.driver, self.config.timeout, pause, &shutdown);
+        if let Some(driver) = driver.await {
+            self.work(driver, shutdown).await;
+        }
     }
 
-    async fn ask(&self) -> Result<Described, StartError> {
-        let name = self.driver.with_timeout(Some(IDENTITY_TIMEOUT)).driver_name().await?;
-        let driver = self.driver.with_deadline(tokio::time::Instant::now() + IDENTITY_TIMEOUT);
-        let service = driver.has_service(PluginService::ControllerService).await?;
-        let publishes = driver.supports(Call::ControllerPublishVolume).await?;
-        Ok(Described { name, handler: Handler::choose(service, publishes) })
-    }
-
-    async fn work(self, driver: Described, shutdown: CancellationToken) {
-        let handler = driver.handler;
-        let sidecar = Arc::new(self.into_sidecar(driver));
+    async fn work(self, driver: Driver, shutdown: CancellationToken) {
+        let can = driver.capabilities;
+        let handler = Handler::choose(can.controller_service, can.publish);
+        let sidecar = Arc::new(self.into_sidecar(driver.name));
         match handler {
             Handler::Csi => sidecar.work(&shutdown).await,
             Handler::Trivial => sidecar.work_trivially(&shutdown).await,
         }
     }
 
-    fn into_sidecar(self, driver: Described) -> Sidecar {
+    fn into_sidecar(self, name: String) -> Sidecar {
         let (config, context) = (self.config, self.context);
         let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
         Sidecar {
-            finalizer: finalizer_name(&driver.name),
-            name: driver.name,
+            finalizer: finalizer_name(&name),
+            name,
             api: context.api.clone(),
             driver: self.driver.with_timeout(Some(config.timeout)),
             caches: Caches::of(&context),
@@ -168,12 +133,6 @@ impl Attacher {
             config,
         }
     }
-}
-
-/// A driver that has introduced itself.
-struct Described {
-    name: String,
-    handler: Handler,
 }
 
 /// The attacher at work.
@@ -309,7 +268,7 @@ impl Reconciler for InLane {
                 this.sidecar.attachment_changed(this.lane, change)
             })
             .on(&caches.csi_nodes, |this, change| this.sidecar.node_changed(this.lane, change))
-            .again(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
+            .on_resync(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
     }
 
     fn subject(&self, name: &String) -> Subject {
@@ -342,7 +301,7 @@ impl Reconciler for Trivial {
                 Change::Applied { new, .. } => this.unattached(new),
                 Change::Deleted { .. } => None,
             })
-            .again(attachments, Self::unattached);
+            .on_resync(attachments, Self::unattached);
     }
 
     fn subject(&self, name: &String) -> Subject {

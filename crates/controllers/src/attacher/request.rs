@@ -4,20 +4,22 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use longshore_cluster::secrets::read_secret;
 use longshore_core::{
+    access_mode,
     attach::sidecar::{Source, source},
+    model::AccessMode,
     model::{
-        ObjectKey,
+        ObjectKey, VolumeMode,
         keys::annotations,
         kinds::{CsiSource, Volume, VolumeAttachment, VolumeSpec},
     },
     provision::migration::{plugin_of, volume_to_csi},
 };
 use longshore_csi::{
-    Client, access_mode,
+    Client,
     capabilities::{ControllerCapabilities, ControllerCapability},
     v1::{
         ControllerPublishVolumeRequest, VolumeCapability,
-        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
+        volume_capability::{self, AccessType, BlockVolume, MountVolume},
     },
 };
 
@@ -26,7 +28,7 @@ use super::{Sidecar, error::SyncError};
 /// The volume behind an attachment.
 pub(super) struct Attached {
     pub(super) csi: CsiSource,
-    pub(super) access_modes: Vec<String>,
+    pub(super) access_modes: Vec<AccessMode>,
     pub(super) block: bool,
     pub(super) mount_options: Vec<String>,
     /// The volume's object, unless the attachment describes the volume itself.
@@ -40,7 +42,7 @@ impl Attached {
         Self {
             csi: csi.clone(),
             access_modes: spec.access_modes.clone(),
-            block: spec.volume_mode.as_deref() == Some("Block"),
+            block: spec.volume_mode == Some(VolumeMode::Block),
             mount_options: spec.mount_options.clone(),
             volume,
             translated: false,
@@ -111,7 +113,7 @@ impl Sidecar {
         driver: &ControllerCapabilities,
     ) -> Result<VolumeCapability, SyncError> {
         let multi_writer = driver.has(ControllerCapability::SingleNodeMultiWriter);
-        let mode = access_mode::map(&attached.access_modes, multi_writer)?;
+        let mode = access_mode::for_attach(&attached.access_modes, multi_writer)?;
         let access_type = if attached.block {
             AccessType::Block(BlockVolume {})
         } else {
@@ -124,7 +126,7 @@ impl Sidecar {
             })
         };
         Ok(VolumeCapability {
-            access_mode: Some(AccessMode { mode: mode.into() }),
+            access_mode: Some(volume_capability::AccessMode { mode: mode as i32 }),
             access_type: Some(access_type),
         })
     }

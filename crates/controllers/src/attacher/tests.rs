@@ -2,13 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use longshore_core::{
-    attach::sidecar::Handler,
-    model::{
-        ObjectKey,
-        keys::annotations,
-        kinds::{CsiNode, Secret, Volume, VolumeAttachment},
-    },
+use longshore_core::model::{
+    ObjectKey,
+    keys::annotations,
+    kinds::{CsiNode, Secret, Volume, VolumeAttachment},
 };
 use longshore_csi::{
     Call,
@@ -17,7 +14,7 @@ use longshore_csi::{
 };
 use serde_json::{Value, json};
 
-use super::{Attacher, Config, Described, Sidecar};
+use super::{Attacher, Config, Sidecar};
 use crate::testing::{Bench, DRIVER, Process};
 
 pub(super) const FINALIZER: &str = "external-attacher/test-csi-example";
@@ -55,7 +52,7 @@ pub(super) fn by_hand<const N: usize>(
     });
     let context = process.context.with_api(process.api.clone());
     let attacher = Attacher::new(&context, driver.client(), config);
-    attacher.into_sidecar(Described { name: DRIVER.to_owned(), handler: Handler::Csi })
+    attacher.into_sidecar(DRIVER.to_owned())
 }
 
 /// A node and a bound volume of the driver; returns the handle.

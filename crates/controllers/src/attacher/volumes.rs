@@ -36,7 +36,7 @@ impl Reconciler for ReleasedVolumes {
                 Change::Applied { new, .. } => this.candidate(new),
                 Change::Deleted { .. } => None,
             })
-            .again(&caches.volumes, Self::candidate);
+            .on_resync(&caches.volumes, Self::candidate);
     }
 
     fn subject(&self, name: &String) -> Subject {

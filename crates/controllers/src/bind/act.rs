@@ -1,16 +1,15 @@
-//! The hands of the binder: steps to writes.
+//! The hands of the binder: carries out the writes of one decision.
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, Cache};
+use longshore_cluster::{ApiError, Cache, Cacheable};
 use longshore_core::{
-    bind::{Action, edit},
+    bind::{Write, edit},
     model::{
-        HasMeta, Kind, Meta,
+        Meta,
         kinds::{Claim, Volume},
     },
 };
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Parts;
@@ -35,7 +34,7 @@ impl From<ApiError> for Undone {
     }
 }
 
-/// Carries out the steps of one decision.
+/// Carries out the writes of one decision.
 ///
 /// The first write to an object starts from a live read, or from the answer to an earlier write of this
 /// process, which must be the version that the decision saw; the following ones start from the answer to
@@ -57,50 +56,44 @@ impl<'a> Hands<'a> {
         Self { parts, claim, volume, claim_json: None, volume_json: None }
     }
 
-    pub(super) async fn carry_out(&mut self, action: Action) -> Result<(), Undone> {
-        match action {
-            Action::PointVolume { chosen_by_us, .. } => {
+    pub(super) async fn carry_out(&mut self, write: Write) -> Result<(), Undone> {
+        match write {
+            Write::PointVolume { chosen_by_us, .. } => {
                 let claim = self.claim.ok_or(Undone::Stale)?.metadata.clone();
                 self.write_volume(false, |json| edit::point_volume(json, &claim, chosen_by_us))
                     .await
             }
-            Action::SetVolumePhase { phase, message, .. } => {
-                self.write_volume(true, |json| edit::set_volume_phase(json, phase, &message)).await
+            Write::SetVolumePhase { phase, message, .. } => {
+                self.write_volume(true, |json| edit::set_volume_phase(json, &phase, &message)).await
             }
-            Action::Unbind { .. } => self.write_volume(false, edit::unbind_volume).await,
-            Action::AnnealVolume { migrated_to, finalizers } => {
+            Write::Unbind { .. } => self.write_volume(false, edit::unbind_volume).await,
+            Write::SyncVolumeMigration { migrated_to, finalizers } => {
                 self.write_volume(false, |json| {
                     let noted = edit::note_migration(json, migrated_to.as_deref());
                     edit::set_finalizers(json, &finalizers) || noted
                 })
                 .await
             }
-            Action::PointClaim { volume } => {
+            Write::PointClaim { volume } => {
                 self.write_claim(false, |json| edit::point_claim(json, &volume)).await
             }
-            Action::SetClaimBound { .. } => {
+            Write::SetClaimBound { .. } => {
                 let volume = self.volume.ok_or(Undone::Stale)?;
                 self.write_claim(true, |json| edit::set_claim_bound(json, volume)).await
             }
-            Action::SetClaimPhase(phase) => {
-                self.write_claim(true, |json| edit::set_claim_phase(json, phase)).await
+            Write::SetClaimPhase(phase) => {
+                self.write_claim(true, |json| edit::set_claim_phase(json, &phase)).await
             }
-            Action::SetClass(class) => {
+            Write::SetClass(class) => {
                 self.write_claim(false, |json| edit::set_class(json, &class)).await
             }
-            Action::AskProvisioner { provisioner } => {
+            Write::AskProvisioner { provisioner } => {
                 self.write_claim(false, |json| edit::ask_provisioner(json, &provisioner)).await
             }
-            Action::AnnealClaim { migrated_to } => {
+            Write::SyncClaimMigration { migrated_to } => {
                 self.write_claim(false, |json| edit::note_migration(json, migrated_to.as_deref()))
                     .await
             }
-            Action::MakeInside
-            | Action::DeleteInside
-            | Action::DeletionBegins { .. }
-            | Action::LookAtClaim
-            | Action::Tell(_)
-            | Action::Fail(_) => Ok(()),
         }
     }
 
@@ -132,7 +125,7 @@ impl<'a> Hands<'a> {
     }
 }
 
-async fn write<T: Kind + HasMeta + DeserializeOwned + Send + Sync + 'static>(
+async fn write<T: Cacheable>(
     api: &longshore_cluster::Api,
     cache: &Cache<T>,
     json: &mut Option<Value>,

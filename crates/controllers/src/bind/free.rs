@@ -14,7 +14,7 @@ use std::{
 
 use longshore_cluster::Change;
 use longshore_core::model::{
-    ObjectKey, Quantity,
+    AccessMode, ObjectKey, Quantity, VolumeMode, VolumePhase,
     kinds::{Claim, Volume},
 };
 use parking_lot::Mutex;
@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 /// What all volumes of a group have in common, beside their class.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
-    mode: String,
+    mode: VolumeMode,
     attributes: String,
-    access: BTreeSet<String>,
+    access: BTreeSet<AccessMode>,
 }
 
 type Sorted = BTreeMap<Group, BTreeSet<(Quantity, String)>>;
@@ -62,7 +62,7 @@ impl FreeVolumes {
         let Some(groups) = inner.by_class.get(claim.class_name()) else { return Vec::new() };
         let attributes = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
         let fits = |group: &Group| {
-            group.mode == claim.volume_mode()
+            group.mode == *claim.volume_mode()
                 && group.attributes == attributes
                 && claim.spec.access_modes.iter().all(|mode| group.access.contains(mode))
         };
@@ -83,7 +83,7 @@ impl FreeVolumes {
 
 fn is_free(volume: &Volume) -> bool {
     volume.spec.claim_ref.is_none()
-        && volume.status.phase == "Available"
+        && volume.status.phase == VolumePhase::Available
         && !volume.metadata.deleting()
 }
 
@@ -91,7 +91,8 @@ fn is_free(volume: &Volume) -> bool {
 /// a claim may come between that write and the watch that shows it. They are passed over until then.
 fn may_be_free_next(volume: &Volume) -> bool {
     volume.spec.claim_ref.is_none()
-        && matches!(volume.status.phase.as_str(), "" | "Pending" | "Available")
+        && (volume.status.phase.is_empty()
+            || matches!(volume.status.phase, VolumePhase::Pending | VolumePhase::Available))
         && !volume.metadata.deleting()
 }
 
@@ -102,7 +103,7 @@ impl Inner {
             return;
         }
         let group = Group {
-            mode: volume.volume_mode().to_owned(),
+            mode: volume.volume_mode().clone(),
             attributes: volume.spec.volume_attributes_class_name.clone().unwrap_or_default(),
             access: volume.spec.access_modes.iter().cloned().collect(),
         };
@@ -190,7 +191,7 @@ mod tests {
     fn a_volume_that_our_own_write_freed_is_found_before_the_watch_shows_it() {
         let free = FreeVolumes::default();
         let mut new = Volume::clone(&volume("small", "2Gi", json!({})));
-        new.status.phase = String::new();
+        new.status.phase = VolumePhase::default();
         free.inner.lock().put(&new);
         free.inner.lock().put(&volume("large", "5Gi", json!({})));
         let names = |freed: bool| -> Vec<String> {

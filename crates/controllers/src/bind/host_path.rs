@@ -10,7 +10,7 @@ use std::{
 use longshore_core::model::kinds::{Claim, StorageClass, Volume};
 use serde_json::{Value, json};
 
-use super::inside::{DeleteError, Inside};
+use super::in_tree::{DeleteError, InTreePlugin};
 
 /// Makes directories below one, and deletes directories below `/tmp`.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl HostPath {
     }
 }
 
-impl Inside for HostPath {
+impl InTreePlugin for HostPath {
     fn name(&self) -> &'static str {
         "kubernetes.io/host-path"
     }
@@ -101,7 +101,7 @@ mod tests {
         let (claim, class) = (Claim::default(), StorageClass::default());
         let source = json!({"hostPath": {"path": "/tmp/x"}});
         let made =
-            super::super::inside::new_volume("v", &HostPath::default(), &claim, &class, source);
+            super::super::in_tree::new_volume("v", &HostPath::default(), &claim, &class, source);
         let want = json!({"pv.kubernetes.io/bound-by-controller": "yes",
             "pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path",
             "kubernetes.io/createdby": "hostpath-dynamic-provisioner"});

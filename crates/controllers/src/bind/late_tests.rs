@@ -10,7 +10,7 @@ use std::{
 
 use longshore_cluster::{Api, Context};
 use longshore_core::model::{
-    ObjectKey,
+    ClaimPhase, ObjectKey, VolumePhase,
     kinds::{Claim, Volume},
 };
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ fn pv() -> ObjectKey {
     ObjectKey::cluster("pv")
 }
 
-async fn phase(bench: &Bench) -> String {
+async fn phase(bench: &Bench) -> VolumePhase {
     bench.get::<Volume>(&pv()).await.expect("there").status.phase
 }
 
@@ -84,7 +84,7 @@ async fn a_claim_that_only_the_api_knows_keeps_its_volume() {
     pointing(&bench, "pv", &uid, "Available", json!({})).await;
     let claims = bench.blind::<Claim>();
     let _running = start(&bench, |context| context.caches.put(claims));
-    bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Bound").await;
+    bench.until::<Volume>(&pv(), |volume| volume.status.phase == VolumePhase::Bound).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,7 +99,7 @@ async fn a_claim_that_was_made_anew_keeps_its_volume() {
     name_volume(&bench, "pv").await;
     pointing(&bench, "pv", &uid, "Available", json!({})).await;
     let _running = start(&bench, |context| context.caches.put(claims));
-    bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Bound").await;
+    bench.until::<Volume>(&pv(), |volume| volume.status.phase == VolumePhase::Bound).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,10 +111,10 @@ async fn no_answer_about_a_claim_releases_no_volume() {
     let api = failing(&bench, down.clone());
     let _running = start(&bench, |context| context.api = api);
     bench.pass(Duration::from_secs(60)).await;
-    assert_eq!(phase(&bench).await, "Bound");
+    assert_eq!(phase(&bench).await, VolumePhase::Bound);
     down.store(false, Ordering::Relaxed);
     bench.pass(Duration::from_secs(1000)).await;
-    assert_eq!(phase(&bench).await, "Released", "the turn comes back by itself");
+    assert_eq!(phase(&bench).await, VolumePhase::Released, "the turn comes back by itself");
 }
 
 /// What the binder makes of a volume that it saw bound to a claim that is gone, and that looks
@@ -157,7 +157,10 @@ async fn a_volume_that_is_not_released_any_more_is_left_alone() {
         let gone = change.is_none();
         let (volume, events) = too_late(policy, change).await;
         assert_eq!(volume.is_none(), gone, "{name}");
-        assert!(volume.is_none_or(|volume| volume.status.phase == "Available"), "{name}");
+        assert!(
+            volume.is_none_or(|volume| volume.status.phase == VolumePhase::Available),
+            "{name}"
+        );
         assert_eq!(events, [""; 0], "{name}");
     }
 }
@@ -170,7 +173,7 @@ async fn bound_pair() -> (Bench, Process, Context) {
     let uid = bench.claim("data", "fast").await;
     let over = json!({"persistentVolumeReclaimPolicy": "Delete", "storageClassName": "fast"});
     pointing(&bench, "pv", &uid, "Pending", over).await;
-    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Bound").await;
+    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == ClaimPhase::Bound).await;
     (bench, process, context)
 }
 
@@ -192,7 +195,7 @@ async fn the_time_of_a_deletion_ends_with_the_object() {
     let (bench, _process, context) = bound_pair().await;
     claim_goes(&bench).await;
     // case: pv-controller/5-6
-    bench.until::<Volume>(&pv(), |volume| volume.status.phase == "Released").await;
+    bench.until::<Volume>(&pv(), |volume| volume.status.phase == VolumePhase::Released).await;
     bench.pass(Duration::from_secs(1)).await;
     assert!(in_flight(&context, Operation::Delete, "pv"));
     assert!(!context.metrics.render().contains(DELETED));
@@ -207,7 +210,7 @@ async fn a_volume_that_goes_first_leaves_no_time_behind() {
     // case: pv-controller/5-7
     let (bench, _process, context) = bound_pair().await;
     volume_goes(&bench).await;
-    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Lost").await;
+    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == ClaimPhase::Lost).await;
     claim_goes(&bench).await;
     bench.pass(Duration::from_secs(1)).await;
     assert!(bench.get::<Claim>(&key("data")).await.is_none());
@@ -241,7 +244,7 @@ async fn a_volume_that_is_seen_after_its_claim_is_no_cause_for_a_warning() {
     bench.claim("data", "manual").await;
     bench.pass(Duration::from_millis(100)).await;
     drop(hold);
-    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == "Bound").await;
+    bench.until::<Claim>(&key("data"), |claim| claim.status.phase == ClaimPhase::Bound).await;
     bench.pass(Duration::from_secs(5)).await;
     assert_eq!(bench.events("ProvisioningFailed").await, [""; 0]);
     // Where none comes the claim is told, once it is certain.

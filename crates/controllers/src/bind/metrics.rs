@@ -8,6 +8,7 @@ use std::{
 
 use longshore_cluster::{Cache, Metrics};
 use longshore_core::model::kinds::{Claim, Volume};
+use longshore_core::model::{ClaimPhase, VolumePhase};
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 pub(super) const UNKNOWN: &str = "N/A";
 
 type OperationLabels = [(&'static str, String); 2];
-type InsideLabels = [(&'static str, &'static str); 4];
+type InTreeLabels = [(&'static str, &'static str); 4];
 
 /// Work that ends with somebody else's doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,7 +58,7 @@ struct Inner {
     errors: Family<OperationLabels, Counter>,
     /// The same under the name that it had before; dashboards keep names for long.
     old_errors: Family<OperationLabels, Gauge>,
-    inside: Family<InsideLabels, Histogram>,
+    in_tree: Family<InTreeLabels, Histogram>,
     defaulted: Counter,
     default_failed: Counter,
     begun: Mutex<HashMap<(Operation, String), (String, Instant)>>,
@@ -79,7 +80,7 @@ impl BindMetrics {
             seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
             errors: Family::default(),
             old_errors: Family::default(),
-            inside: Family::new_with_constructor(seconds as fn() -> Histogram),
+            in_tree: Family::new_with_constructor(seconds as fn() -> Histogram),
             defaulted: Counter::default(),
             default_failed: Counter::default(),
             begun: Mutex::default(),
@@ -103,7 +104,7 @@ impl BindMetrics {
         registry.register(
             "storage_operation_duration_seconds",
             "Storage operation duration",
-            inner.inside.clone(),
+            inner.in_tree.clone(),
         );
         registry.register(
             "retroactive_storageclass",
@@ -153,8 +154,8 @@ impl BindMetrics {
         }
     }
 
-    /// The plugin inside has done its part, or failed to.
-    pub(super) fn inside(
+    /// The in-tree plugin has done its part, or failed to.
+    pub(super) fn in_tree(
         &self,
         operation: Operation,
         plugin: &'static str,
@@ -171,7 +172,7 @@ impl BindMetrics {
             ("status", if ok { "success" } else { "fail-unknown" }),
             ("migrated", "false"),
         ];
-        self.inner.inside.get_or_create(&labels).observe(since.elapsed().as_secs_f64());
+        self.inner.in_tree.get_or_create(&labels).observe(since.elapsed().as_secs_f64());
     }
 
     /// Nobody waits for its end any more.
@@ -216,7 +217,7 @@ impl Collector for Counts {
         let [mut all, mut bound, mut unbound, mut bound_claims, mut unbound_claims] =
             [(); 5].map(|()| Gauges::new());
         for volume in self.volumes.list() {
-            let is_bound = volume.status.phase == "Bound";
+            let is_bound = volume.status.phase == VolumePhase::Bound;
             let count = if is_bound { &mut bound } else { &mut unbound };
             *count
                 .entry(vec![("storage_class", volume.spec.storage_class_name.clone())])
@@ -225,12 +226,12 @@ impl Collector for Counts {
                 volume.spec.host_path.as_ref().map_or(UNKNOWN, |_| "kubernetes.io/host-path");
             let labels = vec![
                 ("plugin_name", plugin.to_owned()),
-                ("volume_mode", volume.volume_mode().to_owned()),
+                ("volume_mode", volume.volume_mode().to_string()),
             ];
             *all.entry(labels).or_default() += 1;
         }
         for claim in self.claims.list() {
-            let is_bound = claim.status.phase == "Bound";
+            let is_bound = claim.status.phase == ClaimPhase::Bound;
             let count = if is_bound { &mut bound_claims } else { &mut unbound_claims };
             let spec = &claim.spec;
             let labels = vec![

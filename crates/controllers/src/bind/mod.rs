@@ -9,11 +9,12 @@
 //! begun. The volume is written before the claim (see [`longshore_core::bind`]).
 
 mod act;
-mod doubt;
+mod config;
 mod free;
+mod grace;
 mod hold;
 mod host_path;
-mod inside;
+mod in_tree;
 mod metrics;
 mod view;
 mod wake;
@@ -25,12 +26,12 @@ use longshore_cluster::{
 };
 use longshore_core::{
     bind::{
-        About, Action, ClaimView, HostPathPlugin, Note, Options, VolumeView, decide_claim,
+        About, Action, ClaimView, HostPathPlugin, Note, Options, VolumeView, Write, decide_claim,
         decide_volume,
     },
     claim::default_class,
     model::{
-        ObjectKey, ObjectRef,
+        ObjectKey, ObjectRef, VolumePhase,
         keys::annotations,
         kinds::{Claim, Pod, StorageClass, Volume},
     },
@@ -40,43 +41,16 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use act::{Hands, Undone};
-use doubt::Doubts;
 use free::FreeVolumes;
+use grace::GracePeriods;
 use hold::{Hold, Holds};
 use metrics::{BindMetrics, Operation};
 
-use crate::planted::{Planted, plantable};
+use crate::planted::Planted;
 
+pub use config::{Config, Flags};
 pub use host_path::HostPath;
-pub use inside::{DeleteError, Inside};
-
-/// How the binder behaves.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// What is switched on.
-    pub options: Options,
-    /// How many turns run side by side.
-    pub workers: usize,
-    /// How often everything is looked at again, whether it changed or not.
-    pub resync: Duration,
-    /// A bug on purpose.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    pub planted: Option<Planted>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            options: Options::default(),
-            workers: 16,
-            resync: Duration::from_secs(15 * 60),
-            #[cfg(any(test, feature = "planted-bugs"))]
-            planted: None,
-        }
-    }
-}
-
-plantable!(Config, Planted);
+pub use in_tree::{DeleteError, InTreePlugin};
 
 /// What a pass is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -101,7 +75,7 @@ pub struct Binder {
     queue: WorkQueue<Key>,
     holds: Arc<Holds>,
     free: FreeVolumes,
-    doubts: Doubts,
+    grace: GracePeriods,
     /// Held over a decision and the hold that follows from it: decisions are serial.
     deciding: Mutex<()>,
 }
@@ -116,15 +90,15 @@ struct Parts {
     recorder: Recorder,
     metrics: Metrics,
     counted: BindMetrics,
-    /// The plugin inside; without it volumes are made and deleted by others only.
-    inside: Option<Arc<dyn Inside>>,
+    /// The in-tree plugin; without it volumes are made and deleted by others only.
+    in_tree: Option<Arc<dyn InTreePlugin>>,
 }
 
 impl Binder {
     /// A binder that does nothing until [`Self::run`]. Without a plugin volumes are made and deleted
     /// by others only.
     #[must_use]
-    pub fn new(context: &Context, config: Config, inside: Option<Arc<dyn Inside>>) -> Self {
+    pub fn new(context: &Context, config: Config, in_tree: Option<Arc<dyn InTreePlugin>>) -> Self {
         let parts = Parts {
             api: context.api.clone(),
             claims: context.cache(),
@@ -134,15 +108,16 @@ impl Binder {
             recorder: context.recorder("persistentvolume-controller"),
             counted: BindMetrics::of(&context.metrics),
             metrics: context.metrics.clone(),
-            inside,
+            in_tree,
         };
         view::index(&parts);
         parts.claims.want_written();
         parts.volumes.want_written();
         let queue = context.queue("persistentvolume-binder", QueueOptions::controller());
         let holds = Arc::new(Holds::new(queue.clone()));
-        let (free, doubts, deciding) = (FreeVolumes::default(), Doubts::default(), Mutex::new(()));
-        Self { parts, config, queue, holds, free, doubts, deciding }
+        let (free, grace, deciding) =
+            (FreeVolumes::default(), GracePeriods::default(), Mutex::new(()));
+        Self { parts, config, queue, holds, free, grace, deciding }
     }
 
     /// Runs until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
@@ -171,35 +146,32 @@ impl Binder {
     async fn reconcile_claim(&self, key: &ObjectKey) -> Result<(), Undone> {
         let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
         let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
-        if let Some(wait) = self.doubts.wait(&claim, &decided.actions) {
+        if let Some(wait) = self.grace.wait(&claim, &decided.actions) {
             return Err(Undone::TooEarly(wait));
         }
-        let timed = self.time_claim(&claim, &decided.actions);
+        self.count_request(&claim, &decided.actions);
+        let binds = claim.spec.volume_name.is_empty() && touched(&decided.actions).is_some();
+        let defaults = decided.actions.iter().any(sets_class);
         let done = self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await;
-        timed(done.is_ok());
+        let counted = &self.parts.counted;
+        match (binds, done.is_ok()) {
+            (true, true) => counted.end(Operation::Provision, &key.to_string()),
+            (true, false) => counted.fail(Operation::Provision, &key.to_string()),
+            (false, _) => {}
+        }
+        if defaults {
+            counted.defaulted(done.is_ok());
+        }
         done
     }
 
-    /// Takes the times of provisioning, and counts classes that come late. What is returned is to be
-    /// told whether the steps were carried out.
-    fn time_claim<'a>(&'a self, claim: &Claim, actions: &[Action]) -> impl FnOnce(bool) + use<'a> {
-        let key = claim.metadata.key().to_string();
-        let counted = &self.parts.counted;
-        let asks = |action: &Action| matches!(action, Action::Tell(note) if note.reason == "ExternalProvisioning");
+    /// Starts the time of a provisioning when an external provisioner is asked.
+    fn count_request(&self, claim: &Claim, actions: &[Action]) {
+        let asks = |action: &Action| matches!(action, Action::Event(note) if note.reason == "ExternalProvisioning");
         if actions.iter().any(asks) {
-            counted.begin(Operation::Provision, &key, || self.provisioner_of(claim.class_name()));
-        }
-        let binds = claim.spec.volume_name.is_empty() && touched(actions).is_some();
-        let defaults = actions.iter().any(|action| matches!(action, Action::SetClass(_)));
-        move |done| {
-            match (binds, done) {
-                (true, true) => counted.end(Operation::Provision, &key),
-                (true, false) => counted.fail(Operation::Provision, &key),
-                (false, _) => {}
-            }
-            if defaults {
-                counted.defaulted(done);
-            }
+            let key = claim.metadata.key().to_string();
+            let provisioner = || self.provisioner_of(claim.class_name());
+            self.parts.counted.begin(Operation::Provision, &key, provisioner);
         }
     }
 
@@ -274,7 +246,7 @@ impl Binder {
     }
 
     fn options(&self) -> Options {
-        match self.parts.inside {
+        match self.parts.in_tree {
             Some(_) => self.config.options,
             None => Options { host_path: HostPathPlugin::Off, ..self.config.options },
         }
@@ -292,42 +264,36 @@ impl Binder {
     ) -> Result<(), Undone> {
         let mut hands = Hands::new(&self.parts, claim, volume);
         for action in actions {
-            match action {
-                Action::Tell(note) => self.tell(claim, volume, &note),
-                Action::LookAtClaim => {
-                    if let Some(claim) = claim {
-                        self.queue.add(Key::Claim(claim.metadata.key()));
-                    }
+            match (action, claim, volume) {
+                (Action::Write(write), ..) => hands.carry_out(write).await?,
+                (Action::Event(note), ..) => self.send_event(claim, volume, &note),
+                (Action::EnqueueClaim, Some(claim), _) => {
+                    self.queue.add(Key::Claim(claim.metadata.key()));
                 }
-                Action::MakeInside => {
-                    if let Some(claim) = claim {
-                        self.make_inside(claim).await?;
-                    }
+                (Action::ProvisionInTree, Some(claim), _) => self.provision_in_tree(claim).await?,
+                (Action::DeleteInTree, _, Some(volume)) => self.delete_in_tree(volume).await?,
+                (Action::DeletionBegins { external }, _, Some(volume)) => {
+                    self.count_deletion(volume, external);
                 }
-                Action::DeleteInside => {
-                    if let Some(volume) = volume {
-                        self.delete_inside(volume).await?;
-                    }
-                }
-                Action::DeletionBegins { external } => {
-                    if let Some(volume) = volume {
-                        let plugin = || match external {
-                            true => self.provisioner_of(volume.class_name()),
-                            false => metrics::UNKNOWN.to_owned(),
-                        };
-                        let name = &volume.metadata.name;
-                        self.parts.counted.begin(Operation::Delete, name, plugin);
-                    }
-                }
-                Action::Fail(text) => return Err(Undone::Failed(text.into())),
-                other => hands.carry_out(other).await?,
+                (Action::Fail(text), ..) => return Err(Undone::Failed(text.into())),
+                // Rules return these only for an object that they saw.
+                (Action::EnqueueClaim | Action::ProvisionInTree, None, _)
+                | (Action::DeleteInTree | Action::DeletionBegins { .. }, _, None) => {}
             }
         }
         hands.put_down();
         Ok(())
     }
 
-    fn tell(&self, claim: Option<&Claim>, volume: Option<&Volume>, note: &Note) {
+    fn count_deletion(&self, volume: &Volume, external: bool) {
+        let plugin = || match external {
+            true => self.provisioner_of(volume.class_name()),
+            false => metrics::UNKNOWN.to_owned(),
+        };
+        self.parts.counted.begin(Operation::Delete, &volume.metadata.name, plugin);
+    }
+
+    fn send_event(&self, claim: Option<&Claim>, volume: Option<&Volume>, note: &Note) {
         let object = match note.about {
             About::Claim => claim.map(|claim| ObjectRef::of::<Claim>(&claim.metadata)),
             About::Volume => volume.map(|volume| ObjectRef::of::<Volume>(&volume.metadata)),
@@ -343,7 +309,7 @@ impl Binder {
 fn taken_for_free(volume: &Volume) -> Arc<Volume> {
     let mut volume = volume.clone();
     volume.spec.claim_ref = None;
-    volume.status.phase = "Available".to_owned();
+    volume.status.phase = VolumePhase::Available;
     Arc::new(volume)
 }
 
@@ -355,16 +321,22 @@ fn is_begun(volume: &Volume) -> bool {
 /// The volume that a claim's steps bind, if they bind one.
 fn touched(actions: &[Action]) -> Option<&str> {
     actions.iter().find_map(|action| match action {
-        Action::PointVolume { volume, .. }
-        | Action::SetVolumePhase { volume, .. }
-        | Action::PointClaim { volume }
-        | Action::SetClaimBound { volume } => Some(volume.as_str()),
+        Action::Write(
+            Write::PointVolume { volume, .. }
+            | Write::SetVolumePhase { volume, .. }
+            | Write::PointClaim { volume }
+            | Write::SetClaimBound { volume },
+        ) => Some(volume.as_str()),
         _ => None,
     })
 }
 
+fn sets_class(action: &Action) -> bool {
+    matches!(action, Action::Write(Write::SetClass(_)))
+}
+
 #[cfg(test)]
-mod inside_tests;
+mod in_tree_tests;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]

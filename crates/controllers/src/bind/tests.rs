@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use longshore_core::model::{AccessMode, ClaimPhase, VolumePhase};
 use serde_json::json;
 
 use crate::provision::bench::Bench;
@@ -21,7 +22,7 @@ async fn a_claim_takes_the_smallest_free_volume() {
     assert_eq!(volume.metadata.annotation("pv.kubernetes.io/bound-by-controller"), Some("yes"));
     let claim = bench.get_claim("after").await.unwrap();
     assert_eq!(claim.status.capacity["storage"].to_string(), "1Gi");
-    assert_eq!(claim.status.access_modes, ["ReadWriteOnce"]);
+    assert_eq!(claim.status.access_modes, [AccessMode::ReadWriteOnce]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,7 +46,7 @@ async fn a_waiting_claim_hears_of_a_new_volume() {
             bench.events("data").await.iter().any(|event| event == "Normal FailedBinding")
         })
         .await;
-    assert_eq!(bench.get_claim("data").await.unwrap().status.phase, "Pending");
+    assert_eq!(bench.get_claim("data").await.unwrap().status.phase, ClaimPhase::Pending);
     let before = tokio::time::Instant::now();
     bench.volume("pv", json!({})).await;
     bench.until_bound("data").await;
@@ -78,7 +79,7 @@ async fn a_retained_volume_is_released_and_kept() {
     bench.delete_claim("data").await;
     bench
         .until("it is released", || async {
-            bench.get_volume("pv").await.unwrap().status.phase == "Released"
+            bench.get_volume("pv").await.unwrap().status.phase == VolumePhase::Released
         })
         .await;
     let volume = bench.get_volume("pv").await.unwrap();
@@ -86,7 +87,7 @@ async fn a_retained_volume_is_released_and_kept() {
     // A new claim of the same name is another claim, and does not get the data.
     bench.claim_with("data", json!({})).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(bench.get_claim("data").await.unwrap().status.phase, "Pending");
+    assert_eq!(bench.get_claim("data").await.unwrap().status.phase, ClaimPhase::Pending);
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +105,7 @@ async fn a_claim_whose_volume_is_deleted_is_lost() {
     bench.api.patch::<Volume>(&key, longshore_cluster::Patch::Merge(&patch)).await.unwrap();
     bench
         .until("the claim is lost", || async {
-            bench.get_claim("data").await.unwrap().status.phase == "Lost"
+            bench.get_claim("data").await.unwrap().status.phase == ClaimPhase::Lost
         })
         .await;
     bench
@@ -162,7 +163,7 @@ async fn a_second_volume_of_one_claim_is_let_go() {
     bench
         .until("the second is free", || async {
             let second = bench.get_volume("second").await.unwrap();
-            second.status.phase == "Available" && second.spec.claim_ref.is_none()
+            second.status.phase == VolumePhase::Available && second.spec.claim_ref.is_none()
         })
         .await;
 }
@@ -177,7 +178,7 @@ async fn a_claim_of_the_same_name_is_another_claim() {
     bench.start();
     bench
         .until("it is released", || async {
-            bench.get_volume("pv").await.unwrap().status.phase == "Released"
+            bench.get_volume("pv").await.unwrap().status.phase == VolumePhase::Released
         })
         .await;
     let claim = bench.get_claim("data").await.unwrap();

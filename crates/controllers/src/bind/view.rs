@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use longshore_cluster::{ApiError, Cache};
 use longshore_core::model::{
-    ObjectKey,
+    ObjectKey, VolumePhase,
     keys::annotations,
     kinds::{Claim, Pod, Volume},
 };
@@ -31,7 +31,8 @@ pub(super) fn index(parts: &Parts) {
     });
     parts.volumes.index(NEW, |volume| {
         let new = volume.spec.claim_ref.is_none()
-            && matches!(volume.status.phase.as_str(), "" | "Pending")
+            && (volume.status.phase.is_empty()
+                || matches!(volume.status.phase, VolumePhase::Pending))
             && !volume.metadata.deleting();
         if new { vec![volume.class_name().to_string()] } else { vec![] }
     });
@@ -90,7 +91,7 @@ pub(super) fn claims_waiting_for(
         claims.by_index(BY_VOLUME, name).iter().map(|claim| claim.metadata.key()).collect();
     if let Some(reference) = &volume.spec.claim_ref {
         keys.push(ObjectKey::new(reference.namespace.clone(), reference.name.clone()));
-    } else if !gone && volume.status.phase == "Available" {
+    } else if !gone && volume.status.phase == VolumePhase::Available {
         let open = open_claims(claims, volume.class_name());
         let any = open.iter().filter(|claim| claim.spec.volume_name.is_empty());
         keys.extend(any.map(|claim| claim.metadata.key()));
@@ -122,7 +123,7 @@ pub(super) async fn claim_of(
         return Ok(None);
     };
     let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
-    let settled = matches!(volume.status.phase.as_str(), "Released" | "Failed");
+    let settled = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
     let found = match parts.claims.get(&key) {
         None if settled => None,
         Some(claim) if claim.metadata.uid == reference.uid => Some(claim),

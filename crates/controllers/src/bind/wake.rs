@@ -22,8 +22,8 @@ impl Reconciler for Binder {
             .on(&parts.volumes, Self::volume_changed)
             .on(&parts.classes, Self::class_changed)
             .on(&parts.pods, Self::pod_changed)
-            .again(&parts.claims, |_, claim| [Key::Claim(claim.metadata.key())])
-            .again(&parts.volumes, |_, volume| [Key::Volume(volume.metadata.name.clone())]);
+            .on_resync(&parts.claims, |_, claim| [Key::Claim(claim.metadata.key())])
+            .on_resync(&parts.volumes, |_, volume| [Key::Volume(volume.metadata.name.clone())]);
     }
 
     fn prepare(&self) {
@@ -52,7 +52,7 @@ impl Binder {
                 old.as_ref().is_none_or(|old| old.spec.volume_name != new.spec.volume_name)
             }
             Change::Deleted { old } => {
-                self.doubts.forget(old);
+                self.grace.forget(old);
                 self.parts.counted.discard(Operation::Provision, &key.to_string());
                 true
             }

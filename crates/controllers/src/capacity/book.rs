@@ -6,7 +6,7 @@ use std::{
 };
 
 use longshore_core::{
-    model::kinds::CsiStorageCapacity,
+    model::{Uid, kinds::CsiStorageCapacity},
     provision::{capacity::Item, topology::Term},
 };
 
@@ -20,7 +20,7 @@ pub(super) enum Work {
         /// Its name.
         name: String,
         /// Its uid.
-        uid: String,
+        uid: Uid,
     },
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Book {
     classes: BTreeSet<String>,
     items: BTreeMap<Item, Option<Arc<CsiStorageCapacity>>>,
     /// Objects that are to go, by uid.
-    obsolete: BTreeSet<String>,
+    obsolete: BTreeSet<Uid>,
 }
 
 impl Book {
@@ -104,10 +104,10 @@ impl Book {
     }
 
     /// An object of ours is gone, or ours no longer.
-    pub(super) fn object_gone(&mut self, uid: &str) -> Vec<Work> {
+    pub(super) fn object_gone(&mut self, uid: &Uid) -> Vec<Work> {
         self.obsolete.remove(uid);
         let has = |object: &Option<Arc<CsiStorageCapacity>>| {
-            object.as_ref().is_some_and(|object| object.metadata.uid == uid)
+            object.as_ref().is_some_and(|object| object.metadata.uid == *uid)
         };
         let Some((item, place)) = self.items.iter_mut().find(|(_, object)| has(object)) else {
             return Vec::new();

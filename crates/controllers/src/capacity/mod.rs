@@ -9,6 +9,7 @@
 //! is about nothing any more is deleted, and of two about the same thing one goes.
 
 mod book;
+mod flags;
 mod object;
 mod owner;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use book::{Book, Work};
+pub use flags::{Asked, Flags};
 pub use owner::{OwnerError, owner};
 
 /// The pause before volumes may have the driver asked about the same thing again: so many times as

@@ -58,7 +58,7 @@ pub async fn owner(
         let object = read(api, namespace, &at).await?;
         let meta = object.metadata;
         if left == 0 {
-            let uid = meta.uid.unwrap_or_default();
+            let uid = meta.uid.unwrap_or_default().into();
             return Ok(OwnerReference { uid, controller: Some(true), ..at });
         }
         let mut owners = meta.owner_references.unwrap_or_default().into_iter();
@@ -73,7 +73,7 @@ pub async fn owner(
             api_version: up.api_version,
             kind: up.kind,
             name: up.name,
-            uid: up.uid,
+            uid: up.uid.into(),
             controller: Some(true),
             block_owner_deletion: None,
         };

@@ -227,7 +227,7 @@ async fn objects_that_are_there_are_kept_and_corrected() {
     let running = start(&bench, &driver, config());
     let all = until(&bench, "two, corrected", |all| all.iter().all(|one| bytes(one) == GIB)).await;
     let version = |all: &[CsiStorageCapacity], object: &Value| {
-        let found = all.iter().find(|one| one.metadata.uid == object["metadata"]["uid"]);
+        let found = all.iter().find(|one| object["metadata"]["uid"] == one.metadata.uid.as_str());
         found.expect("still there").metadata.resource_version.clone()
     };
     assert_eq!(version(&all, &right), right["metadata"]["resourceVersion"], "not written");
@@ -235,7 +235,7 @@ async fn objects_that_are_there_are_kept_and_corrected() {
     running.process.kill();
     // With an owner from now on: appended, and those of others kept.
     let running = start(&bench, &driver, Config { owner: Some(ours.clone()), ..config() });
-    let owners = |one: &CsiStorageCapacity| -> Vec<String> {
+    let owners = |one: &CsiStorageCapacity| -> Vec<longshore_core::model::Uid> {
         one.metadata.owner_references.iter().map(|one| one.uid.clone()).collect()
     };
     let owned = |all: &[CsiStorageCapacity]| {

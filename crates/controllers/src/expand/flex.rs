@@ -6,7 +6,7 @@ use longshore_core::{
         FlexStep, forget_old_size, mark_growing, mark_grown, mark_node_pending, set_size,
     },
     model::{
-        ObjectRef, Quantity,
+        ObjectRef, Quantity, VolumeMode,
         kinds::{Claim, Volume},
     },
 };
@@ -62,7 +62,7 @@ impl Expander {
     ) -> Result<(), ExpandError> {
         mark_growing(&mut claim, driver, target, &clock::seconds(clock::now()));
         let mut claim = self.save_status(claim).await?;
-        let on_node = seen.volume_mode() != "Block";
+        let on_node = seen.volume_mode() != &VolumeMode::Block;
         let before = seen.status.capacity.get("storage").copied().filter(|_| on_node);
         if set_size(&mut volume, target, before) {
             self.api.update::<Volume>(&volume).await.map_err(ExpandError::SaveSize)?;

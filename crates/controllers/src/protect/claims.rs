@@ -162,7 +162,7 @@ impl ClaimProtection {
 
     /// Whether there is more urgent work for now.
     fn can_wait(&self, key: &ObjectKey) -> bool {
-        if !self.api.is_busy() {
+        if !self.api.is_saturated() {
             return false;
         }
         let since = *self.put_off.lock().entry(key.clone()).or_insert_with(Instant::now);

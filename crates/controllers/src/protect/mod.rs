@@ -6,6 +6,7 @@
 
 mod claims;
 mod classes;
+mod config;
 mod ephemeral;
 mod live;
 #[cfg(test)]
@@ -23,7 +24,10 @@ use longshore_core::{
 use serde_json::{Value, json};
 
 pub use self::{
-    claims::ClaimProtection, classes::ClassProtection, ephemeral::EphemeralClaims,
+    claims::ClaimProtection,
+    classes::ClassProtection,
+    config::{Config, GATES},
+    ephemeral::EphemeralClaims,
     volumes::VolumeProtection,
 };
 

@@ -12,7 +12,7 @@ use std::{
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, Context, DeleteParams, ListParams, Metrics};
 use longshore_core::model::{
-    Kind, ObjectKey,
+    ClaimPhase, Kind, ObjectKey, VolumePhase,
     kinds::{Claim, ConfigMap, CsiNode, Event, Node, Pod, StorageClass, Volume},
 };
 use longshore_csi::{capabilities::PluginService, fake};
@@ -313,7 +313,7 @@ impl Bench {
     }
 
     pub(crate) async fn intents(&self) -> usize {
-        let name = intent_name("");
+        let name = intent_name(&"".into());
         let all = self.all::<ConfigMap>().await;
         all.iter().filter(|map| map.metadata.name.starts_with(&name)).count()
     }
@@ -342,12 +342,12 @@ impl Bench {
 
     pub(crate) async fn until_bound(&self, claim: &str) -> Volume {
         self.until("the claim is bound", || async {
-            self.get_claim(claim).await.is_some_and(|claim| claim.status.phase == "Bound")
+            self.get_claim(claim).await.is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
         })
         .await;
         let claim = self.get_claim(claim).await.expect("it is bound");
         let volume = self.get_volume(&claim.spec.volume_name).await.expect("it is bound to it");
-        assert_eq!(volume.status.phase, "Bound");
+        assert_eq!(volume.status.phase, VolumePhase::Bound);
         assert_eq!(volume.spec.claim_ref.as_ref().map(|r| &r.uid), Some(&claim.metadata.uid));
         volume
     }

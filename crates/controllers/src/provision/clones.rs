@@ -7,7 +7,7 @@ use longshore_cluster::{
 };
 use longshore_core::{
     model::{
-        HasMeta, ObjectKey,
+        ClaimPhase, HasMeta, ObjectKey,
         keys::finalizers,
         kinds::{Claim, Meta},
     },
@@ -52,7 +52,7 @@ impl Reconciler for CloneSources {
             let applied = matches!(change, Change::Applied { .. });
             let held = (applied && is_held(claim.meta())).then(|| claim.key());
             // A clone that is there, or gone, may have been the last one to wait for.
-            let waits = applied && claim.status.phase == "Pending";
+            let waits = applied && claim.status.phase == ClaimPhase::Pending;
             let source = clone_source(claim).filter(|_| !waits);
             let source = source.map(|name| ObjectKey::new(&claim.metadata.namespace, name));
             held.into_iter().chain(source)

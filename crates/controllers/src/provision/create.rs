@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use longshore_cluster::{Api, ApiError};
 use longshore_core::{
-    model::kinds::SecretRef,
+    model::{Uid, kinds::SecretRef},
     provision::{
         Created, Plan, Useless,
         attempt::{Debt, Event, Next, Refusal},
@@ -75,7 +75,7 @@ impl CsiProvisioner {
 
     /// Takes up a call of an earlier process. It comes first, also when it could not be planned any
     /// more: the source of a clone may be going by now.
-    async fn recover(&self, uid: &str) -> Result<(), ApiError> {
+    async fn recover(&self, uid: &Uid) -> Result<(), ApiError> {
         let Some(intents) = &self.intents else { return Ok(()) };
         let unknown = self.attempts.read(uid, |attempt| attempt.next(None) == Next::Plan);
         if unknown
@@ -159,22 +159,22 @@ impl CsiProvisioner {
     }
 
     /// The outcome is known.
-    async fn settle(&self, uid: &str, event: Event) {
+    async fn settle(&self, uid: &Uid, event: Event) {
         self.attempts.apply(uid, event);
         self.drop_settled(uid).await;
     }
 
     /// Deletes the record of a settled attempt; when that fails, the resolver does it later.
-    pub(super) async fn drop_settled(&self, uid: &str) {
+    pub(super) async fn drop_settled(&self, uid: &Uid) {
         if let Err(error) = self.drop_record(uid, &self.parts.api).await {
-            tracing::warn!(claim_uid = uid, %error, "intent record not deleted yet");
+            tracing::warn!(claim_uid = uid.as_str(), %error, "intent record not deleted yet");
             if let Some(intents) = &self.intents {
                 intents.resolve_later(uid);
             }
         }
     }
 
-    pub(super) async fn drop_record(&self, uid: &str, api: &Api) -> Result<(), ApiError> {
+    pub(super) async fn drop_record(&self, uid: &Uid, api: &Api) -> Result<(), ApiError> {
         if let Some(intents) = &self.intents {
             intents.end(api, uid).await?;
         }

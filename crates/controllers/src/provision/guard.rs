@@ -5,7 +5,7 @@ use std::sync::Arc;
 use longshore_cluster::{Api, ApiError, Cache, DeleteParams, WorkQueue};
 use longshore_core::{
     model::{
-        ObjectKey,
+        ObjectKey, Uid,
         keys::{annotations, labels},
         kinds::ConfigMap,
     },
@@ -25,7 +25,7 @@ const MOST_WAITING: usize = 5000;
 
 /// The name of the record for a claim.
 #[must_use]
-pub fn intent_name(claim_uid: &str) -> String {
+pub fn intent_name(claim_uid: &Uid) -> String {
     format!("longshore-create-volume-{claim_uid}")
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Intents {
     driver: String,
     node: Option<String>,
     /// The queue of the resolver, while it runs.
-    resolver: Arc<Mutex<Option<WorkQueue<String>>>>,
+    resolver: Arc<Mutex<Option<WorkQueue<Uid>>>>,
 }
 
 impl Intents {
@@ -78,18 +78,18 @@ impl Intents {
         &self.records
     }
 
-    fn key(&self, uid: &str) -> ObjectKey {
+    fn key(&self, uid: &Uid) -> ObjectKey {
         ObjectKey::new(self.namespace.clone(), intent_name(uid))
     }
 
     /// Whether the watch shows an intent for a claim. A hint only: it may have ended meanwhile.
-    pub(super) fn seems_open(&self, uid: &str) -> bool {
+    pub(super) fn seems_open(&self, uid: &Uid) -> bool {
         self.records.get(&self.key(uid)).is_some()
     }
 
     /// The open intent for a claim, from the API itself: a call must never be repeated for a
     /// record that is gone, or nothing would stand for its outcome.
-    pub(super) async fn open(&self, uid: &str) -> Result<Option<Arc<Plan>>, ApiError> {
+    pub(super) async fn open(&self, uid: &Uid) -> Result<Option<Arc<Plan>>, ApiError> {
         let record = self.api.get::<ConfigMap>(&self.key(uid)).await?;
         Ok(record.as_ref().and_then(plan_in))
     }
@@ -112,9 +112,9 @@ impl Intents {
 
     /// In a burst, leaves the record of a settled attempt to the resolver; false when it is to be
     /// deleted at once.
-    pub(super) fn finish_later(&self, uid: &str) -> bool {
-        let room = |queue: &WorkQueue<String>| queue.depth() < MOST_WAITING;
-        let wait = self.api.is_busy() && self.resolver.lock().as_ref().is_some_and(room);
+    pub(super) fn finish_later(&self, uid: &Uid) -> bool {
+        let room = |queue: &WorkQueue<Uid>| queue.depth() < MOST_WAITING;
+        let wait = self.api.is_saturated() && self.resolver.lock().as_ref().is_some_and(room);
         if wait {
             self.resolve_later(uid);
         }
@@ -122,19 +122,19 @@ impl Intents {
     }
 
     /// Wakes the resolver for a record.
-    pub(super) fn resolve_later(&self, uid: &str) {
+    pub(super) fn resolve_later(&self, uid: &Uid) {
         if let Some(resolver) = self.resolver.lock().as_ref() {
             resolver.add(uid.into());
         }
     }
 
     /// Says who resolves records; nobody with `None`.
-    pub(super) fn set_resolver(&self, resolver: Option<WorkQueue<String>>) {
+    pub(super) fn set_resolver(&self, resolver: Option<WorkQueue<Uid>>) {
         *self.resolver.lock() = resolver;
     }
 
     /// Deletes a record: its outcome is in the API, or there is none.
-    pub(super) async fn end(&self, api: &Api, uid: &str) -> Result<(), ApiError> {
+    pub(super) async fn end(&self, api: &Api, uid: &Uid) -> Result<(), ApiError> {
         match api.delete::<ConfigMap>(&self.key(uid), &DeleteParams::default()).await {
             Ok(()) => Ok(()),
             Err(error) if error.is_not_found() => Ok(()),

@@ -16,16 +16,14 @@ use tokio::sync::Notify;
 /// How long a deletion waits for a node before it goes on, and then fails with the node's name.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The index of volumes by driver and handle.
-const BY_HANDLE: &str = "csi-handle";
-/// How the names that nodes report begin.
-const CSI: &str = "kubernetes.io/csi/";
+/// The index of volumes by the unique name that nodes report.
+const BY_UNIQUE_NAME: &str = "csi-handle";
 
 /// Gives volumes another look as soon as a node is done with them.
 pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -> Subscription {
-    volumes.index(BY_HANDLE, |volume| {
-        let handle = |source: &CsiSource| format!("{}^{}", source.driver, source.volume_handle);
-        volume.spec.csi.as_ref().map(handle).into_iter().collect()
+    volumes.index(BY_UNIQUE_NAME, |volume| {
+        let names = volume.spec.csi.iter().map(CsiSource::unique_name);
+        names.map(String::from).collect()
     });
     let volumes = volumes.clone();
     nodes.subscribe(move |change| {
@@ -35,8 +33,8 @@ pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -
             Change::Deleted { old } => (old, [].as_slice()),
         };
         let left = before.status.volumes_in_use.iter().filter(|name| !now.contains(name));
-        for handle in left.filter_map(|name| name.strip_prefix(CSI)) {
-            for volume in volumes.by_index(BY_HANDLE, handle) {
+        for name in left {
+            for volume in volumes.by_index(BY_UNIQUE_NAME, name) {
                 waker.look_at_volume(&volume.metadata.name);
             }
         }
@@ -76,7 +74,7 @@ impl InUse {
 
     /// A node that has the volume.
     pub(super) fn user(&self, volume: &CsiSource) -> Option<String> {
-        let name = format!("{CSI}{}^{}", volume.driver, volume.volume_handle);
+        let name = volume.unique_name();
         let uses = |node: &Node| node.status.volumes_in_use.contains(&name);
         self.nodes.list().iter().find(|node| uses(node)).map(|node| node.metadata.name.clone())
     }

@@ -18,14 +18,13 @@ use longshore_provisioner::{
 use serde::Deserialize;
 
 use super::{
-    Config, Driver, Parts,
+    Config, Parts,
     call::{Content, read_secret},
-    driver,
     guard::Intents,
     in_use::InUse,
     places::{Map, Places},
 };
-use crate::capacity::CapacityWaker;
+use crate::{Driver, capacity::CapacityWaker, driver};
 
 pub(super) struct CsiProvisioner {
     pub(super) config: Config,

@@ -15,11 +15,11 @@ mod clones;
 mod config;
 mod create;
 mod distributed;
-mod driver;
 mod fill;
 mod guard;
 mod in_use;
 mod make;
+mod node_flags;
 mod places;
 mod planning;
 mod planted;
@@ -32,7 +32,6 @@ use longshore_cluster::{
     Api, Cache, Change, Context, Metrics, Recorder, Scope, SharedCaches, Subscription,
 };
 use longshore_core::{
-    backoff::Backoff,
     model::{
         keys::annotations,
         kinds::{
@@ -50,15 +49,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{ATTRIBUTES_CLASSES, Config, Flags, GATES};
 pub use distributed::NodeDeployment;
-pub use driver::{Driver, StartError, describe};
 use guard::Intents;
 pub use guard::{INTENT_KIND, intent_name};
 use make::CsiProvisioner;
+pub use node_flags::NodeFlags;
 #[cfg(feature = "planted-bugs")]
 pub use planted::Planted;
 #[cfg(not(feature = "planted-bugs"))]
 use planted::Planted;
 
+use crate::Driver;
 use crate::capacity::{self, CapacityPublisher, Places};
 
 /// How long an infeasible claim rests at least. As in the official program a shorter limit on the
@@ -141,21 +141,9 @@ impl NodeScope {
 /// A driver that cannot be asked is asked again, with growing pauses. Aborting this anywhere is
 /// safe with the leak guard on.
 pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) {
-    let mut pauses = Backoff::new(config.retry_interval_start, Duration::from_secs(10)).series();
-    let driver = loop {
-        let asked = shutdown.run_until_cancelled(describe(&parts.csi, config.timeout)).await;
-        match asked {
-            None => return,
-            Some(Ok(driver)) => break driver,
-            Some(Err(error)) => {
-                let pause = pauses.pause();
-                tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
-                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                    return;
-                }
-            }
-        }
-    };
+    let pause = config.retry_interval_start;
+    let driver = Driver::describe_with_retries(&parts.csi, config.timeout, pause, &shutdown);
+    let Some(driver) = driver.await else { return };
     CsiController::new(config, parts, driver).run(shutdown).await;
 }
 

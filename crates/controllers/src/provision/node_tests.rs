@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use longshore_core::model::{
-    ObjectKey,
+    ClaimPhase, ObjectKey,
     kinds::{Claim, CsiNode, Event, Node, StorageClass, Volume, VolumeAttachment},
 };
 use longshore_csi::{Call, fake};
@@ -55,7 +55,7 @@ async fn only_claims_of_the_own_node_are_answered() {
     assert_eq!(bench.driver.calls_of(Call::CreateVolume).len(), 1);
     for name in ["theirs", "waiting"] {
         let claim = bench.get_claim(name).await.unwrap();
-        assert_eq!(claim.status.phase, "Pending", "{name}");
+        assert_eq!(claim.status.phase, ClaimPhase::Pending, "{name}");
         let events = bench.events(name).await;
         assert!(!events.iter().any(|event| event == "Normal Provisioning"), "{events:?}");
     }

@@ -15,7 +15,8 @@ use longshore_core::{
 };
 use longshore_provisioner::ProvisionError;
 
-use super::{driver, make::CsiProvisioner, places::Manner};
+use super::{make::CsiProvisioner, places::Manner};
+use crate::driver;
 
 impl CsiProvisioner {
     /// Plans the call, and marks what it is filled from as being in use.

@@ -7,7 +7,7 @@ use longshore_cluster::{
 };
 use longshore_core::{
     model::{
-        ObjectKey,
+        ObjectKey, Uid,
         kinds::{Claim, Volume},
     },
     provision::{
@@ -44,7 +44,7 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     let Some(intents) = provisioner.intents.clone() else { return };
     let config = &provisioner.config;
     let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
-    let queue: WorkQueue<String> =
+    let queue: WorkQueue<Uid> =
         WorkQueue::new("intents", options.with_metrics(&provisioner.parts.registry));
     intents.set_resolver(Some(queue.clone()));
     let _resolving = Resolving(intents.clone());
@@ -68,7 +68,7 @@ struct Records {
 }
 
 impl Reconciler for Records {
-    type Key = String;
+    type Key = Uid;
 
     /// A record is looked at when it appears, when its claim is gone or bound, and when its volume
     /// is there.
@@ -93,23 +93,23 @@ impl Reconciler for Records {
             });
     }
 
-    fn subject(&self, uid: &String) -> Subject {
+    fn subject(&self, uid: &Uid) -> Subject {
         Subject::key(uid)
     }
 
-    async fn reconcile(&self, uid: &String) -> Outcome {
+    async fn reconcile(&self, uid: &Uid) -> Outcome {
         self.provisioner.resolve(uid).await
     }
 }
 
 impl CsiProvisioner {
-    async fn resolve(&self, uid: &str) -> Outcome {
+    async fn resolve(&self, uid: &Uid) -> Outcome {
         let Some(intents) = &self.intents else { return Outcome::Done };
         let _lock = self.attempts.lock(uid).await;
         let (debt, owned) =
             self.attempts.read(uid, |attempt| (attempt.owes(), attempt.is_owned_by_claim_queue()));
         if debt == Debt::DropRecord {
-            let dropped = self.drop_record(uid, &self.parts.api.later()).await;
+            let dropped = self.drop_record(uid, &self.parts.api.low_priority()).await;
             return dropped.map_or_else(Outcome::retry, |()| Outcome::Done);
         }
         if owned {

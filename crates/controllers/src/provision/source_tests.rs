@@ -11,10 +11,8 @@ use longshore_core::model::{
 use longshore_csi::{Call, capabilities::ControllerCapability as Cap, fake::Fault, v1};
 use serde_json::{Value, json};
 
-use super::{
-    bench::{Bench, DRIVER},
-    describe,
-};
+use super::bench::{Bench, DRIVER};
+use crate::Driver;
 
 const GROUP: &str = "snapshot.storage.k8s.io";
 
@@ -398,11 +396,11 @@ async fn a_driver_without_a_name_is_not_started_with() {
     let bench = Bench::new().await;
     let wait = Duration::from_secs(10);
     bench.driver.configure(|config| config.name = String::new());
-    assert!(describe(&bench.driver.client(), wait).await.is_err());
+    assert!(Driver::describe_when_ready(&bench.driver.client(), wait).await.is_err());
     bench.driver.configure(|config| config.name = DRIVER.into());
     bench.driver.script(Call::GetPluginInfo, [Fault::Before(13.into(), "no".into())]);
-    assert!(describe(&bench.driver.client(), wait).await.is_err());
-    assert!(describe(&bench.driver.client(), wait).await.is_ok());
+    assert!(Driver::describe_when_ready(&bench.driver.client(), wait).await.is_err());
+    assert!(Driver::describe_when_ready(&bench.driver.client(), wait).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]

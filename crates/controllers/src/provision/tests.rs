@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longshore_cluster::Patch;
 use longshore_core::model::{
-    ObjectKey,
+    ObjectKey, ReclaimPolicy, VolumePhase,
     kinds::{Claim, ConfigMap, Node, Secret, Volume},
 };
 use longshore_csi::{Call, capabilities::ControllerCapability, fake::Fault};
@@ -445,12 +445,12 @@ async fn retained_volumes_stay() {
     bench.start();
     bench.claim("data", "keep").await;
     let volume = bench.until_bound("data").await;
-    assert_eq!(volume.spec.persistent_volume_reclaim_policy, "Retain");
+    assert_eq!(volume.spec.persistent_volume_reclaim_policy, ReclaimPolicy::Retain);
     bench.delete_claim("data").await;
     let name = &volume.metadata.name;
     bench
         .until("the volume is released", || async {
-            bench.get_volume(name).await.unwrap().status.phase == "Released"
+            bench.get_volume(name).await.unwrap().status.phase == VolumePhase::Released
         })
         .await;
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -555,5 +555,5 @@ async fn a_volume_of_another_kind_is_not_deleted() {
         })
         .await;
     assert!(bench.driver.calls_of(Call::DeleteVolume).is_empty());
-    assert_eq!(bench.get_volume("odd").await.unwrap().status.phase, "Released");
+    assert_eq!(bench.get_volume("odd").await.unwrap().status.phase, VolumePhase::Released);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use longshore_core::{
     model::{
-        ObjectKey,
+        AccessMode, ObjectKey,
         kinds::{Node, Pod},
     },
     schedule::{
@@ -121,7 +121,7 @@ impl Scheduler {
     /// Whether a claim for one pod only is used by another pod that is, or will be, on a node.
     fn once_pod_conflict(&self, pod: &Pod, claims: &PodClaims<'_>, state: &Inner) -> bool {
         let once = |facts: &&ClaimFacts<'_>| {
-            facts.claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
+            facts.claim.spec.access_modes.iter().any(|mode| *mode == AccessMode::ReadWriteOncePod)
         };
         claims.bound.iter().chain(&claims.delayed).filter(once).any(|facts| {
             pods_of_claim(&self.caches.pods, &facts.claim.metadata.key()).iter().any(|other| {

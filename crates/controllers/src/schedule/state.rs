@@ -7,7 +7,7 @@ use std::{
 
 use longshore_core::{
     backoff::Backoff,
-    model::{ObjectKey, kinds::Pod},
+    model::{ObjectKey, Uid, kinds::Pod},
     schedule::NodePlan,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -33,9 +33,9 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Inner {
     /// Placements under way, by pod, with its UID.
-    placing: BTreeMap<ObjectKey, (String, Placement)>,
+    placing: BTreeMap<ObjectKey, (Uid, Placement)>,
     /// Pods bound to a node that the cache still shows without one: UID and node.
-    bound: BTreeMap<ObjectKey, (String, String)>,
+    bound: BTreeMap<ObjectKey, (Uid, String)>,
     /// Pods that fit nowhere and wait for a change.
     waiting: BTreeSet<ObjectKey>,
     /// Pods that pause after a failed placement: until when, and the length.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use longshore_cluster::Cache;
 use longshore_core::{
     model::{
-        ObjectKey,
+        ObjectKey, VolumePhase,
         kinds::{Claim, CsiDriver, Node, Pod, StorageClass, Volume},
     },
     schedule::{ClaimFacts, VolumeUse, volume_use},
@@ -28,7 +28,7 @@ fn of_claim(claim: &ObjectKey) -> String {
 /// Lets volumes be found that a claim could still be given.
 pub(super) fn index_volumes(volumes: &Cache<Volume>) {
     volumes.index(UNBOUND, |volume: &Volume| match &volume.spec.claim_ref {
-        _ if volume.status.phase == "Bound" => Vec::new(),
+        _ if volume.status.phase == VolumePhase::Bound => Vec::new(),
         Some(claim) => vec![of_claim(&ObjectKey::new(&claim.namespace, &claim.name))],
         None => vec![of_class(volume.class_name())],
     });

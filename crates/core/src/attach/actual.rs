@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use super::{AttachSpec, UniqueName};
+use super::AttachSpec;
+use crate::names::UniqueName;
 
 /// What is known of one volume on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

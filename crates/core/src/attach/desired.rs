@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use super::{AttachSpec, UniqueName};
+use super::AttachSpec;
+use crate::model::Uid;
+use crate::names::UniqueName;
 
 /// A pod that wants a volume: enough to find it and to tell it about its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +17,7 @@ pub struct PodId {
     /// The pod's name.
     pub name: String,
     /// The pod's UID: a pod made anew under the same name is another pod.
-    pub uid: String,
+    pub uid: Uid,
 }
 
 /// One volume wanted on one node.
@@ -24,7 +26,7 @@ pub struct Wanted {
     /// What to attach. The first pod's answer stays until the last pod is gone.
     pub spec: AttachSpec,
     /// Who wants it, by UID.
-    pub pods: BTreeMap<String, PodId>,
+    pub pods: BTreeMap<Uid, PodId>,
     /// Whether the pods were already told that another node holds the volume.
     pub busy_reported: bool,
     /// Since when another node has been in the way.
@@ -64,7 +66,7 @@ pub enum DesiredError {
 #[derive(Debug, Default)]
 pub struct Desired {
     nodes: BTreeMap<String, BTreeMap<UniqueName, Wanted>>,
-    by_pod: HashMap<String, BTreeSet<(String, UniqueName)>>,
+    by_pod: HashMap<Uid, BTreeSet<(String, UniqueName)>>,
 }
 
 impl Desired {
@@ -117,7 +119,7 @@ impl Desired {
     ///
     /// The pod's own list is used, not its claims: those may be gone from the cache before the
     /// pod is, and the detach would then wait for the next full pass.
-    pub fn remove_pod(&mut self, uid: &str) -> Vec<UniqueName> {
+    pub fn remove_pod(&mut self, uid: &Uid) -> Vec<UniqueName> {
         let wanted = self.by_pod.remove(uid).unwrap_or_default();
         for (node, volume) in &wanted {
             self.drop_pod_from(uid, node, volume);
@@ -125,7 +127,7 @@ impl Desired {
         wanted.into_iter().map(|(_, volume)| volume).collect()
     }
 
-    fn drop_pod_from(&mut self, uid: &str, node: &str, volume: &UniqueName) {
+    fn drop_pod_from(&mut self, uid: &Uid, node: &str, volume: &UniqueName) {
         let Some(volumes) = self.nodes.get_mut(node) else { return };
         let Some(wanted) = volumes.get_mut(volume) else { return };
         wanted.pods.remove(uid);
@@ -255,7 +257,7 @@ mod tests {
         desired.add_node("n1");
         assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
         assert_eq!(desired.remove_node("n1"), Err(DesiredError::NodeInUse("n1".into())));
-        assert_eq!(desired.remove_pod("1"), [name()]);
+        assert_eq!(desired.remove_pod(&"1".into()), [name()]);
         assert_eq!(desired.remove_node("n1"), Ok(()));
         assert_eq!(desired.remove_node("unknown"), Ok(()));
         assert!(!desired.manages("n1"));
@@ -269,10 +271,10 @@ mod tests {
         assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
         assert_eq!(desired.add_pod(&pod("2"), &name(), &spec(), "n1"), Ok(false));
         desired.set_busy_reported(&name(), "n1");
-        desired.remove_pod("1");
+        desired.remove_pod(&"1".into());
         assert_eq!(desired.nodes_wanting(&name()), ["n1"]);
         assert!(desired.get(&name(), "n1").expect("wanted").busy_reported);
-        desired.remove_pod("2");
+        desired.remove_pod(&"2".into());
         assert!(desired.nodes_wanting(&name()).is_empty());
         desired.add_pod(&pod("2"), &name(), &spec(), "n1").expect("managed");
         assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "a new wish");
@@ -308,6 +310,6 @@ mod tests {
         assert_eq!(desired.pods().len(), 2);
         desired.remove_volume(&name());
         assert!(desired.pods().is_empty());
-        assert!(desired.remove_pod("n1").is_empty());
+        assert!(desired.remove_pod(&"n1".into()).is_empty());
     }
 }

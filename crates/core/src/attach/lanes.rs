@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::UniqueName;
+use crate::names::UniqueName;
 
 /// Those who wait, by node and in the order they came.
 type Lines = BTreeMap<String, VecDeque<(UniqueName, Duration)>>;

@@ -10,7 +10,6 @@
 mod actual;
 mod desired;
 mod lanes;
-mod names;
 mod notice;
 mod reconcile;
 pub mod resolve;
@@ -21,13 +20,14 @@ mod verdict;
 pub use actual::{Actual, AttachState, OnNode, Reported};
 pub use desired::{Desired, DesiredError, PodId, Waited, Wanted};
 pub use lanes::{Lane, Ticket};
-pub use names::{CSI_PLUGIN, NameError, UniqueName, attachment_name};
 pub use notice::{Holder, Holding, notice};
 pub use reconcile::{
     Attach, AttachView, Detach, DetachView, Forced, busy_message, decide_attach, decide_detach,
 };
 pub use slots::{Operation, Refused, SlotKey, Slots};
 pub use verdict::{Shown, Verdict, attach_verdict, detach_verdict, timeout_message};
+
+use crate::names::{CSI_PLUGIN, UniqueName};
 
 /// A volume as the attach path needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]

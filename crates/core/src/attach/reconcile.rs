@@ -233,7 +233,7 @@ mod tests {
         let pod = |namespace: &str, name: &str| PodId {
             namespace: namespace.into(),
             name: name.into(),
-            uid: format!("{namespace}-{name}"),
+            uid: format!("{namespace}-{name}").into(),
         };
         let cases: [(&str, Vec<PodId>, &str); 4] = [
             (

@@ -2,7 +2,10 @@
 
 use super::{AttachSpec, PodId};
 use crate::{
-    model::kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
+    model::{
+        AccessMode, ClaimPhase,
+        kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
+    },
     provision::migration::{inline_spec, inline_to_csi, volume_to_csi},
 };
 
@@ -73,7 +76,7 @@ pub fn bound_volume_name<'a>(
     if volume.ephemeral.is_some() && !owned_by(claim, pod) {
         return Err(Unresolved::NotOwner(claim_name.to_owned()));
     }
-    if claim.status.phase != "Bound" || claim.spec.volume_name.is_empty() {
+    if claim.status.phase != ClaimPhase::Bound || claim.spec.volume_name.is_empty() {
         return Err(Unresolved::NotBound(claim_name.to_owned()));
     }
     Ok(&claim.spec.volume_name)
@@ -123,8 +126,9 @@ pub fn inline_attach_spec(pod: &Pod, volume: &PodVolume) -> Result<AttachSpec, U
 
 /// Whether a volume may be on several nodes at once.
 #[must_use]
-pub fn shareable(modes: &[String]) -> bool {
-    let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+pub fn shareable(modes: &[AccessMode]) -> bool {
+    let many =
+        |mode: &AccessMode| matches!(mode, AccessMode::ReadWriteMany | AccessMode::ReadOnlyMany);
     modes.is_empty() || modes.iter().any(many)
 }
 
@@ -216,7 +220,7 @@ mod tests {
         owned.metadata.owner_references =
             vec![read(json!({"uid": "p1", "kind": "Pod", "controller": true}))];
         assert_eq!(name(ephemeral, Some(&owned)), Ok("pv"));
-        pending.status.phase = "Pending".into();
+        pending.status.phase = ClaimPhase::Pending;
         assert_eq!(name(plain, Some(&pending)), Err(Unresolved::NotBound("c".into())));
     }
 
@@ -230,10 +234,9 @@ mod tests {
         assert!(attach_required(Some(&driver(json!(true)))));
         // case: attach-detach/C6
         assert!(attach_required(None));
-        let modes = |list: &[&str]| list.iter().map(|&mode| mode.to_owned()).collect::<Vec<_>>();
         assert!(shareable(&[]));
-        assert!(shareable(&modes(&["ReadWriteOnce", "ReadOnlyMany"])));
-        assert!(!shareable(&modes(&["ReadWriteOncePod"])));
+        assert!(shareable(&[AccessMode::ReadWriteOnce, AccessMode::ReadOnlyMany]));
+        assert!(!shareable(&[AccessMode::ReadWriteOncePod]));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::UniqueName;
 use crate::backoff::Backoff;
+use crate::names::UniqueName;
 
 /// The pause after a failure.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(122));

@@ -1,6 +1,8 @@
 //! The steps that the binder's decisions are made of.
 
 /// Whom an event is about.
+use crate::model::{ClaimPhase, VolumePhase};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// The claim.
@@ -22,101 +24,93 @@ pub struct Note {
     pub message: String,
 }
 
-/// One step. Steps are carried out in order; the first failure ends them, and the next look
-/// decides afresh.
+/// One write to the claim or the volume at hand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum Write {
     /// Point the volume at the claim (`spec.claimRef`).
     PointVolume {
-        /// The volume.
         volume: String,
         /// Note that the binder, not a person, chose it.
         chosen_by_us: bool,
     },
-    /// Set the volume's phase.
+    /// Set the phase of the volume.
     SetVolumePhase {
-        /// The volume.
         volume: String,
-        /// The phase.
-        phase: &'static str,
+        phase: VolumePhase,
         /// `status.message`.
         message: String,
     },
     /// Point the claim at the volume (`spec.volumeName`) and note that the bind is complete.
-    PointClaim {
-        /// The volume.
-        volume: String,
-    },
+    PointClaim { volume: String },
     /// Set the claim's status to bound, with size and modes of the volume.
-    SetClaimBound {
-        /// The volume.
-        volume: String,
-    },
+    SetClaimBound { volume: String },
     /// Set the claim's phase to one without a volume, and clear the rest of its status.
-    SetClaimPhase(&'static str),
+    SetClaimPhase(ClaimPhase),
     /// Take the volume's pointer back.
-    Unbind {
-        /// The volume.
-        volume: String,
-    },
+    Unbind { volume: String },
     /// Write the default class into the claim.
     SetClass(String),
-    /// Write down on the claim who shall make a volume for it.
+    /// Write down on the claim who shall provision a volume for it.
     AskProvisioner {
-        /// The provisioner: the driver, when one took over from an in-tree plugin.
+        /// The driver, when one took over from an in-tree plugin.
         provisioner: String,
     },
-    /// Bring the claim's note of the driver that took over up to date.
-    AnnealClaim {
-        /// The driver; `None` removes the note.
-        migrated_to: Option<String>,
-    },
-    /// Bring the volume's note and deletion finalizers up to date.
-    AnnealVolume {
-        /// The driver; `None` removes the note.
-        migrated_to: Option<String>,
-        /// The finalizers as they shall be.
-        finalizers: Vec<String>,
-    },
-    /// Make a volume for the claim, by way of the plugin inside.
-    MakeInside,
-    /// Delete the volume and what is behind it, by way of the plugin inside.
-    DeleteInside,
-    /// The volume is to be deleted, by whoever can. Only who takes the time of it needs to know.
+    /// Bring the claim's migration annotation up to date; `None` removes it.
+    SyncClaimMigration { migrated_to: Option<String> },
+    /// Bring the volume's migration annotation and deletion finalizers up to date.
+    SyncVolumeMigration { migrated_to: Option<String>, finalizers: Vec<String> },
+}
+
+/// One step. Steps are carried out in order; the first failure ends them, and the next pass decides
+/// afresh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    Write(Write),
+    /// Provision a volume for the claim with the in-tree plugin.
+    ProvisionInTree,
+    /// Delete the volume and its storage with the in-tree plugin.
+    DeleteInTree,
+    /// The volume's deletion is due. Only the metrics of deletions need to know.
     DeletionBegins {
-        /// Somebody outside deletes it; otherwise nobody does, for want of a plugin.
+        /// An external provisioner deletes it; otherwise no plugin can.
         external: bool,
     },
-    /// Look at the claim of this volume.
-    LookAtClaim,
+    /// Enqueue the claim of this volume.
+    EnqueueClaim,
     /// Send an event.
-    Tell(Note),
-    /// Nothing more can be done now; look again later.
+    Event(Note),
+    /// End the pass with this error; the queue tries again.
     Fail(String),
+}
+
+impl From<Write> for Action {
+    fn from(write: Write) -> Self {
+        Self::Write(write)
+    }
 }
 
 impl Action {
     /// A `Normal` event about the claim.
     #[must_use]
     pub fn tell_claim(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::Tell(Note { about: About::Claim, warning: false, reason, message: message.into() })
+        Self::Event(Note { about: About::Claim, warning: false, reason, message: message.into() })
     }
 
     /// A `Warning` event about the claim.
     #[must_use]
     pub fn warn_claim(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::Tell(Note { about: About::Claim, warning: true, reason, message: message.into() })
+        Self::Event(Note { about: About::Claim, warning: true, reason, message: message.into() })
     }
 
     /// A `Normal` event about the volume.
     #[must_use]
     pub fn tell_volume(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::Tell(Note { about: About::Volume, warning: false, reason, message: message.into() })
+        Self::Event(Note { about: About::Volume, warning: false, reason, message: message.into() })
     }
 
     /// A `Warning` event about the volume.
     #[must_use]
     pub fn warn_volume(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::Tell(Note { about: About::Volume, warning: true, reason, message: message.into() })
+        Self::Event(Note { about: About::Volume, warning: true, reason, message: message.into() })
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Action,
-    anneal::anneal_claim,
+    Action, Write,
     matching::{Search, find, is_for, mismatch},
+    migration::sync_claim_migration,
 };
 use crate::{
     claim::has_class,
     model::{
+        ClaimPhase, VolumePhase,
         keys::annotations,
         kinds::{Claim, StorageClass, Volume},
     },
@@ -74,7 +75,8 @@ pub struct ClaimView<'a> {
 /// The steps for one claim, in order; none when all is as it should be.
 #[must_use]
 pub fn decide_claim(view: &ClaimView<'_>) -> Vec<Action> {
-    let mut actions: Vec<Action> = anneal_claim(view.claim).into_iter().collect();
+    let mut actions: Vec<Action> =
+        sync_claim_migration(view.claim).map(Action::from).into_iter().collect();
     let complete = view.claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
     actions.extend(match (complete, view.claim.spec.volume_name.is_empty()) {
         (true, _) => bound(view),
@@ -115,7 +117,7 @@ fn unbound(view: &ClaimView<'_>) -> Vec<Action> {
 /// Open to any volume, and there is none.
 fn unmatched(view: &ClaimView<'_>, delayed: bool) -> Vec<Action> {
     if let (false, Some(class)) = (has_class(view.claim), view.default_class) {
-        return vec![Action::SetClass(class.to_string())];
+        return vec![Write::SetClass(class.to_string()).into()];
     }
     // Only the annotation's presence counts here; the provisioner looks at its value.
     let selected = view.claim.metadata.annotation(annotations::SELECTED_NODE).is_some();
@@ -150,8 +152,8 @@ fn wait_note(pods: &[String]) -> Action {
 /// for tests.
 pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 
-/// Has the plugin inside make a volume, if it can make what the claim and its class ask for.
-fn make_inside(claim: &Claim, class: &StorageClass, ask: Option<Action>) -> Vec<Action> {
+/// Has the in-tree plugin provision a volume, if it can make what the claim and its class ask for.
+fn provision_in_tree(claim: &Claim, class: &StorageClass, ask: Option<Action>) -> Vec<Action> {
     let failed = |message: String| Action::warn_claim("ProvisioningFailed", message);
     if claim.spec.data_source.is_some() || claim.spec.data_source_ref.is_some() {
         let text = format!(
@@ -160,7 +162,7 @@ fn make_inside(claim: &Claim, class: &StorageClass, ask: Option<Action>) -> Vec<
         return vec![failed(text)];
     }
     let step = if class.mount_options.is_empty() {
-        Action::MakeInside
+        Action::ProvisionInTree
     } else {
         failed(format!(
             "Mount options are not supported by the provisioner but StorageClass {:?} has mount options [{}]",
@@ -184,10 +186,10 @@ fn provision(view: &ClaimView<'_>) -> Vec<Action> {
     let provisioner = migration::driver_for(&class.provisioner).unwrap_or(&class.provisioner);
     let noted = view.claim.metadata.annotation(annotations::STORAGE_PROVISIONER);
     let ask = (noted != Some(provisioner))
-        .then(|| Action::AskProvisioner { provisioner: provisioner.to_string() });
+        .then(|| Write::AskProvisioner { provisioner: provisioner.to_string() }.into());
     match provisioner {
         HOST_PATH if view.options.host_path == HostPathPlugin::Makes => {
-            return make_inside(view.claim, class, ask);
+            return provision_in_tree(view.claim, class, ask);
         }
         // It is found before it turns out to be off, so the claim names it.
         HOST_PATH => {
@@ -266,10 +268,10 @@ fn bound(view: &ClaimView<'_>) -> Vec<Action> {
 }
 
 fn lost(claim: &Claim, reason: &'static str, message: &str) -> Vec<Action> {
-    if claim.status.phase == "Lost" {
+    if claim.status.phase == ClaimPhase::Lost {
         return vec![];
     }
-    vec![Action::SetClaimPhase("Lost"), Action::warn_claim(reason, message)]
+    vec![Write::SetClaimPhase(ClaimPhase::Lost).into(), Action::warn_claim(reason, message)]
 }
 
 fn then_pending(claim: &Claim, note: Action) -> Vec<Action> {
@@ -278,34 +280,41 @@ fn then_pending(claim: &Claim, note: Action) -> Vec<Action> {
 
 fn pending(claim: &Claim) -> Option<Action> {
     let status = &claim.status;
-    let already =
-        status.phase == "Pending" && status.access_modes.is_empty() && status.capacity.is_empty();
-    (!already).then_some(Action::SetClaimPhase("Pending"))
+    let already = status.phase == ClaimPhase::Pending
+        && status.access_modes.is_empty()
+        && status.capacity.is_empty();
+    (!already).then(|| Write::SetClaimPhase(ClaimPhase::Pending).into())
 }
 
 /// The four writes of a bind, volume first, without those that would change nothing.
 fn bind(claim: &Claim, volume: &Volume) -> Vec<Action> {
     let name = volume.metadata.name.clone();
-    let mut actions = Vec::new();
+    let mut writes = Vec::new();
     let pointed = volume.spec.claim_ref.as_ref().is_some_and(|reference| {
         is_for(volume, &claim.metadata) && reference.uid == claim.metadata.uid
     });
     let chosen_by_us = !is_for(volume, &claim.metadata);
     if !pointed {
-        actions.push(Action::PointVolume { volume: name.clone(), chosen_by_us });
+        writes.push(Write::PointVolume { volume: name.clone(), chosen_by_us });
     }
-    if volume.status.phase != "Bound" {
+    if volume.status.phase != VolumePhase::Bound {
         let message = String::new();
-        actions.push(Action::SetVolumePhase { volume: name.clone(), phase: "Bound", message });
+        writes.push(Write::SetVolumePhase {
+            volume: name.clone(),
+            phase: VolumePhase::Bound,
+            message,
+        });
     }
     let complete = claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
     if claim.spec.volume_name != name || !complete {
-        actions.push(Action::PointClaim { volume: name.clone() });
+        writes.push(Write::PointClaim { volume: name.clone() });
     }
-    if claim.status.phase != "Bound" || claim.status.access_modes != volume.spec.access_modes {
-        actions.push(Action::SetClaimBound { volume: name });
+    if claim.status.phase != ClaimPhase::Bound
+        || claim.status.access_modes != volume.spec.access_modes
+    {
+        writes.push(Write::SetClaimBound { volume: name });
     }
-    actions
+    writes.into_iter().map(Action::from).collect()
 }
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ fn wait_messages() {
     let text = |pods: &[&str]| {
         let pods: Vec<String> = pods.iter().map(|pod| (*pod).to_string()).collect();
         match wait_note(&pods) {
-            Action::Tell(note) => note.message,
+            Action::Event(note) => note.message,
             other => panic!("{other:?}"),
         }
     };

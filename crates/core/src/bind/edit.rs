@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::model::{
-    Meta, ObjectRef,
+    ClaimPhase, Meta, ObjectRef, VolumePhase,
     keys::annotations,
     kinds::{Claim, Volume},
 };
@@ -38,12 +38,12 @@ pub fn unbind_volume(volume: &mut Value) -> bool {
 }
 
 /// Sets a volume's phase.
-pub fn set_volume_phase(volume: &mut Value, phase: &str, message: &str) -> bool {
+pub fn set_volume_phase(volume: &mut Value, phase: &VolumePhase, message: &str) -> bool {
     let status = child(volume, "status");
-    if status.get("phase").and_then(Value::as_str) == Some(phase) {
+    if status.get("phase").and_then(Value::as_str) == Some(phase.as_str()) {
         return false;
     }
-    status.insert("phase".into(), phase.into());
+    status.insert("phase".into(), json!(phase));
     set_or_remove(status, "message", message);
     true
 }
@@ -71,10 +71,11 @@ pub fn point_claim(claim: &mut Value, volume: &str) -> bool {
 pub fn set_claim_bound(claim: &mut Value, volume: &Volume) -> bool {
     let before = claim.get("status").cloned();
     let status = child(claim, "status");
-    let phase = status.get("phase").and_then(Value::as_str).unwrap_or_default().to_string();
-    status.insert("phase".into(), "Bound".into());
+    let phase = status.get("phase").and_then(Value::as_str).unwrap_or_default();
+    let phase = ClaimPhase::from(phase);
+    status.insert("phase".into(), json!(ClaimPhase::Bound));
     status.insert("accessModes".into(), json!(volume.spec.access_modes));
-    if phase != "Bound" {
+    if phase != ClaimPhase::Bound {
         let pre_resize = volume.metadata.annotation(annotations::PRE_RESIZE_CAPACITY);
         let size = pre_resize
             .and_then(|text| text.parse().ok())
@@ -82,7 +83,7 @@ pub fn set_claim_bound(claim: &mut Value, volume: &Volume) -> bool {
             .to_string();
         child(claim, "status").insert("capacity".into(), json!({"storage": size}));
     }
-    if phase == "Pending" {
+    if phase == ClaimPhase::Pending {
         let class = volume.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
         set_or_remove(child(claim, "status"), "currentVolumeAttributesClassName", class);
     }
@@ -90,10 +91,10 @@ pub fn set_claim_bound(claim: &mut Value, volume: &Volume) -> bool {
 }
 
 /// Sets a claim's phase to one without a volume.
-pub fn set_claim_phase(claim: &mut Value, phase: &str) -> bool {
+pub fn set_claim_phase(claim: &mut Value, phase: &ClaimPhase) -> bool {
     let before = claim.get("status").cloned();
     let status = child(claim, "status");
-    status.insert("phase".into(), phase.into());
+    status.insert("phase".into(), json!(phase));
     for field in ["accessModes", "capacity", "currentVolumeAttributesClassName"] {
         status.remove(field);
     }

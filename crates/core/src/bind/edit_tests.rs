@@ -73,9 +73,9 @@ fn bound_status() {
 fn losing_clears_the_status() {
     let mut bound = claim_json(json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"], "currentVolumeAttributesClassName": "x", "conditions": []}}));
-    assert!(set_claim_phase(&mut bound, "Lost"));
+    assert!(set_claim_phase(&mut bound, &ClaimPhase::Lost));
     assert_eq!(bound["status"], json!({"phase": "Lost", "conditions": []}));
-    assert!(!set_claim_phase(&mut bound, "Lost"));
+    assert!(!set_claim_phase(&mut bound, &ClaimPhase::Lost));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn notes() {
     assert!(note_migration(&mut fresh, Some("d")) && note_migration(&mut fresh, None));
     assert!(!set_finalizers(&mut fresh, &[]) && set_finalizers(&mut fresh, &["a".into()]));
     let mut pv = volume_json(json!({"status": {"phase": "Pending", "message": "old"}}));
-    assert!(set_volume_phase(&mut pv, "Available", ""));
+    assert!(set_volume_phase(&mut pv, &VolumePhase::Available, ""));
     assert_eq!(pv["status"], json!({"phase": "Available"}));
-    assert!(!set_volume_phase(&mut pv, "Available", ""));
+    assert!(!set_volume_phase(&mut pv, &VolumePhase::Available, ""));
 }

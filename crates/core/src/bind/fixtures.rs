@@ -59,6 +59,24 @@ pub(crate) fn volume(over: Value) -> Volume {
 pub(crate) fn render(actions: &[super::Action]) -> String {
     use super::Action::*;
     let line = |action: &super::Action| match action {
+        Write(write) => render_write(write),
+        DeletionBegins { external: true } => "deletion begins".into(),
+        DeletionBegins { external: false } => "deletion fails".into(),
+        ProvisionInTree => "make".into(),
+        DeleteInTree => "delete".into(),
+        EnqueueClaim => "look".into(),
+        Event(note) => {
+            let kind = if note.warning { "Warning" } else { "Normal" };
+            format!("{kind} {:?} {}", note.about, note.reason)
+        }
+        Fail(_) => "fail".into(),
+    };
+    actions.iter().map(line).collect::<Vec<_>>().join("; ")
+}
+
+fn render_write(write: &super::Write) -> String {
+    use super::Write::*;
+    match write {
         PointVolume { volume, chosen_by_us: true } => format!("{volume}->claim+BBC"),
         PointVolume { volume, chosen_by_us: false } => format!("{volume}->claim"),
         SetVolumePhase { volume, phase, .. } => format!("{volume} {phase}"),
@@ -68,18 +86,7 @@ pub(crate) fn render(actions: &[super::Action]) -> String {
         Unbind { volume } => format!("unbind {volume}"),
         SetClass(class) => format!("class {class}"),
         AskProvisioner { provisioner } => format!("ask {provisioner}"),
-        AnnealClaim { .. } => "anneal claim".into(),
-        AnnealVolume { .. } => "anneal volume".into(),
-        DeletionBegins { external: true } => "deletion begins".into(),
-        DeletionBegins { external: false } => "deletion fails".into(),
-        MakeInside => "make".into(),
-        DeleteInside => "delete".into(),
-        LookAtClaim => "look".into(),
-        Tell(note) => {
-            let kind = if note.warning { "Warning" } else { "Normal" };
-            format!("{kind} {:?} {}", note.about, note.reason)
-        }
-        Fail(_) => "fail".into(),
-    };
-    actions.iter().map(line).collect::<Vec<_>>().join("; ")
+        SyncClaimMigration { .. } => "sync claim".into(),
+        SyncVolumeMigration { .. } => "sync volume".into(),
+    }
 }

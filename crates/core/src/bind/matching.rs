@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::{
-    Meta,
+    AccessMode, Meta, VolumePhase,
     kinds::{Claim, LabelSelector, Node, Volume},
 };
 
@@ -46,7 +46,9 @@ pub fn is_for(volume: &Volume, claim: &Meta) -> bool {
 /// Whether the volume says already that it is bound to this very claim.
 fn is_begun(volume: &Volume, claim: &Meta) -> bool {
     let uid = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.as_str());
-    is_for(volume, claim) && uid == Some(claim.uid.as_str()) && volume.status.phase == "Bound"
+    is_for(volume, claim)
+        && uid == Some(claim.uid.as_str())
+        && volume.status.phase == VolumePhase::Bound
 }
 
 /// The volume for a claim as the binder searches: one whose bind to it was begun, then fewest access
@@ -60,7 +62,7 @@ pub fn find<'v>(
     search: &Search<'_>,
 ) -> Result<Option<&'v Volume>, MatchError> {
     let wanted = modes(&claim.spec.access_modes);
-    let mut groups: Vec<(BTreeSet<&str>, Vec<&'v Volume>)> = Vec::new();
+    let mut groups: Vec<(BTreeSet<&AccessMode>, Vec<&'v Volume>)> = Vec::new();
     for volume in volumes {
         let offered = modes(&volume.spec.access_modes);
         if !wanted.is_subset(&offered) {
@@ -131,7 +133,7 @@ fn fits(claim: &Claim, volume: &Volume, search: &Search<'_>) -> bool {
 fn is_free_match(claim: &Claim, volume: &Volume, search: &Search<'_>) -> bool {
     let offered = || modes(&volume.spec.access_modes);
     (search.node.is_some() || !search.delayed)
-        && volume.status.phase == "Available"
+        && volume.status.phase == VolumePhase::Available
         && claim.spec.selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
         && volume.class_name() == claim.class_name()
         && (search.node.is_none() || modes(&claim.spec.access_modes).is_subset(&offered()))
@@ -143,8 +145,8 @@ fn same_attributes_class(claim: &Claim, volume: &Volume, supported: bool) -> boo
     if supported { wanted == offered } else { wanted.is_empty() && offered.is_empty() }
 }
 
-fn modes(modes: &[String]) -> BTreeSet<&str> {
-    modes.iter().map(String::as_str).collect()
+fn modes(modes: &[AccessMode]) -> BTreeSet<&AccessMode> {
+    modes.iter().collect()
 }
 
 fn check_search(claim: &Claim, search: &Search<'_>) -> Result<(), MatchError> {

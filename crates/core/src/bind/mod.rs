@@ -10,13 +10,13 @@
 //! looked for in the API itself, so that a late cache cannot give data away.
 
 mod action;
-mod anneal;
 mod claim;
 pub mod edit;
 mod matching;
+mod migration;
 mod volume;
 
-pub use action::{About, Action, Note};
+pub use action::{About, Action, Note, Write};
 pub use claim::{ClaimView, HostPathPlugin, Options, decide_claim};
 pub use matching::{MatchError, Search, find, is_for, mismatch, smallest};
 pub use volume::{VolumeView, decide_volume, is_released};

@@ -1,7 +1,10 @@
 //! The volume's side of binding, and reclaim.
 
-use super::{Action, HostPathPlugin, Options, anneal::anneal_volume, claim::HOST_PATH};
+use super::{
+    Action, HostPathPlugin, Options, Write, claim::HOST_PATH, migration::sync_volume_migration,
+};
 use crate::model::{
+    ReclaimPolicy, VolumePhase,
     keys::annotations,
     kinds::{Claim, Volume},
 };
@@ -25,11 +28,12 @@ pub struct VolumeView<'a> {
 /// The steps for one volume, in order; none when all is as it should be.
 #[must_use]
 pub fn decide_volume(view: &VolumeView<'_>) -> Vec<Action> {
-    let mut actions: Vec<Action> = anneal_volume(view.volume).into_iter().collect();
+    let mut actions: Vec<Action> =
+        sync_volume_migration(view.volume).map(Action::from).into_iter().collect();
     let volume = view.volume;
     let pointed = volume.spec.claim_ref.as_ref().filter(|reference| !reference.uid.is_empty());
     actions.extend(match (pointed, view.claim) {
-        (None, _) => phase(volume, "Available", ""),
+        (None, _) => phase(volume, VolumePhase::Available, ""),
         (Some(_), None) => release(view),
         (Some(_), Some(claim)) => with_claim(view, claim),
     });
@@ -43,17 +47,17 @@ fn with_claim(view: &VolumeView<'_>, claim: &Claim) -> Vec<Action> {
         if volume.volume_mode() != claim.volume_mode() {
             return modes_differ(name, &claim.metadata.name);
         }
-        return vec![Action::LookAtClaim];
+        return vec![Action::EnqueueClaim];
     }
     if claim.spec.volume_name == *name {
-        return phase(volume, "Bound", "");
+        return phase(volume, VolumePhase::Bound, "");
     }
     let dynamic = volume.metadata.annotation(annotations::PROVISIONED_BY).is_some();
-    if dynamic && volume.spec.persistent_volume_reclaim_policy == "Delete" {
+    if dynamic && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete {
         return release(view);
     }
-    let mut actions = vec![Action::Unbind { volume: name.clone() }];
-    actions.extend(phase(volume, "Available", ""));
+    let mut actions = vec![Write::Unbind { volume: name.clone() }.into()];
+    actions.extend(phase(volume, VolumePhase::Available, ""));
     actions
 }
 
@@ -77,8 +81,8 @@ fn modes_differ(volume: &str, claim: &str) -> Vec<Action> {
 /// The claim is gone, or has another volume and never needed this one.
 fn release(view: &VolumeView<'_>) -> Vec<Action> {
     let volume = view.volume;
-    let settled = matches!(volume.status.phase.as_str(), "Released" | "Failed");
-    let mut actions = if settled { vec![] } else { phase(volume, "Released", "") };
+    let settled = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
+    let mut actions = if settled { vec![] } else { phase(volume, VolumePhase::Released, "") };
     actions.extend(reclaim(view));
     actions
 }
@@ -89,11 +93,11 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
     {
         return vec![];
     }
-    match volume.spec.persistent_volume_reclaim_policy.as_str() {
-        "Retain" => vec![],
-        "Delete" => delete(volume, view.options),
-        "Recycle" => recycle(view),
-        _ => failed(
+    match volume.spec.persistent_volume_reclaim_policy {
+        ReclaimPolicy::Retain => vec![],
+        ReclaimPolicy::Delete => delete(volume, view.options),
+        ReclaimPolicy::Recycle => recycle(view),
+        ReclaimPolicy::Other(_) => failed(
             volume,
             "VolumeUnknownReclaimPolicy",
             "Volume has unrecognized PersistentVolumeReclaimPolicy".into(),
@@ -104,7 +108,7 @@ fn reclaim(view: &VolumeView<'_>) -> Vec<Action> {
 /// Whoever made the volume deletes it, once it is released: somebody outside, as a rule.
 fn delete(volume: &Volume, options: Options) -> Vec<Action> {
     if options.host_path != HostPathPlugin::Off && is_host_path(volume) {
-        return vec![Action::DeleteInside];
+        return vec![Action::DeleteInTree];
     }
     let external = has_outside_deleter(volume);
     let mut actions = vec![Action::DeletionBegins { external }];
@@ -166,19 +170,19 @@ fn recycle(view: &VolumeView<'_>) -> Vec<Action> {
 }
 
 fn failed(volume: &Volume, reason: &'static str, message: String) -> Vec<Action> {
-    let mut actions = phase(volume, "Failed", &message);
+    let mut actions = phase(volume, VolumePhase::Failed, &message);
     if !actions.is_empty() {
         actions.push(Action::warn_volume(reason, message));
     }
     actions
 }
 
-fn phase(volume: &Volume, phase: &'static str, message: &str) -> Vec<Action> {
+fn phase(volume: &Volume, phase: VolumePhase, message: &str) -> Vec<Action> {
     if volume.status.phase == phase {
         return vec![];
     }
     let name = volume.metadata.name.clone();
-    vec![Action::SetVolumePhase { volume: name, phase, message: message.into() }]
+    vec![Write::SetVolumePhase { volume: name, phase, message: message.into() }.into()]
 }
 
 /// Whether nobody holds the volume any more; asked again right before anything irrevocable.

@@ -150,7 +150,7 @@ fn reclaim_policies() {
             "an in-tree plugin that nobody took over from",
             policy("Delete", made_by("kubernetes.io/rbd")),
             None,
-            "anneal volume; volume Released; deletion fails; volume Failed; Warning Volume VolumeFailedDelete",
+            "sync volume; volume Released; deletion fails; volume Failed; Warning Volume VolumeFailedDelete",
         ),
         case("case: pv-controller/6-3", policy("Recycle", json!({})), None, recycle_failed),
         case(
@@ -225,7 +225,9 @@ fn why_nobody_deletes() {
         };
         let actions = decide_volume(&view);
         let said = actions.iter().find_map(|action| match action {
-            Action::SetVolumePhase { phase: "Failed", message, .. } => Some(message.clone()),
+            Action::Write(Write::SetVolumePhase {
+                phase: VolumePhase::Failed, message, ..
+            }) => Some(message.clone()),
             _ => None,
         });
         assert_eq!(said, Some(want.clone()));
@@ -266,7 +268,7 @@ fn the_plugin_inside_deletes_what_it_made() {
         render(&decide_volume(&view))
     };
     assert_eq!(decide(json!({})), "volume Released; delete");
-    let made = "anneal volume; volume Released; delete";
+    let made = "sync volume; volume Released; delete";
     assert_eq!(decide(made_by("kubernetes.io/host-path")), made);
     assert_eq!(decide(made_by("external.io/test")), "volume Released; deletion begins");
 }

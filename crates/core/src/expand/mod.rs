@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::{
     model::{
+        ClaimPhase,
         keys::annotations,
         kinds::{Claim, Volume},
     },
@@ -57,7 +58,7 @@ pub struct NotBound(String);
 #[must_use]
 pub fn worth_a_look(old: Option<&Claim>, new: &Claim) -> bool {
     let more = |old: &Claim| new.request() > old.request() || flex::size(new) > flex::size(old);
-    new.status.phase == "Bound" && old.is_none_or(more)
+    new.status.phase == ClaimPhase::Bound && old.is_none_or(more)
 }
 
 /// Whether records alone show that there is nothing to do: the volume is a driver's and the claim's own,

@@ -20,7 +20,7 @@ pub mod annotations {
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
     /// On a volume: who made it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-    /// On volumes: which of the plugins inside the binder made it.
+    /// On volumes: which in-tree plugin of the binder made it.
     pub const CREATED_BY: &str = "kubernetes.io/createdby";
     /// On a claim or volume: the CSI driver that took over from an in-tree plugin.
     pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
@@ -44,15 +44,11 @@ pub mod annotations {
     pub const CSI_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
     /// On a `VolumeAttachment`: the node id that the detach needs once the node is gone.
     pub const ATTACH_NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
-    /// On a `CSINode`: in-tree plugins that migrated.
-    pub const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
     /// On a node: whether the attach-detach controller manages it.
     pub const CONTROLLER_MANAGED_ATTACH: &str =
         "volumes.kubernetes.io/controller-managed-attach-detach";
     /// On an object applied by kubectl: what was applied last.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-    /// On a pod's owner chain: the default container for logs.
-    pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
     /// On a volume of a plain provisioner: the node whose provisioner may remove its directory.
     pub const PROVISIONER_IDENTITY: &str = "longshore.dev/provisioner-identity";
     /// On a volume of the NFS provisioner: what becomes of its directory.
@@ -79,8 +75,6 @@ pub mod labels {
 
 /// Taint keys.
 pub mod taints {
-    /// The node is not ready.
-    pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
     /// The node is unschedulable.
     pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
     /// Nobody hears from the node.
@@ -106,8 +100,6 @@ pub mod finalizers {
         "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
     /// In-tree volumes deleted by the binder.
     pub const PV_CONTROLLER: &str = "kubernetes.io/pv-controller";
-    /// Prefix of the attacher's finalizer; the driver name follows with `/` and `.` made safe.
-    pub const EXTERNAL_ATTACHER_PREFIX: &str = "external-attacher/";
     /// Deletion waits for dependents.
     pub const FOREGROUND: &str = "foregroundDeletion";
     /// Deletion leaves dependents.
@@ -120,8 +112,6 @@ pub mod embedded {
     pub const LOCAL_DRIVER: &str = "local.csi.longshore.dev";
     /// The driver on a directory that all nodes see.
     pub const SHARED_DRIVER: &str = "shared.csi.longshore.dev";
-    /// Topology key of [`LOCAL_DRIVER`].
-    pub const LOCAL_TOPOLOGY: &str = "topology.local.csi.longshore.dev/node";
     /// The default class: local, waits for the first consumer.
     pub const LOCAL_CLASS: &str = "longshore-local";
     /// Local, provisioned at once.

@@ -7,7 +7,7 @@
 use crate::{
     attach::resolve::{owned_by, terminated},
     model::{
-        Meta,
+        ClaimPhase, Meta, VolumePhase,
         kinds::{Claim, Pod, Volume},
     },
 };
@@ -72,7 +72,7 @@ fn shut_down(pod: &Pod) -> bool {
 /// Whether a volume has to stay.
 #[must_use]
 pub fn volume_in_use(volume: &Volume) -> bool {
-    volume.status.phase == "Bound"
+    volume.status.phase == VolumePhase::Bound
 }
 
 /// The volume attributes classes that a volume names.
@@ -122,7 +122,7 @@ pub const UNUSED: &str = "Unused";
 /// The condition to write, or `None` when the claim has it already or is not one to have it.
 #[must_use]
 pub fn unused_condition(claim: &Claim, used: bool) -> Option<UnusedCondition> {
-    if claim.metadata.deleting() || claim.status.phase != "Bound" {
+    if claim.metadata.deleting() || claim.status.phase != ClaimPhase::Bound {
         return None;
     }
     let want = if used {

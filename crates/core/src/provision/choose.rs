@@ -3,6 +3,7 @@
 use crate::{
     claim::{selected_node, storage_provisioner},
     model::{
+        VolumeMode,
         keys::annotations,
         kinds::{Claim, StorageClass},
     },
@@ -62,7 +63,7 @@ pub fn choose(view: &ChoiceView<'_>) -> Choice {
     if view.made {
         return Choice::Made;
     }
-    if claim.volume_mode() == "Block" && !view.block {
+    if claim.volume_mode() == &VolumeMode::Block && !view.block {
         let name = storage_provisioner(claim).unwrap_or_default();
         return Choice::NoBlock(format!("{name} does not support block volume provisioning"));
     }

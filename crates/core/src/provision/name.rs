@@ -1,6 +1,8 @@
 //! The name of a provisioned volume: the driver's `name` and the PersistentVolume's.
 
 /// Why no name can be made.
+use crate::model::Uid;
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The operator configured an empty prefix.
@@ -18,7 +20,7 @@ pub enum NameError {
 ///
 /// # Errors
 /// When prefix or UID is empty.
-pub fn volume_name(prefix: &str, uid: &str, length: Option<usize>) -> Result<String, NameError> {
+pub fn volume_name(prefix: &str, uid: &Uid, length: Option<usize>) -> Result<String, NameError> {
     if prefix.is_empty() {
         return Err(NameError::NoPrefix);
     }
@@ -51,7 +53,7 @@ mod tests {
             ("no uid", "pvc", "", None, Err(NameError::NoUid)),
         ];
         for (name, prefix, uid, length, want) in cases {
-            assert_eq!(volume_name(prefix, uid, length), want.map(String::from), "{name}");
+            assert_eq!(volume_name(prefix, &uid.into(), length), want.map(String::from), "{name}");
         }
     }
 }

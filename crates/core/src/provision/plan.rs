@@ -10,8 +10,9 @@ use super::{
     source::{self, Content, SNAPSHOT_GROUP, Source, SourceKind},
     topology::{Requirement, TopologyError},
 };
+use crate::access_mode;
 use crate::model::{
-    ObjectKey,
+    AccessMode, ObjectKey, ReclaimPolicy, Uid, VolumeMode,
     kinds::{Claim, ReferenceGrant, SecretRef, StorageClass},
 };
 
@@ -177,7 +178,7 @@ pub struct ClaimId {
     /// Its name.
     pub name: String,
     /// Its UID: a later claim of that name is another one.
-    pub uid: String,
+    pub uid: Uid,
 }
 
 /// The secrets that a volume's calls need, by reference only.
@@ -237,17 +238,17 @@ pub struct Plan {
     /// Secrets, by reference.
     pub secrets: SecretRefs,
     /// The volume's access modes.
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<AccessMode>,
     /// The volume's mode, where the claim gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub volume_mode: Option<String>,
+    pub volume_mode: Option<VolumeMode>,
     /// The volume's filesystem type; empty for block volumes.
     pub fs_type: String,
     /// The volume's mount options.
     pub mount_options: Vec<String>,
     /// The volume's reclaim policy, where the class gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reclaim_policy: Option<String>,
+    pub reclaim_policy: Option<ReclaimPolicy>,
     /// The volume is for reading only.
     pub read_only: bool,
     /// What the volume is filled from.
@@ -341,7 +342,7 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
     if settings.extra_create_metadata {
         parameters.extend(create_metadata(claim, &volume));
     }
-    let block = claim.volume_mode() == "Block";
+    let block = claim.volume_mode() == &VolumeMode::Block;
     let only = |mode: &str| matches!(&capabilities[..], [one] if one.mode == mode);
     Ok(Plan {
         driver: view.driver.into(),
@@ -396,26 +397,17 @@ fn source_of(view: &PlanView<'_>) -> Result<Option<Source>, NotPlanned> {
 }
 
 fn capabilities(view: &PlanView<'_>, fs_type: &str) -> Result<Vec<Capability>, NotPlanned> {
-    let fine = view.capabilities.single_node_multi_writer;
-    let access = if view.claim.volume_mode() == "Block" {
+    let multi_writer = view.capabilities.single_node_multi_writer;
+    let access = if view.claim.volume_mode() == &VolumeMode::Block {
         Access::Block
     } else {
         Access::Mount { fs_type: fs_type.into(), flags: view.class.mount_options.clone() }
     };
-    let one = |mode: &String| {
-        let name = match (mode.as_str(), fine) {
-            ("ReadWriteMany", _) => "MULTI_NODE_MULTI_WRITER",
-            ("ReadOnlyMany", _) => "MULTI_NODE_READER_ONLY",
-            ("ReadWriteOnce", false) | ("ReadWriteOncePod", false) => "SINGLE_NODE_WRITER",
-            ("ReadWriteOnce", true) => "SINGLE_NODE_MULTI_WRITER",
-            ("ReadWriteOncePod", true) => "SINGLE_NODE_SINGLE_WRITER",
-            (other, _) => {
-                return Err(NotPlanned::Final(format!(
-                    "unsupported AccessMode combination: [{other}]"
-                )));
-            }
-        };
-        Ok(Capability { mode: name.into(), access: access.clone() })
+    let one = |mode: &AccessMode| {
+        let csi = access_mode::for_create(mode, multi_writer).ok_or_else(|| {
+            NotPlanned::Final(format!("unsupported AccessMode combination: [{mode}]"))
+        })?;
+        Ok(Capability { mode: csi.name().into(), access: access.clone() })
     };
     view.claim.spec.access_modes.iter().map(one).collect()
 }

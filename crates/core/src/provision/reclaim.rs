@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::params::{ParamError, Role, Tokens, secret};
 use crate::model::{
+    ReclaimPolicy, VolumePhase,
     keys::{annotations, finalizers},
     kinds::{SecretRef, StorageClass, Volume},
 };
@@ -25,11 +26,12 @@ pub fn is_ours(volume: &Volume, names: &[String]) -> bool {
 /// The volume's finalizers as they shall be, when that differs from what they are.
 #[must_use]
 pub fn finalizers_after(volume: &Volume, add_finalizer: bool) -> Option<Vec<String>> {
-    let policy = volume.spec.persistent_volume_reclaim_policy.as_str();
+    let policy = &volume.spec.persistent_volume_reclaim_policy;
     let present = volume.metadata.has_finalizer(finalizers::EXTERNAL_PROVISIONER);
-    let bound = volume.status.phase == "Bound";
-    let add = add_finalizer && policy == "Delete" && !volume.metadata.deleting() && bound;
-    let remove = !add_finalizer || matches!(policy, "Retain" | "Recycle");
+    let bound = volume.status.phase == VolumePhase::Bound;
+    let add =
+        add_finalizer && *policy == ReclaimPolicy::Delete && !volume.metadata.deleting() && bound;
+    let remove = !add_finalizer || matches!(policy, ReclaimPolicy::Retain | ReclaimPolicy::Recycle);
     if add && !present {
         let mut longer = volume.metadata.finalizers.clone();
         longer.push(finalizers::EXTERNAL_PROVISIONER.into());
@@ -51,8 +53,8 @@ pub fn wants_deletion(volume: &Volume, add_finalizer: bool) -> bool {
     // whoever asked for it took the storage over.
     let too_late = deleting && !(add_finalizer && present);
     !too_late
-        && volume.status.phase == "Released"
-        && volume.spec.persistent_volume_reclaim_policy == "Delete"
+        && volume.status.phase == VolumePhase::Released
+        && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete
 }
 
 /// Where the secret for DeleteVolume comes from.

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Meta, ObjectKey,
+    ClaimPhase, Meta, ObjectKey, VolumeMode, VolumePhase,
     keys::{annotations, finalizers},
     kinds::{
         Claim, DataSource, ReferenceGrant, StorageClass, Volume, VolumeSnapshot,
@@ -116,7 +116,7 @@ pub enum SourceError {
     ClaimMissing { name: String, namespace: String, why: String },
     /// The source claim has no volume.
     #[error("the PVC DataSource {name} must have a status of Bound.  Got {phase}")]
-    ClaimNotBound { name: String, phase: String },
+    ClaimNotBound { name: String, phase: ClaimPhase },
     /// The source claim goes.
     #[error("the PVC DataSource {0} is currently being deleted")]
     ClaimGoing(String),
@@ -316,7 +316,7 @@ fn go_bool(text: &str) -> Option<bool> {
 /// When the source claim cannot be cloned into `claim`.
 pub fn cloned_volume<'a>(claim: &Claim, source: &'a Claim) -> Result<&'a str, SourceError> {
     let name = || source.metadata.name.clone();
-    if source.status.phase != "Bound" {
+    if source.status.phase != ClaimPhase::Bound {
         let phase = source.status.phase.clone();
         return Err(SourceError::ClaimNotBound { name: name(), phase });
     }
@@ -366,11 +366,11 @@ pub fn clone(view: &CloneView<'_>) -> Result<String, SourceError> {
     };
     let csi = csi
         .filter(|csi| csi.driver == view.class.provisioner)
-        .filter(|_| owner.is_some_and(ours) && volume.status.phase == "Bound")
+        .filter(|_| owner.is_some_and(ours) && volume.status.phase == VolumePhase::Bound)
         .ok_or(SourceError::VolumeUnfit)?;
-    let mode = |mode: &Option<String>| match mode.as_deref() {
-        None | Some("Filesystem") => "Filesystem",
-        _ => "Block",
+    let mode = |mode: &Option<VolumeMode>| match mode {
+        None | Some(VolumeMode::Filesystem) => "Filesystem",
+        Some(_) => "Block",
     };
     let (have, wanted) = (mode(&volume.spec.volume_mode), mode(&view.claim.spec.volume_mode));
     match have == wanted {
@@ -386,7 +386,7 @@ pub fn cloning<'a>(
 ) -> Option<&'a Claim> {
     claims.into_iter().find(|claim| {
         claim.metadata.namespace == source.namespace
-            && claim.status.phase == "Pending"
+            && claim.status.phase == ClaimPhase::Pending
             && clone_source(claim) == Some(source.name.as_str())
     })
 }
@@ -401,7 +401,8 @@ pub fn clone_source(claim: &Claim) -> Option<&str> {
 /// The snapshot that a claim waits to be filled from.
 #[must_use]
 pub fn awaited_snapshot(claim: &Claim) -> Option<ObjectKey> {
-    let waits = matches!(claim.status.phase.as_str(), "Pending" | "");
+    let phase = &claim.status.phase;
+    let waits = phase.is_empty() || *phase == ClaimPhase::Pending;
     waits.then(|| snapshot_source(claim)).flatten()
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     attach::resolve::owned_by,
     model::{
+        ClaimPhase,
         keys::annotations,
         kinds::{Claim, CsiDriver, Pod, PodVolume, StorageClass, Volume},
     },
@@ -148,7 +149,7 @@ fn usable<'a>(
         let (claim, pod) = (claim.metadata.key().to_string(), pod.metadata.key().to_string());
         return Err(NotReady::NotOwner { claim, pod });
     }
-    if claim.status.phase == "Lost" {
+    if claim.status.phase == ClaimPhase::Lost {
         let volume = claim.spec.volume_name.clone();
         return Err(NotReady::Lost { claim: name.to_owned(), volume });
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{
+    ClaimPhase, Uid,
     keys::annotations,
     kinds::{
         Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, TopologyTerm,
@@ -32,7 +33,7 @@ fn claim(name: &str, size: &str) -> Claim {
 fn bound(name: &str, volume: &str) -> Claim {
     let mut claim = claim(name, "1Gi");
     claim.spec.volume_name = volume.into();
-    claim.status.phase = "Bound".into();
+    claim.status.phase = ClaimPhase::Bound;
     claim.metadata.annotations.insert(annotations::BIND_COMPLETED.into(), "yes".into());
     claim
 }
@@ -116,7 +117,7 @@ fn claims_that_no_node_can_help() {
     let (plain, class) = (claim("c", "1Gi"), waiting());
     let immediate = self::class("d", "Immediate");
     let mut lost = bound("c", "gone");
-    lost.status.phase = "Lost".into();
+    lost.status.phase = ClaimPhase::Lost;
     let mut deleting = claim("c", "1Gi");
     deleting.metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH);
     let mut prebound = claim("c", "1Gi");
@@ -454,7 +455,7 @@ fn binding_of_existing_volumes() {
     let mut kept = volume("pv", "node1", "1Gi");
     kept.spec.claim_ref = Some(read(json!({"namespace": "ns", "name": "c", "uid": "c"})));
     let mut reset = kept.clone();
-    reset.spec.claim_ref.as_mut().expect("set").uid = String::new();
+    reset.spec.claim_ref.as_mut().expect("set").uid = Uid::default();
     let mut prebound = claim("c", "1Gi");
     prebound.spec.volume_name = "pv".into();
     let done = bound("c", "pv");

@@ -1,6 +1,8 @@
 //! When a volume's files change their group, and to which modes.
 
 /// `CSIDriver.spec.fsGroupPolicy`.
+use crate::model::AccessMode;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The driver's volumes know no ownership.
@@ -26,7 +28,7 @@ impl Policy {
 
 /// What the decision may depend on.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a, M> {
+pub struct View<'a> {
     /// The driver's policy.
     pub policy: Policy,
     /// The pod's `fsGroup`.
@@ -38,12 +40,12 @@ pub struct View<'a, M> {
     /// The volume's filesystem type, empty when unset.
     pub fs_type: &'a str,
     /// The volume's access modes; `None` for an inline volume.
-    pub modes: Option<&'a [M]>,
+    pub modes: Option<&'a [AccessMode]>,
 }
 
 /// The group to give the files to, or `None` to leave them alone.
 #[must_use]
-pub fn group_to_apply<M: AsRef<str>>(view: &View<'_, M>) -> Option<u32> {
+pub fn group_to_apply(view: &View<'_>) -> Option<u32> {
     let group = view.fs_group.filter(|_| !view.read_only && !view.driver_does_it)?;
     let applies = match view.policy {
         Policy::None => false,
@@ -56,8 +58,8 @@ pub fn group_to_apply<M: AsRef<str>>(view: &View<'_, M>) -> Option<u32> {
     applies.then_some(group)
 }
 
-fn is_single_writer(mode: &impl AsRef<str>) -> bool {
-    matches!(mode.as_ref(), "ReadWriteOnce" | "ReadWriteOncePod")
+fn is_single_writer(mode: &AccessMode) -> bool {
+    matches!(mode, AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod)
 }
 
 const FILE_BITS: u32 = 0o660;
@@ -83,9 +85,9 @@ mod tests {
 
     #[test]
     fn policy_table() {
-        let rwo = &["ReadWriteOnce"][..];
-        let rwop = &["ReadWriteOncePod"][..];
-        let rwx = &["ReadWriteMany"][..];
+        let rwo = &[AccessMode::ReadWriteOnce][..];
+        let rwop = &[AccessMode::ReadWriteOncePod][..];
+        let rwx = &[AccessMode::ReadWriteMany][..];
         let default = Policy::ReadWriteOnceWithFsType;
         for (case, policy, fs_type, modes, read_only, expected) in [
             ("case: node/N17", default, "ext4", Some(rwo), false, true),

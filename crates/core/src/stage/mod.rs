@@ -7,12 +7,10 @@
 //! so a crash in between still leaves an unmount owed. And a mount whose fate is unknown is
 //! unpublished and unstaged before it is forgotten, so a volume is never detached under a mount.
 
-pub mod access;
 pub mod claim;
 pub mod expand;
 pub mod fsgroup;
 pub mod lifecycle;
-pub mod names;
 pub mod paths;
 pub mod populate;
 pub mod registration;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::names::sha256_hex;
+use crate::names::sha256_hex;
 
 /// Directory of CSI volumes inside a pod's `volumes` directory.
 pub const CSI_DIR: &str = "kubernetes.io~csi";
@@ -187,7 +187,7 @@ impl VolData {
         node: &str,
         inline: bool,
     ) -> Self {
-        let attachment = super::names::attachment_name(handle, driver, node);
+        let attachment = crate::names::attachment_name(handle, driver, node);
         Self::from_pairs([
             ("attachmentID", attachment.as_str()),
             ("driverName", driver),
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn vol_data_is_one_sorted_line() {
         let data = VolData::published("d", "h", "pv", "n1", false);
-        let va = super::super::names::attachment_name("h", "d", "n1");
+        let va = crate::names::attachment_name("h", "d", "n1");
         assert_eq!(
             data.to_json(),
             format!(

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::verdict::Mounted;
-
-/// How unique names of staged CSI volumes begin.
-const CSI: &str = "kubernetes.io/csi/";
+use crate::model::Uid;
+use crate::names::UniqueName;
 
 /// A pod on this node wants a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,7 +12,7 @@ pub struct Wanted {
     /// A controller has to attach the volume to this node first.
     pub attachable: bool,
     /// UIDs of the pods that want it.
-    pub pods: BTreeSet<String>,
+    pub pods: BTreeSet<Uid>,
     /// How many bytes it has; 0 when that does not matter here.
     pub size: i64,
     /// SELinux label to mount with; empty for none.
@@ -41,7 +40,7 @@ pub struct Known {
     /// It was found on disk at start and has not been confirmed since.
     pub reconstructed: bool,
     /// Mounts of pods, by UID.
-    pub pods: BTreeMap<String, PodMount>,
+    pub pods: BTreeMap<Uid, PodMount>,
     /// How many bytes its users see, as far as known; otherwise 0.
     pub size: i64,
     /// The driver said that it cannot grow as long as it is attached.
@@ -58,28 +57,28 @@ pub struct Known {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLists {
     /// `status.volumesAttached`.
-    pub attached: BTreeSet<String>,
+    pub attached: BTreeSet<UniqueName>,
     /// `status.volumesInUse` as the API server last confirmed it.
-    pub in_use: BTreeSet<String>,
+    pub in_use: BTreeSet<UniqueName>,
 }
 
 /// A unit of work that must not overlap with itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// Unique volume name.
-    pub volume: String,
+    pub volume: UniqueName,
     /// Pod UID for the work on one pod's mount; `None` for work on the whole volume.
-    pub pod: Option<String>,
+    pub pod: Option<Uid>,
 }
 
 impl Slot {
     /// Work on the whole volume.
-    pub fn volume(volume: impl Into<String>) -> Self {
+    pub fn volume(volume: impl Into<UniqueName>) -> Self {
         Self { volume: volume.into(), pod: None }
     }
 
     /// Work on one pod's mount.
-    pub fn pod(volume: impl Into<String>, pod: impl Into<String>) -> Self {
+    pub fn pod(volume: impl Into<UniqueName>, pod: impl Into<Uid>) -> Self {
         Self { volume: volume.into(), pod: Some(pod.into()) }
     }
 }
@@ -88,9 +87,9 @@ impl Slot {
 #[derive(Debug, Clone, Default)]
 pub struct World {
     /// By unique volume name.
-    pub desired: BTreeMap<String, Wanted>,
+    pub desired: BTreeMap<UniqueName, Wanted>,
     /// By unique volume name.
-    pub actual: BTreeMap<String, Known>,
+    pub actual: BTreeMap<UniqueName, Known>,
     /// The node object.
     pub node: NodeLists,
     /// The first pass over all pods is done and reconstruction has finished: only now is
@@ -98,7 +97,7 @@ pub struct World {
     pub ready_to_unmount: bool,
     /// Pods that may still run although what they want is not (or not yet) known: their mounts
     /// are left alone.
-    pub unresolved: BTreeSet<String>,
+    pub unresolved: BTreeSet<Uid>,
     /// Work in flight.
     pub busy: BTreeSet<Slot>,
     /// Work that failed and waits for its back-off.
@@ -109,15 +108,15 @@ pub struct World {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Take the mount away from a pod.
-    Unpublish { volume: String, pod: String },
+    Unpublish { volume: UniqueName, pod: Uid },
     /// Stage if needed, then publish to the pod.
-    Mount { volume: String, pod: String },
+    Mount { volume: UniqueName, pod: Uid },
     /// Let a pod see the volume's new size.
-    Expand { volume: String, pod: String },
+    Expand { volume: UniqueName, pod: Uid },
     /// Undo the staging.
-    Unstage { volume: String },
+    Unstage { volume: UniqueName },
     /// Nothing is left on this node: stop counting the volume as in use.
-    Forget { volume: String },
+    Forget { volume: UniqueName },
 }
 
 impl Action {
@@ -135,7 +134,7 @@ impl Action {
 
     /// The UID of the pod that it is about, if it is about one.
     #[must_use]
-    pub fn pod(&self) -> Option<&str> {
+    pub fn pod(&self) -> Option<&Uid> {
         match self {
             Self::Unpublish { pod, .. } | Self::Mount { pod, .. } | Self::Expand { pod, .. } => {
                 Some(pod)
@@ -194,7 +193,7 @@ pub enum Waiting {
 ///
 /// # Errors
 /// What it waits for.
-pub fn attach_gate(world: &World, volume: &str) -> Result<(), Waiting> {
+pub fn attach_gate(world: &World, volume: &UniqueName) -> Result<(), Waiting> {
     let attachable = world.desired.get(volume).is_some_and(|wanted| wanted.attachable);
     if !attachable {
         return Ok(());
@@ -292,20 +291,20 @@ impl Plan<'_> {
 impl World {
     /// Whether a pod wants a volume.
     #[must_use]
-    pub fn wants(&self, volume: &str, pod: &str) -> bool {
+    pub fn wants(&self, volume: &UniqueName, pod: &Uid) -> bool {
         self.desired.get(volume).is_some_and(|wanted| wanted.pods.contains(pod))
     }
 
     /// Whether a wanted mount is missing, uncertain or due again.
     #[must_use]
-    pub fn needs_mount(&self, volume: &str, pod: &str) -> bool {
+    pub fn needs_mount(&self, volume: &UniqueName, pod: &Uid) -> bool {
         let mount = self.actual.get(volume).and_then(|known| known.pods.get(pod));
         mount.is_none_or(|mount| mount.state != Mounted::Yes || mount.remount)
     }
 
     /// Whether the volume is there with another SELinux label than is wanted: then it must go first.
     #[must_use]
-    pub fn context_differs(&self, volume: &str) -> bool {
+    pub fn context_differs(&self, volume: &UniqueName) -> bool {
         let (wanted, known) = (self.desired.get(volume), self.actual.get(volume));
         wanted.zip(known).is_some_and(|(wanted, known)| {
             wanted.label != known.context && known.device != Mounted::No
@@ -314,22 +313,22 @@ impl World {
 
     /// A pod through which the volume can be grown, if it has to be.
     #[must_use]
-    pub fn pod_to_expand(&self, volume: &str) -> Option<&str> {
+    pub fn pod_to_expand(&self, volume: &UniqueName) -> Option<&Uid> {
         let (wanted, known) = (self.desired.get(volume)?, self.actual.get(volume)?);
         let due = known.size > 0 && wanted.size > known.size;
         if !due || known.no_expand || known.hold_size {
             return None;
         }
-        let mounted = |pod: &&String| {
+        let mounted = |pod: &&Uid| {
             let mount = known.pods.get(*pod);
             mount.is_some_and(|mount| mount.state == Mounted::Yes && !mount.remount)
         };
-        wanted.pods.iter().find(mounted).map(String::as_str)
+        wanted.pods.iter().find(mounted)
     }
 
     /// Whether another pod has, or may have, the volume: a single-pod volume is then refused.
     #[must_use]
-    pub fn used_by_other_pod(&self, volume: &str, pod: &str) -> bool {
+    pub fn used_by_other_pod(&self, volume: &UniqueName, pod: &Uid) -> bool {
         self.actual.get(volume).is_some_and(|known| {
             known.pods.iter().any(|(uid, mount)| uid != pod && mount.state != Mounted::No)
         })
@@ -337,7 +336,7 @@ impl World {
 
     /// Whether anything of a pod is, or may be, mounted.
     #[must_use]
-    pub fn has_mounts_of(&self, pod: &str) -> bool {
+    pub fn has_mounts_of(&self, pod: &Uid) -> bool {
         self.actual.values().any(|known| known.pods.contains_key(pod))
     }
 
@@ -347,14 +346,14 @@ impl World {
     /// With `staged` it has, besides what a controller attaches, what is staged without that: whoever
     /// deletes a volume can see that a node is not done with it.
     #[must_use]
-    pub fn volumes_in_use(&self, staged: bool) -> Option<Vec<String>> {
+    pub fn volumes_in_use(&self, staged: bool) -> Option<Vec<UniqueName>> {
         if !self.ready_to_unmount {
             return None;
         }
         let wanted =
             self.desired.iter().filter(|(_, wanted)| wanted.attachable).map(|(name, _)| name);
-        let counts = |name: &str, known: &Known| {
-            known.attachable || (staged && known.device != Mounted::No && name.starts_with(CSI))
+        let counts = |name: &UniqueName, known: &Known| {
+            known.attachable || (staged && known.device != Mounted::No && name.is_csi())
         };
         let known = self.actual.iter().filter(|(name, known)| counts(name, known));
         let known = known.map(|(name, _)| name);

@@ -11,7 +11,7 @@ use super::Client;
 use crate::capabilities::{
     ControllerCapabilities, GroupCapabilities, NodeCapabilities, PluginCapabilities, PluginService,
 };
-use crate::gate::{Gate, implemented};
+use crate::requirement::{Requirement, implemented};
 use crate::{Call, CsiError, v1};
 
 /// The capability responses of one connection.
@@ -28,14 +28,18 @@ struct Advertised {
 }
 
 impl Advertised {
-    /// Whether a capability response of this connection contains the gate of a call.
-    fn has(&self, gate: Gate) -> bool {
-        match gate {
-            Gate::Open => false,
-            Gate::Plugin(service) => self.plugin.as_ref().is_some_and(|set| set.has(service)),
-            Gate::Controller(one) => self.controller.as_ref().is_some_and(|set| set.has(one)),
-            Gate::Node(one) => self.node.as_ref().is_some_and(|set| set.has(one)),
-            Gate::Group(one) => self.group.as_ref().is_some_and(|set| set.has(one)),
+    /// Whether a capability response of this connection contains the requirement of a call.
+    fn has(&self, requirement: Requirement) -> bool {
+        match requirement {
+            Requirement::Open => false,
+            Requirement::Plugin(service) => {
+                self.plugin.as_ref().is_some_and(|set| set.has(service))
+            }
+            Requirement::Controller(one) => {
+                self.controller.as_ref().is_some_and(|set| set.has(one))
+            }
+            Requirement::Node(one) => self.node.as_ref().is_some_and(|set| set.has(one)),
+            Requirement::Group(one) => self.group.as_ref().is_some_and(|set| set.has(one)),
         }
     }
 }
@@ -141,18 +145,20 @@ impl Client {
     ///
     /// Costs no call once the capabilities of the connection are known, except for calls of the Node service.
     pub async fn supports(&self, call: Call) -> Result<bool, CsiError> {
-        let gate = call.gate();
-        if let Some(service) = gate.service()
+        let requirement = call.requirement();
+        if let Some(service) = requirement.service()
             && !self.has_service(service).await?
         {
             return Ok(false);
         }
-        let advertised = match gate {
-            Gate::Open => true,
-            Gate::Plugin(service) => self.has_service(service).await?,
-            Gate::Controller(capability) => self.controller_capabilities().await?.has(capability),
-            Gate::Node(capability) => self.node_capabilities().await?.has(capability),
-            Gate::Group(capability) => self.group_capabilities().await?.has(capability),
+        let advertised = match requirement {
+            Requirement::Open => true,
+            Requirement::Plugin(service) => self.has_service(service).await?,
+            Requirement::Controller(capability) => {
+                self.controller_capabilities().await?.has(capability)
+            }
+            Requirement::Node(capability) => self.node_capabilities().await?.has(capability),
+            Requirement::Group(capability) => self.group_capabilities().await?.has(capability),
         };
         Ok(advertised && !self.known(|known| known.unimplemented.contains(&call)))
     }
@@ -166,12 +172,13 @@ impl Client {
     ///
     /// A call that the driver does not advertise is not recorded: its caller did not check first.
     pub(super) fn note_unimplemented(&self, call: Call) {
-        let first = self.known(|known| known.has(call.gate()) && known.unimplemented.insert(call));
+        let first =
+            self.known(|known| known.has(call.requirement()) && known.unimplemented.insert(call));
         if first {
             tracing::warn!(
                 driver = self.shared.driver.get(),
                 method = call.path(),
-                capability = ?call.gate(),
+                capability = ?call.requirement(),
                 "the driver advertises a call that it does not implement; it is not used until the driver is \
                  connected again"
             );

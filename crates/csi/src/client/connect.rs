@@ -41,7 +41,6 @@ pub struct ConnectOptions {
     pub timeout: Option<Duration>,
     /// Called each time an established connection is lost; the client reconnects in any case.
     pub on_lost: Option<OnLost>,
-    /// What every call shares.
     pub calls: Options,
 }
 
@@ -78,7 +77,6 @@ pub enum ConnectError {
         address: String,
         /// How long it was waited for.
         waited: Duration,
-        /// The last refusal.
         last: String,
     },
 }
@@ -238,6 +236,6 @@ where
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let (dialing, notify) = ((self.dial)(), self.notify.clone());
-        Box::pin(async move { Ok(TokioIo::new(Watched::new(dialing.await?, move || notify()))) })
+        Box::pin(async move { Ok(TokioIo::new(Watched::watch(dialing.await?, move || notify()))) })
     }
 }

@@ -13,7 +13,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Why the driver's name is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverNameError {
-    /// The call failed.
     #[error(transparent)]
     Call(#[from] CsiError),
     /// The name is of no use.

@@ -13,7 +13,6 @@ trait PageRequest: Message + Name + Clone + 'static {
     fn start_at(&mut self, token: String);
 }
 
-/// One page.
 trait Page: Message + Name + Default + 'static {
     type Entry;
 

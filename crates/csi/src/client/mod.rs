@@ -40,7 +40,6 @@ pub use snapshots::SnapshotLookup;
 pub struct Options {
     /// Deadline of each call; absent means none.
     pub timeout: Option<Duration>,
-    /// Where durations are counted.
     pub metrics: Option<Metrics>,
     /// Longest response text in a log; absent means no limit.
     pub max_log_length: Option<usize>,

@@ -71,7 +71,7 @@ async fn services_in_this_process_respond_as_over_a_connection() {
         let late = client.probe(v1::ProbeRequest {}).await.expect_err("hangs");
         assert_eq!(late.code(), Code::DeadlineExceeded);
         assert_eq!(start.elapsed().as_secs(), 5);
-        client.probe(v1::ProbeRequest {}).await.expect("answers again");
+        client.probe(v1::ProbeRequest {}).await.expect("responds again");
     }
     assert_eq!(*near.connection_losses().borrow(), 0);
     let unknown = v1::NodeGetInfoRequest {};
@@ -102,7 +102,7 @@ async fn each_call_has_its_deadline_and_several_can_share_one() {
     let client = driver.client().with_timeout(Some(seconds(10)));
     driver.script(Call::Probe, [Fault::Hang]);
     let start = Instant::now();
-    let error = client.probe(v1::ProbeRequest {}).await.expect_err("no answer");
+    let error = client.probe(v1::ProbeRequest {}).await.expect_err("no response");
     assert_eq!(
         error.to_string(),
         "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
@@ -120,7 +120,7 @@ async fn each_call_has_its_deadline_and_several_can_share_one() {
     assert_eq!(driver.calls_of(Call::Probe).len(), sent, "not even sent");
 
     driver.always(Call::Probe, Fault::Delay(seconds(7200)));
-    client.with_timeout(None).probe(v1::ProbeRequest {}).await.expect("patience");
+    client.with_timeout(None).probe(v1::ProbeRequest {}).await.expect("no timeout");
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +191,7 @@ async fn a_missing_socket_is_waited_for_and_then_given_up() {
     let path = dir.path().join("csi.sock");
     let options = ConnectOptions::from(format!("unix://{}", path.display()));
     let start = Instant::now();
-    let error = Client::connect(options.clone()).await.expect_err("nobody there");
+    let error = Client::connect(options.clone()).await.expect_err("not listening");
     assert_eq!(start.elapsed().as_secs(), 30);
     assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
     assert!(error.to_string().contains("csi.sock within 30"), "{error}");
@@ -239,7 +239,7 @@ async fn a_restarted_driver_is_found_again() {
     first.abort();
     client.connection_lost().await;
     assert_eq!(lost.load(Ordering::SeqCst), 1);
-    let error = client.probe(v1::ProbeRequest {}).await.expect_err("nobody there");
+    let error = client.probe(v1::ProbeRequest {}).await.expect_err("not listening");
     assert_eq!((error.code(), error.is_final()), (Code::Unavailable, false), "{error}");
 
     let (second, stop) = serve();

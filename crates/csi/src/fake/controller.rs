@@ -14,7 +14,7 @@ use crate::{Call, names, v1};
 /// The size of a volume whose request has no size.
 const DEFAULT_BYTES: i64 = 1 << 30;
 
-pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
+pub(super) fn require(config: &Config, capability: Cap) -> Result<(), Status> {
     if config.controller.has(capability) {
         return Ok(());
     }
@@ -68,7 +68,7 @@ fn create_volume(
     config: &Config,
     request: &v1::CreateVolumeRequest,
 ) -> Result<v1::CreateVolumeResponse, Status> {
-    gate(config, Cap::CreateDeleteVolume)?;
+    require(config, Cap::CreateDeleteVolume)?;
     if !names::is_request_name(&request.name) {
         return Err(Status::invalid_argument("name is missing or not allowed"));
     }
@@ -159,7 +159,7 @@ fn delete_volume(
     config: &Config,
     request: &v1::DeleteVolumeRequest,
 ) -> Result<v1::DeleteVolumeResponse, Status> {
-    gate(config, Cap::CreateDeleteVolume)?;
+    require(config, Cap::CreateDeleteVolume)?;
     let id = required("volume_id", &request.volume_id)?;
     let Some(volume) = state.volumes.get(id) else { return Ok(v1::DeleteVolumeResponse {}) };
     let mut users: Vec<&str> = volume.published.keys().map(String::as_str).collect();
@@ -178,7 +178,7 @@ fn publish(
     config: &Config,
     request: &v1::ControllerPublishVolumeRequest,
 ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
-    gate(config, Cap::PublishUnpublishVolume)?;
+    require(config, Cap::PublishUnpublishVolume)?;
     let (id, node) = (request.volume_id.as_str(), request.node_id.as_str());
     required("volume_id", id)?;
     required("node_id", node)?;
@@ -223,7 +223,7 @@ fn unpublish(
     config: &Config,
     request: &v1::ControllerUnpublishVolumeRequest,
 ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
-    gate(config, Cap::PublishUnpublishVolume)?;
+    require(config, Cap::PublishUnpublishVolume)?;
     let id = required("volume_id", &request.volume_id)?;
     let node = request.node_id.as_str();
     let hits = |other: &str| node.is_empty() || node == other;
@@ -287,7 +287,7 @@ fn list_volumes(
     request: &v1::ListVolumesRequest,
 ) -> Result<v1::ListVolumesResponse, Status> {
     use v1::list_volumes_response::{Entry, VolumeStatus};
-    gate(config, Cap::ListVolumes)?;
+    require(config, Cap::ListVolumes)?;
     let entry = |volume: &Volume| Entry {
         volume: Some(volume.message(config.topology())),
         status: Some(VolumeStatus {
@@ -310,7 +310,7 @@ fn get_volume(
     config: &Config,
     request: &v1::ControllerGetVolumeRequest,
 ) -> Result<v1::ControllerGetVolumeResponse, Status> {
-    gate(config, Cap::GetVolume)?;
+    require(config, Cap::GetVolume)?;
     let volume = state.volume(&request.volume_id)?;
     Ok(v1::ControllerGetVolumeResponse {
         volume: Some(volume.message(config.topology())),
@@ -326,7 +326,7 @@ fn get_capacity(
     config: &Config,
     request: &v1::GetCapacityRequest,
 ) -> Result<v1::GetCapacityResponse, Status> {
-    gate(config, Cap::GetCapacity)?;
+    require(config, Cap::GetCapacity)?;
     let wanted = request.accessible_topology.clone().unwrap_or_default().segments;
     let fits = |pool: &usize| !config.topology() || inside(&config.pools[*pool].segments, &wanted);
     let pools = (0..config.pools.len()).filter(fits);
@@ -343,7 +343,7 @@ fn expand(
     config: &Config,
     request: &v1::ControllerExpandVolumeRequest,
 ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
-    gate(config, Cap::ExpandVolume)?;
+    require(config, Cap::ExpandVolume)?;
     let range = request.capacity_range.as_ref();
     let range = range.ok_or_else(|| Status::invalid_argument("capacity_range is required"))?;
     let volume = state.volume(&request.volume_id)?.clone();
@@ -367,7 +367,7 @@ fn modify(
     config: &Config,
     request: &v1::ControllerModifyVolumeRequest,
 ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
-    gate(config, Cap::ModifyVolume)?;
+    require(config, Cap::ModifyVolume)?;
     refuse_parameters(config, &request.mutable_parameters)?;
     let volume = state.volume(&request.volume_id)?;
     volume.mutable_parameters.extend(request.mutable_parameters.clone());

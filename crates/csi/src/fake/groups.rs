@@ -7,7 +7,7 @@ use super::{Config, Driver, snapshots};
 use crate::capabilities::{GroupCapability, PluginService};
 use crate::{Call, names, v1};
 
-fn gate(config: &Config) -> Result<(), Status> {
+fn require(config: &Config) -> Result<(), Status> {
     let served = config.plugin.has(PluginService::GroupControllerService);
     if served && config.group.has(GroupCapability::CreateDeleteGetVolumeGroupSnapshot) {
         return Ok(());
@@ -31,7 +31,7 @@ fn create(
     config: &Config,
     request: &v1::CreateVolumeGroupSnapshotRequest,
 ) -> Result<v1::CreateVolumeGroupSnapshotResponse, Status> {
-    gate(config)?;
+    require(config)?;
     if !names::is_request_name(&request.name) {
         return Err(Status::invalid_argument("name is missing or not allowed"));
     }
@@ -79,7 +79,7 @@ fn delete(
     config: &Config,
     request: &v1::DeleteVolumeGroupSnapshotRequest,
 ) -> Result<v1::DeleteVolumeGroupSnapshotResponse, Status> {
-    gate(config)?;
+    require(config)?;
     let group = state.groups.remove(required("group_snapshot_id", &request.group_snapshot_id)?);
     for member in group.into_iter().flat_map(|group| group.members) {
         state.snapshots.remove(&member);
@@ -92,7 +92,7 @@ fn get(
     config: &Config,
     request: &v1::GetVolumeGroupSnapshotRequest,
 ) -> Result<v1::GetVolumeGroupSnapshotResponse, Status> {
-    gate(config)?;
+    require(config)?;
     let id = required("group_snapshot_id", &request.group_snapshot_id)?;
     let missing = || Status::not_found(format!("group snapshot {id} does not exist"));
     let group = state.groups.get(id).ok_or_else(missing)?;

@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::Config;
-use super::controller::{gate, page};
+use super::controller::{page, require};
 use super::state::{State, required};
 use crate::capabilities::{ControllerCapability, NodeCapability};
 use crate::v1;
@@ -17,7 +17,7 @@ pub(super) fn list(
     config: &Config,
     request: &v1::ControllerListVolumeHealthRequest,
 ) -> Result<v1::ControllerListVolumeHealthResponse, Status> {
-    gate(config, ControllerCapability::ListVolumeHealth)?;
+    require(config, ControllerCapability::ListVolumeHealth)?;
     let ill = state.volumes.values().filter(|volume| !volume.health.is_empty());
     let all = ill.map(|volume| report(&volume.id, &volume.health)).collect();
     let (entries, next_token) = page(config, all, request.max_entries, &request.starting_token)?;
@@ -29,7 +29,7 @@ pub(super) fn get(
     config: &Config,
     request: &v1::ControllerGetVolumeHealthRequest,
 ) -> Result<v1::ControllerGetVolumeHealthResponse, Status> {
-    gate(config, ControllerCapability::GetVolumeHealth)?;
+    require(config, ControllerCapability::GetVolumeHealth)?;
     let volume = state.volume(&request.volume_id)?;
     let volume_health = Some(report(&volume.id, &volume.health));
     Ok(v1::ControllerGetVolumeHealthResponse { volume_health })
@@ -42,7 +42,7 @@ pub(super) fn of_volume_on_node(
     config: &Config,
     request: &v1::NodeGetVolumeHealthRequest,
 ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
-    super::node::gate(config, NodeCapability::GetVolumeHealth)?;
+    super::node::require(config, NodeCapability::GetVolumeHealth)?;
     let id = required("volume_id", &request.volume_id)?;
     let mut entries = state.volume(id)?.health.clone();
     entries.extend(state.node(node)?.volume_health.get(id).cloned().unwrap_or_default());
@@ -55,7 +55,7 @@ pub(super) fn of_node(
     config: &Config,
     _: &v1::NodeGetStorageHealthRequest,
 ) -> Result<v1::NodeGetStorageHealthResponse, Status> {
-    super::node::gate(config, NodeCapability::GetStorageHealth)?;
+    super::node::require(config, NodeCapability::GetStorageHealth)?;
     let backend_health = state.node(node)?.storage_health.clone();
     Ok(v1::NodeGetStorageHealthResponse { backend_health })
 }

@@ -1,6 +1,6 @@
 //! A driver in memory, for tests and for the simulator.
 //!
-//! It follows the rules of the protocol: idempotent calls, capability gates, the error codes of the tables. On
+//! It follows the rules of the protocol: idempotent calls, capability requirements, the error codes of the tables. On
 //! top of that it can be made to fail ([`Fault`], [`Driver::hook`]), it remembers every call
 //! ([`Driver::calls`]) and every breach of the call order by its caller ([`Driver::violations`]).
 
@@ -39,11 +39,9 @@ pub use version::Version;
 /// The driver's advertised capabilities, its limits and its defects. [`Driver::configure`] changes it at any time.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The driver name.
     pub name: String,
     /// The response of Probe; absent means ready.
     pub ready: Option<bool>,
-    /// Capabilities of the plugin.
     pub plugin: PluginCapabilities,
     /// Capabilities of the Controller service.
     pub controller: ControllerCapabilities,
@@ -55,7 +53,6 @@ pub struct Config {
     pub version: Version,
     /// Where volumes can be, each with its size in bytes; volumes without topology use the first one.
     pub pools: Vec<Pool>,
-    /// Largest volume.
     pub max_volume_size: Option<i64>,
     /// How many volumes fit on a node; zero means no limit.
     pub max_volumes_per_node: i64,
@@ -77,7 +74,6 @@ pub struct Config {
     pub touch_paths: bool,
 }
 
-/// A pool of storage.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// The segments a node must have to reach it.
@@ -189,7 +185,6 @@ impl Driver {
         &self.node
     }
 
-    /// Changes the configuration.
     pub fn configure(&self, change: impl FnOnce(&mut Config)) -> &Self {
         change(&mut self.backend.config.lock());
         self
@@ -217,7 +212,6 @@ impl Driver {
         change(&mut self.backend.state.lock());
     }
 
-    /// All volumes by id.
     pub fn volumes(&self) -> BTreeMap<String, Volume> {
         self.state().volumes
     }

@@ -9,7 +9,7 @@ use super::{Config, Driver, health};
 use crate::capabilities::{ControllerCapability, NodeCapability as Cap};
 use crate::{Call, v1};
 
-pub(super) fn gate(config: &Config, capability: Cap) -> Result<(), Status> {
+pub(super) fn require(config: &Config, capability: Cap) -> Result<(), Status> {
     if config.node.has(capability) {
         return Ok(());
     }
@@ -38,7 +38,7 @@ fn stage(
     config: &Config,
     request: &v1::NodeStageVolumeRequest,
 ) -> Result<v1::NodeStageVolumeResponse, Status> {
-    gate(config, Cap::StageUnstageVolume)?;
+    require(config, Cap::StageUnstageVolume)?;
     let id = request.volume_id.as_str();
     required("volume_id", id)?;
     let path = absolute("staging_target_path", &request.staging_target_path)?;
@@ -64,7 +64,7 @@ fn unstage(
     config: &Config,
     request: &v1::NodeUnstageVolumeRequest,
 ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
-    gate(config, Cap::StageUnstageVolume)?;
+    require(config, Cap::StageUnstageVolume)?;
     let id = required("volume_id", &request.volume_id)?;
     let path = absolute("staging_target_path", &request.staging_target_path)?;
     let mut busy = false;
@@ -199,7 +199,7 @@ fn stats(
     config: &Config,
     request: &v1::NodeGetVolumeStatsRequest,
 ) -> Result<v1::NodeGetVolumeStatsResponse, Status> {
-    gate(config, Cap::GetVolumeStats)?;
+    require(config, Cap::GetVolumeStats)?;
     let (id, path) = (&request.volume_id, &request.volume_path);
     let seen = at_path(state, node, id, path)?.expanded_to;
     let volume = state.volume(id)?;
@@ -218,7 +218,7 @@ fn expand(
     config: &Config,
     request: &v1::NodeExpandVolumeRequest,
 ) -> Result<v1::NodeExpandVolumeResponse, Status> {
-    gate(config, Cap::ExpandVolume)?;
+    require(config, Cap::ExpandVolume)?;
     let id = &request.volume_id;
     let capacity = state.volume(id)?.capacity;
     let required = request.capacity_range.unwrap_or_default().required_bytes;

@@ -52,7 +52,6 @@ pub enum Phase {
 /// One call, as a hook sees it.
 #[derive(Debug)]
 pub struct CallEvent<'a> {
-    /// The call.
     pub call: Call,
     /// Before or after the effect.
     pub phase: Phase,
@@ -65,9 +64,7 @@ pub struct CallEvent<'a> {
 /// What a hook decides.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Go on.
     Continue,
-    /// Fail with this status.
     Fail(Status),
     /// Send no response.
     Hang,
@@ -80,7 +77,6 @@ type Hook = Arc<dyn Fn(&CallEvent<'_>) -> Action + Send + Sync>;
 /// One call as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallRecord {
-    /// The call.
     pub call: Call,
     /// The node whose service was called.
     pub node: String,
@@ -125,7 +121,6 @@ impl Driver {
         self.backend.script.lock().hook = Some(Arc::new(hook));
     }
 
-    /// Removes the hook.
     pub fn clear_hook(&self) {
         self.backend.script.lock().hook = None;
     }

@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::Config;
-use super::controller::{choose_pool, gate, page};
+use super::controller::{choose_pool, page, require};
 use super::state::{Snapshot, State, required};
 use crate::capabilities::ControllerCapability as Cap;
 use crate::{names, v1};
@@ -49,7 +49,7 @@ pub(super) fn create(
     config: &Config,
     request: &v1::CreateSnapshotRequest,
 ) -> Result<v1::CreateSnapshotResponse, Status> {
-    gate(config, Cap::CreateDeleteSnapshot)?;
+    require(config, Cap::CreateDeleteSnapshot)?;
     if !names::is_request_name(&request.name) {
         return Err(Status::invalid_argument("name is missing or not allowed"));
     }
@@ -113,7 +113,7 @@ pub(super) fn delete(
     config: &Config,
     request: &v1::DeleteSnapshotRequest,
 ) -> Result<v1::DeleteSnapshotResponse, Status> {
-    gate(config, Cap::CreateDeleteSnapshot)?;
+    require(config, Cap::CreateDeleteSnapshot)?;
     state.snapshots.remove(required("snapshot_id", &request.snapshot_id)?);
     Ok(v1::DeleteSnapshotResponse {})
 }
@@ -123,7 +123,7 @@ pub(super) fn list(
     config: &Config,
     request: &v1::ListSnapshotsRequest,
 ) -> Result<v1::ListSnapshotsResponse, Status> {
-    gate(config, Cap::ListSnapshots)?;
+    require(config, Cap::ListSnapshots)?;
     let wanted = |filter: &str, value: &str| filter.is_empty() || filter == value;
     let found = state.snapshots.values_mut().filter(|snapshot| {
         wanted(&request.snapshot_id, &snapshot.message.snapshot_id)
@@ -142,7 +142,7 @@ pub(super) fn get(
     config: &Config,
     request: &v1::GetSnapshotRequest,
 ) -> Result<v1::GetSnapshotResponse, Status> {
-    gate(config, Cap::GetSnapshot)?;
+    require(config, Cap::GetSnapshot)?;
     let id = required("snapshot_id", &request.snapshot_id)?;
     let found = state.snapshots.get_mut(id);
     let found = found.ok_or_else(|| Status::not_found(format!("snapshot {id} does not exist")))?;

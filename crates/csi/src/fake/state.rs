@@ -10,27 +10,20 @@ use crate::v1;
 /// Volumes, snapshots and nodes, and the caller's violations of the protocol.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Volumes by id.
     pub volumes: BTreeMap<String, Volume>,
-    /// Snapshots by id.
     pub snapshots: BTreeMap<String, Snapshot>,
-    /// Group snapshots by id.
     pub groups: BTreeMap<String, Group>,
-    /// Nodes by id.
     pub nodes: BTreeMap<String, NodeState>,
     /// Breaches of the call order by the caller.
     pub violations: Vec<String>,
     pub(super) created: u64,
 }
 
-/// A volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
-    /// Its id.
     pub id: String,
     /// The name in its create request.
     pub name: String,
-    /// Its size in bytes.
     pub capacity: i64,
     /// The parameters it was made with.
     pub parameters: BTreeMap<String, String>,
@@ -55,40 +48,31 @@ pub struct Volume {
 /// How a volume is published to a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedOnNode {
-    /// For reading only.
     pub readonly: bool,
-    /// With this capability.
     pub capability: v1::VolumeCapability,
 }
 
-/// A snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The name in its create request.
     pub name: String,
     /// How many more responses report it as not ready.
     pub polls_left: u32,
-    /// The message in responses.
     pub message: v1::Snapshot,
 }
 
-/// A group snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its id.
     pub id: String,
     /// The name in its create request.
     pub name: String,
     /// The volumes it is of.
     pub sources: Vec<String>,
-    /// Its snapshots.
     pub members: Vec<String>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
-    /// Its topology.
     pub segments: BTreeMap<String, String>,
     /// What is on it, by volume id.
     pub volumes: BTreeMap<String, NodeVolume>,
@@ -118,11 +102,8 @@ impl NodeVolume {
 /// A publication at a target path: everything but the path and the secrets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// For reading only.
     pub readonly: bool,
-    /// With this capability.
     pub capability: v1::VolumeCapability,
-    /// From this staging path.
     pub staging: String,
 }
 

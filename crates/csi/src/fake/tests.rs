@@ -21,8 +21,8 @@ fn capability(mode: Mode) -> v1::VolumeCapability {
 }
 
 async fn create(client: &Client, name: &str) -> String {
-    let answer = client.create_volume(create_request(name, GIB)).await.expect("created");
-    answer.volume.expect("a volume").volume_id
+    let response = client.create_volume(create_request(name, GIB)).await.expect("created");
+    response.volume.expect("a volume").volume_id
 }
 
 fn attach(volume: &str, node: &str) -> v1::ControllerPublishVolumeRequest {
@@ -82,8 +82,8 @@ async fn a_volume_lives_and_every_step_may_be_repeated() {
     assert_eq!(create(&client, "pvc-1").await, id);
     let mode = Mode::SingleNodeWriter;
     for _ in 0..2 {
-        let answer = client.controller_publish_volume(attach(&id, "node-1")).await.expect("ok");
-        assert_eq!(answer.publish_context["device"], format!("fake-{id}"));
+        let response = client.controller_publish_volume(attach(&id, "node-1")).await.expect("ok");
+        assert_eq!(response.publish_context["device"], format!("fake-{id}"));
         client.node_stage_volume(stage(&id, mode)).await.expect("staged");
         client.node_publish_volume(publish(&id, "/t", mode)).await.expect("published");
     }
@@ -191,8 +191,8 @@ async fn volumes_go_where_they_are_wanted_and_where_there_is_room() {
             accessibility_requirements: Some(requirement),
             ..create_request(name, GIB)
         };
-        let got = client.create_volume(request).await.map(|answer| {
-            answer.volume.expect("volume").accessible_topology[0].segments["zone"].clone()
+        let got = client.create_volume(request).await.map(|response| {
+            response.volume.expect("volume").accessible_topology[0].segments["zone"].clone()
         });
         let got = got.map_err(|error| error.code());
         assert_eq!(got.as_deref().map_err(|code| *code), expected, "{name}");
@@ -309,10 +309,10 @@ async fn sizes_grow_on_both_sides() {
         capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
         ..Default::default()
     };
-    let answer = client.controller_expand_volume(grow(2 * GIB)).await.expect("grown");
-    assert_eq!((answer.capacity_bytes, answer.node_expansion_required), (2 * GIB, true));
-    let answer = client.controller_expand_volume(grow(GIB)).await.expect("already larger");
-    assert_eq!(answer.capacity_bytes, 2 * GIB);
+    let response = client.controller_expand_volume(grow(2 * GIB)).await.expect("grown");
+    assert_eq!((response.capacity_bytes, response.node_expansion_required), (2 * GIB, true));
+    let response = client.controller_expand_volume(grow(GIB)).await.expect("already larger");
+    assert_eq!(response.capacity_bytes, 2 * GIB);
     assert_eq!(code(client.controller_expand_volume(grow(4 * GIB)).await), Code::ResourceExhausted);
 
     let on_node = v1::NodeExpandVolumeRequest {

@@ -20,8 +20,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use loona_hpack::Decoder;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::stream::{Hooked, Hooks};
 
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
@@ -41,7 +42,7 @@ const PRIORITY: u8 = 0x20;
 
 /// Why inbound bytes cannot be rewritten; the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadHeaders {
+enum BadHeaders {
     /// Padding or priority do not fit into the frame.
     #[error("malformed HEADERS frame")]
     Frame,
@@ -51,7 +52,6 @@ pub enum BadHeaders {
     /// The block is larger than any sensible request.
     #[error("a header block is larger than {MAX_BLOCK} bytes")]
     TooLarge,
-    /// The compression is broken.
     #[error("a header block cannot be decoded")]
     Compression,
 }
@@ -100,7 +100,7 @@ struct Block {
 }
 
 /// The rewriting itself, free of any I/O: bytes in, bytes out.
-pub struct Rewriter {
+struct Rewriter {
     state: State,
     block: Option<Block>,
     decoder: Decoder<'static>,
@@ -116,7 +116,7 @@ impl Default for Rewriter {
 
 impl Rewriter {
     /// Consumes inbound bytes and appends to `out` what the HTTP/2 library should see.
-    pub fn feed(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), BadHeaders> {
+    fn feed(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), BadHeaders> {
         while !input.is_empty() {
             input = self.step(input, out)?;
         }
@@ -289,8 +289,10 @@ fn split(fragment: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// A server-side stream whose inbound requests all have a usable authority.
-pub struct LocalAuthority<S> {
-    inner: S,
+pub(super) type LocalAuthority<S> = Hooked<S, Rewrite>;
+
+/// Rewrites what a [`LocalAuthority`] stream reads.
+pub(super) struct Rewrite {
     rewriter: Rewriter,
     scratch: Box<[u8]>,
     ready: Vec<u8>,
@@ -298,70 +300,39 @@ pub struct LocalAuthority<S> {
 }
 
 impl<S> LocalAuthority<S> {
-    /// Wraps an accepted stream.
-    pub fn new(inner: S) -> Self {
-        Self {
-            inner,
-            rewriter: Rewriter::default(),
-            scratch: vec![0; 8 * 1024].into_boxed_slice(),
-            ready: Vec::new(),
-            taken: 0,
-        }
+    pub(super) fn rewriting(stream: S) -> Self {
+        let scratch = vec![0; 8 * 1024].into_boxed_slice();
+        let rewriter = Rewriter::default();
+        Self::wrap(stream, Rewrite { rewriter, scratch, ready: Vec::new(), taken: 0 })
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LocalAuthority<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
+impl Hooks for Rewrite {
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        below: &mut S,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
         loop {
-            let waiting = &this.ready[this.taken..];
+            let waiting = &self.ready[self.taken..];
             if !waiting.is_empty() {
                 let now = waiting.len().min(buf.remaining());
                 buf.put_slice(&waiting[..now]);
-                this.taken += now;
+                self.taken += now;
                 return Poll::Ready(Ok(()));
             }
-            this.ready.clear();
-            this.taken = 0;
-            let mut read = ReadBuf::new(&mut this.scratch);
-            ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
+            self.ready.clear();
+            self.taken = 0;
+            let mut read = ReadBuf::new(&mut self.scratch);
+            ready!(Pin::new(&mut *below).poll_read(cx, &mut read))?;
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.rewriter
-                .feed(read.filled(), &mut this.ready)
+            self.rewriter
+                .feed(read.filled(), &mut self.ready)
                 .map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))?;
         }
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for LocalAuthority<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, data)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
-    }
-}
-
-impl<S: Connected> Connected for LocalAuthority<S> {
-    type ConnectInfo = S::ConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.inner.connect_info()
     }
 }
 

@@ -28,16 +28,8 @@ pub enum BindError {
     /// Another process listens on the socket.
     #[error("another process serves {}", .0.display())]
     InUse(PathBuf),
-    /// The operating system refused.
     #[error("cannot {step} {}: {source}", .path.display())]
-    System {
-        /// What was tried.
-        step: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The refusal.
-        source: io::Error,
-    },
+    System { step: &'static str, path: PathBuf, source: io::Error },
 }
 
 fn system<E: Into<io::Error>>(step: &'static str, path: &Path) -> impl FnOnce(E) -> BindError {
@@ -99,7 +91,6 @@ impl Listener {
         self
     }
 
-    /// Where the socket is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -6,7 +6,7 @@
 //! A handler is dropped at its next await point when its caller's deadline passes or its connection ends. Work
 //! that must not stop halfway belongs into a task of its own.
 
-pub mod authority;
+mod authority;
 mod listener;
 mod sever;
 
@@ -86,7 +86,7 @@ where
     // Connections also end when this future is dropped: whoever aborts the server means the whole of it.
     let _cut_on_drop = cut.clone().drop_guard();
     let wrapped = incoming.map(|stream| {
-        stream.map(|stream| LocalAuthority::new(Severable::new(stream, cut.child_token())))
+        stream.map(|stream| LocalAuthority::rewriting(Severable::new(stream, cut.child_token())))
     });
     let late = async {
         shutdown.cancelled().await;

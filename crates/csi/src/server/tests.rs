@@ -188,7 +188,7 @@ async fn a_stale_socket_is_replaced_but_nothing_else_is() {
     assert!(path.exists(), "a crashed process leaves its socket behind");
     let second = Listener::bind(&path).expect("replaced");
 
-    // Somebody else took the path: it is theirs now.
+    // Another listener took the path: it is theirs now.
     std::fs::remove_file(&path).expect("removed");
     let third = Listener::bind(&path).expect("bound");
     second.remove();
@@ -244,10 +244,10 @@ async fn a_call_that_never_ends_does_not_hold_up_the_end() {
     while driver.calls().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let asked = tokio::time::Instant::now();
+    let requested = tokio::time::Instant::now();
     stop.cancel();
     server.await.expect("joined").expect("clean end");
-    assert_eq!(asked.elapsed().as_secs(), GRACE.as_secs());
+    assert_eq!(requested.elapsed().as_secs(), GRACE.as_secs());
     let error = calling.await.expect("joined").expect_err("cut");
     assert!(!error.is_final(), "{error}");
 }

@@ -17,7 +17,7 @@ use crate::refusal::{Refusal, required_short};
 
 /// What to do about a wanted attachment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It stands already.
     Stands,
     /// It can be added.
@@ -30,7 +30,7 @@ pub enum Verdict {
 
 /// Decides from what is recorded. Pure.
 #[must_use]
-pub fn decide(existing: &[Attachment], wanted: &Attachment) -> Verdict {
+pub(crate) fn decide(existing: &[Attachment], wanted: &Attachment) -> Verdict {
     if let Some(mine) = existing.iter().find(|one| one.node == wanted.node) {
         return if mine == wanted { Verdict::Stands } else { Verdict::Differs };
     }
@@ -43,7 +43,7 @@ pub fn decide(existing: &[Attachment], wanted: &Attachment) -> Verdict {
 
 impl Inner {
     /// Gives a node leave to use a volume.
-    pub fn controller_publish(
+    pub(crate) fn controller_publish(
         &self,
         request: &ControllerPublishVolumeRequest,
     ) -> Result<ControllerPublishVolumeResponse, Refusal> {
@@ -104,7 +104,7 @@ impl Inner {
     }
 
     /// Takes the leave back; from every node when none is named.
-    pub fn controller_unpublish(
+    pub(crate) fn controller_unpublish(
         &self,
         request: &ControllerUnpublishVolumeRequest,
     ) -> Result<ControllerUnpublishVolumeResponse, Refusal> {
@@ -138,7 +138,7 @@ impl Inner {
     }
 
     /// Counts what is recorded, so that a node's limit holds across restarts.
-    pub fn count_attachments(&self) -> Result<(), Refusal> {
+    pub(crate) fn count_attachments(&self) -> Result<(), Refusal> {
         let mut attached = self.attached.lock();
         for pool in &self.pools {
             for id in pool.list()? {

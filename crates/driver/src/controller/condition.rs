@@ -1,4 +1,4 @@
-//! Whether a volume is well, as far as its pool can tell.
+//! The condition of a volume, as far as its pool shows it.
 
 use longshore_csi::v1::controller_get_volume_response::VolumeStatus;
 use longshore_csi::v1::{ControllerGetVolumeRequest, ControllerGetVolumeResponse, VolumeCondition};
@@ -12,7 +12,7 @@ use crate::refusal::{Refusal, required_short};
 
 impl Inner {
     /// One volume, where it is attached, and how it is.
-    pub fn get_volume(
+    pub(crate) fn get_volume(
         &self,
         request: &ControllerGetVolumeRequest,
     ) -> Result<ControllerGetVolumeResponse, Refusal> {
@@ -29,7 +29,7 @@ impl Inner {
     }
 
     /// The condition of a volume, by its image and its pool.
-    pub fn condition(
+    pub(crate) fn condition(
         &self,
         pool: &Pool,
         record: &Record,
@@ -39,8 +39,8 @@ impl Inner {
     }
 }
 
-/// A condition that calls for somebody to act.
-pub fn abnormal(message: String) -> VolumeCondition {
+/// A condition that an administrator must act on.
+pub(crate) fn abnormal(message: String) -> VolumeCondition {
     VolumeCondition { abnormal: true, message }
 }
 

@@ -79,12 +79,12 @@ impl Wanted<'_> {
 
 impl Inner {
     /// Makes a volume, or finds the one that an earlier identical call made.
-    pub fn create_volume(
+    pub(crate) fn create_volume(
         &self,
         request: &CreateVolumeRequest,
     ) -> Result<CreateVolumeResponse, Refusal> {
         check_name(&request.name)?;
-        // Mistakes in the request come before anything that only a look at the pools can tell.
+        // Mistakes in the request come before anything that needs a read of the pools.
         Access::parse_all(&request.volume_capabilities, self.config.kind)?;
         let id = self.id_for(&request.name);
         if let Some((pool, record)) = self.find(&id)? {
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     /// A volume as callers see it.
-    pub fn describe(&self, pool: &Pool, record: &Record) -> Volume {
+    pub(crate) fn describe(&self, pool: &Pool, record: &Record) -> Volume {
         Volume {
             capacity_bytes: record.capacity_bytes.cast_signed(),
             volume_id: record.id.to_string(),
@@ -220,7 +220,7 @@ impl Inner {
 
     /// Bytes that volumes of a class may still have here; zero elsewhere, and for access that is
     /// never given.
-    pub fn get_capacity(
+    pub(crate) fn get_capacity(
         &self,
         request: &GetCapacityRequest,
     ) -> Result<GetCapacityResponse, Refusal> {
@@ -238,8 +238,8 @@ impl Inner {
             });
         }
         // A class comes with parameters that are not for us, and perhaps with wrong ones. Those are
-        // for CreateVolume to refuse: without an answer here nobody would ever ask it, and the user
-        // would hear of too little room instead.
+        // for CreateVolume to refuse: without a response here no provisioner would ever call it, and the
+        // user would read of too little room instead.
         let named = request.parameters.get(POOL);
         let pool = self.pools.iter().find(|pool| Some(pool.name()) == named.map(String::as_str));
         let ratio = overcommit(&request.parameters).unwrap_or(1.0);

@@ -11,7 +11,7 @@ use crate::refusal::{Refusal, required_short};
 
 impl Inner {
     /// Gives a volume more room.
-    pub fn controller_expand(
+    pub(crate) fn controller_expand(
         &self,
         request: &ControllerExpandVolumeRequest,
     ) -> Result<ControllerExpandVolumeResponse, Refusal> {

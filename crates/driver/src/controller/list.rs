@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 impl Inner {
     /// One page of volumes in order of their ids. A token is the last id of the page before, so
     /// it stays good when volumes come and go.
-    pub fn list_volumes(
+    pub(crate) fn list_volumes(
         &self,
         request: &ListVolumesRequest,
     ) -> Result<ListVolumesResponse, Refusal> {

@@ -1,14 +1,14 @@
 //! The controller's side: making, removing, attaching and listing volumes. Everything blocks.
 
-pub mod attach;
-pub mod condition;
-pub mod create;
-pub mod expand;
-pub mod list;
-pub mod modify;
-pub mod size;
-pub mod source;
-pub mod topology;
+pub(crate) mod attach;
+pub(crate) mod condition;
+pub(crate) mod create;
+pub(crate) mod expand;
+pub(crate) mod list;
+pub(crate) mod modify;
+pub(crate) mod size;
+pub(crate) mod source;
+pub(crate) mod topology;
 
 use longshore_csi::v1::{
     DeleteVolumeRequest, DeleteVolumeResponse, ValidateVolumeCapabilitiesRequest,
@@ -25,8 +25,8 @@ use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required_short};
 
 impl Inner {
-    /// Removes a volume that nobody has attached or staged.
-    pub fn delete_volume(
+    /// Deletes a volume that is neither attached nor staged.
+    pub(crate) fn delete_volume(
         &self,
         request: &DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse, Refusal> {
@@ -66,8 +66,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Says whether a volume can be used in the ways asked for.
-    pub fn validate_volume_capabilities(
+    /// Validates the volume capabilities that a caller asks for.
+    pub(crate) fn validate_volume_capabilities(
         &self,
         request: ValidateVolumeCapabilitiesRequest,
     ) -> Result<ValidateVolumeCapabilitiesResponse, Refusal> {

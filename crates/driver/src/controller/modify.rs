@@ -10,7 +10,7 @@ use crate::refusal::{Refusal, required_short};
 impl Inner {
     /// Changes mutable parameters: those that are named, and no others. What the node can change
     /// under a running pod is changed at once, the rest when the volume is staged next.
-    pub fn modify_volume(
+    pub(crate) fn modify_volume(
         &self,
         request: &ControllerModifyVolumeRequest,
     ) -> Result<ControllerModifyVolumeResponse, Refusal> {

@@ -13,7 +13,7 @@ const SMALL_STEP_BYTES: u64 = 4096;
 
 /// Bounds of a request; a limit of zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
+pub(crate) struct Range {
     /// At least this.
     pub required_bytes: u64,
     /// At most this, unless zero.
@@ -22,7 +22,7 @@ pub struct Range {
 
 impl Range {
     /// Checks the range of a request; an absent one asks for nothing in particular.
-    pub fn parse(range: Option<&CapacityRange>) -> Result<Self, Refusal> {
+    pub(crate) fn parse(range: Option<&CapacityRange>) -> Result<Self, Refusal> {
         let Some(range) = range else { return Ok(Self { required_bytes: 0, limit_bytes: 0 }) };
         let positive = |field: &str, value: i64| {
             u64::try_from(value)
@@ -43,12 +43,12 @@ impl Range {
 
     /// Whether an existing size satisfies the range.
     #[must_use]
-    pub fn admits(self, bytes: u64) -> bool {
+    pub(crate) fn admits(self, bytes: u64) -> bool {
         bytes >= self.required_bytes && (self.limit_bytes == 0 || bytes <= self.limit_bytes)
     }
 
     /// The size to which a volume of `current` bytes grows; never less than it has.
-    pub fn grow(self, current: u64) -> Result<u64, Refusal> {
+    pub(crate) fn grow(self, current: u64) -> Result<u64, Refusal> {
         if self.required_bytes <= current {
             if self.limit_bytes != 0 && current > self.limit_bytes {
                 return Err(Refusal::OutOfRange(format!(
@@ -62,7 +62,7 @@ impl Range {
     }
 
     /// The size of a new volume that must have at least `minimum_bytes`.
-    pub fn choose(self, minimum_bytes: u64) -> Result<u64, Refusal> {
+    pub(crate) fn choose(self, minimum_bytes: u64) -> Result<u64, Refusal> {
         let wanted = match (self.required_bytes, self.limit_bytes) {
             (0, 0) => DEFAULT_BYTES,
             (0, limit) => DEFAULT_BYTES.min(limit),

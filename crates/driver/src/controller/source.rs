@@ -5,8 +5,9 @@ use longshore_csi::v1::{CreateVolumeRequest, VolumeContentSource};
 
 use crate::config::FsType;
 use crate::copy::{self, Method, Terms};
-use crate::driver::{Claim, Inner};
+use crate::driver::Inner;
 use crate::id::{SnapshotId, VolumeId};
+use crate::locks::LockRequest;
 use crate::pool::Pool;
 use crate::pool::record::{Content, Record, Source};
 use crate::pool::snapshots::SnapshotRecord;
@@ -14,18 +15,18 @@ use crate::refusal::{Refusal, required_short};
 use crate::snapshot::cut::Job;
 
 /// What CreateVolume needs for itself. A snapshot never changes, so many may read it at once.
-pub(crate) fn create_claims(inner: &Inner, request: &CreateVolumeRequest) -> Vec<Claim> {
-    let mut claims = vec![Claim::alone(inner.id_for(&request.name))];
+pub(crate) fn locks_for_create(inner: &Inner, request: &CreateVolumeRequest) -> Vec<LockRequest> {
+    let mut locks = vec![LockRequest::exclusive(inner.id_for(&request.name))];
     match request.volume_content_source.as_ref().and_then(|source| source.r#type.as_ref()) {
         Some(Type::Snapshot(source)) => {
-            claims.extend(SnapshotId::parse(&source.snapshot_id).map(Claim::shared));
+            locks.extend(SnapshotId::parse(&source.snapshot_id).map(LockRequest::shared));
         }
         Some(Type::Volume(source)) => {
-            claims.extend(VolumeId::parse(&source.volume_id).map(Claim::alone));
+            locks.extend(VolumeId::parse(&source.volume_id).map(LockRequest::exclusive));
         }
         None => {}
     }
-    claims
+    locks
 }
 
 /// What a new volume is to be filled with.
@@ -36,14 +37,14 @@ pub(super) enum Origin<'a> {
 
 impl<'a> Origin<'a> {
     /// Where it is: a copy is made in the same pool.
-    pub fn pool(&self) -> &'a Pool {
+    pub(super) fn pool(&self) -> &'a Pool {
         match self {
             Self::Snapshot(pool, _) | Self::Volume(pool, _) => pool,
         }
     }
 
     /// Least size of a copy.
-    pub fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         match self {
             Self::Snapshot(_, record) => record.size_bytes,
             Self::Volume(_, record) => record.capacity_bytes,
@@ -51,7 +52,7 @@ impl<'a> Origin<'a> {
     }
 
     /// The filesystem it was made for.
-    pub fn fstype(&self) -> Option<FsType> {
+    pub(super) fn fstype(&self) -> Option<FsType> {
         match self {
             Self::Snapshot(_, record) => record.fstype,
             Self::Volume(_, record) => record.fstype,
@@ -66,7 +67,7 @@ impl<'a> Origin<'a> {
     }
 
     /// What is known of a copy's bytes.
-    pub fn content(&self) -> Content {
+    pub(super) fn content(&self) -> Content {
         let content = match self {
             Self::Snapshot(_, record) => record.content,
             Self::Volume(_, record) => record.content,
@@ -78,7 +79,7 @@ impl<'a> Origin<'a> {
     }
 
     /// As it is recorded.
-    pub fn source(&self) -> Source {
+    pub(super) fn source(&self) -> Source {
         match self {
             Self::Snapshot(_, record) => Source::Snapshot(record.id.clone()),
             Self::Volume(_, record) => Source::Volume(record.id.clone()),
@@ -86,7 +87,7 @@ impl<'a> Origin<'a> {
     }
 
     /// A copy is used as its source was: bytes do not turn into a filesystem or back.
-    pub fn check_use(&self, fstype: Option<FsType>, block: bool) -> Result<(), Refusal> {
+    pub(super) fn check_use(&self, fstype: Option<FsType>, block: bool) -> Result<(), Refusal> {
         let differs = match (fstype, self.fstype()) {
             (Some(_), None) => "holds raw blocks and cannot be had as a filesystem".to_owned(),
             (Some(wanted), Some(has)) if wanted != has => format!("holds {has}, not {wanted}"),
@@ -98,7 +99,7 @@ impl<'a> Origin<'a> {
         Err(Refusal::Invalid(format!("volume_content_source {} {differs}", self.label())))
     }
 
-    pub fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         match self {
             Self::Snapshot(_, record) => format!("snapshot {}", record.id),
             Self::Volume(_, record) => format!("volume {}", record.id),
@@ -145,7 +146,7 @@ impl Inner {
             }
             Origin::Snapshot(pool, record) => {
                 let image = pool.snapshot_image(&record.id)?;
-                // Nobody waits for this copy but its caller.
+                // Only the caller waits for this copy.
                 let terms = Terms { share: share && pool.shares(), until: None };
                 let copied = copy::copy(&image, to, terms);
                 let copied =

@@ -6,9 +6,9 @@ use crate::config::{DriverConfig, DriverKind};
 use crate::refusal::Refusal;
 
 /// Where volumes and this node are: the node itself for `local`, with whatever else is known about
-/// its place, and nowhere in particular for `shared`.
+/// its node, and nowhere in particular for `shared`.
 #[must_use]
-pub fn here(config: &DriverConfig) -> Option<Topology> {
+pub(crate) fn here(config: &DriverConfig) -> Option<Topology> {
     match config.kind {
         DriverKind::Local => {
             let mut segments = config.topology.clone();
@@ -21,7 +21,7 @@ pub fn here(config: &DriverConfig) -> Option<Topology> {
 
 /// Whether one topology includes this node. A key this driver does not use excludes it.
 #[must_use]
-pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
+pub(crate) fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
     let here = here(config).unwrap_or_default().segments;
     let ours = |name: &str| here.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
     topology.segments.iter().all(|(name, value)| ours(name).is_some_and(|(_, own)| own == value))
@@ -29,15 +29,14 @@ pub fn includes_here(config: &DriverConfig, topology: &Topology) -> bool {
 
 /// What a requirement is about.
 #[derive(Debug, Clone, Copy)]
-pub enum Made {
-    /// A new volume.
+pub(crate) enum Made {
     Volume,
     /// A new snapshot. Callers may ask for its topology only of drivers that advertise it, which this one does not yet.
     Snapshot,
 }
 
 /// Refuses a volume or a snapshot that would have to be on another node. Without a requirement this node will do.
-pub fn check(
+pub(crate) fn check(
     config: &DriverConfig,
     requirement: Option<&TopologyRequirement>,
     made: Made,
@@ -52,7 +51,7 @@ pub fn check(
         let text = "accessibility_requirements name neither requisite nor preferred topologies";
         return Err(Refusal::Invalid(text.to_owned()));
     }
-    // Preferences alone forbid nothing: without a requisite any place will do.
+    // Preferences alone forbid nothing: without a requisite any node will do.
     if requisite.is_empty() || requisite.iter().any(|topology| includes_here(config, topology)) {
         return Ok(());
     }

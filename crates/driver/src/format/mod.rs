@@ -29,48 +29,24 @@ pub enum FormatError {
     /// The program is not installed.
     #[error("{tool} is not installed; install the package that provides it ({package})")]
     ToolMissing {
-        /// The program.
         tool: &'static str,
         /// The Debian package that has it.
         package: &'static str,
     },
     /// The program could not be run.
     #[error("cannot run {tool}: {source}")]
-    Run {
-        /// The program.
-        tool: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// The program failed.
+    Run { tool: &'static str, source: io::Error },
     #[error("{tool} failed ({status}): {stderr}")]
-    Failed {
-        /// The program.
-        tool: &'static str,
-        /// How it ended.
-        status: std::process::ExitStatus,
-        /// What it said.
-        stderr: String,
-    },
+    Failed { tool: &'static str, status: std::process::ExitStatus, stderr: String },
     /// The image could not be read, so nothing is known about it and it is not touched.
     #[error("cannot look at what is on the image: {0}")]
     Probe(#[source] io::Error),
     /// Something else is on it.
     #[error("the image holds {found}, not {wanted}; it is not formatted over")]
-    Foreign {
-        /// What was found.
-        found: &'static str,
-        /// What was asked for.
-        wanted: FsType,
-    },
+    Foreign { found: &'static str, wanted: FsType },
     /// The superblock could not be read or written.
     #[error("cannot {what}: {source}")]
-    Superblock {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Superblock { what: &'static str, source: io::Error },
     /// The log of a copy could not be replayed, because it could not be had as a device.
     #[error("cannot replay the log of the copy: {0}")]
     Attach(#[from] LoopError),
@@ -81,30 +57,15 @@ pub enum FormatError {
     #[error(
         "{tool} reported success but the UUID of the {fstype} filesystem is {found}, not {wanted}"
     )]
-    NotRenewed {
-        /// The program.
-        tool: &'static str,
-        /// The filesystem.
-        fstype: FsType,
-        /// What was read back.
-        found: ::uuid::Uuid,
-        /// What was asked for.
-        wanted: ::uuid::Uuid,
-    },
+    NotRenewed { tool: &'static str, fstype: FsType, found: ::uuid::Uuid, wanted: ::uuid::Uuid },
     /// mkfs said it was done, and it is not.
     #[error("{tool} reported success but made no {wanted} filesystem")]
-    NotMade {
-        /// The program.
-        tool: &'static str,
-        /// What was asked for.
-        wanted: FsType,
-    },
+    NotMade { tool: &'static str, wanted: FsType },
 }
 
 /// What to do with an image before it is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// The filesystem is there.
     Mount,
     /// It is blank and was never anything else: make the filesystem first.
     Make,
@@ -117,7 +78,7 @@ pub fn decide(found: Found, never_used: bool, wanted: FsType) -> Result<Plan, Fo
         (Found::Signature(found), _) => Err(FormatError::Foreign { found, wanted }),
         (Found::Unknown, _) => Err(FormatError::Foreign { found: "data of unknown kind", wanted }),
         (Found::Nothing, true) => Ok(Plan::Make),
-        // Zeros may be somebody's data, and a filesystem that lost its start is not blank.
+        // Zeros may be a pod's data, and a filesystem that lost its start is not blank.
         (Found::Nothing, false) => Err(FormatError::Foreign { found: "no filesystem", wanted }),
     }
 }

@@ -55,7 +55,6 @@ impl FormatOptions {
         KNOWN.iter().any(|(name, ..)| *name == parameter)
     }
 
-    /// Their names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let mut names: Vec<&str> = KNOWN.iter().map(|(name, ..)| *name).collect();
         names.dedup();

@@ -72,8 +72,8 @@ fn read_fully(image: &File, buffer: &mut [u8], offset: u64) -> io::Result<bool> 
     }
 }
 
-/// Reads every allocated part. A volume that nobody has used has none, so this is quick when the
-/// answer is yes.
+/// Reads every allocated part. A volume that was never used has none, so this is quick when
+/// everything is zero.
 fn is_zero(image: &File) -> io::Result<bool> {
     let mut buffer = vec![0; 256 << 10];
     let mut at = 0;

@@ -19,7 +19,7 @@ pub(super) const BTRFS_BYTES: usize = 4096;
 pub(super) const BTRFS_FSID: usize = 0x20;
 
 /// The UUID that the filesystem on an image goes by.
-pub fn uuid(image: &File, fstype: FsType) -> io::Result<Uuid> {
+pub(super) fn uuid(image: &File, fstype: FsType) -> io::Result<Uuid> {
     let at = match fstype {
         FsType::Ext4 => EXT4 + 0x68,
         FsType::Xfs => 32,
@@ -29,7 +29,7 @@ pub fn uuid(image: &File, fstype: FsType) -> io::Result<Uuid> {
 }
 
 /// Bytes that the filesystem on a device or unmounted image spans.
-pub fn size_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
+pub(super) fn size_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
     match fstype {
         FsType::Ext4 => {
             let (low, high) = (le32(image, EXT4 + 4)?, le32(image, EXT4 + 0x150)?);
@@ -47,7 +47,7 @@ pub fn size_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
 
 /// How much of a device a filesystem that fills it may leave unused, because what is left does
 /// not make a whole unit of it.
-pub fn slack_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
+pub(super) fn slack_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
     match fstype {
         FsType::Ext4 => {
             // A last group that its own tables would fill is not begun.
@@ -62,7 +62,7 @@ pub fn slack_bytes(image: &File, fstype: FsType) -> io::Result<u64> {
 }
 
 /// Bytes of the log of an xfs, which `statfs` leaves out.
-pub fn xfs_log_bytes(device: &File) -> io::Result<u64> {
+pub(super) fn xfs_log_bytes(device: &File) -> io::Result<u64> {
     Ok(u64::from(be32(device, 96)?) * u64::from(be32(device, 4)?))
 }
 

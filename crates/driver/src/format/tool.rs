@@ -10,10 +10,8 @@ use super::FormatError;
 
 /// A program and the Debian package that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tool {
-    /// Its name.
+pub(super) struct Tool {
     pub name: &'static str,
-    /// Its package.
     pub package: &'static str,
 }
 

@@ -15,7 +15,7 @@ use crate::config::FsType;
 use crate::loopdev;
 use crate::mount::{self, options::Options};
 
-/// Gives the filesystem on `image` (opened for reading and writing, used by nobody) a UUID of
+/// Gives the filesystem on `image` (opened for reading and writing, not in use) a UUID of
 /// its own and returns it. Repeating it is harmless.
 pub fn renew_uuid(image: &File, fstype: FsType) -> Result<Uuid, FormatError> {
     let wanted = Uuid::new_v4();
@@ -54,7 +54,7 @@ pub fn read_uuid(image: &File, fstype: FsType) -> Result<Uuid, FormatError> {
         .map_err(|source| FormatError::Superblock { what: "read the superblock", source })
 }
 
-/// Mounts the copy where nobody sees it and lets it go again: that replays its log. Both the mount
+/// Mounts the copy in no directory and unmounts it again: that replays its log. Both the mount
 /// and the device end with their descriptors, so a crash leaves neither.
 fn replay_xfs(image: &File) -> Result<(), FormatError> {
     let held = loopdev::attach_scratch(image)?;

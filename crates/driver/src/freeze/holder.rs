@@ -2,7 +2,7 @@
 //!
 //! Standard input is a socket to the parent, standard output a directory of the mounted
 //! filesystem, standard error the note. Orders: [`FREEZE`] with the milliseconds it may last, then
-//! [`THAW`]; the end of the connection is an order to thaw as well. Each order is answered with
+//! [`THAW`]; the end of the connection is an order to thaw as well. Each order gets
 //! one byte and an error number.
 
 use std::fs::File;
@@ -16,12 +16,11 @@ use std::time::Duration;
 use super::ioctl;
 use crate::fault::Faults;
 
-/// Set for the holder, so that a program can tell that it is meant.
+/// Set for the holder, so that a program knows that it is the holder.
 pub const ENV: &str = "LONGSHORE_FREEZE_HOLDER";
 
 pub(super) const FREEZE: u8 = b'F';
 pub(super) const THAW: u8 = b'T';
-/// It is frozen.
 pub(super) const FROZEN: u8 = b'f';
 /// It is thawed, and was frozen until now.
 pub(super) const THAWED: u8 = b't';
@@ -61,27 +60,27 @@ fn hold(faults: &Faults) -> io::Result<()> {
     if kind != FREEZE {
         return Err(io::Error::other("unknown order"));
     }
-    // First the note: a freeze that nobody knows of would stay for ever.
+    // First the note: a freeze without one would stay for ever after a kill.
     write_note(&note, NOTE_FROZEN)?;
     faults.at("holder.noted");
     if let Err(error) = ioctl::freeze(&mount) {
         write_note(&note, NOTE_THAWED)?;
-        return answer(&mut control, FAILED, &error);
+        return respond(&mut control, FAILED, &error);
     }
     faults.at("holder.frozen");
-    let told = answer(&mut control, FROZEN, &io::Error::from_raw_os_error(0));
+    let sent = respond(&mut control, FROZEN, &io::Error::from_raw_os_error(0));
     let within = Duration::from_millis(u32::from_le_bytes(within).max(1).into());
-    let in_time = told.is_ok() && wait_for_order(&mut control, within);
+    let in_time = sent.is_ok() && wait_for_order(&mut control, within);
     let thawed = ioctl::thaw(&mount);
     write_note(&note, NOTE_THAWED)?;
     faults.at("holder.thawed");
     match thawed {
-        Ok(()) if in_time => answer(&mut control, THAWED, &io::Error::from_raw_os_error(0)),
-        Ok(()) => answer(&mut control, LOST, &io::Error::from_raw_os_error(0)),
+        Ok(()) if in_time => respond(&mut control, THAWED, &io::Error::from_raw_os_error(0)),
+        Ok(()) => respond(&mut control, LOST, &io::Error::from_raw_os_error(0)),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            answer(&mut control, LOST, &error)
+            respond(&mut control, LOST, &error)
         }
-        Err(error) => answer(&mut control, FAILED, &error),
+        Err(error) => respond(&mut control, FAILED, &error),
     }
 }
 
@@ -102,7 +101,7 @@ fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
-fn answer(control: &mut UnixStream, kind: u8, error: &io::Error) -> io::Result<()> {
+fn respond(control: &mut UnixStream, kind: u8, error: &io::Error) -> io::Result<()> {
     let mut bytes = [kind, 0, 0, 0, 0];
     bytes[1..].copy_from_slice(&error.raw_os_error().unwrap_or(libc::EIO).to_le_bytes());
     control.write_all(&bytes)

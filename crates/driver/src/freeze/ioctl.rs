@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Freezes the filesystem; `EBUSY` when it is frozen already.
-pub fn freeze(mount: &impl AsFd) -> io::Result<()> {
+pub(super) fn freeze(mount: &impl AsFd) -> io::Result<()> {
     plain(mount, linux_raw_sys::ioctl::FIFREEZE)
 }
 
 /// Thaws the filesystem; `EINVAL` when it is not frozen.
-pub fn thaw(mount: &impl AsFd) -> io::Result<()> {
+pub(super) fn thaw(mount: &impl AsFd) -> io::Result<()> {
     plain(mount, linux_raw_sys::ioctl::FITHAW)
 }
 

@@ -1,9 +1,9 @@
 //! Freezing a mounted filesystem for as long as its image is being copied, and never longer.
 //!
 //! A process that dies between freezing and thawing would leave every writer hanging. So a child
-//! does both ([`holder`]): it thaws when it is told to, when its parent is gone, and when its time
+//! does both ([`holder`]): it thaws on request, when its parent is gone, and when its time
 //! is up. Should the child be killed, its parent thaws; should both be killed at once, a note in
-//! the pool says that the freeze was ours, and the next start thaws it. A freeze that somebody else
+//! the pool records that the freeze was ours, and the next start thaws it. A freeze that another program
 //! made is never touched.
 
 pub mod holder;
@@ -29,9 +29,7 @@ const HOLDER_WITHIN: Duration = Duration::from_secs(60);
 /// The program that holds a freeze: it must call [`holder::main`] and do nothing before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderProgram {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
 }
 
@@ -44,7 +42,6 @@ pub enum FreezeError {
     /// An earlier freeze of the volume is still ending.
     #[error("an earlier freeze of the same filesystem is still ending")]
     Ending,
-    /// Somebody else froze it.
     #[error(
         "the filesystem is frozen by somebody else; thaw it (fsfreeze --unfreeze) and try again"
     )]
@@ -55,14 +52,8 @@ pub enum FreezeError {
     /// It was thawed under our hands, so whatever was copied meanwhile is worthless.
     #[error("the filesystem was thawed by somebody else while it was being copied")]
     Lost,
-    /// A step failed.
     #[error("cannot {what}: {source}")]
-    Io {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 /// A frozen filesystem. Dropping it thaws, without a word on whether the freeze held.
@@ -103,7 +94,7 @@ impl Frozen {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(FreezeError::Ending),
             Err(error) => return Err(fail("lock the note of a freeze")(error.into())),
         }
-        // Of a holder that was killed when nobody waited for it any more.
+        // Of a holder that was killed when no call waited for it any more.
         thaw_noted(&note, &mount)?;
         let (ours, theirs) = UnixStream::pair().map_err(fail("make a socket"))?;
         let child = Command::new(&program.program)
@@ -120,7 +111,7 @@ impl Frozen {
         let mut frozen = Self { control: Some(ours), holder: Some(Holder { child, mount, note }) };
         match frozen.begin(until) {
             Ok(()) => Ok(frozen),
-            // It goes on by itself, and nobody has to wait for that.
+            // It goes on by itself, and no call has to wait for that.
             Err(FreezeError::TooSlow) => Err(FreezeError::TooSlow),
             Err(error) => {
                 frozen.control = None;
@@ -136,7 +127,7 @@ impl Frozen {
         let mut order = [FREEZE, 0, 0, 0, 0];
         order[1..].copy_from_slice(&within.to_le_bytes());
         self.control().write_all(&order).map_err(fail("tell the holder to freeze"))?;
-        match self.answer(left.max(Duration::from_millis(1)))? {
+        match self.response(left.max(Duration::from_millis(1)))? {
             (FROZEN, _) => Ok(()),
             (_, libc::EBUSY) => Err(FreezeError::Foreign),
             (_, code) => Err(fail("freeze the filesystem")(io::Error::from_raw_os_error(code))),
@@ -145,12 +136,12 @@ impl Frozen {
 
     /// Thaws, and says whether the filesystem was frozen all the time.
     pub fn thaw(mut self) -> Result<(), FreezeError> {
-        let told = self.control().write_all(&[THAW]).map_err(|_| FreezeError::Lost);
-        // Thawing needs no disk; a holder that does not answer is being killed.
-        let answer = told.and_then(|()| self.answer(Duration::from_secs(60)));
+        let sent = self.control().write_all(&[THAW]).map_err(|_| FreezeError::Lost);
+        // Thawing needs no disk; a holder that does not respond is being killed.
+        let response = sent.and_then(|()| self.response(Duration::from_secs(60)));
         self.control = None;
         self.holder.take().map_or(Ok(()), Holder::end)?;
-        match answer {
+        match response {
             Ok((THAWED, _)) => Ok(()),
             Ok((LOST, _)) | Err(_) => Err(FreezeError::Lost),
             Ok((_, code)) => Err(fail("thaw the filesystem")(io::Error::from_raw_os_error(code))),
@@ -161,13 +152,13 @@ impl Frozen {
         self.control.as_ref().expect("only `thaw` and `drop` take it, and they end this")
     }
 
-    fn answer(&self, within: Duration) -> Result<(u8, i32), FreezeError> {
+    fn response(&self, within: Duration) -> Result<(u8, i32), FreezeError> {
         let mut control = self.control();
         control.set_read_timeout(Some(within)).map_err(fail("wait for the holder"))?;
-        let mut answer = [0; 5];
-        match control.read_exact(&mut answer) {
+        let mut response = [0; 5];
+        match control.read_exact(&mut response) {
             Ok(()) => {
-                let [kind, code @ ..] = answer;
+                let [kind, code @ ..] = response;
                 Ok((kind, i32::from_le_bytes(code)))
             }
             Err(error)
@@ -185,7 +176,7 @@ impl Drop for Frozen {
         // The holder sees the end of the connection and thaws.
         self.control = None;
         if let Some(holder) = self.holder.take() {
-            // A freeze that takes long ends only when it is through; nobody has to wait for that.
+            // A freeze that takes long ends only when it is through; no call has to wait for that.
             std::thread::spawn(move || holder.end());
         }
     }
@@ -197,7 +188,7 @@ pub fn thaw_leftover(note: &File, mount: Option<OwnedFd>) -> Result<bool, Freeze
     mount.map_or(Ok(false), |mount| thaw_noted(note, &mount))
 }
 
-/// Thaws if the note says that a holder froze it, which must be gone by now.
+/// Thaws if the note records that a holder froze it, which must be gone by now.
 fn thaw_noted(note: &File, mount: &OwnedFd) -> Result<bool, FreezeError> {
     if !holder::says_frozen(note).map_err(fail("read the note of a freeze"))? {
         return Ok(false);

@@ -6,27 +6,27 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use linux_raw_sys::loop_device as raw;
 
-/// What the kernel says about a bound loop device.
-pub use raw::loop_info64 as Info;
+/// The kernel's status of a bound loop device.
+pub(super) use raw::loop_info64 as Info;
 
 /// Detaches itself when the last user closes it.
-pub const AUTOCLEAR: u32 = raw::LO_FLAGS_AUTOCLEAR as u32;
+pub(super) const AUTOCLEAR: u32 = raw::LO_FLAGS_AUTOCLEAR as u32;
 /// Refuses writes.
-pub const READ_ONLY: u32 = raw::LO_FLAGS_READ_ONLY as u32;
+pub(super) const READ_ONLY: u32 = raw::LO_FLAGS_READ_ONLY as u32;
 
 /// Number of a device that was free a moment ago.
-pub fn get_free(control: &File) -> io::Result<u32> {
+pub(super) fn get_free(control: &File) -> io::Result<u32> {
     let number = plain(control.as_raw_fd(), raw::LOOP_CTL_GET_FREE, 0)?;
     u32::try_from(number).map_err(|_| io::Error::other("no loop device number"))
 }
 
 /// Removes an unbound device.
-pub fn remove(control: &File, number: u32) -> io::Result<()> {
+pub(super) fn remove(control: &File, number: u32) -> io::Result<()> {
     plain(control.as_raw_fd(), raw::LOOP_CTL_REMOVE, libc::c_ulong::from(number)).map(drop)
 }
 
-/// Binds `backing` to a free device in one step; `EBUSY` when somebody else was faster.
-pub fn configure(device: &File, backing: RawFd, flags: u32, tag: &str) -> io::Result<()> {
+/// Binds `backing` to a free device in one step; `EBUSY` when another process was faster.
+pub(super) fn configure(device: &File, backing: RawFd, flags: u32, tag: &str) -> io::Result<()> {
     let mut config = empty_config();
     config.fd = u32::try_from(backing).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     config.info.lo_flags = flags;
@@ -39,7 +39,7 @@ pub fn configure(device: &File, backing: RawFd, flags: u32, tag: &str) -> io::Re
 }
 
 /// What the device is bound to; `None` when it is bound to nothing.
-pub fn status(device: &File) -> io::Result<Option<Info>> {
+pub(super) fn status(device: &File) -> io::Result<Option<Info>> {
     let mut info = empty_config().info;
     let argument = (&raw mut info) as libc::c_ulong;
     match plain(device.as_raw_fd(), raw::LOOP_GET_STATUS64, argument) {
@@ -50,29 +50,29 @@ pub fn status(device: &File) -> io::Result<Option<Info>> {
 }
 
 /// Unbinds the device, or lets it unbind when its last user is gone.
-pub fn clear(device: &File) -> io::Result<()> {
+pub(super) fn clear(device: &File) -> io::Result<()> {
     plain(device.as_raw_fd(), raw::LOOP_CLR_FD, 0).map(drop)
 }
 
 /// Takes over the size that the backing file has now.
-pub fn set_capacity(device: &File) -> io::Result<()> {
+pub(super) fn set_capacity(device: &File) -> io::Result<()> {
     plain(device.as_raw_fd(), raw::LOOP_SET_CAPACITY, 0).map(drop)
 }
 
 /// Bypasses the page cache below, or uses it.
-pub fn set_direct_io(device: &File, direct: bool) -> io::Result<()> {
+pub(super) fn set_direct_io(device: &File, direct: bool) -> io::Result<()> {
     plain(device.as_raw_fd(), raw::LOOP_SET_DIRECT_IO, libc::c_ulong::from(direct)).map(drop)
 }
 
 /// Makes the block device refuse or take writes.
-pub fn set_read_only(device: &File, read_only: bool) -> io::Result<()> {
+pub(super) fn set_read_only(device: &File, read_only: bool) -> io::Result<()> {
     let value = libc::c_int::from(read_only);
     let argument = (&raw const value) as libc::c_ulong;
     plain(device.as_raw_fd(), BLKROSET, argument).map(drop)
 }
 
 /// Size of the block device in bytes.
-pub fn size_bytes(device: &File) -> io::Result<u64> {
+pub(super) fn size_bytes(device: &File) -> io::Result<u64> {
     let mut bytes = 0u64;
     let argument = (&raw mut bytes) as libc::c_ulong;
     plain(device.as_raw_fd(), BLKGETSIZE64, argument)?;

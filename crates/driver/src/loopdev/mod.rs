@@ -36,15 +36,13 @@ pub enum LoopError {
     Io {
         /// The device, once there is one.
         number: Option<u32>,
-        /// The step.
         what: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// No free device could be taken.
     #[error("no free loop device could be taken in {ATTEMPTS} attempts")]
     NoneFree,
-    /// It was told to go and is still there.
+    /// It was detached and is still there.
     #[error("loop device {0} is still in use, perhaps by a mount in another mount namespace")]
     StillInUse(u32),
 }
@@ -54,7 +52,6 @@ pub enum LoopError {
 pub struct Backing {
     /// Device of the filesystem it is on.
     pub dev: u64,
-    /// Inode.
     pub ino: u64,
 }
 
@@ -82,7 +79,6 @@ impl Tag {
 /// How a device is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
-    /// Refuse writes.
     pub read_only: bool,
     /// Let go by itself when the last user is gone. Right for a filesystem, whose mount is the
     /// user; wrong for a raw device, which must outlive each opener.
@@ -109,7 +105,6 @@ impl LoopDevice {
 /// A bound device with the descriptor that keeps an autoclear device alive until it is mounted.
 #[derive(Debug)]
 pub struct Held {
-    /// The device.
     pub device: LoopDevice,
     _open: File,
 }
@@ -130,7 +125,7 @@ impl Held {
 }
 
 /// Binds a free device to a file that is no volume (yet), for as long as the device is open. Such
-/// a device belongs to this call and is looked for by nobody.
+/// a device belongs to this call, and no other call searches for it.
 pub fn attach_scratch(file: &File) -> Result<Held, LoopError> {
     let tag = Tag("longshore:scratch".to_owned());
     attach(file, &tag, Binding { read_only: false, autoclear: true })
@@ -210,7 +205,7 @@ pub fn attach(image: &File, tag: &Tag, binding: Binding) -> Result<Held, LoopErr
         };
         match ioctl::configure(&device, image.as_raw_fd(), flags, &tag.0) {
             Ok(()) => {}
-            // Free a moment ago, somebody else's now.
+            // Free a moment ago, bound by another process now.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => continue,
             Err(error) => return Err(fail(number, "bind it", error)),
         }
@@ -304,7 +299,6 @@ pub fn flush(device: LoopDevice) -> Result<(), LoopError> {
     file.sync_all().map_err(|e| fail(device.number, "flush it", e))
 }
 
-/// Size of a device.
 pub fn size_bytes(device: LoopDevice) -> Result<u64, LoopError> {
     let file = open_node(device.number, false)?;
     ioctl::size_bytes(&file).map_err(|e| fail(device.number, "measure it", e))

@@ -24,7 +24,7 @@ pub fn refuse_discards(device: LoopDevice) -> Result<(), LoopError> {
 }
 
 /// Has the kernel forget an unbound device that refuses discards, so that the next user of its
-/// number gets a fresh one. A device that somebody has taken meanwhile stays theirs.
+/// number gets a fresh one. A device that another process has bound meanwhile is not touched.
 pub fn renew(number: u32) -> Result<(), LoopError> {
     let failed = |what| move |error: io::Error| fail(number, what, error);
     let of = |name| limit(number, name).unwrap_or(0);

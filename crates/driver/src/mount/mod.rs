@@ -1,8 +1,8 @@
 //! Mounting and unmounting through descriptors, so that a path cannot change between a check and
 //! the act.
 
+pub mod checked_path;
 pub mod options;
-pub mod place;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,32 +20,11 @@ use options::Options;
 pub enum MountError {
     /// The kernel refused to mount the filesystem.
     #[error("cannot mount {fstype} from {device}: {source}{}", if detail.is_empty() { String::new() } else { format!(" ({detail})") })]
-    Filesystem {
-        /// Its type.
-        fstype: FsType,
-        /// The device.
-        device: String,
-        /// What the kernel explained.
-        detail: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// A bind mount failed.
+    Filesystem { fstype: FsType, device: String, detail: String, source: io::Error },
     #[error("cannot {what}: {source}")]
-    Bind {
-        /// The step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// Unmounting failed.
+    Bind { what: &'static str, source: io::Error },
     #[error("cannot unmount {path}: {source}")]
-    Unmount {
-        /// Where.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Unmount { path: String, source: io::Error },
 }
 
 /// Mounts the filesystem on `device` over the directory `onto`.
@@ -135,7 +114,7 @@ fn place_mount(mount: &OwnedFd, onto: BorrowedFd<'_>) -> Result<(), rustix::io::
     rustix::mount::move_mount(mount.as_fd(), "", onto, "", flags)
 }
 
-/// Takes the topmost mount at a resolved path away. Never lazily: when this returns, nobody can
+/// Takes the topmost mount at a resolved path away. Never lazily: when this returns, no process can
 /// write through it any more.
 pub fn unmount(path: &Path) -> Result<(), MountError> {
     let fail = |source: rustix::io::Errno| MountError::Unmount {
@@ -152,7 +131,7 @@ pub fn unmount(path: &Path) -> Result<(), MountError> {
 }
 
 /// A process that was just forked has all files of its parent until it runs its program, so a mount
-/// that nobody uses may be busy for a moment.
+/// that no process uses may be busy for a moment.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 

@@ -12,20 +12,20 @@ use longshore_csi::v1::{
     CapacityRange, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeResponse,
 };
 
-use super::{Look, show};
+use super::{Observed, show};
 use crate::access::{Access, AccessKind};
 use crate::config::{DriverKind, FsType};
 use crate::controller::size::Range;
 use crate::driver::Inner;
 use crate::id::VolumeId;
+use crate::mount::checked_path::CheckedPath;
 use crate::mount::options::Options;
-use crate::mount::place::Place;
 use crate::mount::unmount;
 use crate::pool::Pool;
 use crate::pool::record::{Content, Record, Staged, VERSION};
 use crate::refusal::Refusal;
 
-/// By this the kubelet says that there is no volume yet.
+/// The kubelet sets this when there is no volume yet.
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// What the kubelet adds of its own accord.
 const KUBELET_PREFIX: &str = "csi.storage.k8s.io/";
@@ -33,7 +33,7 @@ const SIZE: &str = "size";
 const FSTYPE: &str = "fstype";
 
 /// Whether a publish request is for an inline volume.
-pub fn is_ephemeral(request: &NodePublishVolumeRequest) -> bool {
+pub(crate) fn is_ephemeral(request: &NodePublishVolumeRequest) -> bool {
     request.volume_context.get(EPHEMERAL).is_some_and(|value| value == "true")
 }
 
@@ -60,12 +60,12 @@ impl Inner {
         };
         let fields = [("target_path", request.target_path.as_str())];
         let id = self.node_volume(&request.volume_id, &fields)?;
-        let wish = Wish::parse(&request.volume_context)?;
-        let fstype = wish.fstype.or(*fstype).unwrap_or(self.config.default_fstype);
+        let attributes = EphemeralAttributes::parse(&request.volume_context)?;
+        let fstype = attributes.fstype.or(*fstype).unwrap_or(self.config.default_fstype);
         let mut options = Options::parse(flags, fstype).map_err(Refusal::Invalid)?;
         options.read_only |= request.readonly || access.reads_only();
-        let bytes = wish.range.choose(fstype.minimum_bytes())?;
-        let target = self.node_place("target_path", &request.target_path)?;
+        let bytes = attributes.range.choose(fstype.minimum_bytes())?;
+        let target = self.node_path("target_path", &request.target_path)?;
 
         let (pool, record) = match self.find(&id)? {
             Some((_, record)) if !record.ephemeral => {
@@ -81,7 +81,7 @@ impl Inner {
         };
         let published = self.mount_ephemeral(pool, &record, &target, &options);
         if published.is_err() {
-            // Nobody was told of it, and nobody else will take it away.
+            // The kubelet does not know of it, so that this call must delete it.
             if let Err(error) = self.remove_ephemeral(pool, &record.id, &target) {
                 tracing::warn!(volume = %record.id, %error, "a failed ephemeral volume stays until it is unpublished");
             }
@@ -93,14 +93,14 @@ impl Inner {
         &self,
         pool: &Pool,
         record: &Record,
-        target: &Place,
+        target: &CheckedPath,
         options: &Options,
     ) -> Result<(), Refusal> {
-        let look = self.look(pool, &record.id)?;
-        if look.at(target).is_some_and(|entry| look.is_filesystem(entry)) {
+        let observed = self.observe(pool, &record.id)?;
+        if observed.at(target).is_some_and(|entry| observed.is_filesystem(entry)) {
             return Ok(());
         }
-        self.clear_leftover(&look, record)?;
+        self.clear_leftover(&observed, record)?;
         let fstype = record.fstype.unwrap_or(self.config.default_fstype);
         pool.note_staging(
             &record.id,
@@ -121,16 +121,21 @@ impl Inner {
         &self,
         pool: &Pool,
         id: &VolumeId,
-        target: &Place,
+        target: &CheckedPath,
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
         self.remove_ephemeral(pool, id, target)?;
         Ok(NodeUnpublishVolumeResponse {})
     }
 
-    fn remove_ephemeral(&self, pool: &Pool, id: &VolumeId, target: &Place) -> Result<(), Refusal> {
-        let look = self.look(pool, id)?;
-        match look.at(target) {
-            Some(entry) if look.is_filesystem(entry) => unmount(&entry.path)?,
+    fn remove_ephemeral(
+        &self,
+        pool: &Pool,
+        id: &VolumeId,
+        target: &CheckedPath,
+    ) -> Result<(), Refusal> {
+        let observed = self.observe(pool, id)?;
+        match observed.at(target) {
+            Some(entry) if observed.is_filesystem(entry) => unmount(&entry.path)?,
             Some(entry) => {
                 let text = format!("what is mounted at {} is not volume {id}", show(&entry.path));
                 return Err(Refusal::Precondition(text));
@@ -138,28 +143,28 @@ impl Inner {
             None => {}
         }
         self.fault("ephemeral.unmounted");
-        self.drop_ephemeral(pool, &look)?;
+        self.drop_ephemeral(pool, &observed)?;
         Ok(target.remove()?)
     }
 
     /// Removes the volume once nothing shows it.
-    pub(super) fn drop_ephemeral(&self, pool: &Pool, look: &Look) -> Result<(), Refusal> {
-        self.let_go(look)?;
-        pool.forget_staging(&look.id, &self.config.node_id)?;
+    pub(super) fn drop_ephemeral(&self, pool: &Pool, observed: &Observed) -> Result<(), Refusal> {
+        self.free_device(observed)?;
+        pool.forget_staging(&observed.id, &self.config.node_id)?;
         self.fault("ephemeral.forgotten");
-        pool.delete(&look.id, |_| Ok::<_, Refusal>(()))
+        pool.delete(&observed.id, |_| Ok::<_, Refusal>(()))
     }
 }
 
-/// What a pod may say about its inline volume.
-struct Wish {
+/// The attributes that a pod may set for its inline volume.
+struct EphemeralAttributes {
     range: Range,
     fstype: Option<FsType>,
 }
 
-impl Wish {
+impl EphemeralAttributes {
     fn parse(context: &BTreeMap<String, String>) -> Result<Self, Refusal> {
-        let mut wish = Self { range: Range::parse(None)?, fstype: None };
+        let mut attributes = Self { range: Range::parse(None)?, fstype: None };
         for (key, value) in context {
             let invalid = |why: String| Refusal::Invalid(format!("volume attribute {key}: {why}"));
             match key.as_str() {
@@ -171,14 +176,14 @@ impl Wish {
                     }
                     let required_bytes = size.bytes();
                     let range = CapacityRange { required_bytes, limit_bytes: 0 };
-                    wish.range = Range::parse(Some(&range))?;
+                    attributes.range = Range::parse(Some(&range))?;
                 }
-                FSTYPE => wish.fstype = Some(value.parse().map_err(invalid)?),
+                FSTYPE => attributes.fstype = Some(value.parse().map_err(invalid)?),
                 key if key.starts_with(KUBELET_PREFIX) => {}
                 _ => return Err(invalid("only size and fstype can be given".to_owned())),
             }
         }
-        Ok(wish)
+        Ok(attributes)
     }
 }
 

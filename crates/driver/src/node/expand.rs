@@ -6,21 +6,21 @@ use std::os::fd::AsFd;
 use longshore_csi::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
 use longshore_files::mounts::Mount;
 
-use super::{Look, show};
+use super::{Observed, show};
 use crate::access::Access;
 use crate::config::{DriverKind, FsType};
 use crate::controller::size::Range;
 use crate::driver::Inner;
 use crate::format::{self, grow};
 use crate::loopdev::{self, LoopDevice};
-use crate::mount::place::{Place, PlaceError, same_text};
+use crate::mount::checked_path::{CheckedPath, PathError, same_text};
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
 
 impl Inner {
     /// Grows what a pod sees of a volume. It succeeds only when the size can be seen.
-    pub fn node_expand(
+    pub(crate) fn node_expand(
         &self,
         request: &NodeExpandVolumeRequest,
     ) -> Result<NodeExpandVolumeResponse, Refusal> {
@@ -34,9 +34,9 @@ impl Inner {
                 return Err(Refusal::Invalid(conflict));
             }
         }
-        let look = self.look(pool, &id)?;
-        let (device, entry) = shown_at(&look, given)?;
-        if look.staged.as_ref().is_some_and(|staged| staged.read_only) {
+        let observed = self.observe(pool, &id)?;
+        let (device, entry) = shown_at(&observed, given)?;
+        if observed.staged.as_ref().is_some_and(|staged| staged.read_only) {
             let text = format!("volume {id} is staged for reading only and cannot grow");
             return Err(Refusal::Precondition(text));
         }
@@ -48,7 +48,7 @@ impl Inner {
             return Err(waits(&record, &format!("its device has {has} bytes")));
         }
         self.fault("expand.device-grown");
-        if let Some(entry) = entry.filter(|entry| look.is_filesystem(entry)) {
+        if let Some(entry) = entry.filter(|entry| observed.is_filesystem(entry)) {
             grow_seen(device, entry, &record)?;
         }
         Ok(NodeExpandVolumeResponse { capacity_bytes: record.capacity_bytes.cast_signed() })
@@ -69,7 +69,7 @@ impl Inner {
         }
     }
 
-    /// Growth that could not happen while the filesystem was mounted. A failure is told and does
+    /// Growth that could not happen while the filesystem was mounted. A failure is logged and does
     /// not keep the volume from its pod: at its old size it works as before.
     pub(super) fn grow_before_mount(&self, image: &File, record: &Record, fstype: FsType) {
         let grown = || {
@@ -79,32 +79,32 @@ impl Inner {
             }
             grow::grow_unmounted(image)
         };
-        tell(record, grown());
+        log_failure(record, grown());
     }
 
     /// As [`Inner::grow_before_mount`], for filesystems that only grow when mounted.
     pub(super) fn grow_after_mount(
         &self,
         device: LoopDevice,
-        place: &Place,
+        checked: &CheckedPath,
         record: &Record,
         fstype: FsType,
     ) {
         let grown = || {
             let file = open_device(device)?;
-            let opened = place.open()?;
+            let opened = checked.open()?;
             if grow::grows_unmounted(fstype)
                 || grow::mounted_fills(&file, opened.as_fd(), fstype, record.capacity_bytes)?
             {
                 return Ok::<_, Refusal>(());
             }
-            Ok(grow::grow_mounted(&device.path(), place.path(), fstype)?)
+            Ok(grow::grow_mounted(&device.path(), checked.path(), fstype)?)
         };
-        tell(record, grown());
+        log_failure(record, grown());
     }
 }
 
-fn tell<E: std::fmt::Display>(record: &Record, grown: Result<(), E>) {
+fn log_failure<E: std::fmt::Display>(record: &Record, grown: Result<(), E>) {
     if let Err(error) = grown {
         tracing::warn!(volume = %record.id, %error, "the filesystem did not grow; it keeps its size");
     }
@@ -112,30 +112,33 @@ fn tell<E: std::fmt::Display>(record: &Record, grown: Result<(), E>) {
 
 /// The device, and the mount at the path that was asked about; a raw volume may also be named by
 /// its staging path, where nothing is mounted.
-fn shown_at<'a>(look: &'a Look, given: &str) -> Result<(LoopDevice, Option<&'a Mount>), Refusal> {
-    let absent = || Refusal::NotFound(format!("volume {} is not at {given}", look.id));
-    let device = look.device.ok_or_else(absent)?;
-    if look.staged.as_ref().is_some_and(|note| note.block && same_text(&note.path, given)) {
+fn shown_at<'a>(
+    observed: &'a Observed,
+    given: &str,
+) -> Result<(LoopDevice, Option<&'a Mount>), Refusal> {
+    let absent = || Refusal::NotFound(format!("volume {} is not at {given}", observed.id));
+    let device = observed.device.ok_or_else(absent)?;
+    if observed.staged.as_ref().is_some_and(|note| note.block && same_text(&note.path, given)) {
         return Ok((device, None));
     }
-    let place = match Place::resolve(given) {
-        Ok(place) => place,
-        Err(PlaceError::NoParent(_) | PlaceError::Bad { .. }) => return Err(absent()),
+    let checked = match CheckedPath::resolve(given) {
+        Ok(checked) => checked,
+        Err(PathError::NoParent(_) | PathError::Bad { .. }) => return Err(absent()),
         Err(error) => return Err(error.into()),
     };
-    let entry = look.at(&place).filter(|entry| look.shows(entry)).ok_or_else(absent)?;
+    let entry = observed.at(&checked).filter(|entry| observed.shows(entry)).ok_or_else(absent)?;
     Ok((device, Some(entry)))
 }
 
 fn grow_seen(device: LoopDevice, entry: &Mount, record: &Record) -> Result<(), Refusal> {
     let fstype: FsType = entry.fstype.parse().map_err(Refusal::Precondition)?;
     let file = open_device(device)?;
-    let at = Place::resolve(&show(&entry.path))?.open()?;
+    let at = CheckedPath::resolve(&show(&entry.path))?.open()?;
     let seen = || grow::mounted_fills(&file, at.as_fd(), fstype, record.capacity_bytes);
     if seen()? {
         return Ok(());
     }
-    // What the tool says counts for the explanation; what can be seen counts for the answer.
+    // What the tool says counts for the explanation; what can be observed counts for the result.
     let grown = grow::grow_mounted(&device.path(), &entry.path, fstype);
     if seen()? {
         return Ok(());

@@ -16,9 +16,7 @@ const NAMED: usize = 5;
 /// A device that is still bound to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftDevice {
-    /// The volume.
     pub volume: VolumeId,
-    /// Its device.
     pub device: PathBuf,
     /// Processes in whose mount tables it is, as `pid (program)`.
     pub holders: Vec<String>,
@@ -49,8 +47,8 @@ impl Inner {
         for pool in &self.pools {
             for id in pool.list()?.into_iter().filter(|id| bound.contains(id)) {
                 // A volume that cannot be understood is out of service, not left behind.
-                let Ok(look) = self.look(pool, &id) else { continue };
-                if let Some(device) = look.device {
+                let Ok(observed) = self.observe(pool, &id) else { continue };
+                if let Some(device) = observed.device {
                     let holders = holders(device.number);
                     left.push(LeftDevice { volume: id, device: device.path(), holders });
                 }

@@ -3,14 +3,14 @@
 //! What is true is read from the kernel each time: the loop device is found by the image's
 //! (device, inode), the mounts by the device's number. The record only says what was intended.
 
-pub mod ephemeral;
-pub mod expand;
-pub mod left;
-pub mod publish;
-pub mod settle;
-pub mod stage;
-pub mod stats;
-pub mod tune;
+pub(crate) mod ephemeral;
+pub(crate) mod expand;
+pub(crate) mod left;
+pub(crate) mod publish;
+pub(crate) mod settle;
+pub(crate) mod stage;
+pub(crate) mod stats;
+pub(crate) mod tune;
 
 use std::path::Path;
 
@@ -19,13 +19,13 @@ use longshore_files::mounts::{Mount, MountTable};
 use crate::driver::Inner;
 use crate::id::VolumeId;
 use crate::loopdev::{self, Backing, LoopDevice, MAJOR, Tag};
-use crate::mount::place::Place;
+use crate::mount::checked_path::CheckedPath;
 use crate::pool::record::Staged;
 use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required, required_short};
 
 /// A volume as the kernel sees it on this node.
-pub(crate) struct Look {
+pub(crate) struct Observed {
     pub id: VolumeId,
     pub backing: Backing,
     pub tag: Tag,
@@ -35,14 +35,14 @@ pub(crate) struct Look {
     pub staged: Option<Staged>,
 }
 
-impl Look {
+impl Observed {
     /// Whether a mount shows this volume, as a filesystem or as a device node.
-    pub fn shows(&self, entry: &Mount) -> bool {
+    pub(crate) fn shows(&self, entry: &Mount) -> bool {
         self.is_filesystem(entry) || self.is_node(entry)
     }
 
     /// Whether a mount is of the filesystem on this volume.
-    pub fn is_filesystem(&self, entry: &Mount) -> bool {
+    pub(crate) fn is_filesystem(&self, entry: &Mount) -> bool {
         self.device.is_some_and(|device| entry.is_of((MAJOR, device.number), &device.path()))
     }
 
@@ -52,7 +52,7 @@ impl Look {
     }
 
     /// Every mount that shows this volume.
-    pub fn mounts(&self) -> Vec<&Mount> {
+    pub(crate) fn mounts(&self) -> Vec<&Mount> {
         let Some(device) = self.device else { return Vec::new() };
         let path = device.path();
         let mut mounts = self.table.of_device((MAJOR, device.number), &path);
@@ -64,19 +64,19 @@ impl Look {
         mounts
     }
 
-    /// What is mounted at a place.
-    pub fn at(&self, place: &Place) -> Option<&Mount> {
-        self.table.at(place.path())
+    /// What is mounted at a path.
+    pub(crate) fn at(&self, checked: &CheckedPath) -> Option<&Mount> {
+        self.table.at(checked.path())
     }
 }
 
 impl Inner {
-    /// Looks at a volume's image, loop device and mounts.
-    pub(crate) fn look(&self, pool: &Pool, id: &VolumeId) -> Result<Look, Refusal> {
+    /// Observes a volume's image, loop device and mounts.
+    pub(crate) fn observe(&self, pool: &Pool, id: &VolumeId) -> Result<Observed, Refusal> {
         let tag = Tag::new(id, &self.config.node_id, pool.file_id());
         let (device, backing) = match pool.image_id(id) {
             Ok(backing) => (loopdev::find(id, backing.into(), &tag)?, backing.into()),
-            // Somebody removed the image of a staged volume: it must still come off the node.
+            // The image of a staged volume was removed: the volume must still be unstaged.
             Err(error @ PoolError::ImageMissing(_)) => {
                 let (device, backing) = loopdev::find_tagged(id, &tag)?.ok_or(error)?;
                 (Some(device), backing)
@@ -85,7 +85,7 @@ impl Inner {
         };
         let staged = pool.staged(id, &self.config.node_id)?;
         let table = MountTable::read().map_err(Refusal::MountTable)?;
-        Ok(Look { id: id.clone(), backing, tag, device, table, staged })
+        Ok(Observed { id: id.clone(), backing, tag, device, table, staged })
     }
 
     /// The id in a node request; unknown forms belong to no volume. A missing field is a worse
@@ -109,19 +109,18 @@ impl Inner {
     }
 
     /// A path in a node request. Pools are out of bounds: a mount there could hide images.
-    pub(crate) fn node_place(&self, field: &str, given: &str) -> Result<Place, Refusal> {
-        let place = Place::resolve(required(field, given)?)?;
+    pub(crate) fn node_path(&self, field: &str, given: &str) -> Result<CheckedPath, Refusal> {
+        let checked = CheckedPath::resolve(required(field, given)?)?;
         let inside = |pool: &Pool| {
-            place.path().starts_with(pool.path()) || pool.path().starts_with(place.path())
+            checked.path().starts_with(pool.path()) || pool.path().starts_with(checked.path())
         };
         if self.pools.iter().any(inside) {
             return Err(Refusal::Invalid(format!("{field} {given:?} overlaps a pool")));
         }
-        Ok(place)
+        Ok(checked)
     }
 }
 
-/// Text for messages.
 pub(crate) fn show(path: &Path) -> String {
     path.display().to_string()
 }

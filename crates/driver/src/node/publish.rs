@@ -7,18 +7,18 @@ use longshore_csi::v1::{
     NodeUnpublishVolumeResponse,
 };
 
-use super::{Look, ephemeral, show};
+use super::{Observed, ephemeral, show};
 use crate::access::Access;
 use crate::driver::Inner;
 use crate::loopdev::{self, LoopDevice};
-use crate::mount::place::{Place, PlaceError, same_text};
+use crate::mount::checked_path::{CheckedPath, PathError, same_text};
 use crate::mount::{self, unmount};
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
 
 impl Inner {
     /// Shows a staged volume at a pod's path.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         request: &NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Refusal> {
@@ -28,26 +28,26 @@ impl Inner {
         }
         let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
         let (pool, record) = self.need(&id)?;
-        let target = self.node_place("target_path", &request.target_path)?;
+        let target = self.node_path("target_path", &request.target_path)?;
         if request.staging_target_path.is_empty() {
             return Err(Refusal::Precondition("staging_target_path is missing".to_owned()));
         }
-        let staging = self.node_place("staging_target_path", &request.staging_target_path)?;
+        let staging = self.node_path("staging_target_path", &request.staging_target_path)?;
         if staging.path() == target.path() {
             return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
         }
-        // The look finds the device by the image's inode, so a device that came to show another
+        // The device is found by the image's inode, so a device that came to show another
         // file is not published.
-        let look = self.look(pool, &id)?;
-        let device = need_staged(&look, &staging, &access, &request.staging_target_path)?;
-        let staged_read_only = look.staged.as_ref().is_some_and(|staged| staged.read_only);
+        let observed = self.observe(pool, &id)?;
+        let device = need_staged(&observed, &staging, &access, &request.staging_target_path)?;
+        let staged_read_only = observed.staged.as_ref().is_some_and(|staged| staged.read_only);
         let read_only = request.readonly || access.reads_only() || staged_read_only;
-        if already_published(&look, &target, read_only, access.is_block())? {
+        if already_published(&observed, &target, read_only, access.is_block())? {
             return Ok(NodePublishVolumeResponse {});
         }
-        check_other_targets(&look, &staging, &access, &record)?;
+        check_other_targets(&observed, &staging, &access, &record)?;
         if access.is_block() {
-            self.publish_block(&look, device, &target, read_only)?;
+            self.publish_block(&observed, device, &target, read_only)?;
         } else {
             self.publish_directory(&staging, &target, read_only)?;
         }
@@ -59,19 +59,21 @@ impl Inner {
     /// them; all targets of a raw volume therefore share one kind of access.
     fn publish_block(
         &self,
-        look: &Look,
+        observed: &Observed,
         device: LoopDevice,
-        target: &Place,
+        target: &CheckedPath,
         read_only: bool,
     ) -> Result<(), Refusal> {
         if device.read_only && !read_only {
-            let text = format!("volume {} is staged for reading only", look.id);
+            let text = format!("volume {} is staged for reading only", observed.id);
             return Err(Refusal::Precondition(text));
         }
-        if let Some(other) = look.mounts().into_iter().find(|entry| entry.read_only != read_only) {
+        if let Some(other) =
+            observed.mounts().into_iter().find(|entry| entry.read_only != read_only)
+        {
             let text = format!(
                 "volume {} is published with other access at {}",
-                look.id,
+                observed.id,
                 show(&other.path)
             );
             return Err(Refusal::Precondition(text));
@@ -80,7 +82,7 @@ impl Inner {
             loopdev::set_read_only(device, read_only)?;
         }
         let node = device.path();
-        let node = Place::resolve(&show(&node))?.open()?;
+        let node = CheckedPath::resolve(&show(&node))?.open()?;
         let made = target.make_file()?;
         let onto = target.open()?;
         undo_leaf(
@@ -92,8 +94,8 @@ impl Inner {
 
     fn publish_directory(
         &self,
-        staging: &Place,
-        target: &Place,
+        staging: &CheckedPath,
+        target: &CheckedPath,
         read_only: bool,
     ) -> Result<(), Refusal> {
         let from = staging.open()?;
@@ -106,26 +108,26 @@ impl Inner {
     }
 
     /// Takes a volume away from a pod's path and removes the empty directory or file there.
-    pub fn unpublish(
+    pub(crate) fn unpublish(
         &self,
         request: &NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Refusal> {
         let id = self.node_volume(&request.volume_id, &[("target_path", &request.target_path)])?;
         let (pool, record) = match self.find(&id)? {
             Some(found) => found,
-            // Told twice, and done the first time.
+            // A repeated call: done the first time.
             None if is_kubelet_id(&request.volume_id) => {
-                self.node_place("target_path", &request.target_path)?.remove()?;
+                self.node_path("target_path", &request.target_path)?.remove()?;
                 return Ok(NodeUnpublishVolumeResponse {});
             }
             None => self.need(&id)?,
         };
-        let target = match self.node_place("target_path", &request.target_path) {
+        let target = match self.node_path("target_path", &request.target_path) {
             Ok(target) => target,
             // Nothing can be mounted in a directory that is not there.
-            Err(Refusal::Place(PlaceError::NoParent(_))) => {
+            Err(Refusal::Path(PathError::NoParent(_))) => {
                 if record.ephemeral {
-                    self.drop_ephemeral(pool, &self.look(pool, &id)?)?;
+                    self.drop_ephemeral(pool, &self.observe(pool, &id)?)?;
                 }
                 return Ok(NodeUnpublishVolumeResponse {});
             }
@@ -134,16 +136,17 @@ impl Inner {
         if record.ephemeral {
             return self.unpublish_ephemeral(pool, &id, &target);
         }
-        let staged_at =
-            |path: &str| Place::resolve(path).is_ok_and(|place| place.path() == target.path());
+        let staged_at = |path: &str| {
+            CheckedPath::resolve(path).is_ok_and(|checked| checked.path() == target.path())
+        };
         let staged = pool.staged(&id, &self.config.node_id)?;
         if staged.is_some_and(|staged| staged_at(&staged.path)) {
             return Err(Refusal::Invalid("target_path is the staging path".to_owned()));
         }
         loop {
-            let look = self.look(pool, &id)?;
-            let Some(entry) = look.at(&target) else { break };
-            if !look.shows(entry) {
+            let observed = self.observe(pool, &id)?;
+            let Some(entry) = observed.at(&target) else { break };
+            if !observed.shows(entry) {
                 let text = format!("what is mounted at {} is not volume {id}", show(&entry.path));
                 return Err(Refusal::Precondition(text));
             }
@@ -162,31 +165,31 @@ fn is_kubelet_id(given: &str) -> bool {
 }
 
 fn need_staged(
-    look: &Look,
-    staging: &Place,
+    observed: &Observed,
+    staging: &CheckedPath,
     access: &Access,
     given: &str,
 ) -> Result<LoopDevice, Refusal> {
     let refuse = || {
-        let text = format!("volume {} is not staged at {given}", look.id);
+        let text = format!("volume {} is not staged at {given}", observed.id);
         Refusal::Precondition(text)
     };
-    let device = look.device.ok_or_else(refuse)?;
-    let staged = look.staged.as_ref().ok_or_else(refuse)?;
+    let device = observed.device.ok_or_else(refuse)?;
+    let staged = observed.staged.as_ref().ok_or_else(refuse)?;
     if staged.block != access.is_block() {
-        let text = format!("volume {} is staged for another kind of access", look.id);
+        let text = format!("volume {} is staged for another kind of access", observed.id);
         return Err(Refusal::Precondition(text));
     }
     let here = if staged.block {
         same_text(&staged.path, given)
     } else {
-        look.at(staging).is_some_and(|entry| look.is_filesystem(entry))
+        observed.at(staging).is_some_and(|entry| observed.is_filesystem(entry))
     };
     if here { Ok(device) } else { Err(refuse()) }
 }
 
 /// Removes what was made for a mount that then failed.
-fn undo_leaf(target: &Place, made: bool, result: Result<(), Refusal>) -> Result<(), Refusal> {
+fn undo_leaf(target: &CheckedPath, made: bool, result: Result<(), Refusal>) -> Result<(), Refusal> {
     if result.is_err() && made {
         target.remove()?;
     }
@@ -194,38 +197,38 @@ fn undo_leaf(target: &Place, made: bool, result: Result<(), Refusal>) -> Result<
 }
 
 fn already_published(
-    look: &Look,
-    target: &Place,
+    observed: &Observed,
+    target: &CheckedPath,
     read_only: bool,
     block: bool,
 ) -> Result<bool, Refusal> {
-    let Some(entry) = look.at(target) else { return Ok(false) };
-    if !look.shows(entry) {
+    let Some(entry) = observed.at(target) else { return Ok(false) };
+    if !observed.shows(entry) {
         let text = format!("something else is mounted at {}", show(&entry.path));
         return Err(Refusal::Precondition(text));
     }
-    let same = look.is_filesystem(entry) != block && entry.read_only == read_only;
+    let same = observed.is_filesystem(entry) != block && entry.read_only == read_only;
     if same {
         return Ok(true);
     }
     Err(Refusal::Exists(format!(
         "volume {} is published at {} in another way",
-        look.id,
+        observed.id,
         show(&entry.path)
     )))
 }
 
 /// Modes for one user at a time allow one target (CSI, table at NodePublishVolume).
 fn check_other_targets(
-    look: &Look,
-    staging: &Place,
+    observed: &Observed,
+    staging: &CheckedPath,
     access: &Access,
     record: &Record,
 ) -> Result<(), Refusal> {
     if access.many_targets() {
         return Ok(());
     }
-    match look.mounts().into_iter().find(|entry| entry.path != staging.path()) {
+    match observed.mounts().into_iter().find(|entry| entry.path != staging.path()) {
         None => Ok(()),
         Some(other) => Err(Refusal::Precondition(format!(
             "volume {} is published at {}, and access mode {} allows one target",

@@ -3,6 +3,7 @@
 use crate::config::DriverKind;
 use crate::driver::Inner;
 use crate::id::VolumeId;
+use crate::locks::LockRequest;
 use crate::loopdev;
 use crate::pool::{Pool, PoolError};
 use crate::refusal::Refusal;
@@ -76,7 +77,7 @@ impl Inner {
         raw: bool,
     ) -> Result<bool, Refusal> {
         // A volume that a call is busy with is no orphan.
-        let Ok(_guard) = self.lock(id) else { return Ok(false) };
+        let Ok(_guard) = self.locks.acquire(&LockRequest::exclusive(id)) else { return Ok(false) };
         let mut freed = false;
         if bound {
             freed = self.free_if_unused(pool, id, raw)?;
@@ -100,24 +101,24 @@ impl Inner {
     }
 
     fn free_if_unused(&self, pool: &Pool, id: &VolumeId, raw_too: bool) -> Result<bool, Refusal> {
-        let look = match self.look(pool, id) {
-            Ok(look) => look,
+        let observed = match self.observe(pool, id) {
+            Ok(observed) => observed,
             Err(Refusal::Pool(PoolError::ImageMissing(_))) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let Some(device) = look.device else {
-            // Bound by somebody else: none of our business, but we do not have it staged.
-            if look.staged.is_some() {
+        let Some(device) = observed.device else {
+            // Bound by another program: not ours to detach, but not staged by us.
+            if observed.staged.is_some() {
                 pool.forget_staging(id, &self.config.node_id)?;
             }
             return Ok(false);
         };
         // A raw volume may be staged and not yet published: nothing shows, and yet it is wanted.
-        let raw = !raw_too && look.staged.as_ref().is_some_and(|staged| staged.block);
-        if raw || !look.mounts().is_empty() || loopdev::is_claimed(device)? {
+        let raw = !raw_too && observed.staged.as_ref().is_some_and(|staged| staged.block);
+        if raw || !observed.mounts().is_empty() || loopdev::is_claimed(device)? {
             return Ok(false);
         }
-        loopdev::detach(id, look.backing, &look.tag)?;
+        loopdev::detach(id, observed.backing, &observed.tag)?;
         pool.forget_staging(id, &self.config.node_id)?;
         Ok(true)
     }

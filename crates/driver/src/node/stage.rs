@@ -11,15 +11,15 @@ use rustix::fs::{FileType, OFlags};
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use super::{Look, show};
+use super::{Observed, show};
 use crate::access::{Access, AccessKind};
 use crate::config::{DriverKind, FsType};
 use crate::driver::Inner;
 use crate::fault::Leak;
 use crate::format::{self, FormatOptions, Plan};
 use crate::loopdev::{self, Binding, tune};
+use crate::mount::checked_path::{CheckedPath, PathError, same_text};
 use crate::mount::options::Options;
-use crate::mount::place::{Place, PlaceError, same_text};
 use crate::mount::{mount_filesystem, unmount};
 use crate::pool::record::{Content, Record, Staged};
 use crate::pool::{Pool, PoolError};
@@ -30,7 +30,7 @@ const RENEWALS: u32 = 16;
 
 impl Inner {
     /// Attaches the volume's device and, unless it is used raw, mounts its filesystem.
-    pub fn stage(
+    pub(crate) fn stage(
         &self,
         request: &NodeStageVolumeRequest,
     ) -> Result<NodeStageVolumeResponse, Refusal> {
@@ -38,7 +38,7 @@ impl Inner {
         let fields = [("staging_target_path", request.staging_target_path.as_str())];
         let id = self.node_volume(&request.volume_id, &fields)?;
         let (pool, record) = self.need(&id)?;
-        let place = self.node_place("staging_target_path", &request.staging_target_path)?;
+        let checked = self.node_path("staging_target_path", &request.staging_target_path)?;
         if let Some(conflict) = access.conflict_with(&record) {
             return Err(Refusal::Precondition(conflict));
         }
@@ -49,14 +49,14 @@ impl Inner {
             read_only: access.reads_only() || access.mounts_read_only(),
         };
         self.check_attached(&record, &mut wanted)?;
-        let look = self.look(pool, &id)?;
-        if already_staged(&look, &place, &wanted)? {
-            if look.staged.is_none() {
+        let observed = self.observe(pool, &id)?;
+        if already_staged(&observed, &checked, &wanted)? {
+            if observed.staged.is_none() {
                 pool.note_staging(&id, &wanted)?;
             }
             return Ok(NodeStageVolumeResponse {});
         }
-        self.clear_leftover(&look, &record)?;
+        self.clear_leftover(&observed, &record)?;
         let record = pool.update(&id, |record| {
             // Looked at again: the leave may have been taken back since.
             self.check_attached(record, &mut wanted)?;
@@ -71,14 +71,14 @@ impl Inner {
                 options.and_then(|mut options| {
                     options.read_only |= wanted.read_only;
                     let many_nodes = access.many_nodes();
-                    self.stage_filesystem(pool, &record, &place, fstype, &options, many_nodes)
+                    self.stage_filesystem(pool, &record, &checked, fstype, &options, many_nodes)
                 })
             }
         };
         if staged.is_err()
             && let Err(error) = pool.forget_staging(&id, &self.config.node_id)
         {
-            // The first failure is the answer; the caller unstages after it, which tries again.
+            // The first failure is returned; the caller unstages after it, which tries again.
             tracing::warn!(volume = %id, %error, "a failed staging stays noted");
         }
         staged.map(|()| NodeStageVolumeResponse {})
@@ -104,9 +104,13 @@ impl Inner {
     }
 
     /// Removes a device that an interrupted call left: bound, but used by nothing.
-    pub(super) fn clear_leftover(&self, look: &Look, record: &Record) -> Result<(), Refusal> {
-        let Some(device) = look.device else { return Ok(()) };
-        if let Some(entry) = look.mounts().first() {
+    pub(super) fn clear_leftover(
+        &self,
+        observed: &Observed,
+        record: &Record,
+    ) -> Result<(), Refusal> {
+        let Some(device) = observed.device else { return Ok(()) };
+        if let Some(entry) = observed.mounts().first() {
             return Err(Refusal::Exists(format!(
                 "volume {} is mounted at {}",
                 record.id,
@@ -117,7 +121,7 @@ impl Inner {
             let text = format!("volume {} is in use in another mount namespace", record.id);
             return Err(Refusal::Precondition(text));
         }
-        Ok(loopdev::detach(&look.id, look.backing, &look.tag)?)
+        Ok(loopdev::detach(&observed.id, observed.backing, &observed.tag)?)
     }
 
     fn stage_block(&self, pool: &Pool, record: &Record, read_only: bool) -> Result<(), Refusal> {
@@ -137,19 +141,20 @@ impl Inner {
         &self,
         pool: &Pool,
         record: &Record,
-        place: &Place,
+        checked: &CheckedPath,
         fstype: FsType,
         options: &Options,
         many_nodes: bool,
     ) -> Result<(), Refusal> {
-        match place.kind()? {
+        match checked.kind()? {
             Some(FileType::Directory) => {}
             Some(_) | None => {
-                let text = format!("staging_target_path {} is not a directory", show(place.path()));
+                let text =
+                    format!("staging_target_path {} is not a directory", show(checked.path()));
                 return Err(Refusal::Precondition(text));
             }
         }
-        place.must_be_empty()?;
+        checked.must_be_empty()?;
         self.prepare_filesystem(pool, record, fstype, many_nodes)?;
         let may_grow = !options.read_only && !many_nodes;
         if may_grow {
@@ -162,7 +167,7 @@ impl Inner {
         let held =
             self.attach_device(pool, record, Binding { read_only: many_nodes, autoclear: true })?;
         self.fault("stage.attached");
-        let onto = place.open()?;
+        let onto = checked.open()?;
         let mut options = options.clone();
         if self.mutable(record)?.discard == Some(true) && !record.is_thick() {
             options.filesystem.push(("discard".to_owned(), None));
@@ -171,7 +176,7 @@ impl Inner {
         drop(onto);
         self.fault("stage.mounted");
         if may_grow {
-            self.grow_after_mount(held.device, place, record, fstype);
+            self.grow_after_mount(held.device, checked, record, fstype);
         }
         Ok(())
     }
@@ -280,7 +285,7 @@ impl Inner {
             }
         }
         if let Err(error) = format::template::renew_fresh(scratch) {
-            // The next try makes it anew.
+            // The next try makes it again.
             pool.drop_template(&shape)?;
             return Err(error.into());
         }
@@ -288,7 +293,7 @@ impl Inner {
     }
 
     /// Undoes [`Inner::stage`].
-    pub fn unstage(
+    pub(crate) fn unstage(
         &self,
         request: &NodeUnstageVolumeRequest,
     ) -> Result<NodeUnstageVolumeResponse, Refusal> {
@@ -296,24 +301,25 @@ impl Inner {
         let given = request.staging_target_path.as_str();
         let id = self.node_volume(&request.volume_id, &[("staging_target_path", given)])?;
         let (pool, _) = self.need(&id)?;
-        let place = match Place::resolve(given) {
-            Ok(place) => Some(place),
-            Err(PlaceError::NoParent(_)) => None,
+        let checked = match CheckedPath::resolve(given) {
+            Ok(checked) => Some(checked),
+            Err(PathError::NoParent(_)) => None,
             Err(error) => return Err(error.into()),
         };
-        let look = self.look(pool, &id)?;
-        let mounted = place
+        let observed = self.observe(pool, &id)?;
+        let mounted = checked
             .as_ref()
-            .and_then(|place| look.at(place))
-            .filter(|entry| look.is_filesystem(entry));
-        let noted_here = look.staged.as_ref().is_some_and(|staged| same_text(&staged.path, given));
+            .and_then(|checked| observed.at(checked))
+            .filter(|entry| observed.is_filesystem(entry));
+        let noted_here =
+            observed.staged.as_ref().is_some_and(|staged| same_text(&staged.path, given));
         if mounted.is_none() && !noted_here {
             return done;
         }
-        let other = look
+        let other = observed
             .mounts()
             .into_iter()
-            .find(|entry| place.as_ref().is_none_or(|p| p.path() != entry.path));
+            .find(|entry| checked.as_ref().is_none_or(|p| p.path() != entry.path));
         if let Some(other) = other {
             let text = format!("volume {id} is still published at {}", show(&other.path));
             return Err(Refusal::Precondition(text));
@@ -326,21 +332,21 @@ impl Inner {
             unmount(&entry.path)?;
         }
         self.fault("unstage.unmounted");
-        self.let_go(&look)?;
+        self.free_device(&observed)?;
         self.fault("unstage.detached");
         pool.forget_staging(&id, &self.config.node_id)?;
         done
     }
 
     /// Waits for the device of a filesystem to go by itself, or sends a raw one away.
-    pub(super) fn let_go(&self, look: &Look) -> Result<(), Refusal> {
-        let Some(device) = look.device else { return Ok(()) };
-        if loopdev::find(&look.id, look.backing, &look.tag)?.is_some()
+    pub(super) fn free_device(&self, observed: &Observed) -> Result<(), Refusal> {
+        let Some(device) = observed.device else { return Ok(()) };
+        if loopdev::find(&observed.id, observed.backing, &observed.tag)?.is_some()
             && loopdev::is_claimed(device)?
         {
-            loopdev::wait_gone(&look.id, device)?;
+            loopdev::wait_gone(&observed.id, device)?;
         } else {
-            loopdev::detach(&look.id, look.backing, &look.tag)?;
+            loopdev::detach(&observed.id, observed.backing, &observed.tag)?;
         }
         // Others may take discards, and the device must not keep them from it.
         Ok(tune::renew(device.number)?)
@@ -348,9 +354,14 @@ impl Inner {
 }
 
 /// Whether the volume is staged as wanted; refuses when it is staged in another way.
-fn already_staged(look: &Look, place: &Place, wanted: &Staged) -> Result<bool, Refusal> {
-    let differs = |how: &str| Err(Refusal::Exists(format!("volume {} is staged {how}", look.id)));
-    let noted = look.staged.as_ref().filter(|_| look.device.is_some());
+fn already_staged(
+    observed: &Observed,
+    checked: &CheckedPath,
+    wanted: &Staged,
+) -> Result<bool, Refusal> {
+    let differs =
+        |how: &str| Err(Refusal::Exists(format!("volume {} is staged {how}", observed.id)));
+    let noted = observed.staged.as_ref().filter(|_| observed.device.is_some());
     if let Some(noted) = noted
         && noted.block
     {
@@ -360,8 +371,8 @@ fn already_staged(look: &Look, place: &Place, wanted: &Staged) -> Result<bool, R
             (false, _) => differs(&format!("at {}", noted.path)),
         };
     }
-    let Some(entry) = look.at(place) else { return Ok(false) };
-    if !look.is_filesystem(entry) {
+    let Some(entry) = observed.at(checked) else { return Ok(false) };
+    if !observed.is_filesystem(entry) {
         let text = format!("something else is mounted at {}", show(&entry.path));
         return Err(Refusal::Precondition(text));
     }

@@ -6,18 +6,18 @@ use longshore_csi::v1::{
 };
 use longshore_files::mounts::Mount;
 
-use super::Look;
+use super::Observed;
 use crate::controller::condition::abnormal;
 use crate::driver::Inner;
 use crate::loopdev;
-use crate::mount::place::{Place, PlaceError};
+use crate::mount::checked_path::{CheckedPath, PathError};
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
 
 impl Inner {
     /// How full a volume is, asked at a path where it is staged or published.
-    pub fn stats(
+    pub(crate) fn stats(
         &self,
         request: &NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Refusal> {
@@ -25,27 +25,27 @@ impl Inner {
         let id = self.node_volume(&request.volume_id, &[("volume_path", given)])?;
         let (pool, record) = self.need(&id)?;
         let absent = || Refusal::NotFound(format!("volume {id} is not at {given}"));
-        let place = match Place::resolve(given) {
-            Ok(place) => place,
+        let checked = match CheckedPath::resolve(given) {
+            Ok(checked) => checked,
             // No volume is ever at a path that cannot be one.
-            Err(PlaceError::NoParent(_) | PlaceError::Bad { .. }) => return Err(absent()),
+            Err(PathError::NoParent(_) | PathError::Bad { .. }) => return Err(absent()),
             Err(error) => return Err(error.into()),
         };
-        let look = self.look(pool, &id)?;
-        let (Some(device), Some(entry)) = (look.device, look.at(&place)) else {
+        let observed = self.observe(pool, &id)?;
+        let (Some(device), Some(entry)) = (observed.device, observed.at(&checked)) else {
             return Err(absent());
         };
-        let condition = self.seen_condition(pool, &record, &look, entry)?;
-        let usage = if look.is_filesystem(entry) {
-            match filesystem(&place) {
+        let condition = self.seen_condition(pool, &record, &observed, entry)?;
+        let usage = if observed.is_filesystem(entry) {
+            match filesystem(&checked) {
                 Ok(usage) => usage,
-                // A filesystem that shut itself down answers nothing any more.
+                // A filesystem that shut itself down fails every call.
                 Err(error) => {
                     let volume_condition = Some(abnormal(error.to_string()));
                     return Ok(NodeGetVolumeStatsResponse { usage: vec![], volume_condition });
                 }
             }
-        } else if look.shows(entry) {
+        } else if observed.shows(entry) {
             let total = loopdev::size_bytes(device)?.cast_signed();
             vec![VolumeUsage { available: 0, total, used: 0, unit: Unit::Bytes as i32 }]
         } else {
@@ -59,11 +59,11 @@ impl Inner {
         &self,
         pool: &Pool,
         record: &Record,
-        look: &Look,
+        observed: &Observed,
         entry: &Mount,
     ) -> Result<VolumeCondition, Refusal> {
-        let asked_for = look.staged.as_ref().is_some_and(|staged| staged.read_only);
-        if look.is_filesystem(entry) && entry.filesystem_read_only && !asked_for {
+        let asked_for = observed.staged.as_ref().is_some_and(|staged| staged.read_only);
+        if observed.is_filesystem(entry) && entry.filesystem_read_only && !asked_for {
             return Ok(abnormal(
                 "the filesystem has become read-only, usually after an error: check it before it is used again"
                     .to_owned(),
@@ -73,13 +73,13 @@ impl Inner {
     }
 }
 
-fn filesystem(place: &Place) -> Result<Vec<VolumeUsage>, Refusal> {
-    let fail = |source: rustix::io::Errno| PlaceError::Io {
+fn filesystem(checked: &CheckedPath) -> Result<Vec<VolumeUsage>, Refusal> {
+    let fail = |source: rustix::io::Errno| PathError::Io {
         what: "measure",
-        path: super::show(place.path()),
+        path: super::show(checked.path()),
         source: source.into(),
     };
-    let stat = rustix::fs::fstatvfs(place.open()?).map_err(fail)?;
+    let stat = rustix::fs::fstatvfs(checked.open()?).map_err(fail)?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize).cast_signed();
     Ok(vec![
         VolumeUsage {

@@ -29,7 +29,7 @@ impl Inner {
             loopdev::tune::refuse_discards(device)?;
         }
         if let Some(direct) = self.mutable(record)?.direct_io {
-            tell(record, loopdev::tune::set_direct_io(device, direct));
+            log_failure(record, loopdev::tune::set_direct_io(device, direct));
         }
         Ok(())
     }
@@ -48,14 +48,14 @@ impl Inner {
     }
 
     /// Puts changed parameters into effect at once, as far as the volume is staged here.
-    pub fn tune_staged(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
+    pub(crate) fn tune_staged(&self, pool: &Pool, record: &Record) -> Result<(), Refusal> {
         if !self.config.mode.node() {
             return Ok(());
         }
-        let look = self.look(pool, &record.id)?;
-        let Some(device) = look.device else { return Ok(()) };
+        let observed = self.observe(pool, &record.id)?;
+        let Some(device) = observed.device else { return Ok(()) };
         self.tune_device(device, record)?;
-        let mounted = look.mounts().iter().any(|entry| entry.fstype == FsType::Ext4.as_str());
+        let mounted = observed.mounts().iter().any(|entry| entry.fstype == FsType::Ext4.as_str());
         match self.mutable(record)?.reserved_percent {
             Some(percent) if mounted && !device.read_only => {
                 Ok(format::reserve_blocks_mounted(&device.path(), percent)?)
@@ -65,8 +65,8 @@ impl Inner {
     }
 }
 
-/// A pool whose filesystem cannot do it keeps nobody from their data.
-fn tell(record: &Record, set: Result<(), LoopError>) {
+/// A pool whose filesystem cannot do it does not fail the call: the data can be used without.
+fn log_failure(record: &Record, set: Result<(), LoopError>) {
     if let Err(error) = set {
         tracing::warn!(volume = %record.id, %error, "the volume works without it");
     }

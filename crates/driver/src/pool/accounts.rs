@@ -182,7 +182,7 @@ impl Pool {
         let overcommit = overcommit.max(self.overcommit);
         let fits = |view: &View| capacity::allocatable_bytes(view, overcommit) >= bytes;
         let fresh = |(until, view): &(Instant, View)| Instant::now() < *until && fits(view);
-        // What is free is asked each time: it takes no longer than a look at one image, and others may
+        // What is free is asked each time: it takes no longer than a stat of one image, and others may
         // have filled the disk meanwhile.
         let space = self.space()?;
         let estimate = accounts.estimate.map(|(until, view)| (until, View { space, ..view }));

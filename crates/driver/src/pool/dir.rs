@@ -12,7 +12,6 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-/// An open directory.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -165,7 +164,6 @@ impl Dir {
         Ok(Space { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
     }
 
-    /// The open directory itself.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -227,9 +225,7 @@ impl Flushes {
 /// Room on the filesystem below a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Size of the filesystem.
     pub total_bytes: u64,
-    /// Bytes still free.
     pub free_bytes: u64,
 }
 

@@ -9,30 +9,16 @@ use crate::id::VolumeId;
 pub enum PoolError {
     /// The directory or a file in it could not be used.
     #[error("pool {pool}: cannot {what}: {source}")]
-    Io {
-        /// Name of the pool.
-        pool: String,
-        /// The step that failed.
-        what: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Io { pool: String, what: String, source: std::io::Error },
     /// Another process owns the pool.
     #[error("pool {pool} ({}) is in use by another driver process", dir.display())]
-    Busy {
-        /// Name of the pool.
-        pool: String,
-        /// Its directory.
-        dir: PathBuf,
-    },
+    Busy { pool: String, dir: PathBuf },
     /// Nodes could not trust each other's locks.
     #[error(
         "pool {pool} is on {fstype}, where a shared driver cannot keep nodes apart: {why}; use a filesystem with locks that hold on every machine"
     )]
     Locking {
-        /// Name of the pool.
         pool: String,
-        /// The filesystem.
         fstype: String,
         /// What is wrong with it.
         why: &'static str,
@@ -42,20 +28,10 @@ pub enum PoolError {
     NotFound(VolumeId),
     /// The record cannot be understood; nothing is done with its volume.
     #[error("volume {id}: its record is unusable: {why}")]
-    BadRecord {
-        /// The volume.
-        id: VolumeId,
-        /// What is wrong.
-        why: String,
-    },
+    BadRecord { id: VolumeId, why: String },
     /// A snapshot or group that cannot be used; nothing is done with it.
     #[error("{id} is unusable: {why}")]
-    BadSnapshot {
-        /// The snapshot or group.
-        id: String,
-        /// What is wrong.
-        why: String,
-    },
+    BadSnapshot { id: String, why: String },
     /// The image of an existing volume is not there.
     #[error("volume {0}: its image file is missing")]
     ImageMissing(VolumeId),
@@ -66,22 +42,13 @@ pub enum PoolError {
     #[error(
         "pool {pool} is nearly full ({free_bytes} of {total_bytes} bytes are free): it takes no new work until something is deleted or its filesystem grows"
     )]
-    NearlyFull {
-        /// Name of the pool.
-        pool: String,
-        /// What is free.
-        free_bytes: u64,
-        /// Of how much.
-        total_bytes: u64,
-    },
+    NearlyFull { pool: String, free_bytes: u64, total_bytes: u64 },
     /// The pool cannot promise that many bytes.
     #[error("pool {pool} has {allocatable_bytes} bytes left, {wanted_bytes} are needed")]
     Full {
-        /// Name of the pool.
         pool: String,
         /// What it could still promise.
         allocatable_bytes: u64,
-        /// What was asked for.
         wanted_bytes: u64,
     },
 }

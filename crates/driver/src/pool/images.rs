@@ -1,4 +1,4 @@
-//! The image files of volumes: whose turn it is, how they are, and filesystems in the making.
+//! The image files of volumes: their locks, their state, and filesystems in the making.
 
 use std::fs::File;
 
@@ -11,20 +11,13 @@ use crate::id::VolumeId;
 /// An image file, as it is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageState {
-    /// It is not there.
     Missing,
-    /// It is there.
-    Has {
-        /// Its length.
-        bytes: u64,
-        /// What it occupies.
-        allocated_bytes: u64,
-    },
+    Has { bytes: u64, allocated_bytes: u64 },
 }
 
 impl Pool {
     /// Waits until no other process is changing the volume's record; held until dropped.
-    pub fn take_turn(&self, id: &VolumeId) -> Result<File, PoolError> {
+    pub fn lock_image(&self, id: &VolumeId) -> Result<File, PoolError> {
         loop {
             let image = self.image(id, OFlags::RDONLY)?;
             self.io("lock an image", rustix::fs::flock(&image, FlockOperation::LockExclusive))?;
@@ -91,7 +84,7 @@ impl Pool {
     /// Puts the finished scratch file in the place of the volume's blank image, and notes that
     /// there is a filesystem. Both become durable together, the image never after the note.
     pub fn adopt_scratch(&self, id: &VolumeId, scratch: &File) -> Result<(), PoolError> {
-        let _turn = self.take_turn(id)?;
+        let _lock = self.lock_image(id)?;
         let mut record = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
         record.content = Content::Filesystem;
         let temporary = names::temporary(id);

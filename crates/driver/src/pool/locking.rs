@@ -1,4 +1,4 @@
-//! Whether all machines that see a pool agree on who holds a lock.
+//! Checks that file locks in a pool hold across the machines that see it.
 //!
 //! Nodes of a `shared` driver take turns through locks on files. Where each machine keeps its locks
 //! to itself, two would write to one volume and neither would know.
@@ -8,7 +8,7 @@ use longshore_files::mounts::Mount;
 use super::PoolError;
 
 /// Refuses a pool on which locks do not hold across machines. A mount that is hidden from this
-/// process is judged by nobody.
+/// process is not checked.
 pub(super) fn check(pool: &str, mount: Option<&Mount>) -> Result<(), PoolError> {
     let Some(mount) = mount else { return Ok(()) };
     match doubt(&mount.fstype, &mount.options) {

@@ -49,7 +49,7 @@ pub struct Role<'a> {
     /// Creates and deletes volumes; at most one process at a time.
     pub controller: bool,
     /// No other process touches the pool at all (`local` driver with its controller).
-    pub alone: bool,
+    pub exclusive: bool,
     /// Processes on other machines may have the pool too (`shared` driver).
     pub elsewhere: bool,
     /// The node this process runs on.
@@ -60,7 +60,6 @@ pub struct Role<'a> {
     pub faults: &'a Faults,
 }
 
-/// An open pool.
 #[derive(Debug)]
 pub struct Pool {
     name: String,
@@ -70,7 +69,7 @@ pub struct Pool {
     limit_bytes: Option<u64>,
     overcommit: f64,
     /// No other process touches the pool.
-    alone: bool,
+    exclusive: bool,
     /// Images can share blocks.
     shares: bool,
     accounts: Mutex<Accounts>,
@@ -105,7 +104,7 @@ impl Pool {
             dir,
             limit_bytes: config.limit_bytes,
             overcommit: role.overcommit,
-            alone: role.alone,
+            exclusive: role.exclusive,
             shares: false,
             accounts: Mutex::default(),
             faults: role.faults.clone(),

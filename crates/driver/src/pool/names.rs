@@ -10,7 +10,7 @@
 //! | `.tmp-<id>.json` | a record being rewritten |
 //! | `.stg-<id>-<hash>.json` | the volume is staged on a node, or about to be |
 //! | `.node-<hash>.json` | a node that has this pool (`shared`) |
-//! | `.ask-<hash>` | the socket at which a node of this machine is asked to hold a volume still |
+//! | `.ask-<hash>` | the socket through which a node of this machine quiesces a volume |
 //! | `.reserve` | room for notes and records in a pool with thick volumes |
 //! | `.lock` | held by the one controller of the pool |
 //!
@@ -39,13 +39,11 @@ pub enum Entry {
     Other,
 }
 
-/// Name of the record.
 #[must_use]
 pub fn record(id: &VolumeId) -> String {
     format!("{id}.json")
 }
 
-/// Name of the image.
 #[must_use]
 pub fn image(id: &VolumeId) -> String {
     format!("{id}.img")
@@ -99,9 +97,9 @@ pub fn node(node_id: &str) -> String {
     format!(".node-{}.json", hash(node_id))
 }
 
-/// Name of the socket at which a node is asked to hold a volume still.
+/// Name of the socket through which a node quiesces its volumes.
 #[must_use]
-pub fn desk(node_id: &str) -> String {
+pub fn quiesce_socket(node_id: &str) -> String {
     format!(".ask-{}", hash(node_id))
 }
 
@@ -167,7 +165,7 @@ mod tests {
             "vol-1.img",
             ".new-x.img",
             &node("n"),
-            &desk("n"),
+            &quiesce_socket("n"),
         ] {
             assert_eq!(parse(name), Entry::Other, "{name}");
         }

@@ -1,4 +1,4 @@
-//! Small files by which nodes tell each other, and their own next process, what they have.
+//! Notes: small files that record for other nodes, and for the next process, what a node has.
 
 use std::path::PathBuf;
 
@@ -30,17 +30,16 @@ impl Pool {
         let name = names::staged(id, &staged.node);
         let written =
             self.write_small("write a note", || self.dir.write_unflushed(&name, &bytes))?;
-        if self.alone {
+        if self.exclusive {
             return Ok(());
         }
         self.io("flush a note", written.sync_all())?;
         self.io("flush it", self.dir.sync())
     }
 
-    /// Removes a node's note.
     pub fn forget_staging(&self, id: &VolumeId, node_id: &str) -> Result<(), PoolError> {
         self.io("remove a note", self.dir.remove(&names::staged(id, node_id)))?;
-        if self.alone { Ok(()) } else { self.io("flush it", self.dir.sync()) }
+        if self.exclusive { Ok(()) } else { self.io("flush it", self.dir.sync()) }
     }
 
     /// Notes that `node_id` has this pool, so that volumes may be attached to it.
@@ -54,9 +53,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The socket at which a node of this machine can be asked to hold a volume still.
-    pub fn desk_path(&self, node_id: &str) -> PathBuf {
-        self.dir.short_path(&names::desk(node_id))
+    /// The socket through which a node of this machine quiesces its volumes.
+    pub fn quiesce_socket(&self, node_id: &str) -> PathBuf {
+        self.dir.short_path(&names::quiesce_socket(node_id))
     }
 
     /// Whether a driver of that node ever opened this pool.

@@ -21,13 +21,11 @@ pub const PROVISIONING: &str = "provisioning";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Form of the record.
     pub version: u32,
     /// The handle; equal to the file's name.
     pub id: VolumeId,
     /// The name it was created under: the caller's idempotency key.
     pub name: String,
-    /// Size of the image.
     pub capacity_bytes: u64,
     /// The filesystem asked for at creation; none when only raw block access was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +53,6 @@ pub struct Record {
     /// Nodes that may use the volume (`shared` driver only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-    /// When it was created.
     pub created: Timestamp,
 }
 
@@ -63,7 +60,7 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Content {
-    /// Nobody has ever had access to it.
+    /// No pod has ever had access to it.
     Blank,
     /// It was handed out as a raw device: anything may be on it, and it is never formatted.
     Raw,
@@ -78,9 +75,7 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
-    /// A snapshot.
     Snapshot(SnapshotId),
-    /// Another volume.
     Volume(VolumeId),
 }
 
@@ -93,7 +88,6 @@ fn is_false(value: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// The node's id.
     pub node: String,
     /// The node may only read.
     pub read_only: bool,
@@ -109,7 +103,6 @@ pub struct Attachment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Staged {
-    /// The node's id.
     pub node: String,
     /// Staging path as the caller gave it.
     pub path: String,
@@ -131,7 +124,7 @@ impl Record {
         given.filter(|ratio: &f64| ratio.is_finite() && *ratio >= 1.0).unwrap_or(1.0)
     }
 
-    /// Whether nobody ever had access to its bytes.
+    /// Whether no pod ever had access to its bytes.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.content == Content::Blank
@@ -143,7 +136,6 @@ impl Record {
         self.parameters.get(PROVISIONING).is_some_and(|how| how == "thick")
     }
 
-    /// The attachment of `node`.
     #[must_use]
     pub fn attachment(&self, node: &str) -> Option<&Attachment> {
         self.attachments.iter().find(|attachment| attachment.node == node)

@@ -17,7 +17,7 @@ impl Pool {
     /// Settles half-done changes as far as `role` allows, and counts the volumes.
     ///
     /// A file is removed only when its name says that this driver made it and that no volume
-    /// owns it; an image without any record is left alone, because somebody may have put it there.
+    /// owns it; an image without any record is left alone, because an administrator may have put it there.
     pub(super) fn settle(&self, role: Role<'_>) -> Result<(), PoolError> {
         let names = self.io("list it", self.dir.names())?;
         for name in &names {
@@ -25,11 +25,13 @@ impl Pool {
                 Entry::Deleting(id) if role.controller => self.finish_delete(&id)?,
                 Entry::NewRecord(id) if role.controller => self.settle_create(&id)?,
                 Entry::Record(id) if role.controller => self.settle_empty(&id)?,
-                Entry::Staged(id) if role.alone && *name != names::staged(&id, role.node_id) => {
+                Entry::Staged(id)
+                    if role.exclusive && *name != names::staged(&id, role.node_id) =>
+                {
                     // Left under an earlier name of this node.
                     self.io("tidy", self.dir.remove(name))?;
                 }
-                Entry::Temporary(_) if role.alone => self.io("tidy", self.dir.remove(name))?,
+                Entry::Temporary(_) if role.exclusive => self.io("tidy", self.dir.remove(name))?,
                 Entry::Formatting(id) if self.may_drop_scratch(&id, role) => {
                     self.io("tidy", self.dir.remove(name))?;
                 }
@@ -65,7 +67,7 @@ impl Pool {
         self.io("tidy", self.dir.remove(&names::new_record(id)))
     }
 
-    /// An empty record was named but not flushed when the power failed: nobody was told of the
+    /// An empty record was named but not flushed when the power failed: no caller knows of the
     /// volume, and its image is blank. An image with data in it shows that the record was damaged
     /// instead: then both stay, and the volume is out of service until the record is restored.
     fn settle_empty(&self, id: &VolumeId) -> Result<(), PoolError> {
@@ -92,7 +94,7 @@ impl Pool {
     /// A scratch file belongs to whoever stages the volume; on a shared pool that may be another
     /// node, at this very moment.
     fn may_drop_scratch(&self, id: &VolumeId, role: Role<'_>) -> bool {
-        role.alone || self.is_staged(id, role.node_id).unwrap_or(false)
+        role.exclusive || self.is_staged(id, role.node_id).unwrap_or(false)
     }
 
     fn count(&self) -> Result<(), PoolError> {
@@ -109,7 +111,7 @@ impl Pool {
                     Promise { shares: record.shares, ..Promise::to_volume(record.capacity_bytes) }
                 }
                 Ok(None) => continue,
-                // Its bytes are still there and still somebody's.
+                // Its bytes are still there and still belong to a claim.
                 Err(error) => {
                     tracing::error!(pool = %self.name, volume = %id, %error, "unusable volume left alone");
                     let stat = self.io("look at an image", self.dir.stat(&names::image(&id)))?;

@@ -31,7 +31,6 @@ use crate::id::{GroupId, SnapshotId, VolumeId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotRecord {
-    /// Form of the record.
     pub version: u32,
     /// The handle; equal to the file's name.
     pub id: SnapshotId,
@@ -57,7 +56,6 @@ pub struct SnapshotRecord {
     /// The group it was cut with. It exists only as long as the group does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
-    /// When it was cut.
     pub created: Timestamp,
 }
 
@@ -65,7 +63,6 @@ pub struct SnapshotRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupRecord {
-    /// Form of the record.
     pub version: u32,
     /// The handle; equal to the file's name.
     pub id: GroupId,
@@ -73,7 +70,6 @@ pub struct GroupRecord {
     pub name: String,
     /// The snapshots, in order of their sources.
     pub members: Vec<Member>,
-    /// When it was cut.
     pub created: Timestamp,
 }
 
@@ -81,9 +77,7 @@ pub struct GroupRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
-    /// The volume.
     pub source: VolumeId,
-    /// Its snapshot.
     pub snapshot: SnapshotId,
 }
 
@@ -349,7 +343,7 @@ impl Pool {
         Ok((members, names.iter().filter_map(retired).collect()))
     }
 
-    /// The file that tells of a freeze on this node, made when it is missing.
+    /// The file that records a freeze on this node, made when it is missing.
     pub fn freeze_note(&self, id: &VolumeId, node_id: &str) -> Result<File, PoolError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
         let opened = self.dir.open_file(&names::freeze(id, node_id), flags);

@@ -5,7 +5,7 @@
 //! | `.tpl-<shape>` | a template |
 //! | `.tpl-<shape>.<node>` | one that is not finished |
 //!
-//! A template is a file that nobody ever mounts. When there are too many, all go: a shape that is
+//! A template is a file that is never mounted. When there are too many, all go: a shape that is
 //! still wanted is made once more.
 
 use std::fs::File;
@@ -92,7 +92,7 @@ impl Pool {
         let own = format!(".{}", super::names::hash(role.node_id));
         let unfinished = |name: &&String| {
             name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains('.'))
-                && (role.alone || name.ends_with(&own))
+                && (role.exclusive || name.ends_with(&own))
         };
         for name in names.iter().filter(unfinished) {
             self.io("tidy", self.dir.remove(name))?;

@@ -5,9 +5,9 @@ use super::record::{Content, VERSION};
 use super::*;
 use crate::fault::Faults;
 
-const ALONE: Role<'static> = Role {
+const EXCLUSIVE: Role<'static> = Role {
     controller: true,
-    alone: true,
+    exclusive: true,
     elsewhere: false,
     node_id: "n1",
     overcommit: 1.0,
@@ -34,7 +34,7 @@ fn record(name: &str, capacity_bytes: u64) -> Record {
 }
 
 fn open(dir: &Path) -> Pool {
-    Pool::open(&PoolConfig::new("p", dir), ALONE).expect("pool opens")
+    Pool::open(&PoolConfig::new("p", dir), EXCLUSIVE).expect("pool opens")
 }
 
 fn delete(pool: &Pool, id: &VolumeId) {
@@ -74,7 +74,7 @@ fn a_volume_comes_and_goes() {
 fn one_controller_at_a_time() {
     let tmp = tempfile::tempdir().unwrap();
     let first = open(tmp.path());
-    let second = Pool::open(&PoolConfig::new("p", tmp.path()), ALONE);
+    let second = Pool::open(&PoolConfig::new("p", tmp.path()), EXCLUSIVE);
     assert!(matches!(second, Err(PoolError::Busy { .. })), "{second:?}");
     drop(first);
     open(tmp.path());
@@ -85,7 +85,7 @@ fn space_is_promised_once() {
     let tmp = tempfile::tempdir().unwrap();
     let mut config = PoolConfig::new("p", tmp.path());
     config.limit_bytes = Some(10 << 20);
-    let pool = Pool::open(&config, ALONE).unwrap();
+    let pool = Pool::open(&config, EXCLUSIVE).unwrap();
     pool.create(&record("a", 6 << 20)).unwrap();
     let refused = pool.create(&record("b", 6 << 20));
     assert!(matches!(refused, Err(PoolError::Full { .. })), "{refused:?}");
@@ -93,7 +93,7 @@ fn space_is_promised_once() {
     drop(pool);
 
     // The sum is rebuilt from the disk, and given back by a delete.
-    let pool = Pool::open(&config, ALONE).unwrap();
+    let pool = Pool::open(&config, EXCLUSIVE).unwrap();
     assert_eq!(pool.allocatable_bytes(1.0).unwrap(), 4 << 20);
     delete(&pool, &record("a", 0).id);
     assert_eq!(pool.allocatable_bytes(1.0).unwrap(), 10 << 20);
@@ -190,7 +190,7 @@ fn links_are_not_followed() {
 
     let link = tmp.path().join("link");
     std::os::unix::fs::symlink(tmp.path(), &link).unwrap();
-    assert!(Pool::open(&PoolConfig::new("p", &link), ALONE).is_err());
+    assert!(Pool::open(&PoolConfig::new("p", &link), EXCLUSIVE).is_err());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn updates_take_turns() {
     let pool = open(tmp.path());
     let record = record("a", 1 << 20);
     pool.create(&record).unwrap();
-    let node = Role { controller: false, alone: false, node_id: "n2", ..ALONE };
+    let node = Role { controller: false, exclusive: false, node_id: "n2", ..EXCLUSIVE };
     let other = Pool::open(&PoolConfig::new("p", tmp.path()), node).unwrap();
     std::thread::scope(|scope| {
         for pool in [&pool, &other] {

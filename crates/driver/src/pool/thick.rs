@@ -1,4 +1,4 @@
-//! Volumes whose bytes are set aside on disk before anybody is told of them.
+//! Thick volumes: their bytes are allocated on disk before CreateVolume returns.
 
 use std::fs::File;
 
@@ -64,7 +64,7 @@ impl Pool {
 
     /// Sets aside every byte of a thick volume that its image lacks; what is written stays.
     pub(super) fn set_aside(&self, image: &File, bytes: u64) -> Result<(), PoolError> {
-        // Xfs wants as much room again before it looks whether it needs any.
+        // Xfs wants as much room again before it checks whether it needs any.
         if extents::has_all(image, bytes).unwrap_or(false) {
             return Ok(());
         }

@@ -32,7 +32,7 @@ impl Pool {
         let made = self.write_volume(record, fill);
         if made.is_err() {
             self.release(id.as_str());
-            // Leave nothing that a later look could take for a volume on its way.
+            // Leave nothing that a later scan could take for a volume on its way.
             let _ = self.dir.remove(&names::new_record(id));
             let _ = self.dir.remove(&names::new_image(id));
         }
@@ -105,7 +105,7 @@ impl Pool {
         self.faults.at("create.image-named");
         // The commit: from here on the volume exists. Flushing it after naming it costs one
         // journal commit instead of two; a power failure in between leaves an empty record,
-        // which nobody was told about and which the next start removes.
+        // which no caller knows of and which the next start removes.
         let named = self.dir.rename(&new_record, &names::record(id), RenameFlags::NOREPLACE);
         if named.is_err() {
             let _ = self.dir.remove(&names::image(id));
@@ -123,9 +123,9 @@ impl Pool {
         id: &VolumeId,
         check: impl FnOnce(&Record) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Without an image there is nobody to take turns with.
-        let _turn = match self.take_turn(id) {
-            Ok(turn) => Some(turn),
+        // Without an image there is nothing to lock.
+        let _lock = match self.lock_image(id) {
+            Ok(lock) => Some(lock),
             Err(PoolError::ImageMissing(_)) => None,
             Err(error) => return Err(error.into()),
         };
@@ -164,7 +164,7 @@ impl Pool {
         id: &VolumeId,
         change: impl FnOnce(&mut Record) -> Result<(), E>,
     ) -> Result<Record, E> {
-        let _turn = self.take_turn(id)?;
+        let _lock = self.lock_image(id)?;
         let before = self.read(id)?.ok_or_else(|| PoolError::NotFound(id.clone()))?;
         let mut after = before.clone();
         change(&mut after)?;

@@ -1,8 +1,8 @@
 //! Cutting: copies of one or several volumes as they are at one moment.
 //!
-//! Whoever uses a volume is held up or flushed first: a mounted filesystem is frozen, a raw device
-//! is flushed, by the process of the node that has it. Frozen time is what users feel, so everything slow (writing back, making files,
-//! flushing the copies) happens before or after it.
+//! A volume in use is quiesced first: a mounted filesystem is frozen, a raw device is flushed, by the
+//! process of the node that has it. Pods wait while it is frozen, so everything slow (writing back,
+//! making files, flushing the copies) happens before or after that.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use crate::loopdev::{self, LoopDevice};
 use crate::node::show;
 use crate::pool::Pool;
 use crate::pool::record::Record;
+use crate::quiesce::Usage;
+use crate::quiesce::client::RemoteVolume;
 use crate::refusal::Refusal;
-use crate::remote::Usage;
-use crate::remote::ask::Remote;
 use longshore_files::mounts::MountTable;
 
 /// A volume to be copied, and the empty file that gets the copy.
@@ -34,23 +34,22 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whether blocks will be shared. A thick volume keeps its own: a shared block has to be had
-    /// anew when it is written to, and that is what it must never have to.
+    /// Whether blocks will be shared. A thick volume keeps its own: a shared block is
+    /// allocated again when it is written to, and a thick volume must never need that.
     fn shares(&self) -> bool {
         self.share && self.pool.shares() && !self.record.is_thick()
     }
 }
 
-/// What stands between a volume's image and a copy of it.
+/// How a volume is used while it is copied.
 pub(crate) enum Use {
-    /// Nothing has it.
     Idle,
     /// A filesystem is mounted; one of its directories.
     Mounted(OwnedFd),
     /// It is a raw device on this node.
     Raw(LoopDevice),
     /// Another process of this machine has it, and keeps it as it is.
-    Elsewhere(Remote),
+    Elsewhere(RemoteVolume),
 }
 
 impl Use {
@@ -69,19 +68,19 @@ struct Ready<'a> {
     image: File,
     usage: Use,
     /// Keeps other processes from staging the volume meanwhile.
-    _turn: File,
+    _lock: File,
 }
 
 /// A frozen filesystem, and who holds it.
 enum Hold {
     Here(Frozen),
-    There(Remote),
+    There(RemoteVolume),
 }
 
 type Held<'a> = (&'a Job<'a>, Hold);
 
 impl Inner {
-    /// Copies all volumes as they are at one moment between now and the answer. The caller holds
+    /// Copies all volumes as they are at one moment between now and the response. The caller holds
     /// the lock of each, which unstaging needs too.
     pub(crate) fn cut(&self, jobs: &[Job<'_>]) -> Result<Vec<Method>, Refusal> {
         let mut ready = Vec::with_capacity(jobs.len());
@@ -130,7 +129,7 @@ impl Inner {
             match hold {
                 Ok(hold) => held.extend(hold.map(|hold| (job, hold))),
                 Err(error) => {
-                    // The first failure is the answer.
+                    // The first failure is returned.
                     let _ = self.thaw_all(held);
                     return Err(error);
                 }
@@ -191,8 +190,8 @@ impl Inner {
 
     fn prepare<'a>(&self, job: &'a Job<'a>, several: bool) -> Result<Ready<'a>, Refusal> {
         let (pool, id) = (job.pool, &job.record.id);
-        let turn = pool.take_turn(id)?;
-        // As it is now, and not as it was before our turn: another node may have staged it.
+        let lock = pool.lock_image(id)?;
+        // As it is now, and not as it was before the lock: another node may have staged it.
         let record = pool
             .read(id)?
             .ok_or_else(|| Refusal::NotFound(format!("volume {id} does not exist")))?;
@@ -215,10 +214,10 @@ impl Inner {
             let fail = |source| Refusal::Freeze { id: id.clone(), source };
             image.sync_data().map_err(|e| fail(io("write it back", e)))?;
         }
-        Ok(Ready { job, image, usage, _turn: turn })
+        Ok(Ready { job, image, usage, _lock: lock })
     }
 
-    /// What is written back now need not be written back while everybody waits.
+    /// Writes back what would otherwise be written while the volume is frozen.
     pub(crate) fn write_back(&self, id: &VolumeId, usage: &Use) -> Result<(), Refusal> {
         match usage {
             Use::Mounted(mount) => {
@@ -227,18 +226,18 @@ impl Inner {
                 written.map_err(|e| fail(io("write it back", e)))
             }
             Use::Raw(device) => Ok(loopdev::flush(*device)?),
-            // A node elsewhere has done so.
+            // The other node has done so.
             Use::Idle | Use::Elsewhere(_) => Ok(()),
         }
     }
 
-    /// Who has the volume. Freezing is possible only on the node that has it mounted.
+    /// Finds the node that uses the volume. Freezing is possible only on the node that has it mounted.
     fn usage(&self, pool: &Pool, record: &Record) -> Result<Use, Refusal> {
         let (id, here) = (&record.id, &self.config.node_id);
         for other in record.attachments.iter().filter(|one| one.node != *here) {
             // Several nodes that only read leave the image as it is.
             if !other.many_nodes && pool.is_staged(id, &other.node)? {
-                let remote = Remote::prepare(pool, id, &other.node)?;
+                let remote = RemoteVolume::prepare(pool, id, &other.node)?;
                 self.fault("remote.ready");
                 return Ok(Use::Elsewhere(remote));
             }
@@ -251,18 +250,20 @@ impl Inner {
         if self.config.kind == DriverKind::Shared && !self.config.mode.node() {
             return Ok(Use::Idle);
         }
-        let look = self.look(pool, id)?;
-        let Some(device) = look.device else {
-            if self.config.kind == DriverKind::Local && loopdev::is_bound(id, look.backing)? {
+        let observed = self.observe(pool, id)?;
+        let Some(device) = observed.device else {
+            if self.config.kind == DriverKind::Local && loopdev::is_bound(id, observed.backing)? {
                 let text = format!("volume {id} is in use on a loop device of somebody else");
                 return Err(Refusal::Precondition(text));
             }
             return Ok(Use::Idle);
         };
-        if let Some(entry) = look.mounts().into_iter().find(|entry| look.is_filesystem(entry)) {
+        if let Some(entry) =
+            observed.mounts().into_iter().find(|entry| observed.is_filesystem(entry))
+        {
             return Ok(Use::Mounted(open_mount(&entry.path, entry.device)?));
         }
-        if look.staged.as_ref().is_some_and(|staged| staged.block) {
+        if observed.staged.as_ref().is_some_and(|staged| staged.block) {
             return Ok(Use::Raw(device));
         }
         if loopdev::is_claimed(device)? {
@@ -281,7 +282,7 @@ impl Inner {
         Ok(copied)
     }
 
-    /// What to do about a volume that cannot be copied in time.
+    /// Adds what to do about a volume that cannot be copied in time.
     pub(crate) fn advise(&self, refusal: Refusal) -> Refusal {
         let slow = matches!(
             refusal,

@@ -16,35 +16,36 @@ use super::cut::Job;
 use super::{check_parameters, describe, new_record, time};
 use crate::controller::create::check_name;
 use crate::copy::Method;
-use crate::driver::{Claim, Inner};
+use crate::driver::Inner;
 use crate::id::{GroupId, SnapshotId, VolumeId};
+use crate::locks::LockRequest;
 use crate::pool::Pool;
 use crate::pool::record::{Record, VERSION};
 use crate::pool::snapshots::{GroupRecord, Member, SnapshotRecord};
 use crate::refusal::{Refusal, required_short};
 
 /// What CreateVolumeGroupSnapshot needs for itself.
-pub(crate) fn create_claims(
+pub(crate) fn locks_for_create(
     inner: &Inner,
     request: &CreateVolumeGroupSnapshotRequest,
-) -> Vec<Claim> {
+) -> Vec<LockRequest> {
     let sources: BTreeSet<_> =
         request.source_volume_ids.iter().filter_map(|id| VolumeId::parse(id)).collect();
-    let group = Claim::alone(GroupId::for_name(inner.scope(), &request.name));
-    std::iter::once(group).chain(sources.into_iter().map(Claim::alone)).collect()
+    let group = LockRequest::exclusive(GroupId::for_name(inner.scope(), &request.name));
+    std::iter::once(group).chain(sources.into_iter().map(LockRequest::exclusive)).collect()
 }
 
 /// What DeleteVolumeGroupSnapshot needs for itself: no member may be in use for a restore.
-pub(crate) fn delete_claims(
+pub(crate) fn locks_for_delete(
     inner: &Inner,
     request: &DeleteVolumeGroupSnapshotRequest,
-) -> Vec<Claim> {
+) -> Vec<LockRequest> {
     let Some(id) = GroupId::parse(&request.group_snapshot_id) else { return vec![] };
     let group = inner.find_group(&id).ok().flatten();
     let members = group.into_iter().flat_map(|(_, group)| group.members);
-    let mut claims = vec![Claim::alone(&id)];
-    claims.extend(members.map(|member| Claim::alone(member.snapshot)));
-    claims
+    let mut locks = vec![LockRequest::exclusive(&id)];
+    locks.extend(members.map(|member| LockRequest::exclusive(member.snapshot)));
+    locks
 }
 
 /// A member on its way.
@@ -57,7 +58,7 @@ struct Draft<'a> {
 
 impl Inner {
     /// Cuts all volumes at one moment, or finds the group that an earlier identical call cut.
-    pub fn create_group(
+    pub(crate) fn create_group(
         &self,
         request: &CreateVolumeGroupSnapshotRequest,
     ) -> Result<CreateVolumeGroupSnapshotResponse, Refusal> {
@@ -169,7 +170,7 @@ impl Inner {
     }
 
     /// Removes a group with all its snapshots; one that is not there is as good.
-    pub fn delete_group(
+    pub(crate) fn delete_group(
         &self,
         request: &DeleteVolumeGroupSnapshotRequest,
     ) -> Result<DeleteVolumeGroupSnapshotResponse, Refusal> {
@@ -189,8 +190,7 @@ impl Inner {
         done
     }
 
-    /// One group.
-    pub fn get_group(
+    pub(crate) fn get_group(
         &self,
         request: &GetVolumeGroupSnapshotRequest,
     ) -> Result<GetVolumeGroupSnapshotResponse, Refusal> {

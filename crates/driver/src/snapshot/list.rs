@@ -14,7 +14,7 @@ use crate::refusal::{Refusal, required_short};
 impl Inner {
     /// One page of snapshots in order of their ids. A token is the last id of the page before, so
     /// it stays good when snapshots come and go.
-    pub fn list_snapshots(
+    pub(crate) fn list_snapshots(
         &self,
         request: &ListSnapshotsRequest,
     ) -> Result<ListSnapshotsResponse, Refusal> {
@@ -62,8 +62,7 @@ impl Inner {
         Ok(records)
     }
 
-    /// One snapshot.
-    pub fn get_snapshot(
+    pub(crate) fn get_snapshot(
         &self,
         request: &GetSnapshotRequest,
     ) -> Result<GetSnapshotResponse, Refusal> {

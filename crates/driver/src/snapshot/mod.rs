@@ -1,9 +1,9 @@
 //! Snapshots of volumes, one at a time or as a group. Everything blocks.
 
-pub mod cut;
-pub mod group;
-pub mod list;
-pub mod thaw;
+pub(crate) mod cut;
+pub(crate) mod group;
+pub(crate) mod list;
+pub(crate) mod thaw;
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,9 @@ use longshore_csi::v1::{
 
 use crate::controller::create::check_name;
 use crate::controller::topology;
-use crate::driver::{Claim, Inner};
+use crate::driver::Inner;
 use crate::id::{SnapshotId, VolumeId};
+use crate::locks::LockRequest;
 use crate::pool::Pool;
 use crate::pool::record::{Record, VERSION};
 use crate::pool::snapshots::SnapshotRecord;
@@ -34,15 +35,16 @@ const OBJECT_NAMES: [&str; 6] = [
 ];
 
 /// What CreateSnapshot needs for itself.
-pub(crate) fn create_claims(inner: &Inner, request: &CreateSnapshotRequest) -> Vec<Claim> {
-    let mut claims = vec![Claim::alone(SnapshotId::for_name(inner.scope(), &request.name))];
-    claims.extend(VolumeId::parse(&request.source_volume_id).map(Claim::alone));
-    claims
+pub(crate) fn locks_for_create(inner: &Inner, request: &CreateSnapshotRequest) -> Vec<LockRequest> {
+    let mut locks =
+        vec![LockRequest::exclusive(SnapshotId::for_name(inner.scope(), &request.name))];
+    locks.extend(VolumeId::parse(&request.source_volume_id).map(LockRequest::exclusive));
+    locks
 }
 
 impl Inner {
     /// Cuts a snapshot, or finds the one that an earlier identical call cut.
-    pub fn create_snapshot(
+    pub(crate) fn create_snapshot(
         &self,
         request: &CreateSnapshotRequest,
     ) -> Result<CreateSnapshotResponse, Refusal> {
@@ -87,14 +89,14 @@ impl Inner {
         if done.is_err()
             && let Err(error) = pool.drop_draft(&record.id)
         {
-            // The first failure is the answer; the next start removes the draft.
+            // The first failure is returned; the next start removes the draft.
             tracing::warn!(snapshot = %record.id, %error, "a draft stays behind");
         }
         done
     }
 
     /// Removes a snapshot; one that is not there is as good.
-    pub fn delete_snapshot(
+    pub(crate) fn delete_snapshot(
         &self,
         request: &DeleteSnapshotRequest,
     ) -> Result<DeleteSnapshotResponse, Refusal> {
@@ -136,7 +138,7 @@ impl Inner {
     }
 }
 
-/// A record that lacks only what the cut will tell.
+/// A record without what only the cut can know.
 fn new_record(id: SnapshotId, name: &str, source: &Record) -> SnapshotRecord {
     SnapshotRecord {
         version: VERSION,
@@ -161,7 +163,7 @@ pub(crate) fn describe(record: &SnapshotRecord) -> Snapshot {
         snapshot_id: record.id.to_string(),
         source_volume_id: record.source.to_string(),
         creation_time: Some(time(record.created)),
-        // A copy is complete when its call is answered.
+        // A copy is complete when its call returns.
         ready_to_use: true,
         group_snapshot_id: record.group.as_ref().map(ToString::to_string).unwrap_or_default(),
         // Only for drivers that advertise SNAPSHOT_ACCESSIBILITY_CONSTRAINTS.

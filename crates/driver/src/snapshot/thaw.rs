@@ -1,4 +1,4 @@
-//! What an earlier process left frozen.
+//! Thaws what an earlier process left frozen.
 
 use crate::driver::Inner;
 use crate::freeze;
@@ -33,14 +33,14 @@ impl Inner {
 
     fn thaw_leftover(&self, pool: &Pool, id: &VolumeId) -> Result<bool, Refusal> {
         let note = pool.freeze_note(id, &self.config.node_id)?;
-        let look = match self.look(pool, id) {
-            Ok(look) => Some(look),
+        let observed = match self.observe(pool, id) {
+            Ok(observed) => Some(observed),
             Err(Refusal::Pool(PoolError::ImageMissing(_))) => None,
             Err(error) => return Err(error),
         };
-        let mount = look
-            .as_ref()
-            .and_then(|look| look.mounts().into_iter().find(|entry| look.is_filesystem(entry)));
+        let mount = observed.as_ref().and_then(|observed| {
+            observed.mounts().into_iter().find(|entry| observed.is_filesystem(entry))
+        });
         let mount = mount.map(|entry| open_mount(&entry.path, entry.device)).transpose()?;
         let thawed = freeze::thaw_leftover(&note, mount);
         thawed.map_err(|source| Refusal::Freeze { id: id.clone(), source })

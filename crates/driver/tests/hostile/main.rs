@@ -35,22 +35,22 @@ fn freeze_holder() {
 /// `look` says.
 ///
 /// The image of the mounted volume counts by its size only: its kernel writes to it when it likes.
-fn state(world: &World, mounted: &Path, look: fn(&Path) -> String) -> Vec<String> {
-    fn walk(dir: &Path, mounted: &Path, look: fn(&Path) -> String, all: &mut Vec<String>) {
+fn state(world: &World, mounted: &Path, show: fn(&Path) -> String) -> Vec<String> {
+    fn walk(dir: &Path, mounted: &Path, show: fn(&Path) -> String, all: &mut Vec<String>) {
         for entry in std::fs::read_dir(dir).expect("read") {
             let path = entry.expect("entry").path();
             let meta = path.symlink_metadata().expect("looked at");
             let read = meta.is_file() && path != mounted;
-            let seen = if read { look(&path) } else { String::new() };
+            let seen = if read { show(&path) } else { String::new() };
             let bytes = if meta.is_file() { meta.len() } else { 0 };
             all.push(format!("{} {:o} {bytes} {seen}", path.display(), meta.mode()));
             if meta.is_dir() {
-                walk(&path, mounted, look, all);
+                walk(&path, mounted, show, all);
             }
         }
     }
     let mut all = Vec::new();
-    walk(&world.path(), mounted, look, &mut all);
+    walk(&world.path(), mounted, show, &mut all);
     all.sort();
     all.extend(world.mounts().iter().map(|path| path.display().to_string()));
     all.extend(world.loops().iter().map(|path| path.display().to_string()));
@@ -124,7 +124,7 @@ async fn hostile_requests_change_nothing() {
         let running = start(world.config(kind, "n1")).await;
         let kept = something_to_lose(&world, &running, kind).await;
         let mounted = image(&world, &kept.staged);
-        let now = |look| state(&world, &mounted, look);
+        let now = |show| state(&world, &mounted, show);
         let (quick, before) = (now(identity), now(content));
         let mut dice = Dice::new(seed, &world);
         let mut codes: BTreeMap<Call, BTreeMap<String, u32>> = BTreeMap::new();

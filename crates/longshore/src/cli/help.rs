@@ -5,12 +5,12 @@ use crate::programs::PROGRAMS;
 
 use super::program::{Entry, Row};
 
-/// Rows of all programs that people start, in the order of the help.
+/// Rows of all programs that users start, in the order of the help.
 fn entries() -> impl Iterator<Item = (&'static Row, &'static Entry)> {
     PROGRAMS.iter().filter_map(|row| row.entry().map(|entry| (row, entry)))
 }
 
-/// Names of all programs that people start.
+/// Names of all programs that users start.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     entries().map(|(row, _)| row.name)
 }

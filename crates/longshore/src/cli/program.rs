@@ -83,7 +83,7 @@ pub(crate) struct Row {
 
 /// What stands behind a name.
 pub(crate) enum Body {
-    /// A program that people and manifests start.
+    /// A program that users and manifests start.
     Program(Entry),
     /// A program that only this binary starts.
     Internal(fn(&[OsString]) -> Result<Action, UsageError>),
@@ -127,7 +127,7 @@ impl Row {
         Self { name, official, body: Body::NotYet }
     }
 
-    /// The program, if people can start it.
+    /// The program, if users can start it.
     pub(crate) fn entry(&self) -> Option<&Entry> {
         match &self.body {
             Body::Program(entry) => Some(entry),
@@ -215,7 +215,10 @@ fn start<P: Program>(program: P) -> anyhow::Result<ExitCode> {
     if let Some(logging) = program.logging() {
         process::prepare(logging)?;
     }
-    block_on(P::THREADS, program.run()).map(|()| ExitCode::SUCCESS)
+    match block_on(P::THREADS, program.run()) {
+        Err(error) if error.is::<process::Stopped>() => Ok(ExitCode::SUCCESS),
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
 }
 
 /// Runs a future on a runtime of its own.

@@ -48,7 +48,7 @@ async fn apply_one(
             let created = create(session, resource, &namespace, &shown, &wanted).await;
             match created {
                 Ok(()) => return Ok((shown, "created")),
-                // Somebody else was quicker; then it is a change after all.
+                // Another client created it meanwhile, so it is an update.
                 Err(error) if error.is_conflict() => {
                     find(session, &shown, &path).await?.ok_or(error)?
                 }

@@ -1,13 +1,14 @@
 //! `longshore describe`: one object in sections, with its events.
 
 use jiff::Timestamp;
+use longshore_core::model::age;
 use serde_json::Value;
 
 use super::discovery::{Resource, array, text};
 use super::get::items_of;
 use super::session::{Ask, Session, encode};
 use super::table::Printer;
-use super::{ClientError, Describe, Failures, Screen, age, describe_known};
+use super::{ClientError, Describe, Failures, Screen, describe_known};
 
 /// Shows objects in detail.
 pub(super) async fn describe(

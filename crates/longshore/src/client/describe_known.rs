@@ -181,7 +181,7 @@ fn state(lines: &mut Lines, label: &str, state: &Value) {
     }
 }
 
-/// A secret's values are nobody's business here: only their sizes are shown.
+/// The values of a Secret are not shown, only their sizes.
 fn secret(lines: &mut Lines, object: &Value) {
     common(lines, object);
     lines.field(0, "Type", &text(&object["type"]));

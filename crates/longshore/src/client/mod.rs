@@ -3,7 +3,6 @@
 //! A [`Command`] says which server to ask and what for. [`perform`] carries a [`Request`] out over any `kube::Client`,
 //! so the same code runs against a server on the network and against one in the same process.
 
-mod age;
 mod apply;
 mod delete;
 mod describe;

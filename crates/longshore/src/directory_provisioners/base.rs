@@ -197,7 +197,7 @@ impl Base {
     /// Whether there is something of this name.
     ///
     /// # Errors
-    /// When nobody can tell.
+    /// When the path cannot be examined.
     pub(crate) fn has(&self, directory: &Directory) -> std::result::Result<bool, BaseError> {
         let look = || match self.parent_of(directory)? {
             Some(parent) => Ok(kind_of(&parent, directory.name())?.is_some()),

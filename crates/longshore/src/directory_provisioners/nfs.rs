@@ -147,7 +147,7 @@ impl Nfs {
     }
 
     /// What was decided when the volume was made; for volumes of other provisioners what the class
-    /// says, and the safe way where nobody says anything.
+    /// says, and the safe way where neither says anything.
     async fn on_delete(&self, volume: &Volume) -> Result<OnDelete, Cause> {
         if let Some(known) = volume.metadata.annotation(ON_DELETE).and_then(OnDelete::named) {
             return Ok(known);

@@ -5,16 +5,14 @@
 mod csi;
 mod diagnostics;
 mod election;
-mod environment;
 mod kube;
 mod logging;
 
 pub(crate) use csi::CsiFlags;
 pub(crate) use diagnostics::{Diagnostics, DiagnosticsFlags};
 pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
-pub(crate) use environment::Environment;
-pub(crate) use kube::{KubeAccess, KubeFlags, Throttle};
+pub(crate) use kube::{KubeAccess, KubeFlags};
 pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
-    Gate, Gates, Stage, UsageError, goify, nearest, normalise, values,
+    Environment, Gate, Gates, Stage, Throttle, UsageError, goify, nearest, normalise, values,
 };

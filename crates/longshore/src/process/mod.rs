@@ -6,7 +6,26 @@ mod logging;
 pub(crate) mod memory;
 pub(crate) mod root;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::flags::Logging;
+
+/// The signal to stop came before the program had started.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by a signal during the start")]
+pub(crate) struct Stopped;
+
+/// Runs a part of a program's start. A signal ends the wait, and with [`Stopped`] the program, which
+/// has done as it was told.
+///
+/// # Errors
+/// Those of the part, and [`Stopped`].
+pub(crate) async fn unless_stopped<T>(
+    stop: &CancellationToken,
+    part: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    stop.run_until_cancelled(part).await.unwrap_or_else(|| Err(Stopped.into()))
+}
 
 /// Starts the log and sets the limits of this process, before anything else is done.
 ///

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Metrics, ObjectKey, shutdown};
-use longshore_core::model::kinds::Node;
+use longshore_core::{backoff::Backoff, model::kinds::Node};
 use longshore_provisioner::{Config, Election, Host, Provisioner};
+use tokio_util::sync::CancellationToken;
 
 use super::sidecar::client_config;
 use crate::cli::{Program, Syntax, Threads};
@@ -16,6 +18,7 @@ use crate::directory_provisioners::{
     nfs::{self, Export},
 };
 use crate::flags::{CommonFlags, KubeAccess, KubeFlags, Logging, UsageError, values};
+use crate::process::unless_stopped;
 
 /// Flags that both have.
 #[derive(Debug, Clone, clap::Args)]
@@ -272,11 +275,13 @@ async fn hostpath(config: Hostpath) -> Result<()> {
     let Hostpath { common, root, node_name, node_deployment } = config;
     open_to_pods();
     let base = Arc::new(Base::make(&root)?);
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let host = connect(&common, "hostpath-provisioner").await?;
-    let pin = node_pin(host.api(), node_name.unwrap_or_else(host_name)).await?;
+    let pin = async { Ok(node_pin(host.api(), node_name.unwrap_or_else(host_name)).await) };
+    let pin = unless_stopped(&signal, pin).await?;
     tracing::info!(node = pin.node, root = %root.display(), name = common.name, "ready to work");
     sweep(&base);
-    run(host, common, hostpath::Hostpath::new(base, pin, node_deployment)).await
+    run(host, common, hostpath::Hostpath::new(base, pin, node_deployment), signal).await
 }
 
 /// `longshore nfs-provisioner`.
@@ -287,11 +292,12 @@ async fn nfs(config: Nfs) -> Result<()> {
         Arc::new(Base::open(&mount).context(
             "the export must be mounted before the provisioner starts; --mount says where",
         )?);
+    let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let host = connect(&common, "nfs-provisioner").await?;
     tracing::info!(server, path = %path.display(), mount = %mount.display(), name = common.name, "ready to work");
     sweep(&base);
     let api = host.api().clone();
-    run(host, common, nfs::Nfs::new(base, Export { server, path }, api)).await
+    run(host, common, nfs::Nfs::new(base, Export { server, path }, api), signal).await
 }
 
 async fn connect(common: &Common, program: &str) -> Result<Host> {
@@ -299,14 +305,18 @@ async fn connect(common: &Common, program: &str) -> Result<Host> {
     Ok(Host::connect(&config).await?)
 }
 
-async fn run(host: Host, common: Common, provisioner: impl Provisioner) -> Result<()> {
+async fn run(
+    host: Host,
+    common: Common,
+    provisioner: impl Provisioner,
+    signal: CancellationToken,
+) -> Result<()> {
     let election = Election { namespace: common.lease_namespace, ..Election::default() };
     let mut host = host.elected(common.leader_election.then_some(election));
     if let Some(address) = &common.http_endpoint {
         host = host.serving_metrics(address, "/metrics");
     }
     let config = Config { threads: common.threads, ..Config::new(common.name) };
-    let signal = shutdown::on_signals().context("cannot listen for signals")?;
     Ok(host.with(config, provisioner).run(signal).await?)
 }
 
@@ -329,10 +339,19 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
 
-/// The node's labels say by which name volumes are pinned to it.
-async fn node_pin(api: &Api, node: String) -> Result<NodePin> {
-    let found = api.get::<Node>(&ObjectKey::cluster(&node)).await;
-    let found = found.with_context(|| format!("cannot read node {node}"))?;
+/// The node's labels say by which name volumes are pinned to it. Waits until the API server answers.
+async fn node_pin(api: &Api, node: String) -> NodePin {
+    let mut pauses = Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).series();
+    let found = loop {
+        match api.get::<Node>(&ObjectKey::cluster(&node)).await {
+            Ok(found) => break found,
+            Err(error) => {
+                let pause = pauses.pause();
+                tracing::warn!(%error, node, retry_in = ?pause, "cannot read the node");
+                tokio::time::sleep(pause).await;
+            }
+        }
+    };
     if found.is_none() {
         tracing::warn!(
             node,
@@ -340,7 +359,7 @@ async fn node_pin(api: &Api, node: String) -> Result<NodePin> {
         );
     }
     let labels = found.map(|found| found.metadata.labels).unwrap_or_default();
-    Ok(NodePin { node, labels })
+    NodePin { node, labels }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::PROGRAMS;
 use crate::cli::{Entry, Row};
 
-/// With this variable, texts in the repository that come from the table are written anew.
+/// With this variable, texts in the repository that come from the table are written again.
 const BLESS: &str = "LONGSHORE_BLESS";
 
 const ELECTION: &str = "rbac/leader-election.yaml";

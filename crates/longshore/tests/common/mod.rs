@@ -70,6 +70,9 @@ fn sweep(dir: &Path) {
     }
     for cgroup in cgroups_below(dir) {
         for pod in fs::read_dir(&cgroup).into_iter().flatten().flatten() {
+            for container in fs::read_dir(pod.path()).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(container.path());
+            }
             let _ = fs::remove_dir(pod.path());
         }
         let _ = fs::remove_dir(&cgroup);
@@ -112,7 +115,8 @@ pub fn cgroups_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for data in below(dir).flat_map(|one| below(&one).chain([one]).collect::<Vec<_>>()) {
         for root in below(&data.join("nodes")).chain([data]) {
-            found.extend(fs::read_to_string(root.join("cgroup")).ok().map(PathBuf::from));
+            let bases = fs::read_to_string(root.join("cgroup")).unwrap_or_default();
+            found.extend(bases.lines().map(PathBuf::from));
         }
     }
     found.retain(|cgroup| cgroup.exists());

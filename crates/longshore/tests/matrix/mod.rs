@@ -27,7 +27,7 @@ use longshore_apiserver::{
 };
 use longshore_cluster::{Api, DeleteParams, ListParams, ObjectKey};
 use longshore_core::model::{
-    Kind,
+    ClaimPhase, Kind,
     kinds::{Claim, ConfigMap, StorageClass, Volume},
 };
 use longshore_csi::{
@@ -421,7 +421,7 @@ impl World {
 
     async fn is_bound(&self) -> bool {
         let claim = self.api.get::<Claim>(&ObjectKey::new("default", CLAIM)).await.unwrap();
-        claim.is_some_and(|claim| claim.status.phase == "Bound")
+        claim.is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
     }
 
     async fn is_clean(&self) -> bool {

@@ -114,6 +114,11 @@ impl Program {
         rest.split('"').next().unwrap().to_owned()
     }
 
+    /// What it logs, also after its end.
+    pub fn log(&self) -> watch::Receiver<String> {
+        self.log.clone()
+    }
+
     pub fn text(&self) -> String {
         self.log.borrow().clone()
     }

@@ -216,7 +216,11 @@ impl NodeAgent {
             }
         });
         let shared = Shared { context, registrar, paths, metrics };
-        let running = Running::start(&self, shared, &inner).await;
+        // The first lists never come from an API server that does not answer.
+        let starting = Running::start(&self, shared, &inner);
+        let Some(running) = shutdown.run_until_cancelled(starting).await else {
+            return Ok(());
+        };
         running.pods.run(&shutdown).await;
         if self.config.stop_pods {
             running.stop(self.config.stop_timeout).await;
@@ -242,9 +246,10 @@ impl NodeAgent {
     async fn announce(&self, shutdown: &CancellationToken) -> bool {
         let node = NodeObject::new(self.api.clone(), &self.config.node_name);
         loop {
-            match node.ensure().await {
-                Ok(()) => return true,
-                Err(error) => tracing::warn!(%error, "cannot create the node object yet"),
+            match shutdown.run_until_cancelled(node.ensure()).await {
+                None => return false,
+                Some(Ok(())) => return true,
+                Some(Err(error)) => tracing::warn!(%error, "cannot create the node object yet"),
             }
             tokio::select! {
                 () = shutdown.cancelled() => return false,
@@ -302,13 +307,12 @@ impl Running {
         let hidden: Vec<PathBuf> =
             hidden.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.clone())).collect();
         hidden.iter().for_each(|dir| hide_from_pods(dir));
-        let max_pids = config.limits.max_pids.filter(|_| config.pods == PodsMode::Process);
-        let cgroups = max_pids.map(|limit| Cgroups::find(paths.root(), limit));
-        if let Some(Err(error)) = &cgroups {
-            tracing::warn!(%error, "the number of a pod's processes is not limited");
-        }
+        let cgroups = match config.pods {
+            PodsMode::Process => Cgroups::find(paths.root(), config.limits.max_pids),
+            PodsMode::None => Cgroups::default(),
+        };
         let deps = Arc::new(PodDeps {
-            cgroups: cgroups.map(|found| found.map_err(|error| error.to_string())),
+            cgroups,
             log_limit: config.limits.log,
             api: api.clone(),
             recorder,
@@ -325,10 +329,8 @@ impl Running {
         let pods = PodLoop::new(config.pods, pods, deps.clone());
         let mut running = Self { pods, volumes, deps, stop_pods, loops: JoinSet::new() };
         running.resume(inner);
-        if let Some(Ok(cgroups)) = &running.deps.cgroups {
-            let pods = running.deps.paths.clone();
-            cgroups.sweep(|uid| pods.pod(uid).exists()).await;
-        }
+        let paths = &running.deps.paths;
+        running.deps.cgroups.sweep(|uid| paths.pod(uid).exists()).await;
         running
     }
 
@@ -364,8 +366,6 @@ impl Running {
     async fn end(mut self) {
         self.pods.abort().await;
         while self.loops.join_next().await.is_some() {}
-        if let Some(Ok(cgroups)) = &self.deps.cgroups {
-            cgroups.tidy();
-        }
+        self.deps.cgroups.tidy();
     }
 }

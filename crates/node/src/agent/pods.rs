@@ -7,8 +7,8 @@ use longshore_cluster::controller::pass_span;
 use longshore_cluster::{
     Cache, Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
 };
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Pod;
+use longshore_core::model::{ObjectKey, Uid};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,7 +25,7 @@ use super::PodsMode;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PodKey {
     name: ObjectKey,
-    uid: String,
+    uid: Uid,
 }
 
 impl From<&Pod> for PodKey {
@@ -35,7 +35,7 @@ impl From<&Pod> for PodKey {
 }
 
 /// Sends changes of a pod to its worker, by UID.
-type Workers = BTreeMap<String, watch::Sender<Option<Arc<Pod>>>>;
+type Workers = BTreeMap<Uid, watch::Sender<Option<Arc<Pod>>>>;
 
 /// The pods of the node and their workers. Dropping it aborts them.
 pub(super) struct PodLoop {
@@ -91,14 +91,14 @@ impl PodLoop {
 
     /// Starts a worker for each pod that is there, and ends what is left of the pods of `found` that
     /// are not.
-    pub(super) fn resume(&self, found: Vec<String>) {
+    pub(super) fn resume(&self, found: Vec<Uid>) {
         for pod in self.pods.list() {
             self.start(pod, true);
         }
         for uid in found {
             if !self.workers.lock().contains_key(&uid) {
                 let span = pass_span("pod", &Subject::key(&uid), 1);
-                span.in_scope(|| tracing::info!(uid, "pod directory without a pod"));
+                span.in_scope(|| tracing::info!(uid = uid.as_str(), "pod directory without a pod"));
                 let end = end_orphan(self.deps.clone(), uid);
                 self.tasks.lock().spawn(end.instrument(span));
             }
@@ -171,12 +171,14 @@ impl Drop for Ended {
 }
 
 /// Removes a pod directory whose pod no longer exists; what still runs is ended first.
-async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
+async fn end_orphan(deps: Arc<PodDeps>, uid: Uid) {
     let dir = deps.paths.pod(&uid);
     match ShimClient::adopt(&dir).await {
         Ok(Some(shim)) => shim.quit().await,
         Ok(None) => {}
-        Err(error) => tracing::warn!(uid, %error, "cannot reach the shim of a deleted pod"),
+        Err(error) => {
+            tracing::warn!(uid = uid.as_str(), %error, "cannot reach the shim of a deleted pod")
+        }
     }
     kill_leftovers(&dir).await;
     deps.remove_cgroup(&uid).await;
@@ -184,7 +186,7 @@ async fn end_orphan(deps: Arc<PodDeps>, uid: String) {
     deps.volumes.remove_pod(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&dir) {
-        tracing::warn!(uid, %error, "cannot remove the directory of a deleted pod");
+        tracing::warn!(uid = uid.as_str(), %error, "cannot remove the directory of a deleted pod");
     }
 }
 
@@ -217,6 +219,6 @@ async fn mount_only(
     deps.volumes.remove_pod(&uid);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
-        tracing::warn!(uid, %error, "cannot remove the pod directory");
+        tracing::warn!(uid = uid.as_str(), %error, "cannot remove the pod directory");
     }
 }

@@ -36,9 +36,6 @@ impl From<String> for StartError {
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The environment of a container, in order, or why it cannot be known.
-///
-/// # Errors
-/// A source is missing or of a kind that is not served.
 pub(crate) async fn environment(
     api: &Api,
     pod: &Pod,
@@ -203,7 +200,7 @@ fn field(pod: &Pod, path: &str) -> Option<String> {
     Some(match path {
         "metadata.name" => meta.name.clone(),
         "metadata.namespace" => meta.namespace.clone(),
-        "metadata.uid" => meta.uid.clone(),
+        "metadata.uid" => meta.uid.to_string(),
         "spec.nodeName" => pod.spec.node_name.clone(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
         "status.hostIP" | "status.podIP" => "127.0.0.1".to_owned(),

@@ -9,23 +9,16 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 /// Mounts a filesystem in memory on a directory, unless one is there. `bytes` limits it; without, the
 /// kernel does, to half of the machine's memory.
-///
-/// # Errors
-/// It cannot be mounted.
 pub(super) fn mount_memory(dir: &Path, mode: u32, bytes: Option<u64>) -> io::Result<()> {
     if is_mount_point(dir)? {
         return Ok(());
     }
     let size = bytes.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
     let options = CString::new(format!("mode={mode:04o}{size}"))?;
-    let flags = MountFlags::NODEV | MountFlags::NOSUID;
-    Ok(mount("longshore", dir, "tmpfs", flags, options.as_c_str())?)
+    Ok(mount("longshore", dir, "tmpfs", MountFlags::NOSUID, options.as_c_str())?)
 }
 
 /// Unmounts what [`mount_memory`] mounted below a pod's directory. Nothing runs in the pod any more.
-///
-/// # Errors
-/// One of them cannot be unmounted.
 pub(crate) fn unmount_memory(pod_dir: &Path) -> io::Result<()> {
     let volumes = pod_dir.join("volumes");
     let ours = ["kubernetes.io~empty-dir", "kubernetes.io~secret"].map(|name| volumes.join(name));

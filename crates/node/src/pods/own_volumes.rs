@@ -44,9 +44,6 @@ pub(super) enum OwnVolumeError {
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
 /// any that would show a pod the instance's own directories.
-///
-/// # Errors
-/// The name of a volume that cannot be had now, and why.
 pub(crate) async fn add(
     api: &Api,
     paths: &NodePaths,
@@ -71,9 +68,6 @@ pub(crate) async fn add(
 }
 
 /// Makes one volume if it is of a kind that is made here; `None` for CSI volumes.
-///
-/// # Errors
-/// It cannot be made now.
 async fn make(
     api: &Api,
     paths: &NodePaths,

@@ -6,9 +6,6 @@ use std::path::Path;
 use longshore_core::stage::paths::NodePaths;
 
 /// Removes a pod's directory, but never through a mount.
-///
-/// # Errors
-/// Something is still mounted below it, or it cannot be removed.
 pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     let uid = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let sub_paths = dir.join("volume-subpaths");

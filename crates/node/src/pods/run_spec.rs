@@ -7,6 +7,7 @@ use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::stage::paths::NodePaths;
 
 use super::admission::seccomp;
+use super::cgroups::{Cgroups, Devices};
 use super::environment::{StartError, expand, hostname, hosts};
 use super::host_path;
 use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
@@ -20,14 +21,11 @@ pub(crate) struct PodRun<'a> {
     /// By the pod's name for the volume.
     pub volumes: &'a BTreeMap<String, PathBuf>,
     pub log_limit: LogLimit,
-    pub cgroups: Vec<Cgroup>,
+    pub cgroups: &'a Cgroups,
 }
 
 impl PodRun<'_> {
     /// The shim's request for one run.
-    ///
-    /// # Errors
-    /// The container cannot be run as it is written.
     pub(crate) fn container(
         &self,
         container: &Container,
@@ -61,13 +59,13 @@ impl PodRun<'_> {
         groups.dedup();
         let working_dir =
             if container.working_dir.is_empty() { "/" } else { &container.working_dir };
+        let binds = self.binds(container, &values, message_file)?;
         Ok(ContainerRun {
             name: container.name.clone(),
             attempt,
             argv,
             env,
             working_dir: working_dir.into(),
-            binds: self.binds(container, &values, message_file)?,
             hidden: self.hidden.to_vec(),
             uid,
             gid,
@@ -81,19 +79,34 @@ impl PodRun<'_> {
             read_only_root: own.read_only_root_filesystem == Some(true),
             log: log_file(self.paths, &self.pod.metadata.uid, &container.name),
             log_limit: self.log_limit,
-            sandbox: self.sandbox(),
+            sandbox: self.sandbox(self.cgroups(container, privileged, &binds)?),
+            binds,
             seccomp: seccomp(self.pod, container)
                 .map_err(|kind| format!("seccompProfile of type {kind:?} is not supported"))?,
         })
     }
 
-    fn sandbox(&self) -> Sandbox {
+    fn cgroups(
+        &self,
+        container: &Container,
+        privileged: bool,
+        binds: &[Bind],
+    ) -> Result<Vec<Cgroup>, String> {
+        let devices = if privileged { Ok(Devices::All) } else { Devices::with_volumes(binds) };
+        devices
+            .and_then(|devices| {
+                self.cgroups.make(&self.pod.metadata.uid, &container.name, &devices)
+            })
+            .map_err(|error| error.to_string())
+    }
+
+    fn sandbox(&self, cgroups: Vec<Cgroup>) -> Sandbox {
         let sysctls = &self.pod.spec.security_context.sysctls;
         Sandbox {
             hostname: Some(hostname(self.pod)),
             hosts: hosts(self.pod),
             sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
-            cgroups: self.cgroups.clone(),
+            cgroups,
         }
     }
 

@@ -278,8 +278,8 @@ async fn process_end(pid: i32, started: u64) {
 
 /// Ends containers whose shim was killed and records that their exit status is lost.
 ///
-/// Their kernel ties them to the shim, so normally nothing is left; this makes it certain before
-/// a volume is taken away.
+/// The shim's guard kills them too, so normally nothing is left; this makes it certain before a
+/// volume is taken away.
 pub async fn kill_leftovers(pod_dir: &Path) {
     for mut run in read_runs(pod_dir).into_iter().filter(|run| run.outcome.is_none()) {
         if process_start(run.pid) == Some(run.pid_started) {

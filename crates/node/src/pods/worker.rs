@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
-use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::{Container, Pod};
+use longshore_core::model::{ObjectRef, PodPhase, Uid};
 use longshore_core::stage::lifecycle::{
     self, Next, Phase, RestartPolicy, Run, View, crash_delay_ms,
 };
@@ -51,8 +51,7 @@ pub(crate) struct PodDeps {
     pub shim: ShimProgram,
     pub hidden: Vec<PathBuf>,
     pub run_any_image: bool,
-    /// Where pods have their cgroups, or why there are none; absent without a limit.
-    pub cgroups: Option<Result<Cgroups, String>>,
+    pub cgroups: Cgroups,
     pub log_limit: LogLimit,
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
@@ -124,7 +123,7 @@ impl Worker {
         }
     }
 
-    fn uid(&self) -> &str {
+    fn uid(&self) -> &Uid {
         &self.pod.metadata.uid
     }
 
@@ -145,8 +144,7 @@ impl Worker {
 
     /// What this node cannot run is refused once and for all; what it ignores is said.
     fn refused(&mut self) -> bool {
-        let no_cgroup = self.deps.cgroups.as_ref().and_then(|found| found.as_ref().err());
-        if let Some(parts) = admission::not_enforced(&self.pod, no_cgroup.map(String::as_str))
+        if let Some(parts) = admission::not_enforced(&self.pod, self.deps.cgroups.uncounted())
             .filter(|_| self.pod.status.start_time.is_none())
         {
             let text =
@@ -339,13 +337,9 @@ impl Worker {
         let container = container.ok_or_else(|| "no such container".to_owned())?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
-        let cgroup = match &self.deps.cgroups {
-            Some(Ok(cgroups)) => Some(cgroups.make(self.uid())?),
-            Some(Err(_)) | None => None,
-        };
         let pod_run = PodRun {
             log_limit: self.deps.log_limit,
-            cgroups: cgroup.into_iter().collect(),
+            cgroups: &self.deps.cgroups,
             pod: &self.pod,
             paths: &self.deps.paths,
             hidden: &hidden_dirs(&self.deps.hidden),
@@ -382,7 +376,7 @@ impl Worker {
     async fn report(&mut self, next: &Next) {
         let status = self.status(next);
         // A pod that ran before the agent did still runs, or will again: its phase does not go back.
-        let back = next.phase == Phase::Pending && self.pod.status.phase == "Running";
+        let back = next.phase == Phase::Pending && self.pod.status.phase == PodPhase::Running;
         if back || self.written.as_ref() == Some(&status) {
             return;
         }
@@ -584,8 +578,10 @@ impl Worker {
     }
 
     async fn delete_object(&self) {
-        let params =
-            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(self.uid()) };
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::uid(self.uid().as_str())
+        };
         loop {
             match self.deps.api.delete::<Pod>(&self.pod.metadata.key(), &params).await {
                 Ok(()) => return,

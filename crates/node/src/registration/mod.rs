@@ -142,7 +142,6 @@ impl Reconciler for Registrar {
 
 impl Registrar {
     /// A registrar for one node that does nothing until [`Self::run`].
-    #[must_use]
     pub(crate) fn new(
         context: &Context,
         drivers: Arc<Drivers>,
@@ -162,9 +161,6 @@ impl Registrar {
 
     /// Runs until `shutdown`. Drivers stay registered then: a restart must not take them away from
     /// running pods.
-    ///
-    /// # Errors
-    /// The registry directory cannot be made or watched.
     pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) -> io::Result<()> {
         let registry = self.paths.registry();
         crate::volumes::make_dir(&registry)?;

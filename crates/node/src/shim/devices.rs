@@ -56,10 +56,10 @@ fn make_node(path: &Path, kind: FileType, number: u64, mode: u32) -> Result<(), 
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).step(step())
 }
 
-/// Mounts a small `/dev`. It is `nodev`, so a device made by the container cannot be opened; the
-/// usual ones are bound one by one.
-pub(super) fn small(dev: &Path, nodes: &Nodes) -> Result<(), SetupError> {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+/// Mounts a small `/dev`. The usual devices are bound one by one, so that they can be opened also
+/// with `nodev`.
+pub(super) fn small(dev: &Path, nodes: &Nodes, nodev: MountFlags) -> Result<(), SetupError> {
+    let flags = MountFlags::NOSUID | nodev;
     mount("tmpfs", dev, "tmpfs", flags, c"mode=0755,size=64k").step("mount /dev")?;
     for (name, ..) in DEVICES {
         let (source, target) = (nodes.dir.join(name), dev.join(name));

@@ -4,6 +4,7 @@
 //! program of one thread that forks, so nothing here may start another thread.
 
 mod devices;
+mod guard;
 mod hide;
 pub mod log;
 pub mod protocol;
@@ -25,8 +26,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use guard::Guard;
 use protocol::{
     ContainerRun, Notice, Outcome, Request, RunState, ShimIdentity, identity_file, now_ms,
     process_start, run_file, shim_dir, write_atomic,
@@ -93,6 +95,7 @@ fn serve(pod_dir: &Path) -> io::Result<u8> {
         live: Vec::new(),
         known,
         shared: sandbox::Shared::default(),
+        guard: None,
         quitting: false,
     }
     .run()?;
@@ -145,6 +148,8 @@ struct Shim {
     live: Vec<Live>,
     known: BTreeMap<(String, u32), RunState>,
     shared: sandbox::Shared,
+    /// There is one while containers run.
+    guard: Option<Guard>,
     quitting: bool,
 }
 
@@ -158,6 +163,7 @@ impl Shim {
                 live.copy();
             }
             self.reap();
+            self.replace_ended_guard();
             self.clients.retain(|client| !client.gone);
         }
         Ok(())
@@ -166,6 +172,7 @@ impl Shim {
     fn wait(&self) -> io::Result<()> {
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
         fds.extend(self.clients.iter().map(|client| client.stream.as_fd()));
+        fds.extend(self.guard.as_ref().and_then(Guard::fd));
         for live in &self.live {
             fds.push(live.pidfd.as_fd());
             fds.extend(live.setup.as_ref().map(AsFd::as_fd));
@@ -247,17 +254,20 @@ impl Shim {
         let log = log::Log::open(&run.log, run.attempt, run.log_limit)?;
         self.shared.enter(&run.sandbox)?;
         let shm = self.shared.shm(&base)?;
-        let child = spawn::spawn(run, &base, shm)?;
+        self.replace_ended_guard();
+        let guard = match self.guard.take() {
+            Some(guard) => guard,
+            None => Guard::start()?,
+        };
+        let child = spawn::spawn(run, &base, shm, self.guard.insert(guard))?;
         state.pid = child.pid;
         state.pid_started = process_start(child.pid).unwrap_or(0);
-        let pid = Pid::from_raw(child.pid).ok_or_else(|| io::Error::other("no process id"))?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         for fd in [&child.setup, &child.stdout, &child.stderr] {
             spawn::set_nonblocking(fd)?;
         }
         Ok(Live {
             state: state.clone(),
-            pidfd,
+            pidfd: child.pidfd,
             setup: Some(File::from(child.setup)),
             setup_text: Vec::new(),
             streams: vec![
@@ -266,6 +276,24 @@ impl Shim {
             ],
             log,
         })
+    }
+
+    /// Starts another guard for the containers of one that was killed, or kills them.
+    fn replace_ended_guard(&mut self) {
+        if !self.guard.as_ref().is_some_and(Guard::has_ended) {
+            return;
+        }
+        self.guard = None;
+        let watch_all = |guard: Guard| {
+            self.live.iter().try_for_each(|live| guard.watch(&live.pidfd)).map(|()| guard)
+        };
+        match Guard::start().and_then(watch_all) {
+            Ok(guard) => self.guard = Some(guard),
+            Err(error) => {
+                eprintln!("containers are killed, because nothing guards them: {error}");
+                self.live.iter().for_each(|live| live.signal(Signal::KILL));
+            }
+        }
     }
 
     fn reap(&mut self) {

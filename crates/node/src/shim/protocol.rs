@@ -28,12 +28,15 @@ pub struct Bind {
 pub const PROTOCOL: u32 = 2;
 
 /// A cgroup that the pod's processes are in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
     /// Its directory on the host.
     pub dir: PathBuf,
     /// Controllers of its hierarchy as mount options; empty for the unified hierarchy.
     pub controllers: String,
+    /// It refuses every device that the container may not open, so mounts need not.
+    #[serde(default)]
+    pub judges_devices: bool,
 }
 
 /// What all containers of a pod share.
@@ -119,6 +122,14 @@ pub struct ContainerRun {
     /// Which system calls it may make.
     #[serde(default)]
     pub seccomp: Seccomp,
+}
+
+impl ContainerRun {
+    /// Whether mounts must refuse devices: a privileged container has all of them, and from others a
+    /// cgroup keeps them where there is one.
+    pub(super) fn needs_nodev(&self) -> bool {
+        !self.privileged && !self.sandbox.cgroups.iter().any(|cgroup| cgroup.judges_devices)
+    }
 }
 
 /// How a run ended.

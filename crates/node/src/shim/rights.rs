@@ -125,10 +125,7 @@ pub(super) fn drop_rights(run: &ContainerRun) -> Result<(), SetupError> {
     }
     become_user(run).step(format!("become user {}:{}", run.uid, run.gid))?;
     let held = if run.uid == 0 { run.capabilities } else { 0 };
-    hold_capabilities(held).step("set capabilities")?;
-    // The shim is the only one who knows how a container ended; without it none may run on.
-    // Set last, because a change of user clears it.
-    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong).step("tie to the shim")
+    hold_capabilities(held).step("set capabilities")
 }
 
 /// Limits what any program of the container can ever hold.

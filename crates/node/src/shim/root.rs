@@ -58,10 +58,11 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
     let resolver =
         resolver_file().map(|bind| clone_volume(&bind).map(|tree| (bind, tree))).transpose()?;
     let volumes = clone_volumes(run)?;
-    let root = overlay_root(base)?;
+    let nodev = if run.needs_nodev() { MountFlags::NODEV } else { MountFlags::empty() };
+    let root = overlay_root(base, nodev)?;
     let nodes = Nodes::make(base)?;
     hide(&run.hidden, &root, &nodes.null())?;
-    system_mounts(run, &root, shm, &nodes)?;
+    system_mounts(run, &root, shm, &nodes, nodev)?;
     pivot(&root)?;
     write_names(&run.sandbox)?;
     if let Some((bind, tree)) = resolver {
@@ -72,7 +73,7 @@ pub(super) fn enter(run: &ContainerRun, base: &Path, shm: OwnedFd) -> Result<(),
         cover_all(&bind.target, &covered)?;
     }
     if run.read_only_root {
-        remount_root_read_only()?;
+        remount_root_read_only(nodev)?;
     }
     Ok(())
 }
@@ -92,7 +93,7 @@ fn clone_volumes(run: &ContainerRun) -> Result<Vec<(OwnedFd, Vec<PathBuf>)>, Set
             true => judge(bind, &source, &run.hidden)?,
             false => Vec::new(),
         };
-        Ok((clone_opened(bind, &source)?, covered))
+        Ok((clone_opened(bind, &source, run.needs_nodev() && !bind.device)?, covered))
     };
     run.binds.iter().map(clone).collect()
 }
@@ -126,11 +127,12 @@ fn cover_all(target: &Path, places: &[PathBuf]) -> Result<(), SetupError> {
     Ok(())
 }
 
+/// Clones what holds no devices.
 pub(super) fn clone_volume(bind: &Bind) -> Result<OwnedFd, SetupError> {
-    clone_opened(bind, &open_source(bind)?)
+    clone_opened(bind, &open_source(bind)?, true)
 }
 
-fn clone_opened(bind: &Bind, source: &OwnedFd) -> Result<OwnedFd, SetupError> {
+fn clone_opened(bind: &Bind, source: &OwnedFd, nodev: bool) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -141,7 +143,7 @@ fn clone_opened(bind: &Bind, source: &OwnedFd) -> Result<OwnedFd, SetupError> {
     if bind.read_only {
         attributes |= libc::MOUNT_ATTR_RDONLY;
     }
-    if !bind.device {
+    if nodev {
         attributes |= libc::MOUNT_ATTR_NODEV;
     }
     add_attributes(&tree, attributes)
@@ -173,16 +175,17 @@ pub(super) fn add_attributes(tree: &OwnedFd, attributes: u64) -> io::Result<()> 
 }
 
 /// Mounts the throw-away root and the host's system directories that lie on other filesystems.
-fn overlay_root(base: &Path) -> Result<PathBuf, SetupError> {
+fn overlay_root(base: &Path, nodev: MountFlags) -> Result<PathBuf, SetupError> {
     mount("longshore", base, "tmpfs", MountFlags::NODEV, c"mode=0755")
         .step("mount the writable layer")?;
     let root = base.join("root");
-    overlay(base, "0", Path::new("/"), &root, &root)?;
+    make_dir(&root)?;
+    overlay(base, "0", Path::new("/"), &root, nodev)?;
     for (index, dir) in SYSTEM_DIRS.iter().enumerate() {
         let host = Path::new(dir);
         if is_separate_filesystem(host) {
             let target = root.join(dir.trim_start_matches('/'));
-            overlay(base, &(index + 1).to_string(), host, &target, &root)?;
+            overlay(base, &(index + 1).to_string(), host, &target, nodev)?;
         }
     }
     Ok(root)
@@ -193,13 +196,12 @@ fn overlay(
     layer: &str,
     lower: &Path,
     target: &Path,
-    root: &Path,
+    nodev: MountFlags,
 ) -> Result<(), SetupError> {
     let (upper, work) = (base.join(format!("upper{layer}")), base.join(format!("work{layer}")));
     for dir in [&upper, &work] {
         fs::create_dir(dir).step("make the writable layer")?;
     }
-    fs::create_dir_all(root).step("make the root directory")?;
     // Modes of the upper directory are what the container sees as the mode of the overlay's root.
     let mode = fs::metadata(lower).step("read the host directory")?.permissions();
     fs::set_permissions(&upper, mode).step("set the mode of the writable layer")?;
@@ -207,7 +209,7 @@ fn overlay(
     std::env::set_current_dir(base).step("enter the writable layer")?;
     let options = format!("lowerdir={},upperdir=upper{layer},workdir=work{layer}", lower.display());
     let options = CString::new(options).map_err(io::Error::from).step("name the layers")?;
-    mount("longshore", target, "overlay", MountFlags::NODEV, options.as_c_str())
+    mount("longshore", target, "overlay", nodev, options.as_c_str())
         .step(format!("mount a throw-away copy of {}", lower.display()))
 }
 
@@ -278,8 +280,8 @@ pub(super) fn place(tree: OwnedFd, target: &Path) -> Result<(), SetupError> {
         .step(format!("mount at {}", target.display()))
 }
 
-fn remount_root_read_only() -> Result<(), SetupError> {
-    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NODEV;
+fn remount_root_read_only(nodev: MountFlags) -> Result<(), SetupError> {
+    let flags = MountFlags::BIND | MountFlags::RDONLY | nodev;
     rustix::mount::mount_remount("/", flags, c"").step("make the root read-only")
 }
 

@@ -2,13 +2,15 @@
 //! UTS and IPC namespaces.
 
 use std::ffi::CString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use rustix::thread::UnshareFlags;
 
+use super::guard::Guard;
 use super::protocol::ContainerRun;
 use super::rights::drop_rights;
 use super::root::{SetupError, Step, enter, make_dir};
@@ -17,6 +19,7 @@ use super::sandbox::unshare;
 /// A started child and what it can be heard through.
 pub(super) struct Child {
     pub pid: i32,
+    pub pidfd: OwnedFd,
     /// Says why the program could not be started; end of file means that it runs.
     pub setup: OwnedFd,
     pub stdout: OwnedFd,
@@ -26,21 +29,53 @@ pub(super) struct Child {
 /// Forks into new namespaces. `base` is an empty directory for the child's root.
 ///
 /// # Errors
-/// No child was made.
-pub(super) fn spawn(run: &ContainerRun, base: &Path, shm: OwnedFd) -> io::Result<Child> {
+/// No child was made, or it could not be guarded and has ended.
+pub(super) fn spawn(
+    run: &ContainerRun,
+    base: &Path,
+    shm: OwnedFd,
+    guard: &Guard,
+) -> io::Result<Child> {
+    let (go, go_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (setup, setup_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let pid = fork_into_namespaces()?;
     if pid == 0 {
-        close_others([&setup_write, &stdout_write, &stderr_write, &shm]);
+        close_others([&go, &setup_write, &stdout_write, &stderr_write, &shm]);
+        wait_for_guard(go);
         let error = become_container(run, base, shm, &[stdout_write, stderr_write]);
         let mut pipe = std::fs::File::from(setup_write);
         // The parent reports the text; if even this fails there is nobody left to tell.
         let _ = pipe.write_all(error.to_string().as_bytes());
         exit_now(128);
     }
-    Ok(Child { pid, setup, stdout, stderr })
+    let pidfd = hand_to_guard(pid, guard, go_write)?;
+    Ok(Child { pid, pidfd, setup, stdout, stderr })
+}
+
+/// Lets the child go on once it is guarded; otherwise it ends by itself.
+fn hand_to_guard(pid: i32, guard: &Guard, go: OwnedFd) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process id"))?;
+    let guarded = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).and_then(|pidfd| {
+        guard.watch(&pidfd)?;
+        rustix::io::write(&go, b"g")?;
+        Ok(pidfd)
+    });
+    if guarded.is_err() {
+        drop(go);
+        waitpid(Some(pid), WaitOptions::empty())?;
+    }
+    guarded
+}
+
+/// Ends the process when the shim does before the guard knows it.
+fn wait_for_guard(go: OwnedFd) {
+    let mut byte = [0; 1];
+    match std::fs::File::from(go).read_exact(&mut byte) {
+        Ok(()) => {}
+        Err(_) => exit_now(128),
+    }
 }
 
 #[expect(unsafe_code, reason = "fork into namespaces has no safe wrapper")]
@@ -59,7 +94,7 @@ fn fork_into_namespaces() -> io::Result<i32> {
 /// Closes what the child has from the shim: logs of other containers, the agent's connection.
 /// They would be closed at the exec, but a working directory or a mount path can name them before.
 #[expect(unsafe_code, reason = "close_range has no safe wrapper")]
-fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
+pub(super) fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
     let mut keep = keep.map(AsRawFd::as_raw_fd);
     keep.sort_unstable();
     let mut first = 3;
@@ -73,7 +108,7 @@ fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
 }
 
 #[expect(unsafe_code, reason = "a forked child must not run the parent's exit handlers")]
-fn exit_now(code: i32) -> ! {
+pub(super) fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process, nothing else.
     unsafe { libc::_exit(code) }
 }

@@ -91,6 +91,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_io_getevents,
     libc::SYS_io_setup,
     libc::SYS_io_submit,
+    libc::SYS_ioctl,
     libc::SYS_ioprio_get,
     libc::SYS_ioprio_set,
     libc::SYS_kill,
@@ -132,6 +133,7 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_munlock,
     libc::SYS_munlockall,
     libc::SYS_munmap,
+    libc::SYS_name_to_handle_at,
     libc::SYS_nanosleep,
     libc::SYS_newfstatat,
     libc::SYS_openat,
@@ -251,8 +253,9 @@ pub(super) const ALWAYS: &[c_long] = &[
     libc::SYS_waitid,
     libc::SYS_write,
     libc::SYS_writev,
-    // fchmodat2, map_shadow_stack, futex_wake, futex_wait, futex_requeue, mseal: too new for the
-    // library to name. io_uring and the calls that list mounts are left out.
+    // cachestat, fchmodat2, map_shadow_stack, futex_wake, futex_wait, futex_requeue, mseal: too new
+    // for the library to name. io_uring and the calls that list mounts are left out.
+    451,
     452,
     453,
     454,
@@ -398,7 +401,6 @@ pub(super) const BY_CAPABILITY: &[(u32, &[c_long])] = &[
             libc::SYS_mount,
             libc::SYS_mount_setattr,
             libc::SYS_move_mount,
-            libc::SYS_name_to_handle_at,
             libc::SYS_open_tree,
             libc::SYS_quotactl,
             libc::SYS_quotactl_fd,

@@ -39,12 +39,13 @@ pub(super) const READ_ONLY: [&str; 5] =
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
 /// Mounts everything that belongs to the system. `shm` is the pod's shared memory, detached;
-/// `nodes` are the container's devices.
+/// `nodes` are the container's devices; `nodev` refuses others where no cgroup does.
 pub(super) fn system_mounts(
     run: &ContainerRun,
     root: &Path,
     shm: OwnedFd,
     nodes: &Nodes,
+    nodev: MountFlags,
 ) -> Result<(), SetupError> {
     let tmp = MountFlags::NOSUID | MountFlags::NODEV;
     for dir in ["proc", "sys", "dev", "tmp", "run"] {
@@ -68,7 +69,7 @@ pub(super) fn system_mounts(
     mount("sysfs", &sys, "sysfs", SAFE | MountFlags::RDONLY, None).step("mount /sys")?;
     cgroup_mounts(&run.sandbox.cgroups, &sys.join("fs/cgroup"))?;
     let dev = root.join("dev");
-    devices::small(&dev, nodes)?;
+    devices::small(&dev, nodes, nodev)?;
     ipc_mounts(&dev, shm)?;
     protect(root, &nodes.null())
 }

@@ -9,8 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use longshore_cluster::EventType;
-use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::Pod;
+use longshore_core::model::{ObjectRef, Uid};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
@@ -31,7 +32,7 @@ impl VolumeManager {
     /// Writes the metadata and stages. Returns without a call for drivers that do not stage.
     pub(super) async fn try_stage_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         mounting: &Mounting,
         staging: bool,
     ) -> Result<(), OpError> {
@@ -59,15 +60,15 @@ impl VolumeManager {
     /// Publishes the device and makes it the pod's.
     pub(super) async fn try_publish_block(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
         let facts = &mounting.facts;
         let local = |error: io::Error| OpError::new(MAP_POD, Failure::Transient, error);
         mounting.check_lifecycle()?;
         let places = self.deps.paths.block(&facts.spec_name);
-        let target = places.publish.join(uid);
+        let target = places.publish.join(uid.as_str());
         let request =
             mounting.publish_request(self, MAP_POD, &target, Some(&places.staging)).await?;
         files::make_dir(&places.publish).map_err(local)?;
@@ -77,7 +78,7 @@ impl VolumeManager {
         });
         let called = mounting.client.node_publish_volume(request).await;
         called.map_err(|error| OpError::call(MAP_POD, error))?;
-        let global = places.dev.join(uid);
+        let global = places.dev.join(uid.as_str());
         let link = self.deps.paths.block_link(uid, &facts.spec_name);
         let mapped = bind_device(&target, &global).and_then(|()| link_device(&target, &link));
         mapped.map_err(|error| OpError::new(MAP_POD, Failure::Uncertain, error))?;
@@ -104,8 +105,8 @@ impl VolumeManager {
     /// Takes the device away from a pod: link and bind first, then the driver.
     pub(super) async fn unpublish_block(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let local = |error: io::Error| OpError::new(TEAR_DOWN, Failure::Uncertain, error);
@@ -113,8 +114,8 @@ impl VolumeManager {
         self.mark_pod_unknown(unique, uid);
         let link = self.deps.paths.block_link(uid, &facts.spec_name);
         files::tolerate_absence(fs::remove_file(link)).map_err(local)?;
-        unbind_device(&places.dev.join(uid)).map_err(local)?;
-        let target = places.publish.join(uid);
+        unbind_device(&places.dev.join(uid.as_str())).map_err(local)?;
+        let target = places.publish.join(uid.as_str());
         let client = self.deps.drivers.client(&facts.driver);
         let client = client.ok_or_else(|| OpError::not_registered(TEAR_DOWN, &facts.driver))?;
         let request = v1::NodeUnpublishVolumeRequest {
@@ -141,7 +142,7 @@ impl VolumeManager {
 
     pub(super) async fn unstage_block(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use longshore_cluster::{EventType, Outcome, Patch, clock};
 use longshore_core::model::kinds::{Claim, Pod, Volume};
-use longshore_core::model::{ObjectKey, ObjectRef, Quantity};
+use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity, Uid};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
 use longshore_core::stage::paths::staging_target;
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -38,7 +39,7 @@ impl VolumeManager {
     }
 
     /// Volumes that pods of this node use through a claim.
-    fn volumes_of_claim(&self, key: &ObjectKey) -> BTreeSet<String> {
+    fn volumes_of_claim(&self, key: &ObjectKey) -> BTreeSet<UniqueName> {
         let state = self.state();
         let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
         let of_claim =
@@ -73,7 +74,7 @@ impl VolumeManager {
     }
 
     /// Whether a volume is larger than its claim, so that a mount has to bring the size along.
-    pub(super) fn needs_expansion(&self, unique: &str, mounting: &Mounting) -> bool {
+    pub(super) fn needs_expansion(&self, unique: &UniqueName, mounting: &Mounting) -> bool {
         let mut state = self.state();
         // The volume itself, because a pod that only reads does not ask for a size; it is told why
         // it does not see it.
@@ -89,8 +90,8 @@ impl VolumeManager {
     /// The pod must not start before its filesystem has the size.
     pub(super) async fn expand_after_mount(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
         self.expand_volume(unique, EXPAND_IN_MOUNT, mounting).await?;
@@ -103,9 +104,9 @@ impl VolumeManager {
     }
 
     /// Expands a volume under a running pod.
-    pub(super) async fn expand(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn expand(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let writer = self.writer_of(unique);
-        let uid = writer.as_deref().unwrap_or(uid);
+        let uid = writer.as_ref().unwrap_or(uid);
         let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
             return Ok(());
         };
@@ -114,13 +115,13 @@ impl VolumeManager {
     }
 
     /// A pod that has the volume and may write to it: one that only reads cannot let it grow.
-    fn writer_of(&self, unique: &str) -> Option<String> {
+    fn writer_of(&self, unique: &UniqueName) -> Option<Uid> {
         let state = self.state();
         let known = state.world.actual.get(unique)?;
-        let writes = |uid: &str| {
+        let writes = |uid: &Uid| {
             let uses = state.pods.get(uid).and_then(|pod| pod.uses.as_ref());
             let mut uses = uses.into_iter().flat_map(|uses| uses.values());
-            uses.any(|one| one.unique == unique && !one.read_only)
+            uses.any(|one| one.unique == *unique && !one.read_only)
         };
         let mounted = known.pods.iter().filter(|(_, mount)| mount.state == Mounted::Yes);
         mounted.map(|(uid, _)| uid).find(|uid| writes(uid)).cloned()
@@ -128,7 +129,7 @@ impl VolumeManager {
 
     async fn expand_volume(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         step: &'static str,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
@@ -156,7 +157,11 @@ impl VolumeManager {
             claim_size: claim.status.capacity.get("storage").map_or(0, bytes),
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
-            many_writers: claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteMany"),
+            many_writers: claim
+                .spec
+                .access_modes
+                .iter()
+                .any(|mode| *mode == AccessMode::ReadWriteMany),
             not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
@@ -196,7 +201,7 @@ impl VolumeManager {
 
     async fn call_expand(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         step: &'static str,
         mounting: &Mounting,
         claim: &Claim,
@@ -255,7 +260,7 @@ impl VolumeManager {
 
     async fn expand_refused(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         step: &'static str,
         claim: &Claim,
         record: Record,
@@ -278,7 +283,7 @@ impl VolumeManager {
         if refused == Refused::InUse {
             // Not while it is in use: the next attachment tries again, and the mount is good.
             self.change(unique, |known| known.no_expand = true);
-            tracing::warn!(volume = unique, error = said, "cannot grow while in use");
+            tracing::warn!(volume = unique.as_str(), error = said, "cannot grow while in use");
             return Ok(());
         }
         let head = "Expander.NodeExpand failed to expand the volume";

@@ -56,9 +56,6 @@ impl VolumeManager {
 ///
 /// The walk goes by descriptors, because pods that use the volume rename its files meanwhile: a path
 /// that is looked at and then changed would let them point root at any file of the host.
-///
-/// # Errors
-/// A directory cannot be read. A single file that cannot be changed is logged and passed over.
 fn apply_counting(
     root: &Path,
     group: u32,

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::{LocalSource, NfsSource, Pod, Volume};
-use longshore_core::stage::names::{local_volume_name, nfs_volume_name, pod_volume_name};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::PodMount;
 use longshore_files::mounts::is_mount_point;
@@ -38,11 +39,11 @@ impl Plugin {
     }
 
     /// The unique name of a volume that is told apart by its own name.
-    pub(super) fn unique_name(self, uid: &str, volume: &str) -> String {
+    pub(super) fn unique_name(self, uid: &Uid, volume: &str) -> UniqueName {
         match self {
-            Self::Csi => pod_volume_name(uid, volume),
-            Self::Local => local_volume_name(volume),
-            Self::Nfs => nfs_volume_name(uid, volume),
+            Self::Csi => UniqueName::of_pod(uid, volume),
+            Self::Local => UniqueName::local(volume),
+            Self::Nfs => UniqueName::nfs(uid, volume),
         }
     }
 }
@@ -58,8 +59,8 @@ enum Content {
 impl VolumeManager {
     pub(super) async fn mount_in_tree(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         facts: &VolumeFacts,
         one: &Use,
         pod: &Pod,
@@ -101,7 +102,7 @@ impl VolumeManager {
         result
     }
 
-    fn pod_mount_of(&self, unique: &str, uid: &str) -> PodMount {
+    fn pod_mount_of(&self, unique: &UniqueName, uid: &Uid) -> PodMount {
         let state = self.state();
         let known = state.world.actual.get(unique).and_then(|known| known.pods.get(uid));
         known.copied().unwrap_or_default()
@@ -110,7 +111,7 @@ impl VolumeManager {
     /// The directory behind a local volume; a disk is mounted first, once for all pods.
     async fn local_content(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         volume: &Volume,
         local: &LocalSource,
     ) -> Result<PathBuf, OpError> {
@@ -148,8 +149,8 @@ impl VolumeManager {
 
     async fn try_mount_in_tree(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         volume: &Volume,
         content: Content,
         one: &Use,
@@ -199,8 +200,8 @@ impl VolumeManager {
 
     pub(super) async fn unmount_in_tree(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let target = self.deps.paths.own_volume(uid, facts.plugin.dir(), &facts.spec_name);
@@ -217,7 +218,7 @@ impl VolumeManager {
 
     pub(super) async fn unmount_in_tree_device(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let local = |error: io::Error| OpError::new(UNMOUNT_DEVICE, Failure::Uncertain, error);

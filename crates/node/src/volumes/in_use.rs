@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Node;
+use longshore_core::names::UniqueName;
 
 use super::{State, VolumeManager};
 
@@ -48,11 +49,11 @@ impl VolumeManager {
         Ok(())
     }
 
-    fn is_written(&self, state: &State, list: &[String]) -> bool {
+    fn is_written(&self, state: &State, list: &[UniqueName]) -> bool {
         match &state.in_use_written {
             Some(written) => written == list,
             None => {
-                let in_use: BTreeSet<&String> = state.world.node.in_use.iter().collect();
+                let in_use: BTreeSet<&UniqueName> = state.world.node.in_use.iter().collect();
                 self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)).is_some()
                     && in_use == list.iter().collect()
             }

@@ -1,8 +1,8 @@
 //! Pods that wait for a volume because the node has reached the limit of its driver.
 
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::VolumeAttachment;
-use longshore_core::stage::names::attachment_name;
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::names::attachment_name;
 
 use super::{Mounted, VolumeManager};
 
@@ -19,7 +19,7 @@ pub(crate) struct Full {
 impl VolumeManager {
     /// Whether a pod waits for a volume that its driver refused to attach because the node is full,
     /// and the driver wants its limit to be looked at again.
-    pub(crate) async fn full_driver(&self, uid: &str) -> Option<Full> {
+    pub(crate) async fn full_driver(&self, uid: &Uid) -> Option<Full> {
         let (waiting, text) = self.unattached(uid)?;
         for (driver, handle) in waiting {
             let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver))?;
@@ -44,7 +44,7 @@ impl VolumeManager {
     }
 
     /// Driver and handle of the pod's volumes that are not attached, and the text for its event.
-    fn unattached(&self, uid: &str) -> Option<(Vec<(String, String)>, String)> {
+    fn unattached(&self, uid: &Uid) -> Option<(Vec<(String, String)>, String)> {
         let state = self.state();
         let uses = state.pods.get(uid)?.uses.as_ref()?;
         let (mut unmounted, mut unattached, mut found) = (Vec::new(), Vec::new(), Vec::new());

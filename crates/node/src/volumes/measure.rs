@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use longshore_core::names::UniqueName;
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::Action;
 use tokio::time::Instant;
@@ -70,7 +71,7 @@ impl VolumeManager {
     pub(crate) fn total_volumes(&self) -> Counts {
         let state = self.state();
         let mut counts = Counts::new();
-        let mut add = |unique: &str, pods: usize, world: &'static str| {
+        let mut add = |unique: &UniqueName, pods: usize, world: &'static str| {
             if let Some(facts) = state.volumes.get(unique).filter(|_| pods > 0) {
                 *counts.entry((plugin_name(facts), world)).or_default() += pods as u64;
             }

@@ -34,8 +34,9 @@ use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, QueueOptions, Recorder, WorkQueue};
 use longshore_core::backoff::Backoff;
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::{Slot, World};
@@ -107,7 +108,7 @@ pub(crate) struct VolumeFacts {
 /// How a pod uses a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
-    pub unique: String,
+    pub unique: UniqueName,
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
@@ -137,12 +138,12 @@ struct Failures {
 #[derive(Default)]
 struct State {
     world: World,
-    volumes: BTreeMap<String, VolumeFacts>,
-    pods: BTreeMap<String, PodFacts>,
+    volumes: BTreeMap<UniqueName, VolumeFacts>,
+    pods: BTreeMap<Uid, PodFacts>,
     backoff: BTreeMap<Slot, Failures>,
-    in_use_written: Option<Vec<String>>,
+    in_use_written: Option<Vec<UniqueName>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
-    mounting: BTreeSet<(String, String)>,
+    mounting: BTreeSet<(Uid, UniqueName)>,
 }
 
 /// Whether the volumes of a pod are mounted.
@@ -170,7 +171,6 @@ pub(crate) struct VolumeManager {
 
 impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
-    #[must_use]
     pub(crate) fn new(deps: Deps) -> Arc<Self> {
         let options = QueueOptions { backoff: BACKOFF, ..QueueOptions::default() };
         let manager = Arc::new(Self {
@@ -228,7 +228,7 @@ impl VolumeManager {
     }
 
     /// Marks the mounts of one pod, or of all, whose drivers want publish to be repeated.
-    fn mark_for_republish(&self, only: Option<&str>) {
+    fn mark_for_republish(&self, only: Option<&Uid>) {
         let mut state = self.state();
         let State { world, volumes, .. } = &mut *state;
         let mut found = false;
@@ -251,7 +251,7 @@ impl VolumeManager {
     }
 
     /// Removes a pod from the desired state: its volumes will be unmounted. No process of it may run.
-    pub(crate) fn remove_pod(&self, uid: &str) {
+    pub(crate) fn remove_pod(&self, uid: &Uid) {
         let mut state = self.state();
         state.pods.remove(uid);
         self.tokens.forget(uid);
@@ -271,8 +271,7 @@ impl VolumeManager {
     }
 
     /// Volumes of a pod in the desired or the actual state.
-    #[must_use]
-    pub(crate) fn volumes_of(&self, uid: &str) -> BTreeSet<String> {
+    pub(crate) fn volumes_of(&self, uid: &Uid) -> BTreeSet<UniqueName> {
         let state = self.state();
         let wanted = state.world.desired.iter().filter(|(_, wanted)| wanted.pods.contains(uid));
         let known = state.world.actual.iter().filter(|(_, known)| known.pods.contains_key(uid));
@@ -281,7 +280,7 @@ impl VolumeManager {
 
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
-    pub(crate) async fn wait_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) {
+    pub(crate) async fn wait_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) {
         self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
@@ -291,9 +290,9 @@ impl VolumeManager {
         }
     }
 
-    fn is_unmounted(&self, uid: &str, volumes: &BTreeSet<String>) -> bool {
+    fn is_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) -> bool {
         let state = self.state();
-        let staged_without_pods = |name: &String| {
+        let staged_without_pods = |name: &UniqueName| {
             let known = state.world.actual.get(name);
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)
@@ -304,20 +303,17 @@ impl VolumeManager {
     }
 
     /// Whether anything is, or may be, staged or mounted.
-    #[must_use]
     pub(crate) fn is_idle(&self) -> bool {
         self.state().world.actual.is_empty()
     }
 
     /// Changes whenever an operation ended.
-    #[must_use]
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
     /// Whether the volumes of a pod are mounted.
-    #[must_use]
-    pub(crate) fn pod_volumes(&self, uid: &str) -> PodVolumes {
+    pub(crate) fn pod_volumes(&self, uid: &Uid) -> PodVolumes {
         let state = self.state();
         let Some(facts) = state.pods.get(uid) else {
             return PodVolumes::Waiting("the pod's volumes are not wanted".to_owned());

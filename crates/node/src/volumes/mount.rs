@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use longshore_core::model::ObjectKey;
+use longshore_core::access_mode::only_one_pod;
 use longshore_core::model::kinds::{Pod, VolumeAttachment};
-use longshore_core::stage::access::only_one_pod;
-use longshore_core::stage::names::attachment_name;
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::names::UniqueName;
+use longshore_core::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
@@ -22,7 +23,7 @@ pub(super) const NODE_AFFINITY: &str = "NodeAffinity check";
 
 impl VolumeManager {
     /// Stages the volume if it is not, then publishes it to the pod.
-    pub(super) async fn mount(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn mount(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
             return Ok(());
         };
@@ -69,12 +70,12 @@ impl VolumeManager {
 
     pub(super) fn mount_view(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
     ) -> Option<(VolumeFacts, Use, Arc<Pod>, bool)> {
         let state = self.state();
         let pod = state.pods.get(uid)?;
-        let one = pod.uses.as_ref()?.values().find(|one| one.unique == unique)?.clone();
+        let one = pod.uses.as_ref()?.values().find(|one| one.unique == *unique)?.clone();
         let attachable = state.world.desired.get(unique)?.attachable;
         Some((state.volumes.get(unique)?.clone(), one, pod.pod.clone(), attachable))
     }
@@ -95,8 +96,8 @@ impl VolumeManager {
 
     fn check_other_pods(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         facts: &VolumeFacts,
     ) -> Result<(), OpError> {
         let single =
@@ -145,7 +146,7 @@ impl VolumeManager {
 
     async fn stage(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         attachable: bool,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
@@ -173,7 +174,7 @@ impl VolumeManager {
 
     async fn try_stage(
         &self,
-        unique: &str,
+        unique: &UniqueName,
         mounting: &Mounting,
         staging: bool,
     ) -> Result<(), OpError> {
@@ -203,15 +204,15 @@ impl VolumeManager {
     }
 
     /// Whether a volume was found on disk and has not been confirmed since.
-    pub(super) fn is_reconstructed(&self, unique: &str) -> bool {
+    pub(super) fn is_reconstructed(&self, unique: &UniqueName) -> bool {
         self.state().world.actual.get(unique).is_some_and(|known| known.reconstructed)
     }
 
     /// `grows`: the pod must not start yet, the volume has to grow first.
     async fn publish(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         mounting: &Mounting,
         grows: bool,
     ) -> Result<(), OpError> {
@@ -239,8 +240,8 @@ impl VolumeManager {
 
     async fn try_publish(
         &self,
-        unique: &str,
-        uid: &str,
+        unique: &UniqueName,
+        uid: &Uid,
         before: PodMount,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
@@ -287,7 +288,7 @@ impl VolumeManager {
         Ok(Some(staging_target(&staging)))
     }
 
-    pub(super) fn change(&self, unique: &str, change: impl FnOnce(&mut Known)) {
+    pub(super) fn change(&self, unique: &UniqueName, change: impl FnOnce(&mut Known)) {
         change(self.state().world.actual.entry(unique.to_owned()).or_default());
     }
 }

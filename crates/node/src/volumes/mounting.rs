@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use longshore_cluster::secrets::read_secret;
-use longshore_core::model::ObjectKey;
+use longshore_core::access_mode;
 use longshore_core::model::kinds::{CsiDriver, Pod, SecretRef};
-use longshore_core::stage::access::csi_access;
+use longshore_core::model::{AccessMode, ObjectKey};
 use longshore_core::stage::fsgroup::{Policy, View, group_to_apply};
 use longshore_core::stage::selinux::mount_flag;
 use longshore_core::stage::tokens;
@@ -126,7 +126,7 @@ impl Mounting {
         csi.map(|csi| csi.fs_type.clone()).or(inline).unwrap_or_default()
     }
 
-    fn modes(&self) -> Vec<String> {
+    fn modes(&self) -> Vec<AccessMode> {
         self.facts
             .volume
             .as_ref()
@@ -156,16 +156,16 @@ impl Mounting {
         &self,
         step: &'static str,
     ) -> Result<v1::VolumeCapability, OpError> {
-        use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+        use v1::volume_capability::{self, AccessType, BlockVolume, MountVolume};
         let multi_writer = self.capabilities.has(NodeCapability::SingleNodeMultiWriter);
-        let mode = csi_access(&self.modes(), multi_writer).ok_or_else(|| {
+        let mode = access_mode::for_node(&self.modes(), multi_writer).ok_or_else(|| {
             OpError::new(
                 step,
                 Failure::Transient,
                 format!("unknown access modes {:?}", self.modes()),
             )
         })?;
-        let access_mode = Some(AccessMode { mode: mode as i32 });
+        let access_mode = Some(volume_capability::AccessMode { mode: mode as i32 });
         if self.facts.block {
             let access_type = Some(AccessType::Block(BlockVolume {}));
             return Ok(v1::VolumeCapability { access_mode, access_type });

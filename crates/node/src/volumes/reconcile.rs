@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use longshore_cluster::controller::pass_span;
 use longshore_cluster::{Change, Loop, Outcome, Reconciler, Sources, Subject};
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Claim;
+use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::stage::world::{Action, decide};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ pub(super) enum Key {
     /// Desired and actual state of all volumes of the node.
     Node,
     /// The volumes behind the claims of a pod, by its UID.
-    Pod(String),
+    Pod(Uid),
     /// The size of the volume of a claim.
     Claim(ObjectKey),
 }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longshore_core::model::ObjectKey;
-use longshore_core::stage::names::{local_volume_name, pod_volume_name, unique_volume_name};
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
@@ -21,9 +21,9 @@ impl VolumeManager {
     ///
     /// Pods found here count as possibly running until they are announced or released; their UIDs
     /// are returned. The caches must be synced.
-    pub(crate) fn reconstruct(&self) -> Vec<String> {
+    pub(crate) fn reconstruct(&self) -> Vec<Uid> {
         let mut pods = Vec::new();
-        for uid in names_in(&self.deps.paths.pods()) {
+        for uid in names_in(&self.deps.paths.pods()).into_iter().map(Uid::from) {
             let volumes = self.deps.paths.pod(&uid).join("volumes").join(CSI_DIR);
             for name in names_in(&volumes) {
                 self.found_published(&uid, &name);
@@ -38,7 +38,7 @@ impl VolumeManager {
             pods.push(uid);
         }
         for name in names_in(&self.deps.paths.local_mounts()) {
-            let unique = local_volume_name(&name);
+            let unique = UniqueName::local(&name);
             self.remember(&unique, in_tree_facts(Plugin::Local, &name));
             self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
         }
@@ -61,7 +61,7 @@ impl VolumeManager {
         pods
     }
 
-    fn found_published(&self, uid: &str, name: &str) {
+    fn found_published(&self, uid: &Uid, name: &str) {
         let dir = self.deps.paths.publish(uid, name);
         self.deps.metrics.reconstructed.inc();
         let data = readable(&dir);
@@ -75,7 +75,7 @@ impl VolumeManager {
         };
         let inline = data.get("volumeLifecycleMode") == Some("Ephemeral");
         let unique =
-            if inline { pod_volume_name(uid, name) } else { unique_volume_name(driver, handle) };
+            if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(driver, handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(&unique, csi_facts(driver, handle, spec_name, inline));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
@@ -108,7 +108,7 @@ impl VolumeManager {
             self.deps.metrics.forced.inc();
             match force_clean(&one.dir) {
                 Ok(()) => tracing::warn!(
-                    uid = one.uid,
+                    uid = one.uid.as_str(),
                     volume = one.name,
                     "unmounted without its driver: its metadata was lost"
                 ),
@@ -128,7 +128,7 @@ impl VolumeManager {
         else {
             return;
         };
-        let unique = unique_volume_name(driver, handle);
+        let unique = UniqueName::new(driver, handle);
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(
             &unique,
@@ -139,7 +139,7 @@ impl VolumeManager {
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            if known.pods.insert(uid, mount).is_none() {
+            if known.pods.insert(uid.into(), mount).is_none() {
                 self.deps.metrics.reconstructed.inc();
             }
         }
@@ -151,7 +151,7 @@ impl VolumeManager {
         else {
             return;
         };
-        let unique = unique_volume_name(driver, handle);
+        let unique = UniqueName::new(driver, handle);
         self.remember(&unique, csi_facts(driver, handle, "", false));
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
@@ -160,7 +160,7 @@ impl VolumeManager {
     }
 
     /// A directory below a pod in which this node itself mounts something.
-    fn found_in_tree(&self, uid: &str, plugin: Plugin, name: &str) {
+    fn found_in_tree(&self, uid: &Uid, plugin: Plugin, name: &str) {
         let unique = plugin.unique_name(uid, name);
         self.remember(&unique, in_tree_facts(plugin, name));
         let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
@@ -168,7 +168,7 @@ impl VolumeManager {
         state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), mount);
     }
 
-    fn remember(&self, unique: &str, facts: VolumeFacts) {
+    fn remember(&self, unique: &UniqueName, facts: VolumeFacts) {
         let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let csi = facts.plugin == Plugin::Csi && !facts.inline;
         let attachable = csi && object.is_none_or(|object| object.attach_required());
@@ -177,13 +177,13 @@ impl VolumeManager {
         known.reconstructed = true;
         known.attachable = attachable;
         state.volumes.entry(unique.to_owned()).or_insert(facts);
-        tracing::info!(volume = unique, "volume found on disk");
+        tracing::info!(volume = unique.as_str(), "volume found on disk");
     }
 }
 
 /// A published volume whose metadata cannot be read.
 pub(super) struct Broken {
-    uid: String,
+    uid: Uid,
     name: String,
     dir: PathBuf,
 }

@@ -49,7 +49,7 @@ impl VolumeManager {
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
         };
         let text = format!("{head} for volume \"{name}\" : {failure}");
-        tracing::warn!(pod, volume, error = %text, "volume operation failed; will be tried again");
+        tracing::warn!(pod = pod.as_str(), volume = volume.as_str(), error = %text, "volume operation failed; will be tried again");
         if let Some(facts) = state.pods.get_mut(pod) {
             self.deps.recorder.event(
                 &ObjectRef::of::<Pod>(&facts.pod.metadata),

@@ -9,9 +9,11 @@ use longshore_cluster::{ApiError, EventType, Outcome};
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
-use longshore_core::model::{ObjectKey, ObjectRef, keys::finalizers};
+use longshore_core::model::{
+    AccessMode, ClaimPhase, ObjectKey, ObjectRef, Uid, VolumeMode, keys::finalizers,
+};
+use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
-use longshore_core::stage::names::{inline_handle, pod_volume_name, unique_volume_name};
 use longshore_core::stage::paths::publish_target;
 use longshore_core::stage::selinux::{self, admit, label_of, mount_label};
 
@@ -42,7 +44,7 @@ enum Resolved {
 
 impl VolumeManager {
     /// Looks up the volumes of a pod that are not known yet.
-    pub(super) async fn resolve_pod(&self, uid: &str) -> Outcome {
+    pub(super) async fn resolve_pod(&self, uid: &Uid) -> Outcome {
         let waiting = self
             .state()
             .pods
@@ -68,7 +70,7 @@ impl VolumeManager {
     }
 
     /// Pods that use a claim and whose volumes are not known yet.
-    pub(super) fn pods_waiting_for(&self, claim: &Claim) -> Vec<String> {
+    pub(super) fn pods_waiting_for(&self, claim: &Claim) -> Vec<Uid> {
         let Claim { metadata, .. } = claim;
         let waits = |facts: &PodFacts| {
             facts.uses.is_none()
@@ -79,7 +81,7 @@ impl VolumeManager {
         state.pods.iter().filter(|(_, facts)| waits(facts)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    fn adopt(&self, uid: &str, behind: BTreeMap<String, Resolved>) {
+    fn adopt(&self, uid: &Uid, behind: BTreeMap<String, Resolved>) {
         let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
         for (name, one) in behind {
             match one {
@@ -106,7 +108,7 @@ impl VolumeManager {
         self.notify();
     }
 
-    fn refuse(&self, uid: &str, pod: &Pod, text: &str) {
+    fn refuse(&self, uid: &Uid, pod: &Pod, text: &str) {
         self.deps.recorder.event(
             &ObjectRef::of::<Pod>(&pod.metadata),
             EventType::Warning,
@@ -116,7 +118,7 @@ impl VolumeManager {
         self.set_error(uid, text.to_owned());
     }
 
-    fn set_error(&self, uid: &str, text: String) {
+    fn set_error(&self, uid: &Uid, text: String) {
         if let Some(facts) = self.state().pods.get_mut(uid) {
             facts.error = Some(text);
         }
@@ -170,7 +172,7 @@ impl VolumeManager {
         }
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
-            let unique = pod_volume_name(uid, &volume.name);
+            let unique = UniqueName::of_pod(uid, &volume.name);
             Resolved::Driver(Box::new(Found {
                 one: Use {
                     unique,
@@ -205,7 +207,7 @@ impl VolumeManager {
         usage: &Usage,
     ) -> Result<Resolved, Cause> {
         let (claim, volume) = self.volume_behind(pod, claim_name, owner).await?;
-        let block = volume.volume_mode() == "Block";
+        let block = volume.volume_mode() == &VolumeMode::Block;
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
         check_mode(&pod_volume.name, block, mounts, devices)?;
@@ -239,7 +241,9 @@ impl VolumeManager {
         admit(&found.facts.spec_name, first, &label).inspect_err(|_| {
             let volume = found.facts.volume.as_ref();
             let mode = volume.and_then(|volume| volume.spec.access_modes.first());
-            self.deps.metrics.label_conflict(mode.map_or("", String::as_str), &found.facts.driver);
+            self.deps
+                .metrics
+                .label_conflict(mode.map_or("", AccessMode::as_str), &found.facts.driver);
         })?;
         Ok(label)
     }
@@ -267,9 +271,9 @@ impl VolumeManager {
         Err(Refusal::Stolen(name.to_owned()).into())
     }
 
-    fn found_volume(&self, uid: &str, volume: Volume, read_only: bool) -> Result<Found, Cause> {
+    fn found_volume(&self, uid: &Uid, volume: Volume, read_only: bool) -> Result<Found, Cause> {
         let name = volume.metadata.name.clone();
-        let block = volume.volume_mode() == "Block";
+        let block = volume.volume_mode() == &VolumeMode::Block;
         let (plugin, driver, handle) = match &volume.spec {
             VolumeSpec { csi: Some(csi), .. } => {
                 (Plugin::Csi, csi.driver.clone(), csi.volume_handle.clone())
@@ -285,9 +289,9 @@ impl VolumeManager {
         };
         let (unique, path, attachable) = if plugin == Plugin::Csi {
             let object = self.deps.csi_drivers.get(&ObjectKey::cluster(&driver));
-            let unique = unique_volume_name(&driver, &handle);
+            let unique = UniqueName::new(&driver, &handle);
             let path = match block {
-                true => self.deps.paths.block(&name).publish.join(uid),
+                true => self.deps.paths.block(&name).publish.join(uid.as_str()),
                 false => publish_target(&self.deps.paths.publish(uid, &name)),
             };
             (unique, path, object.is_none_or(|object| object.attach_required()))
@@ -380,7 +384,7 @@ fn claim_view<'a>(claim: &'a Claim, owner: Option<&str>) -> ClaimView<'a> {
     ClaimView {
         deleting: claim.metadata.deleting(),
         protected: claim.metadata.has_finalizer(finalizers::PVC_PROTECTION),
-        bound: claim.status.phase == "Bound",
+        bound: claim.status.phase == ClaimPhase::Bound,
         volume: &claim.spec.volume_name,
         owned_by_pod: owner
             .map(|uid| claim.metadata.owner_references.iter().any(|one| one.uid == uid)),

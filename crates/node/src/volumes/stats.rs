@@ -7,6 +7,7 @@ use longshore_cluster::controller::note;
 use longshore_cluster::{
     Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue, clock,
 };
+use longshore_core::model::Uid;
 use longshore_core::stage::verdict::Mounted;
 use longshore_csi::{Call, CsiError, v1};
 use parking_lot::Mutex;
@@ -73,7 +74,7 @@ struct Sample {
 /// One pod with its volumes.
 #[derive(Debug, Clone)]
 struct PodSample {
-    uid: String,
+    uid: Uid,
     pod: String,
     namespace: String,
     volumes: Vec<Sample>,
@@ -144,7 +145,7 @@ impl Sample {
 
 /// A mounted volume of a pod whose driver can be asked.
 struct Target {
-    uid: String,
+    uid: Uid,
     sample: Sample,
     request: v1::NodeGetVolumeStatsRequest,
 }
@@ -164,7 +165,7 @@ enum StatsError {
 struct StatsLoop {
     manager: Arc<VolumeManager>,
     /// Samples by driver, with the UIDs of their pods.
-    measured: Mutex<BTreeMap<String, Vec<(String, Sample)>>>,
+    measured: Mutex<BTreeMap<String, Vec<(Uid, Sample)>>>,
 }
 
 impl Reconciler for StatsLoop {
@@ -211,7 +212,7 @@ impl StatsLoop {
 
     /// Shows all pods of the node with what was measured of them.
     fn publish(&self) {
-        let mut by_pod: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        let mut by_pod: BTreeMap<Uid, Vec<Sample>> = BTreeMap::new();
         for (uid, sample) in self.measured.lock().values().flatten() {
             by_pod.entry(uid.clone()).or_default().push(sample.clone());
         }
@@ -235,9 +236,9 @@ impl VolumeManager {
     }
 
     /// All pods that are here, with what was measured of them.
-    fn pods_with(&self, mut measured: BTreeMap<String, Vec<Sample>>) -> Vec<PodSample> {
+    fn pods_with(&self, mut measured: BTreeMap<Uid, Vec<Sample>>) -> Vec<PodSample> {
         let state = self.state();
-        let sample = |(uid, facts): (&String, &super::PodFacts)| PodSample {
+        let sample = |(uid, facts): (&Uid, &super::PodFacts)| PodSample {
             uid: uid.clone(),
             pod: facts.pod.metadata.name.clone(),
             namespace: facts.pod.metadata.namespace.clone(),
@@ -269,7 +270,7 @@ impl VolumeManager {
                     continue;
                 }
                 let path = match volume.block {
-                    true => self.deps.paths.block(&volume.spec_name).dev.join(uid),
+                    true => self.deps.paths.block(&volume.spec_name).dev.join(uid.as_str()),
                     false => one.path.clone(),
                 };
                 targets.push(Target {
@@ -337,7 +338,7 @@ mod tests {
             time: "2026-01-01T00:00:00Z".to_owned(),
         };
         PodSample {
-            uid: uid.to_owned(),
+            uid: uid.into(),
             pod: format!("pod-{uid}"),
             namespace: "ns".to_owned(),
             volumes: vec![sample],

@@ -13,9 +13,6 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, ope
 use super::files;
 
 /// Binds `volume`/`part` to its place below the pod's directory and returns that place.
-///
-/// # Errors
-/// The part leaves the volume, or the bind fails.
 pub(crate) fn bind(volume: &Path, part: &str, place: &Path) -> io::Result<PathBuf> {
     if is_mount_point(place)? {
         return Ok(place.to_owned());
@@ -65,9 +62,6 @@ fn open_inside(volume: &Path, part: &str) -> io::Result<OwnedFd> {
 }
 
 /// Removes a pod's binds of one volume.
-///
-/// # Errors
-/// One of them is busy.
 pub(crate) fn remove(paths: &NodePaths, uid: &str, spec_name: &str) -> io::Result<()> {
     let dir = paths.pod(uid).join("volume-subpaths").join(escape(spec_name));
     if spec_name.is_empty() || !dir.exists() {

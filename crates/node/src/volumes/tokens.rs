@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use longshore_cluster::clock;
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{CsiDriver, Pod, ServiceAccount, TokenRequest};
+use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::stage::tokens::{Token, renew_at, to_json};
 use longshore_core::stage::verdict::Failure;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{OpCause, OpError, VolumeManager};
 
 /// Pod, audience and lifetime.
-type Slot = (String, String, Option<i64>);
+type Slot = (Uid, String, Option<i64>);
 
 /// Tokens, each with the time from which on it is not used any more.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn forget(&self, uid: &str) {
+    pub(super) fn forget(&self, uid: &Uid) {
         self.kept.lock().retain(|(pod, ..), _| pod != uid);
     }
 }

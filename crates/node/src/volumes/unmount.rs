@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use longshore_core::model::Uid;
+use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::v1;
@@ -19,7 +21,7 @@ pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
 impl VolumeManager {
     /// Takes the mount away from a pod. The driver and id come from disk, the only place that
     /// knows what was really published.
-    pub(super) async fn unpublish(&self, unique: &str, uid: &str) -> Result<(), OpError> {
+    pub(super) async fn unpublish(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let known = self.state().volumes.get(unique).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
             return self.unmount_in_tree(unique, uid, facts).await;
@@ -49,7 +51,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    pub(super) fn mark_pod_unknown(&self, unique: &str, uid: &str) {
+    pub(super) fn mark_pod_unknown(&self, unique: &UniqueName, uid: &Uid) {
         let mut state = self.state();
         let mount = state.world.actual.get_mut(unique).and_then(|known| known.pods.get_mut(uid));
         if let Some(mount) = mount {
@@ -87,7 +89,7 @@ impl VolumeManager {
         }
     }
 
-    pub(super) async fn unstage(&self, unique: &str) -> Result<(), OpError> {
+    pub(super) async fn unstage(&self, unique: &UniqueName) -> Result<(), OpError> {
         let Some(facts) = self.state().volumes.get(unique).cloned() else {
             self.set_device(unique, Mounted::No);
             return Ok(());
@@ -133,7 +135,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    pub(super) fn set_device(&self, unique: &str, device: Mounted) {
+    pub(super) fn set_device(&self, unique: &UniqueName, device: Mounted) {
         if let Some(known) = self.state().world.actual.get_mut(unique) {
             known.device = device;
         }

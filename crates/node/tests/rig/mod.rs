@@ -13,7 +13,7 @@ use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{
     Claim, ConfigMap, CsiDriver, CsiNode, Event, Node, Pod, Volume, VolumeAttachment,
 };
-use longshore_core::stage::names::{attachment_name, unique_volume_name};
+use longshore_core::names::{UniqueName, attachment_name};
 use longshore_core::stage::paths::NodePaths;
 use longshore_csi::capabilities::ControllerCapability;
 use longshore_csi::registration::registration_server::{Registration, RegistrationServer};
@@ -326,8 +326,8 @@ impl Rig {
         found.map(|(id, _)| id.clone()).expect("the volume was made")
     }
 
-    pub fn unique(&self, name: &str) -> String {
-        unique_volume_name(DRIVER, &self.handle(name))
+    pub fn unique(&self, name: &str) -> UniqueName {
+        UniqueName::new(DRIVER, &self.handle(name))
     }
 
     /// What attacher and attach-detach controller do.
@@ -417,7 +417,7 @@ impl Rig {
         let pod = self.api.get::<Pod>(&key).await.unwrap().unwrap();
         self.delete_pod(name).await;
         self.wait_gone(name).await;
-        let dir = self.root().join("pods").join(&pod.metadata.uid);
+        let dir = self.root().join("pods").join(pod.metadata.uid.as_str());
         self.until("the pod's directory is gone", async || !dir.exists()).await;
     }
 
@@ -448,7 +448,7 @@ impl Rig {
         found.and_then(|one| one.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
     }
 
-    pub async fn in_use(&self) -> Vec<String> {
+    pub async fn in_use(&self) -> Vec<UniqueName> {
         let node = self.api.get::<Node>(&ObjectKey::cluster("n1")).await.unwrap().unwrap();
         node.status.volumes_in_use
     }

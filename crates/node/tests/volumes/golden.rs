@@ -1,7 +1,7 @@
 //! The recorded scenarios of a real kubelet, played here: the driver hears the same calls with the same
 //! contents, and finds the same directories. Equal neighbours are collapsed, as in the recording.
 
-use longshore_core::stage::names::{attachment_name, inline_handle, sha256_hex};
+use longshore_core::names::{attachment_name, inline_handle, sha256_hex};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;

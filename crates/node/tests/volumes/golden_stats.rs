@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_core::stage::names::inline_handle;
+use longshore_core::names::inline_handle;
 use longshore_core::testing::{Need, need};
 use longshore_csi::capabilities::NodeCapability;
 use serde_json::{Value, json};

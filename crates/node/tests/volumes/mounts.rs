@@ -9,7 +9,7 @@ use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{
     Claim, CsiDriver, Node, Pod, ServiceAccount, Volume, VolumeAttachment,
 };
-use longshore_core::stage::names::{attachment_name, inline_handle};
+use longshore_core::names::{attachment_name, inline_handle};
 use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::{Action, Fault, Phase};

@@ -3,7 +3,7 @@
 use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Node, Secret, VolumeAttachment};
-use longshore_core::stage::names::{attachment_name, sha256_hex};
+use longshore_core::names::{attachment_name, sha256_hex};
 use longshore_csi::capabilities::NodeCapability;
 use serde_json::{Value, json};
 

@@ -30,7 +30,10 @@ async fn the_request_carries_class_and_node_unchanged() {
     assert_eq!(request.claim.metadata.uid, uid);
     // case: provisioner/24
     let volume = &lab.volumes().await[&format!("pvc-{uid}")];
-    assert_eq!(volume.spec.persistent_volume_reclaim_policy, "Retain");
+    assert_eq!(
+        volume.spec.persistent_volume_reclaim_policy,
+        longshore_core::model::ReclaimPolicy::Retain
+    );
     assert_eq!(volume.spec.mount_options, ["noatime"]);
 }
 
@@ -56,7 +59,7 @@ async fn a_claim_that_changed_meanwhile_keeps_its_node_and_is_tried_again() {
     let lab = Lab::new().await;
     let node = "volume.kubernetes.io/selected-node";
     let uid = lab.claim("claim-1", "class-1", json!({node: "node-1"}), json!({})).await;
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let meddler = Meddler(lab.api.clone());
     let controller = ProvisionController::new(Config::new(NAME), lab.parts.clone(), meddler);
     let outcome = controller.inner.sync_claim(&uid).await;

@@ -15,7 +15,7 @@ use longshore_apiserver::{ApiServer, Config as ServerConfig};
 use longshore_cluster::{Api, ListParams, Outcome, Patch};
 use longshore_core::{
     model::{
-        Kind, ObjectKey,
+        Kind, ObjectKey, Uid,
         kinds::{Event, Namespace},
     },
     provision::attempt::{Attempt, Event as AttemptEvent},
@@ -104,7 +104,7 @@ impl Lab {
     }
 
     fn controller(&self, config: Config, scripted: Scripted) -> ProvisionController<Scripted> {
-        self.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+        self.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         ProvisionController::new(config, self.parts.clone(), scripted)
     }
 
@@ -137,7 +137,7 @@ impl Lab {
     }
 
     /// A claim that asks our provisioner; returns its UID.
-    async fn claim(&self, name: &str, class: &str, annotations: Value, spec: Value) -> String {
+    async fn claim(&self, name: &str, class: &str, annotations: Value, spec: Value) -> Uid {
         let mut notes = json!({"volume.kubernetes.io/storage-provisioner": NAME});
         notes.as_object_mut().unwrap().extend(annotations.as_object().unwrap().clone());
         let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -147,10 +147,10 @@ impl Lab {
         claim["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let made = self.api.create::<Claim>(&claim).await.unwrap();
         self.settle().await;
-        made["metadata"]["uid"].as_str().unwrap().to_string()
+        made["metadata"]["uid"].as_str().unwrap().into()
     }
 
-    async fn plain_claim(&self) -> String {
+    async fn plain_claim(&self) -> Uid {
         self.claim("claim-1", "class-1", json!({}), json!({})).await
     }
 
@@ -197,16 +197,16 @@ impl Lab {
 
 impl<P: Provisioner> Inner<P> {
     /// Whether the calls for a claim go on when it is deleted.
-    fn is_begun(&self, uid: &str) -> bool {
+    fn is_begun(&self, uid: &Uid) -> bool {
         self.attempts.read(uid, |attempt| attempt.asker().is_some())
     }
 
-    fn is_unsaved(&self, uid: &str) -> bool {
+    fn is_unsaved(&self, uid: &Uid) -> bool {
         self.attempts.read(uid, |attempt| attempt.unsaved().is_some())
     }
 
     /// Gives the volume that waits to be saved the access mode that it lacks.
-    fn mend_unsaved(&self, uid: &str) {
+    fn mend_unsaved(&self, uid: &Uid) {
         let made = self.attempts.read(uid, Attempt::clone);
         let Attempt::Made { volume, asker, .. } = made else { panic!("{made:?}") };
         let mut volume = (*volume).clone();
@@ -305,7 +305,7 @@ async fn claims_that_are_left_alone() {
     let controller = lab.controller(Config::new(NAME), scripted);
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     // case: provisioner/18
-    assert!(matches!(controller.inner.sync_claim("unknown").await, Outcome::Done));
+    assert!(matches!(controller.inner.sync_claim(&"unknown".into()).await, Outcome::Done));
     // case: provisioner/23
     let controller = lab.controller(Config::new(NAME), refusing(&[ignored]));
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));

@@ -25,7 +25,7 @@ async fn volumes_that_cannot_be_saved() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
     let make = |save, delete_fails| {
-        lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+        lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         let config = Config { save, ..Config::new(NAME) };
         let scripted = Scripted { delete_fails, ..Scripted::default() };
         ProvisionController::new(config, lab.parts.clone(), Unsavable(scripted))
@@ -66,7 +66,7 @@ async fn volumes_that_cannot_be_saved() {
 async fn a_claim_that_is_gone_is_not_told() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let config = Config { save: Save::Always, ..Config::new(NAME) };
     let scripted = Unsavable(Scripted::default());
     let controller = ProvisionController::new(config, lab.parts.clone(), scripted);
@@ -112,7 +112,7 @@ async fn a_volume_that_is_refused_twice_is_saved_in_the_end() {
     let uid = lab.plain_claim().await;
     let api = without_creating(&lab, &lab.server).await;
     let parts = Parts { api, ..lab.parts.clone() };
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let config = Config { save: Save::Always, ..Config::new(NAME) };
     let controller = ProvisionController::new(config, parts, LateQuota::default());
     let inner = &controller.inner;
@@ -139,7 +139,7 @@ async fn pauses_between_attempts_grow_up_to_the_longest() {
     let uid = lab.plain_claim().await;
     let api = without_creating(&lab, &lab.server).await;
     let parts = Parts { api, ..lab.parts.clone() };
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.clone()]);
+    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let seconds = Duration::from_secs;
     let save = Save::Attempts { count: 5, interval: seconds(1), factor: 3.0, longest: seconds(5) };
     let config = Config { save, ..Config::new(NAME) };

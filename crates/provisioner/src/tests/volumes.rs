@@ -58,12 +58,12 @@ async fn a_late_cache_deletes_nothing() {
     let key = ObjectKey::cluster("ours");
     let patch = json!({"status": {"phase": "Available"}});
     lab.api.patch_status::<Volume>(&key, Patch::Merge(&patch)).await.unwrap();
-    assert_eq!(stale.status.phase, "Released");
+    assert_eq!(stale.status.phase, longshore_core::model::VolumePhase::Released);
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
     // A watch that speaks is believed without another question, and knows better than the caller.
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert!(lab.parts.volumes.heard_within(FRESH));
+    assert!(lab.parts.volumes.is_fresh(FRESH));
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
 }
@@ -81,7 +81,7 @@ async fn the_finalizer_goes_wherever_it_is_by_now() {
     let controller = lab.controller(config, Scripted::default());
     let seen = || ["c/d", ours].map(str::to_owned).to_vec();
     // Another volume's finalizer stays, whatever its name.
-    controller.inner.drop_finalizer(&key, "another", seen()).await.unwrap();
+    controller.inner.drop_finalizer(&key, &"another".into(), seen()).await.unwrap();
     assert!(lab.volumes().await["ours"].metadata.has_finalizer(ours));
     controller.inner.drop_finalizer(&key, &uid, seen()).await.unwrap();
     assert_eq!(lab.volumes().await["ours"].metadata.finalizers, ["a/b", "c/d"]);

@@ -54,6 +54,8 @@ pub struct Options {
     pub scheduler: bool,
     /// Whether there is a node: containerd and the kubelet. Needs root.
     pub node: bool,
+    /// Whether the node's containerd is the pinned one and not the machine's, which may be old.
+    pub pinned_containerd: bool,
     /// Further flags for kube-apiserver.
     pub more_apiserver_args: Vec<String>,
     /// Further flags for kube-controller-manager.
@@ -100,7 +102,7 @@ impl Cluster {
         cluster.start_scheduler(options)?;
         if options.node {
             let interrupt = options.interrupt.clone();
-            cluster.node = Some(Node::start(&cluster, options.lifetime, interrupt)?);
+            cluster.node = Some(Node::start(&cluster, options, interrupt)?);
         }
         Ok(cluster)
     }

@@ -24,7 +24,7 @@ pub use images::Image;
 pub use traces::Namespace;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Options},
     program::{Interrupt, Lifetime},
     tools::{self, Tool},
 };
@@ -59,13 +59,17 @@ impl Node {
     /// Starts a node for the cluster and waits until it is ready for pods.
     pub(crate) fn start(
         cluster: &Cluster,
-        lifetime: Lifetime,
+        options: &Options,
         interrupt: Option<Interrupt>,
     ) -> Result<Self> {
+        let lifetime = options.lifetime;
         if !packages::root() {
             bail!("a node needs root: it mounts and makes namespaces");
         }
-        let packages = Packages::get()?;
+        let mut packages = Packages::get()?;
+        if options.pinned_containerd {
+            packages.pin_containerd()?;
+        }
         let layout = Layout::make(&cluster.dir().join(DIR))?;
         let name = cluster.dir().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let machine = Machine::start(&layout.dir, &name, lifetime, interrupt.as_ref())?;
@@ -80,7 +84,7 @@ impl Node {
     fn start_containerd(&mut self) -> Result<()> {
         let config = self.layout.containerd(&self.packages, &self.machine.pods())?;
         let mut command = Command::new(&self.packages.containerd);
-        command.arg("--config").arg(config);
+        command.arg("--config").arg(config).env("PATH", &self.packages.path);
         let socket = self.layout.socket();
         self.add_until("containerd", &command, || UnixStream::connect(&socket).is_ok())
     }

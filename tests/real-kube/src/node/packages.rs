@@ -4,6 +4,8 @@ use std::{env, fs, path::PathBuf, process::Command, sync::Mutex};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::tools::{self, Tool};
+
 /// Programs, and the Debian package of each.
 const PROGRAMS: [(&str, &str); 8] = [
     ("containerd", "containerd"),
@@ -25,6 +27,8 @@ const BUSYBOX: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
 #[derive(Debug, Clone)]
 pub(super) struct Packages {
     pub(super) containerd: PathBuf,
+    /// Where containerd looks for its shim and for runc.
+    pub(super) path: String,
     pub(super) ctr: PathBuf,
     pub(super) plugins: PathBuf,
     pub(super) busybox: PathBuf,
@@ -46,7 +50,16 @@ impl Packages {
         let plugins =
             plugins().context("no network plugins: install containernetworking-plugins")?;
         let busybox = busybox().context("no static busybox: install busybox-static")?;
-        Ok(Self { containerd, ctr, plugins, busybox })
+        Ok(Self { containerd, path: search_path(), ctr, plugins, busybox })
+    }
+
+    /// Takes the pinned containerd with its shim. runc and ctr stay the machine's.
+    pub(super) fn pin_containerd(&mut self) -> Result<()> {
+        self.containerd = tools::path(Tool::Containerd)?;
+        let shim = tools::path(Tool::ContainerdShim)?;
+        let dir = shim.parent().context("the shim has no directory")?;
+        self.path = format!("{}:{}", dir.display(), search_path());
+        Ok(())
     }
 }
 

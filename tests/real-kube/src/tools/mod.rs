@@ -35,6 +35,10 @@ pub enum Tool {
     KubeScheduler,
     /// The node agent of Kubernetes.
     Kubelet,
+    /// The container runtime, newer than distributions have it.
+    Containerd,
+    /// The runtime's process beside each pod.
+    ContainerdShim,
     /// The command line client.
     Kubectl,
     /// The end-to-end suite of Kubernetes.
@@ -65,12 +69,14 @@ pub enum Tool {
 
 impl Tool {
     /// Every tool.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::Kubelet,
+        Self::Containerd,
+        Self::ContainerdShim,
         Self::Kubectl,
         Self::E2eTest,
         Self::Agnhost,

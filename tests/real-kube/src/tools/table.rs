@@ -40,6 +40,8 @@ const KUBERNETES_SET: &[(&str, &str)] = &[
     ("k8s.io/component-base/version.gitTreeState", "clean"),
     ("k8s.io/client-go/pkg/version.gitVersion", KUBERNETES),
 ];
+const CONTAINERD_SET: &[(&str, &str)] =
+    &[("github.com/containerd/containerd/v2/version.Version", "v2.4.2")];
 /// The version with which the transcripts of kubectl were recorded.
 const KUBECTL_SET: &[(&str, &str)] = &[
     ("k8s.io/component-base/version.gitVersion", "v1.32.4"),
@@ -75,6 +77,22 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
             ("kube-scheduler", kubernetes("k8s.io/kubernetes/cmd/kube-scheduler", Kind::Program))
         }
         Tool::Kubelet => ("kubelet", kubernetes("k8s.io/kubernetes/cmd/kubelet", Kind::Program)),
+        Tool::Containerd => (
+            "containerd",
+            program(
+                "containerd",
+                "github.com/containerd/containerd/v2/cmd/containerd",
+                CONTAINERD_SET,
+            ),
+        ),
+        Tool::ContainerdShim => (
+            "containerd-shim-runc-v2",
+            program(
+                "containerd",
+                "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+                CONTAINERD_SET,
+            ),
+        ),
         Tool::Kubectl => ("kubectl", program("kubectl", ".", KUBECTL_SET)),
         Tool::E2eTest => ("e2e.test", kubernetes("k8s.io/kubernetes/test/e2e", Kind::Test)),
         Tool::Agnhost => {

@@ -46,6 +46,7 @@ fn linked_versions_are_the_pinned_ones() {
         ("sidecars", "external-resizer v1.12.0".to_owned()),
         ("snapshotter", "external-snapshotter/v8 v8.6.0".to_owned()),
         ("hostpath", "csi-driver-host-path v1.7.2".to_owned()),
+        ("containerd", "containerd/v2 v2.4.2".to_owned()),
         ("csi-sanity", "csi-test/v5 v5.6.0".to_owned()),
     ];
     for (module, pin) in pins {

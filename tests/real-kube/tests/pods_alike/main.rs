@@ -23,9 +23,9 @@ use std::{
 use differences::{Line, Reason};
 use longshore_core::testing::{Need, need, report};
 use longshore_real_kube::{
-    Cluster, Controllers, kubectl_with_input, longshore,
+    Cluster, Controllers, Options, kubectl_with_input, longshore,
     node::{self, IMAGE},
-    tools,
+    tools::{self, Tool},
 };
 use serde_json::{Value, json};
 use support::{TOOLS, options};
@@ -202,7 +202,9 @@ fn compare(
 #[test]
 fn a_pod_can_do_what_it_can_do_under_runc_and_no_more() {
     let name = "a_pod_can_do_what_it_can_do_under_runc_and_no_more";
-    if !need(name, &[Need::Root, Need::Tool("cc")]) || !node::possible() || !tools::need(&TOOLS) {
+    let machine = need(name, &[Need::Root, Need::Tool("cc")]) && node::possible();
+    let runtime = [Tool::Containerd, Tool::ContainerdShim];
+    if !machine || !tools::need(&TOOLS) || !tools::need(&runtime) {
         return;
     }
     let dir = |name: &str| tempfile::Builder::new().prefix(name).tempdir().unwrap();
@@ -212,7 +214,8 @@ fn a_pod_can_do_what_it_can_do_under_runc_and_no_more() {
     let ours = answers("ours", &program, |args, stdin| up.kubectl(args, stdin));
     assert_eq!(up.stop(), Some(0));
 
-    let cluster = Cluster::start(&options(Controllers::Volumes)).unwrap();
+    let options = Options { pinned_containerd: true, ..options(Controllers::Volumes) };
+    let cluster = Cluster::start(&options).unwrap();
     let theirs = answers("runc", &program, |args, stdin| {
         cluster.kubectl_as(cluster.kubeconfig(), args, stdin).unwrap()
     });

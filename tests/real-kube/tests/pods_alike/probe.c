@@ -440,6 +440,7 @@ static void calls_about_processes(void) {
 	PROBE("drop of the bounding set", prctl(PR_CAPBSET_DROP, CAP_CHOWN, 0, 0, 0));
 	PROBE("set of securebits", prctl(PR_SET_SECUREBITS, 1, 0, 0, 0));
 	PROBE("terminal input", ioctl(0, 0x5412, "x"));
+	PROBE("terminal paste", ioctl(0, 0x541C, "\3"));
 	PROBE("shared memory", shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600));
 }
 
@@ -479,6 +480,9 @@ static void sockets(void) {
 	PROBE("socket raw 6", socket(AF_INET6, SOCK_RAW, IPPROTO_ICMPV6));
 	PROBE("socket vsock", socket(40, SOCK_STREAM, 0));
 	PROBE("socket alg", socket(38, SOCK_SEQPACKET, 0));
+	PROBE("socket key", socket(15, SOCK_RAW, 2));
+	PROBE("socket xdp", socket(44, SOCK_RAW, 0));
+	PROBE("socket of no family", socket(46, SOCK_RAW, 0));
 	PROBE("socket netlink route", socket(AF_NETLINK, SOCK_RAW, 0));
 	PROBE("socket netlink audit", socket(AF_NETLINK, SOCK_RAW, 9));
 	PROBE("socket netlink kobject", socket(AF_NETLINK, SOCK_RAW, 15));

@@ -1,6 +1,5 @@
 //! Tables: what `kubectl get` prints.
 
-mod age;
 mod layout;
 mod rows;
 

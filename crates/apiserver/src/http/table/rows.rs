@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use longshore_core::model::age::since as age_since;
 use longshore_core::model::keys::annotations::{BETA_IS_DEFAULT_CLASS, IS_DEFAULT_CLASS};
 
-use super::age::age_since;
 use crate::registry::Resource;
 
 fn at<'a>(object: &'a Value, pointer: &str) -> &'a str {

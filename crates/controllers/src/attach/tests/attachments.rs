@@ -6,12 +6,13 @@ use longshore_core::{
     attach::{
         AttachSpec,
         AttachState::{Attached, Detached, Uncertain},
-        OnNode, attachment_name,
+        OnNode,
     },
     model::{
-        ObjectKey,
+        AccessMode, ObjectKey,
         kinds::{CsiDriver, Pod, VolumeAttachment},
     },
+    names::attachment_name,
 };
 use serde_json::{Value, json};
 
@@ -154,9 +155,9 @@ async fn an_in_tree_source_in_a_pod_is_attached_by_its_driver() {
     let inline = made.spec.source.inline_volume_spec.expect("its own description");
     let csi = inline.csi.expect("a CSI source");
     assert_eq!((csi.driver.as_str(), csi.volume_handle.as_str()), (driver, handle));
-    assert_eq!(inline.access_modes, ["ReadWriteOnce"]);
+    assert_eq!(inline.access_modes, [AccessMode::ReadWriteOnce]);
     say_attached(&rig.bench, &va).await;
-    let volume = longshore_core::attach::UniqueName::new(driver, handle);
+    let volume = longshore_core::names::UniqueName::new(driver, handle);
     let attached = |node: &longshore_core::model::kinds::Node| {
         node.status.volumes_attached.iter().any(|found| found.name == volume.as_str())
     };

@@ -35,7 +35,7 @@ async fn the_slow_pass_finds_what_events_missed() {
     // case: attach-detach/F1 (pods that nobody announced)
     let rig = Rig::start().await;
     rig.attached().await;
-    let volume = longshore_core::attach::UniqueName::new(DRIVER, "h1");
+    let volume = longshore_core::names::UniqueName::new(DRIVER, "h1");
     let uid = rig.bench.get::<Pod>(&key("web")).await.expect("there").metadata.uid;
     rig.controller.world.change(|world| world.desired.remove_pod(&uid));
     rig.controller.populate(true);
@@ -49,7 +49,7 @@ async fn the_slow_pass_finds_what_events_missed() {
     });
     rig.controller.populate(false);
     let pods = rig.controller.world.lock().desired.pods();
-    assert_eq!(pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), [uid]);
+    assert_eq!(pods.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), [uid.as_str()]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use longshore_cluster::DeleteParams;
 use longshore_core::{
-    attach::{UniqueName, attachment_name},
     model::{
         ObjectKey,
         kinds::{Node, Pod, VolumeAttachment},
     },
+    names::{UniqueName, attachment_name},
 };
 use serde_json::json;
 

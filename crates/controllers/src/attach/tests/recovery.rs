@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use longshore_core::{
-    attach::{
-        AttachState::{Attached, Detached, Uncertain},
-        UniqueName, attachment_name,
-    },
+    attach::AttachState::{Attached, Detached, Uncertain},
     model::{
         ObjectKey,
         kinds::{Claim, Node, Volume, VolumeAttachment},
     },
+    names::{UniqueName, attachment_name},
 };
 use serde_json::{Value, json};
 
@@ -74,7 +72,7 @@ async fn a_migrated_volume_goes_by_the_name_of_its_driver() {
     bench.node("n1").await;
     in_tree_volume(&bench).await;
     let (volume, in_tree) =
-        (UniqueName::new(GCE, DISK), UniqueName::reported("kubernetes.io/gce-pd/disk"));
+        (UniqueName::new(GCE, DISK), UniqueName::from("kubernetes.io/gce-pd/disk"));
     let va = ObjectKey::cluster(attachment_name(DISK, GCE, "n1"));
     put_attachment(&bench, &va.name, GCE, json!({"persistentVolumeName": "pv1"}), true).await;
     let status = json!({"status": {"volumesInUse": [volume.as_str()],

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use longshore_core::{
-    attach::UniqueName,
     model::{ObjectKey, kinds::Node},
+    names::UniqueName,
 };
 
 use super::rig::{Fate, Rig, is_report};
@@ -36,7 +36,7 @@ fn wake(rig: &Rig) {
     rig.controller.world.change(|_| ());
 }
 
-async fn listed(rig: &Rig, node: &str) -> Vec<String> {
+async fn listed(rig: &Rig, node: &str) -> Vec<UniqueName> {
     let node = rig.bench.get::<Node>(&ObjectKey::cluster(node)).await.expect("there");
     node.status.volumes_attached.into_iter().map(|volume| volume.name).collect()
 }

@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{Api, Metrics};
-use longshore_core::{
-    attach::{AttachState, UniqueName},
-    model::kinds::VolumeAttachment,
-};
+use longshore_core::{attach::AttachState, model::kinds::VolumeAttachment, names::UniqueName};
 use parking_lot::Mutex;
 use serde_json::json;
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Condition, Meta, meta::nullable};
-use crate::model::{Quantity, keys::annotations};
+use crate::model::{
+    AccessMode, ClaimPhase, Quantity, ReclaimPolicy, VolumeMode, keys::annotations,
+};
 
 /// A label selector as objects carry it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -91,9 +93,8 @@ pub struct Resources {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
-    /// `ReadWriteOnce` and friends.
     #[serde(deserialize_with = "nullable")]
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<AccessMode>,
     /// Which volumes are welcome.
     pub selector: Option<LabelSelector>,
     /// How much.
@@ -104,8 +105,7 @@ pub struct ClaimSpec {
     pub volume_name: String,
     /// The class; absent differs from empty.
     pub storage_class_name: Option<String>,
-    /// `Filesystem` or `Block`.
-    pub volume_mode: Option<String>,
+    pub volume_mode: Option<VolumeMode>,
     /// What it is filled from.
     pub data_source: Option<DataSource>,
     /// What it is filled from, any kind.
@@ -118,12 +118,11 @@ pub struct ClaimSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
-    /// `Pending`, `Bound`, `Lost`.
     #[serde(deserialize_with = "nullable")]
-    pub phase: String,
+    pub phase: ClaimPhase,
     /// The bound volume's modes.
     #[serde(deserialize_with = "nullable")]
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<AccessMode>,
     /// The real size.
     #[serde(deserialize_with = "nullable")]
     pub capacity: BTreeMap<String, Quantity>,
@@ -183,10 +182,10 @@ impl Claim {
             .unwrap_or_default()
     }
 
-    /// `Block` or the default `Filesystem`.
+    /// The volume mode, defaulted.
     #[must_use]
-    pub fn volume_mode(&self) -> &str {
-        self.spec.volume_mode.as_deref().unwrap_or("Filesystem")
+    pub fn volume_mode(&self) -> &VolumeMode {
+        self.spec.volume_mode.as_ref().unwrap_or(&VolumeMode::Filesystem)
     }
 }
 
@@ -221,8 +220,7 @@ pub struct StorageClass {
     /// What the provisioner is told.
     #[serde(deserialize_with = "nullable")]
     pub parameters: BTreeMap<String, String>,
-    /// `Delete` (default) or `Retain`.
-    pub reclaim_policy: Option<String>,
+    pub reclaim_policy: Option<ReclaimPolicy>,
     /// Mount options for the volumes.
     #[serde(deserialize_with = "nullable")]
     pub mount_options: Vec<String>,
@@ -244,7 +242,7 @@ impl StorageClass {
 
     /// The reclaim policy, defaulted.
     #[must_use]
-    pub fn reclaim_policy(&self) -> &str {
-        self.reclaim_policy.as_deref().unwrap_or("Delete")
+    pub fn reclaim_policy(&self) -> &ReclaimPolicy {
+        self.reclaim_policy.as_ref().unwrap_or(&ReclaimPolicy::Delete)
     }
 }

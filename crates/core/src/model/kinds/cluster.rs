@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::{Meta, ObjectRef, meta::nullable};
 use crate::model::Quantity;
+use crate::names::UniqueName;
 
 /// A taint on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -55,8 +56,7 @@ pub struct Condition {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachedVolume {
-    /// Unique volume name.
-    pub name: String,
+    pub name: UniqueName,
     /// Device, where the plugin knows one.
     pub device_path: String,
 }
@@ -70,7 +70,7 @@ pub struct NodeStatus {
     pub conditions: Vec<Condition>,
     /// Unique names of volumes that the node uses.
     #[serde(deserialize_with = "nullable")]
-    pub volumes_in_use: Vec<String>,
+    pub volumes_in_use: Vec<UniqueName>,
     /// What the controller has attached.
     #[serde(deserialize_with = "nullable")]
     pub volumes_attached: Vec<AttachedVolume>,

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fmt};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::model::Uid;
+
 /// Reads `null` as the default: the API prints absent lists and maps that way now and then.
 pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -72,8 +74,8 @@ pub struct Meta {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Tells this object from an earlier one of the same name.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub uid: Uid,
     /// The version, for optimistic writes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
@@ -145,8 +147,7 @@ pub struct OwnerReference {
     pub kind: String,
     /// The owner's name.
     pub name: String,
-    /// The owner's uid.
-    pub uid: String,
+    pub uid: Uid,
     /// Whether this is the managing owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<bool>,
@@ -172,8 +173,8 @@ pub struct ObjectRef {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Uid.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub uid: Uid,
     /// Version at the time of reference.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::PodPhase;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -405,9 +406,8 @@ pub struct PodSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
-    /// `Pending`, `Running`, `Succeeded`, `Failed`.
     #[serde(deserialize_with = "nullable")]
-    pub phase: String,
+    pub phase: PodPhase,
     /// Conditions.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<Condition>,
@@ -438,7 +438,7 @@ impl Pod {
     /// Whether the pod has ended for good.
     #[must_use]
     pub fn finished(&self) -> bool {
-        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+        matches!(self.status.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
     /// The claim that one of the pod's volumes names, an ephemeral one under its generated name.

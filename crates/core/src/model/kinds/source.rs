@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Meta, ObjectRef, meta::nullable};
-use crate::model::Quantity;
+use crate::model::{Quantity, VolumeMode};
 
 /// How a snapshot stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -39,8 +39,8 @@ pub struct VolumeSnapshotContentSpec {
     /// The snapshot it is bound to.
     #[serde(deserialize_with = "nullable")]
     pub volume_snapshot_ref: ObjectRef,
-    /// `Filesystem` or `Block`: how the volume was used that it was taken of.
-    pub source_volume_mode: Option<String>,
+    /// How the volume was used that it was taken of.
+    pub source_volume_mode: Option<VolumeMode>,
 }
 
 /// How a snapshot content stands.

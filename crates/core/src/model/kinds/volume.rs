@@ -8,7 +8,10 @@ use super::{
     AwsSource, AzureDiskSource, AzureFileSource, GceSource, IdSource, Meta, ObjectRef, Requirement,
     VsphereSource, meta::nullable,
 };
-use crate::model::{Quantity, keys::annotations};
+use crate::model::{
+    AccessMode, Quantity, ReclaimPolicy, VolumeMode, VolumePhase, keys::annotations,
+};
+use crate::names::UniqueName;
 
 /// A reference to a secret with its namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
@@ -46,6 +49,14 @@ pub struct CsiSource {
     pub controller_expand_secret_ref: Option<SecretRef>,
     /// Secret for node expansion.
     pub node_expand_secret_ref: Option<SecretRef>,
+}
+
+impl CsiSource {
+    /// The name under which nodes report the volume.
+    #[must_use]
+    pub fn unique_name(&self) -> UniqueName {
+        UniqueName::new(&self.driver, &self.volume_handle)
+    }
 }
 
 /// A directory on the host.
@@ -133,20 +144,18 @@ pub struct VolumeSpec {
     pub capacity: BTreeMap<String, Quantity>,
     /// How it may be used.
     #[serde(deserialize_with = "nullable")]
-    pub access_modes: Vec<String>,
+    pub access_modes: Vec<AccessMode>,
     /// The claim it is bound to or kept for.
     pub claim_ref: Option<ObjectRef>,
-    /// `Delete`, `Retain`, `Recycle`.
     #[serde(deserialize_with = "nullable")]
-    pub persistent_volume_reclaim_policy: String,
+    pub persistent_volume_reclaim_policy: ReclaimPolicy,
     /// The class.
     #[serde(deserialize_with = "nullable")]
     pub storage_class_name: String,
     /// Mount options.
     #[serde(deserialize_with = "nullable")]
     pub mount_options: Vec<String>,
-    /// `Filesystem` or `Block`.
-    pub volume_mode: Option<String>,
+    pub volume_mode: Option<VolumeMode>,
     /// From where it can be reached.
     #[serde(deserialize_with = "nullable")]
     pub node_affinity: VolumeNodeAffinity,
@@ -180,9 +189,8 @@ pub struct VolumeSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeStatus {
-    /// `Pending`, `Available`, `Bound`, `Released`, `Failed`.
     #[serde(deserialize_with = "nullable")]
-    pub phase: String,
+    pub phase: VolumePhase,
     /// Why.
     #[serde(deserialize_with = "nullable")]
     pub message: String,
@@ -219,10 +227,10 @@ impl Volume {
             .unwrap_or(&self.spec.storage_class_name)
     }
 
-    /// `Block` or the default `Filesystem`.
+    /// The volume mode, defaulted.
     #[must_use]
-    pub fn volume_mode(&self) -> &str {
-        self.spec.volume_mode.as_deref().unwrap_or("Filesystem")
+    pub fn volume_mode(&self) -> &VolumeMode {
+        self.spec.volume_mode.as_ref().unwrap_or(&VolumeMode::Filesystem)
     }
 
     /// Whether a node can reach the volume.

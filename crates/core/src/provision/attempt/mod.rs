@@ -20,6 +20,7 @@ use std::{
 use serde_json::Value;
 
 use super::{plan::Plan, topology::Term};
+use crate::model::Uid;
 use crate::model::kinds::{Claim, StorageClass};
 
 mod record;
@@ -74,7 +75,7 @@ pub enum Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rest {
     /// UID of the class: one made anew ends the rest, as it may say something else.
-    pub class_uid: String,
+    pub class_uid: Uid,
     /// When the claim turned out to be infeasible.
     pub since: Instant,
 }
@@ -82,9 +83,9 @@ pub struct Rest {
 impl Rest {
     /// What is left of the rest, if anything.
     #[must_use]
-    pub fn left(&self, class_uid: &str, pause: Duration, now: Instant) -> Option<Duration> {
+    pub fn left(&self, class_uid: &Uid, pause: Duration, now: Instant) -> Option<Duration> {
         let left = pause.saturating_sub(now.saturating_duration_since(self.since));
-        (class_uid == self.class_uid && !left.is_zero()).then_some(left)
+        (*class_uid == self.class_uid && !left.is_zero()).then_some(left)
     }
 }
 

@@ -388,7 +388,7 @@ fn a_rest_ends_with_the_time_or_with_the_class() {
         ("made anew", 100, None),
     ];
     for (class, seconds, left) in rows {
-        assert_eq!(rest.left(class, pause, late(seconds)), left, "{class} {seconds}");
+        assert_eq!(rest.left(&class.into(), pause, late(seconds)), left, "{class} {seconds}");
     }
     let settled = Attempt::Settled { rest: None }.after(Event::Rest(rest.clone())).unwrap();
     assert_eq!(settled.resting(), Some(&rest), "the record may still be there");

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{TranslationError, volume_to_csi};
-use crate::model::kinds::{CsiSource, PodVolume, SecretRef, Volume, VolumeSpec};
+use crate::model::{
+    AccessMode, VolumeMode,
+    kinds::{CsiSource, PodVolume, SecretRef, Volume, VolumeSpec},
+};
 
 /// The volume that a pod's in-tree source stands for; `None` when no driver took over from it.
 /// Its name is unique per disk, because nodes keep its staging directory under it.
@@ -25,8 +28,8 @@ pub fn inline_to_csi(
     } else {
         format!("{}-{}", csi.driver, csi.volume_handle)
     };
-    new.spec.access_modes = vec![mode.to_owned()];
-    new.spec.volume_mode = Some("Filesystem".to_owned());
+    new.spec.access_modes = vec![mode];
+    new.spec.volume_mode = Some(VolumeMode::Filesystem);
     Ok(Some(new))
 }
 
@@ -57,13 +60,13 @@ fn in_tree(volume: &PodVolume, namespace: &str) -> Option<Volume> {
     super::is_migratable(&new).then_some(new)
 }
 
-fn access_mode(volume: &PodVolume) -> &'static str {
+fn access_mode(volume: &PodVolume) -> AccessMode {
     let disk = volume.gce_persistent_disk.as_ref().is_some_and(|disk| disk.read_only);
     let portworx = volume.portworx_volume.as_ref().is_some_and(|disk| disk.read_only);
     match (volume.azure_file.is_some(), disk || portworx) {
-        (true, _) => "ReadWriteMany",
-        (false, true) => "ReadOnlyMany",
-        (false, false) => "ReadWriteOnce",
+        (true, _) => AccessMode::ReadWriteMany,
+        (false, true) => AccessMode::ReadOnlyMany,
+        (false, false) => AccessMode::ReadWriteOnce,
     }
 }
 

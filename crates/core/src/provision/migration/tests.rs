@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{bind::fixtures::merge, model::kinds::StorageClass};
+use crate::{
+    bind::fixtures::merge,
+    model::{AccessMode, kinds::StorageClass},
+};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
@@ -297,8 +300,12 @@ fn google_modes_become_what_they_were() {
     ];
     for (modes, want) in rows {
         let mut old = volume(json!({"spec": {"gcePersistentDisk": {"pdName": "pd"}}}));
-        old.spec.access_modes = modes.iter().map(ToString::to_string).collect();
-        assert_eq!(volume_to_csi(&old).unwrap().unwrap().spec.access_modes, [want], "{modes:?}");
+        old.spec.access_modes = modes.iter().map(|mode| AccessMode::from(*mode)).collect();
+        assert_eq!(
+            volume_to_csi(&old).unwrap().unwrap().spec.access_modes,
+            [want.into()],
+            "{modes:?}"
+        );
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     Plugin, TranslationError,
     topology::{self, BETA_ZONE, SEPARATOR, ZONE, gce_region},
 };
+use crate::model::AccessMode;
 use crate::model::kinds::{
     AwsSource, AzureDiskSource, AzureFileSource, CsiSource, GceSource, IdSource, SecretRef, Volume,
     VsphereSource,
@@ -116,12 +117,12 @@ fn regional(project: &str, region: &str, disk: &str) -> String {
 
 /// The in-tree plugin took any modes and attached for one writer; the driver refuses what it
 /// cannot do, so volumes are described as they were used.
-fn gce_modes(modes: &[String]) -> Vec<String> {
+fn gce_modes(modes: &[AccessMode]) -> Vec<AccessMode> {
     if modes.is_empty() {
         return Vec::new();
     }
-    let read_only = modes.iter().all(|mode| mode == "ReadOnlyMany");
-    vec![if read_only { "ReadOnlyMany" } else { "ReadWriteOnce" }.to_owned()]
+    let read_only = modes.iter().all(|mode| *mode == AccessMode::ReadOnlyMany);
+    vec![if read_only { AccessMode::ReadOnlyMany } else { AccessMode::ReadWriteOnce }]
 }
 
 fn azure_disk(disk: AzureDiskSource) -> Result<CsiSource, TranslationError> {

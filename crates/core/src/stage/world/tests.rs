@@ -8,14 +8,14 @@ fn world() -> World {
 }
 
 fn wanted(attachable: bool, pods: &[&str]) -> Wanted {
-    let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
+    let pods = pods.iter().map(|pod| Uid::from(*pod)).collect();
     Wanted { attachable, pods, ..Wanted::default() }
 }
 
 fn known(device: Mounted, pods: &[(&str, Mounted)]) -> Known {
     let pods = pods
         .iter()
-        .map(|(pod, state)| ((*pod).to_owned(), PodMount { state: *state, ..PodMount::default() }));
+        .map(|(pod, state)| (Uid::from(*pod), PodMount { state: *state, ..PodMount::default() }));
     Known { device, pods: pods.collect(), ..Known::default() }
 }
 
@@ -84,8 +84,8 @@ fn steps_for_one_volume() {
     ];
     for (case, desired, actual, expected) in rows {
         let mut world = world();
-        world.desired.extend(desired.map(|wanted| (V.to_owned(), wanted)));
-        world.actual.extend(actual.map(|known| (V.to_owned(), known)));
+        world.desired.extend(desired.map(|wanted| (V.into(), wanted)));
+        world.actual.extend(actual.map(|known| (V.into(), known)));
         assert_eq!(decide(&world), expected, "{case}");
     }
 }
@@ -95,10 +95,10 @@ fn attachable_volumes_wait_for_the_node_object() {
     let mut world = world();
     world.desired.insert(V.into(), wanted(true, &["a"]));
     // case: node/N54
-    assert_eq!(attach_gate(&world, V), Err(Waiting::NotReportedInUse));
+    assert_eq!(attach_gate(&world, &V.into()), Err(Waiting::NotReportedInUse));
     assert_eq!(decide(&world), vec![]);
     world.node.in_use.insert(V.into());
-    assert_eq!(attach_gate(&world, V), Err(Waiting::NotAttached));
+    assert_eq!(attach_gate(&world, &V.into()), Err(Waiting::NotAttached));
     assert_eq!(decide(&world), vec![]);
     world.node.attached.insert(V.into());
     assert_eq!(decide(&world), vec![mount("a")]);
@@ -145,7 +145,7 @@ fn in_use_is_the_union_and_only_spoken_when_known() {
     // case: node/N61
     assert_eq!(world.volumes_in_use(true), None);
     world.ready_to_unmount = true;
-    assert_eq!(world.volumes_in_use(true), Some(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(world.volumes_in_use(true), Some(vec!["a".into(), "b".into()]));
     // Staged without being attached: whoever deletes volumes wants to know. Directories do not count.
     world.actual.insert("kubernetes.io/csi/d^h".into(), known(Yes, &[]));
     world.actual.insert("kubernetes.io/host-path/p-h".into(), known(Yes, &[("p", Yes)]));
@@ -161,8 +161,8 @@ fn a_single_pod_volume_is_refused_while_another_pod_may_have_it() {
     // case: node/N62
     let mut world = world();
     world.actual.insert(V.into(), known(Yes, &[("a", Unknown)]));
-    assert!(world.used_by_other_pod(V, "b"));
-    assert!(!world.used_by_other_pod(V, "a"));
+    assert!(world.used_by_other_pod(&V.into(), &"b".into()));
+    assert!(!world.used_by_other_pod(&V.into(), &"a".into()));
 }
 
 #[test]

@@ -5,23 +5,19 @@ mod run;
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use longshore_core::bind::HostPathPlugin;
+use longshore_controllers::{attach, bind, protect};
 use plugins::PluginFlags;
 
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{
-    CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gate, Gates, KubeAccess,
-    KubeFlags, Logging, Stage, UsageError, values,
+    CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gates, KubeAccess,
+    KubeFlags, Logging, UsageError, values,
 };
 
 pub(crate) use run::Shared;
 pub(crate) use select::Controller;
-
-const GATES: &[Gate] =
-    &[Gate { name: "PersistentVolumeClaimUnusedSinceTime", default: true, stage: Stage::Stable }];
 
 /// Flags of `longshore controllers`, named as kube-controller-manager names them.
 #[derive(Debug, Clone, clap::Args)]
@@ -40,49 +36,17 @@ pub(super) struct Flags {
     #[command(flatten)]
     kube: KubeFlags,
     #[command(flatten)]
-    volumes: VolumeFlags,
+    bind: bind::Flags,
+    #[command(flatten)]
+    protect: protect::Config,
+    #[command(flatten)]
+    attach: attach::Flags,
     #[command(flatten)]
     plugins: PluginFlags,
     #[command(flatten)]
     election: LeaderElectFlags,
     #[command(flatten)]
     diagnostics: DiagnosticsFlags,
-}
-
-/// What the controllers for volumes do.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Volumes")]
-struct VolumeFlags {
-    /// Have volumes made for claims that no existing one fits.
-    #[arg(long, default_value_t = true)]
-    enable_dynamic_provisioning: bool,
-    /// Make and delete directories below /tmp on this machine as volumes, for class provisioner
-    /// kubernetes.io/host-path. For tests on one machine only.
-    #[arg(long)]
-    enable_hostpath_provisioner: bool,
-    /// Pause between looks at claims and volumes that did not change.
-    #[arg(long, default_value = "15s", value_parser = values::positive_duration)]
-    pvclaimbinder_sync_period: Duration,
-    /// Pods whose ephemeral volumes are looked after at once.
-    #[arg(long, default_value = "5", value_parser = values::at_least_one, value_name = "N")]
-    concurrent_ephemeralvolume_syncs: NonZeroU32,
-    /// Pause between comparisons of attachments with their objects; more than a second.
-    #[arg(long, default_value = "1m", value_parser = values::positive_duration)]
-    attach_detach_reconcile_sync_period: Duration,
-    /// Never compare attachments with their objects.
-    #[arg(long)]
-    disable_attach_detach_reconcile_sync: bool,
-    /// Never take a volume from an unhealthy node only because it took too long to let go.
-    #[arg(long)]
-    disable_force_detach_on_timeout: bool,
-    /// How long a pod waits for a volume that another node holds before an event tells it which pod on
-    /// which node that is; 0 is never. Not a flag of kube-controller-manager.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
-    attach_holder_notice: Duration,
-    /// Attaches, and as many detaches, that send their requests at once; waiting for a driver does not
-    /// count. Not a flag of kube-controller-manager.
-    #[arg(long, default_value = "16", value_parser = values::at_least_one, value_name = "N")]
-    concurrent_attach_detach_requests: NonZeroU32,
 }
 
 /// Leader election as kube-controller-manager spells it.
@@ -127,43 +91,23 @@ pub(super) struct Config {
 /// How the controllers behave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Have volumes made for claims that no existing one fits.
-    pub dynamic_provisioning: bool,
-    /// Directories of this machine as volumes.
-    pub host_path: HostPathPlugin,
-    /// Pause between looks at claims and volumes that did not change.
-    pub binder_resync: Duration,
-    /// Pods whose ephemeral volumes are looked after at once.
-    pub ephemeral_workers: usize,
-    /// Gate `PersistentVolumeClaimUnusedSinceTime`.
-    pub unused_condition: bool,
-    /// Pause between comparisons of attachments with their objects; none for never.
-    pub attach_verify: Option<Duration>,
-    /// Never take a volume from an unhealthy node because of time.
-    pub no_force_detach: bool,
-    /// How long a pod waits for a volume before it is told who holds it; none for never.
-    pub holder_notice: Option<Duration>,
-    /// Attaches, and as many detaches, that send their requests at once.
-    pub attach_requests: usize,
+    pub bind: bind::Config,
+    pub attach: attach::Config,
+    pub protect: protect::Config,
 }
 
 impl Default for Settings {
-    /// The embedded mode's: every change wakes a loop there, so a rare look is enough.
+    /// The embedded mode's: every change wakes a loop there, so a rare resync is enough.
     fn default() -> Self {
-        Self {
-            dynamic_provisioning: true,
-            // Static volumes are the user's own directories here.
-            host_path: HostPathPlugin::Off,
-            binder_resync: Duration::from_secs(15 * 60),
-            ephemeral_workers: 5,
-            unused_condition: true,
-            attach_verify: Some(Duration::from_secs(60)),
+        let attach = attach::Config {
             // A volume never leaves a silent node by time alone: an operator says that the node is out
             // of service, and then its pods are ended for certain.
-            no_force_detach: true,
+            disable_force_detach_on_timeout: true,
             holder_notice: Some(Duration::from_secs(3)),
-            attach_requests: 16,
-        }
+            ..attach::Config::default()
+        };
+        // The binder's plugin is off: static volumes are the user's own directories here.
+        Self { bind: bind::Config::default(), attach, protect: protect::Config::default() }
     }
 }
 
@@ -186,19 +130,25 @@ impl Program for Config {
             master,
             feature_gates,
             kube,
-            volumes,
+            bind,
+            protect,
+            attach,
             plugins,
             election,
             diagnostics,
         } = flags;
-        let gates = Gates::read(GATES, &feature_gates)?;
+        let gates = Gates::read(protect::GATES, &feature_gates)?;
         let mut logging = Logging::try_from(common)?;
         logging.notes.extend(plugins.notes());
         Ok(Self {
             logging,
             kube: kube.access(master, None),
             controllers: select::select(&controllers.join(","))?,
-            settings: volumes.settings(&gates)?,
+            settings: Settings {
+                bind: bind.into(),
+                attach: attach.try_into()?,
+                protect: protect.with(&gates),
+            },
             election: election.election()?,
             diagnostics: diagnostics.endpoint()?,
         })
@@ -210,43 +160,6 @@ impl Program for Config {
 
     async fn run(self) -> anyhow::Result<()> {
         run::run(self).await
-    }
-}
-
-impl VolumeFlags {
-    fn settings(self, gates: &Gates) -> Result<Settings, UsageError> {
-        let Self {
-            enable_dynamic_provisioning,
-            enable_hostpath_provisioner,
-            pvclaimbinder_sync_period,
-            concurrent_ephemeralvolume_syncs,
-            attach_detach_reconcile_sync_period: period,
-            disable_attach_detach_reconcile_sync,
-            disable_force_detach_on_timeout,
-            attach_holder_notice,
-            concurrent_attach_detach_requests,
-        } = self;
-        if period <= Duration::from_secs(1) {
-            return Err(UsageError::bad_value(
-                "--attach-detach-reconcile-sync-period",
-                format!("{period:?}"),
-                "it must be more than a second",
-            ));
-        }
-        Ok(Settings {
-            dynamic_provisioning: enable_dynamic_provisioning,
-            host_path: match enable_hostpath_provisioner {
-                true => HostPathPlugin::Makes,
-                false => HostPathPlugin::Deletes,
-            },
-            binder_resync: pvclaimbinder_sync_period,
-            ephemeral_workers: concurrent_ephemeralvolume_syncs.get() as usize,
-            unused_condition: gates.on("PersistentVolumeClaimUnusedSinceTime"),
-            attach_verify: (!disable_attach_detach_reconcile_sync).then_some(period),
-            no_force_detach: disable_force_detach_on_timeout,
-            holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
-            attach_requests: concurrent_attach_detach_requests.get() as usize,
-        })
     }
 }
 
@@ -273,6 +186,8 @@ impl LeaderElectFlags {
 
 #[cfg(test)]
 mod tests {
+    use longshore_core::bind::HostPathPlugin;
+
     use super::*;
     use crate::cli::testing::flags;
 
@@ -295,10 +210,15 @@ mod tests {
             (name.as_str(), election.namespace.as_deref()),
             ("longshore-controllers", Some("kube-system"))
         );
-        assert_eq!(config.settings.binder_resync, Duration::from_secs(15));
-        assert!(config.settings.dynamic_provisioning && config.settings.unused_condition);
+        let Settings { bind, attach, protect } = config.settings;
+        assert_eq!(bind.resync, Duration::from_secs(15));
+        assert_eq!(bind.options.host_path, HostPathPlugin::Deletes);
+        assert!(bind.options.dynamic_provisioning && protect.unused_condition);
         // The timer is on as in kube-controller-manager, and off where everything is embedded.
-        assert!(!config.settings.no_force_detach && Settings::default().no_force_detach);
+        assert!(!attach.disable_force_detach_on_timeout);
+        let embedded = Settings::default();
+        assert!(embedded.attach.disable_force_detach_on_timeout);
+        assert_eq!(embedded.bind.options.host_path, HostPathPlugin::Off);
     }
 
     #[test]
@@ -308,22 +228,18 @@ mod tests {
             --disable-force-detach-on-timeout --attach-holder-notice=0s --concurrent-attach-detach-requests=4 --feature-gates=PersistentVolumeClaimUnusedSinceTime=false \
             --kube-api-qps 1000 --kube-api-burst 2000 --leader-elect-resource-name=mine";
         let config = read(line).unwrap();
-        let want = Settings {
-            dynamic_provisioning: false,
-            host_path: HostPathPlugin::Makes,
-            binder_resync: Duration::from_secs(60),
-            ephemeral_workers: 2,
-            unused_condition: false,
-            attach_verify: None,
-            no_force_detach: true,
-            holder_notice: None,
-            attach_requests: 4,
-        };
-        assert_eq!(config.settings, want);
+        let Settings { bind, attach, protect } = config.settings;
+        assert!(!bind.options.dynamic_provisioning && !protect.unused_condition);
+        assert_eq!(bind.options.host_path, HostPathPlugin::Makes);
+        assert_eq!(bind.resync, Duration::from_secs(60));
+        assert_eq!(protect.concurrent_ephemeralvolume_syncs.get(), 2);
+        assert!(attach.disable_force_detach_on_timeout);
+        assert_eq!((attach.verify_period, attach.holder_notice), (None, None));
+        assert_eq!(attach.lane_places, 4);
         assert_eq!(config.election.unwrap().0, "mine");
         let period = read("--attach-detach-reconcile-sync-period=90s").unwrap();
-        assert_eq!(period.settings.attach_verify, Some(Duration::from_secs(90)));
-        assert_eq!(period.settings.holder_notice, Some(Duration::from_secs(30)));
+        assert_eq!(period.settings.attach.verify_period, Some(Duration::from_secs(90)));
+        assert_eq!(period.settings.attach.holder_notice, Some(Duration::from_secs(30)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use longshore_cluster::{
     shutdown,
 };
 use longshore_controllers::{attach, bind, expand, protect, schedule};
-use longshore_core::bind::{HostPathPlugin, Options};
+use longshore_core::bind::HostPathPlugin;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -40,12 +40,18 @@ impl Shared {
         let (context, settings) = (&self.context, &self.settings);
         match controller {
             Controller::Binder => self.binder().run(stop).await,
-            Controller::AttachDetach => self.attach_detach().run(stop).await,
+            Controller::AttachDetach => {
+                let config = settings.attach.clone();
+                attach::AttachDetach::new(context, config).run(stop).await;
+            }
             Controller::Ephemeral => {
-                protect::EphemeralClaims::new(context, settings.ephemeral_workers).run(stop).await;
+                let workers = settings.protect.concurrent_ephemeralvolume_syncs.get() as usize;
+                protect::EphemeralClaims::new(context, workers).run(stop).await;
             }
             Controller::ClaimProtection => {
-                protect::ClaimProtection::new(context, settings.unused_condition).run(stop).await;
+                protect::ClaimProtection::new(context, settings.protect.unused_condition)
+                    .run(stop)
+                    .await;
             }
             Controller::VolumeProtection => protect::VolumeProtection::new(context).run(stop).await,
             Controller::ClassProtection => protect::ClassProtection::new(context).run(stop).await,
@@ -58,29 +64,10 @@ impl Shared {
     }
 
     fn binder(&self) -> bind::Binder {
-        let config = bind::Config {
-            options: Options {
-                dynamic_provisioning: self.settings.dynamic_provisioning,
-                host_path: self.settings.host_path,
-                ..Options::default()
-            },
-            resync: self.settings.binder_resync,
-            ..bind::Config::default()
-        };
-        let plugin = (self.settings.host_path != HostPathPlugin::Off)
-            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::Inside>);
+        let config = self.settings.bind.clone();
+        let plugin = (config.options.host_path != HostPathPlugin::Off)
+            .then(|| Arc::new(bind::HostPath::default()) as Arc<dyn bind::InTreePlugin>);
         bind::Binder::new(&self.context, config, plugin)
-    }
-
-    fn attach_detach(&self) -> attach::AttachDetach {
-        let config = attach::Config {
-            verify_period: self.settings.attach_verify,
-            disable_force_detach_on_timeout: self.settings.no_force_detach,
-            holder_notice: self.settings.holder_notice,
-            lane_places: self.settings.attach_requests,
-            ..attach::Config::default()
-        };
-        attach::AttachDetach::new(&self.context, config)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Scope};
 use longshore_core::model::{
-    ObjectKey,
+    ObjectKey, PodPhase,
     kinds::{Claim, Node, Pod, Volume},
 };
 
@@ -94,9 +94,9 @@ async fn run_pod(
     api.create::<Pod>(&pod(key, claim, script)).await?;
     let ended =
         wait_for::<Pod>(api, key, |pod| pod.is_some_and(Pod::finished), "has ended").await?;
-    match ended.as_ref().map(|pod| pod.status.phase.as_str()) {
-        Some("Succeeded") => Ok(((), done.to_owned())),
-        other => bail!("pod {key} ended as {}", other.unwrap_or("nothing")),
+    match ended.as_ref().map(|pod| &pod.status.phase) {
+        Some(PodPhase::Succeeded) => Ok(((), done.to_owned())),
+        other => bail!("pod {key} ended as {}", other.map_or("nothing", PodPhase::as_str)),
     }
 }
 

@@ -1,11 +1,9 @@
 //! `longshore provisioner`, also as `csi-provisioner`.
 
-mod per_node;
 mod run;
 
-use longshore_controllers::provision;
+use longshore_controllers::{capacity, provision};
 
-use per_node::{Capacity, CapacityFlags, NodeDeployment, NodeDeploymentFlags};
 pub(crate) use run::place_of;
 
 use super::sidecar::{self, SidecarFlags, read_gates};
@@ -47,9 +45,9 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = "Diagnostics")]
     enable_pprof: bool,
     #[command(flatten)]
-    capacity: CapacityFlags,
+    capacity: capacity::Flags,
     #[command(flatten)]
-    node: NodeDeploymentFlags,
+    node: provision::NodeFlags,
 }
 
 /// What the provisioner runs on.
@@ -62,9 +60,9 @@ pub(crate) struct Config {
     /// Whether the API server decides about the gate `VolumeAttributesClass`, because the command line does not.
     ask_for_attributes_classes: bool,
     /// Publish how much room there is.
-    capacity: Option<Capacity>,
+    capacity: Option<capacity::Asked>,
     /// Serve one node only.
-    deployment: Option<NodeDeployment>,
+    deployment: Option<provision::NodeDeployment>,
 }
 
 impl Program for Config {
@@ -114,7 +112,7 @@ impl Program for Config {
             leak_guard: provision.leak_guard,
             ask_for_attributes_classes: !gates.set_explicitly(provision::ATTRIBUTES_CLASSES.name),
             provision: provision.config(&gates)?,
-            capacity: capacity.capacity(&environment)?,
+            capacity: capacity.asked(&environment)?,
             deployment: node.deployment(&environment)?,
         })
     }

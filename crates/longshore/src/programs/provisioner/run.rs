@@ -13,9 +13,10 @@ use longshore_core::{
 use longshore_csi::{Client, v1::NodeGetInfoRequest};
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, per_node};
+use super::Config;
 use crate::cli::Program as _;
 use crate::flags::{KubeAccess, Throttle};
+use crate::process::unless_stopped;
 use crate::programs::sidecar::{Sidecar, client_config};
 
 /// `longshore provisioner`.
@@ -36,16 +37,22 @@ pub(super) async fn run(config: Config) -> Result<()> {
     let namespace = namespace.unwrap_or_else(longshore_cluster::election::default_namespace);
     let sidecar = sidecar.begin(Config::OFFICIAL[0], config.timeout).await?;
     if ask_for_attributes_classes {
-        config.plan.attributes_classes = has_attributes_classes(&sidecar.api).await;
+        let asked = async { Ok(has_attributes_classes(&sidecar.api).await) };
+        config.plan.attributes_classes = unless_stopped(&sidecar.shutdown, asked).await?;
     }
     config.leak_guard = leak_guard.then_some(namespace);
-    if let Some(deployment) = deployment {
-        config.deployment = Some(self::deployment(&sidecar, deployment).await?);
+    if let Some(mut deployment) = deployment {
+        let place = place_of(&sidecar.csi);
+        deployment.segments = unless_stopped(&sidecar.shutdown, place).await?;
+        config.deployment = Some(deployment);
     }
     config.spare_watches = true;
     let driver = sidecar.driver.clone();
     let capacity = match capacity {
-        Some(asked) => Some(self::capacity(&sidecar, asked, capacity_access, &config).await?),
+        Some(asked) => {
+            let parts = self::capacity(&sidecar, asked, capacity_access, &config);
+            Some(unless_stopped(&sidecar.shutdown, parts).await?)
+        }
         None => None,
     };
     let work = |stop: CancellationToken| {
@@ -71,15 +78,6 @@ async fn has_attributes_classes(api: &Api) -> bool {
 }
 
 /// Asks the driver where it is. It stays there, so once is enough.
-async fn deployment(
-    sidecar: &Sidecar,
-    asked: per_node::NodeDeployment,
-) -> Result<provision::NodeDeployment> {
-    let per_node::NodeDeployment { node, immediate_binding, base_delay, max_delay } = asked;
-    let segments = place_of(&sidecar.csi).await?;
-    Ok(provision::NodeDeployment { node, segments, immediate_binding, base_delay, max_delay })
-}
-
 pub(crate) async fn place_of(csi: &Client) -> Result<Term> {
     let info = csi.node_get_info(NodeGetInfoRequest {}).await;
     let info = info.context("cannot ask the driver on which node it is")?;
@@ -89,7 +87,7 @@ pub(crate) async fn place_of(csi: &Client) -> Result<Term> {
 /// What publishing capacity needs: a client with limits of its own, and an owner for the objects.
 async fn capacity(
     sidecar: &Sidecar,
-    asked: per_node::Capacity,
+    asked: controllers::capacity::Asked,
     access: KubeAccess,
     config: &provision::Config,
 ) -> Result<provision::CapacityParts> {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, SidecarFlags, read_gates};
 use crate::flags::{Diagnostics, Election, KubeAccess, Throttle};
+use crate::process::unless_stopped;
 
 /// A sidecar that has reached its driver and its cluster.
 pub(crate) struct Sidecar {
@@ -44,6 +45,15 @@ impl Config {
     /// `call_timeout` the deadline of each CSI call.
     pub(crate) async fn begin(self, program: &str, call_timeout: Duration) -> Result<Sidecar> {
         let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
+        unless_stopped(&shutdown, self.reach(program, call_timeout, &shutdown)).await
+    }
+
+    async fn reach(
+        self,
+        program: &str,
+        call_timeout: Duration,
+        shutdown: &CancellationToken,
+    ) -> Result<Sidecar> {
         let metrics = Metrics::new();
         let config = client_config(self.kube.clone(), program, &metrics);
         let (api, leases) =
@@ -54,15 +64,13 @@ impl Config {
         let csi = self.connect(call_timeout, &counted).await?;
         let status = election::Status::default();
         if let Some(diagnostics) = &self.diagnostics {
-            serve(diagnostics, &metrics, &status, &shutdown).await?;
+            serve(diagnostics, &metrics, &status, shutdown).await?;
         }
-        let ready = csi.wait_ready(call_timeout);
-        let ready = shutdown.run_until_cancelled(ready).await;
-        ready.context("stopped before the driver was ready")??;
+        csi.wait_ready(call_timeout).await?;
         let driver = csi.driver_name().await.context("cannot learn the driver's name")?;
         let csi = match plugin_of(&driver) {
             None => csi,
-            // A driver that took over from an in-tree plugin is met anew, as upstream does. On the new
+            // A driver that took over from an in-tree plugin is connected to again, as upstream does. On the new
             // connection calls say whether they are about a translated object; these are not.
             Some(_) => {
                 drop(csi);
@@ -83,7 +91,7 @@ impl Config {
             csi,
             driver,
             metrics,
-            shutdown,
+            shutdown: shutdown.clone(),
             leases,
             status,
             election,

@@ -1,7 +1,7 @@
 //! The objects that a new instance starts with.
 //!
 //! They are made once and then belong to the user: a record of what was made stays in
-//! `kube-system`, so a class that somebody deleted does not come back at the next start.
+//! `kube-system`, so a class that the user deleted does not come back at the next start.
 
 use longshore_cluster::{Api, ApiError};
 use longshore_core::model::{

@@ -4,7 +4,7 @@
 //! the same after a restart, which the lock on the data directory makes safe: so a restart leads at
 //! once instead of waiting for its own old lease to run out.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use longshore_cluster::{
     Api, Metrics,
@@ -12,10 +12,13 @@ use longshore_cluster::{
 };
 use longshore_controllers::{attacher, provision::NodeScope};
 use longshore_csi::Client;
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::provision;
+use super::{bootstrap, drivers, provision};
 use crate::programs::controllers::{Controller, Shared};
 
 const IDENTITY: &str = "longshore-up";
@@ -25,25 +28,36 @@ const NAMESPACE: &str = "kube-system";
 /// ever; what it had in hand is finished by the next start, as after a crash.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// The running loops.
-pub(super) struct Control {
+/// How long the start waits for foreign drivers, so that their classes are there when it is done.
+const FOREIGN_GRACE: Duration = Duration::from_secs(3);
+
+/// What it takes to run a loop under its lease.
+#[derive(Clone)]
+struct Loops {
     shared: Shared,
     identity: String,
     stop: CancellationToken,
+}
+
+/// The running loops.
+pub(super) struct Control {
+    loops: Loops,
     tasks: JoinSet<()>,
+    /// Foreign drivers by their sockets; the token says that the driver has answered.
+    foreign: Vec<(PathBuf, CancellationToken)>,
 }
 
 impl Control {
     /// Starts the loops that need no driver.
     pub(super) fn start(api: Api, metrics: Metrics, stop: &CancellationToken) -> Self {
-        let shared = Shared::new(api, metrics, stop);
-        let mut control = Self::empty(shared, stop, IDENTITY.to_owned());
+        let mut control = Self::empty(api, metrics, stop, IDENTITY.to_owned());
         for controller in Controller::ALL {
-            let shared = control.shared.clone();
-            control.lead(controller.name(), move |stop| {
+            let shared = control.loops.shared.clone();
+            let lead = control.loops.lead(controller.name(), move |stop| {
                 let shared = shared.clone();
                 async move { shared.run(controller, stop).await }
             });
+            control.tasks.spawn(lead);
         }
         control
     }
@@ -55,68 +69,122 @@ impl Control {
         stop: &CancellationToken,
         node: &str,
     ) -> Self {
-        let shared = Shared::new(api, metrics, stop);
-        let identity = format!("{IDENTITY}-{node}");
-        Self::empty(shared, stop, identity)
+        Self::empty(api, metrics, stop, format!("{IDENTITY}-{node}"))
     }
 
-    fn empty(shared: Shared, stop: &CancellationToken, identity: String) -> Self {
-        Self { shared, identity, stop: stop.clone(), tasks: JoinSet::new() }
+    fn empty(api: Api, metrics: Metrics, stop: &CancellationToken, identity: String) -> Self {
+        let shared = Shared::new(api, metrics, stop);
+        let loops = Loops { shared, identity, stop: stop.clone() };
+        Self { loops, tasks: JoinSet::new(), foreign: Vec::new() }
     }
 
     /// Starts the provisioner of one driver.
     pub(super) fn provision(&mut self, driver: &str, csi: Client) {
-        self.provision_as(driver, csi, None);
+        self.tasks.spawn(self.loops.provision(driver, csi, None));
     }
 
     /// Starts the provisioner of a node's own driver, which answers only for that node's claims.
     pub(super) fn provision_node(&mut self, driver: &str, csi: Client, scope: NodeScope) {
         // Every node has its own, so they must not share one lease.
-        self.provision_as(&format!("{driver}-{}", scope.node), csi, Some(scope));
-    }
-
-    fn provision_as(&mut self, lock: &str, csi: Client, scope: Option<NodeScope>) {
-        let shared = self.shared.clone();
-        self.lead(lock, move |stop| {
-            let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
-            async move { provision::run(&shared, csi, scope, stop).await }
-        });
+        let lock = format!("{driver}-{}", scope.node);
+        self.tasks.spawn(self.loops.provision(&lock, csi, Some(scope)));
     }
 
     /// Starts the attacher of one driver.
     pub(super) fn attach(&mut self, driver: &str, csi: Client) {
+        self.tasks.spawn(self.loops.attach(driver, csi));
+    }
+
+    /// Starts the loops of a foreign driver once it answers, however late that is.
+    pub(super) fn serve_foreign(&mut self, socket: PathBuf) {
+        let answered = CancellationToken::new();
+        self.foreign.push((socket.clone(), answered.clone()));
+        let loops = self.loops.clone();
+        self.tasks.spawn(async move {
+            let Some((driver, csi)) = drivers::ask_foreign(&socket, &loops.stop).await else {
+                return;
+            };
+            let attaches = driver.capabilities.publish;
+            let api = &loops.shared.context.api;
+            if let Err(error) = bootstrap::ensure_foreign(api, &driver.name, attaches).await {
+                tracing::error!(%error, driver = driver.name, "cannot make the driver's objects");
+            }
+            answered.cancel();
+            let provisioning = loops.provision(&driver.name, csi.clone(), None);
+            let attaching = async {
+                if attaches {
+                    loops.attach(&driver.name, csi).await;
+                }
+            };
+            tokio::join!(provisioning, attaching);
+        });
+    }
+
+    /// Waits a moment for the foreign drivers and logs which of them do not answer yet.
+    pub(super) async fn greet_foreign(&self) {
+        let deadline = Instant::now() + FOREIGN_GRACE;
+        for (socket, answered) in &self.foreign {
+            if timeout_at(deadline, answered.cancelled()).await.is_err() {
+                let socket = socket.display();
+                tracing::warn!(%socket, "no driver answers on this socket yet; it is served as soon as one does");
+            }
+        }
+    }
+
+    /// Waits until every loop has ended. Cancel the token first.
+    pub(super) async fn finish(mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a loop ended abnormally");
+            }
+        }
+    }
+}
+
+impl Loops {
+    fn provision(
+        &self,
+        lock: &str,
+        csi: Client,
+        scope: Option<NodeScope>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let shared = self.shared.clone();
+        self.lead(lock, move |stop| {
+            let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
+            async move { provision::run(&shared, csi, scope, stop).await }
+        })
+    }
+
+    fn attach(&self, driver: &str, csi: Client) -> impl Future<Output = ()> + Send + use<> {
         let shared = self.shared.clone();
         self.lead(&format!("external-attacher-leader-{driver}"), move |stop| {
             let config = attacher::Config::default();
             let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
-            attacher.run_patiently(stop)
-        });
+            attacher.run_with_retries(stop)
+        })
     }
 
-    fn lead<F, Fut>(&mut self, lock: &str, work: F)
+    /// Runs a loop whenever it leads, until the instance stops.
+    fn lead<F, Fut>(&self, lock: &str, work: F) -> impl Future<Output = ()> + Send + use<F, Fut>
     where
         F: Fn(CancellationToken) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
+        let context = &self.shared.context;
         let config = ElectionConfig {
             identity: self.identity.clone(),
             on_loss: OnLoss::Rejoin,
-            metrics: Some(self.shared.context.metrics.clone()),
-            ..ElectionConfig::new(
-                self.shared.context.api.clone(),
-                NAMESPACE,
-                election::lease_name(lock),
-            )
+            metrics: Some(context.metrics.clone()),
+            ..ElectionConfig::new(context.api.clone(), NAMESPACE, election::lease_name(lock))
         };
-        let stop = self.stop.clone();
-        let lock = lock.to_owned();
-        self.tasks.spawn(async move {
+        let (stop, lock) = (self.stop.clone(), lock.to_owned());
+        async move {
             let stop_grace = async {
                 stop.cancelled().await;
                 tokio::time::sleep(STOP_GRACE).await;
             };
             let lead = async {
-                // A loop that ends by itself (its driver was away, say) is started anew.
+                // A loop that ends by itself (its driver was away, say) is started again.
                 while !stop.is_cancelled() {
                     if let Err(error) = election::run(config.clone(), &stop, &work).await {
                         tracing::error!(%error, "a loop ended; it starts again");
@@ -127,15 +195,6 @@ impl Control {
             tokio::select! {
                 () = lead => {}
                 () = stop_grace => tracing::warn!(lock, "a loop did not end in time and was cut off"),
-            }
-        });
-    }
-
-    /// Waits until every loop has ended. Cancel the token first.
-    pub(super) async fn finish(mut self) {
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a loop ended abnormally");
             }
         }
     }

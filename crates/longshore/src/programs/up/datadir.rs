@@ -12,7 +12,7 @@ use longshore_files::{make_private_dir, open_private, write_private};
 /// Why a data directory could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DataDirError {
-    /// Somebody else holds it.
+    /// Another instance holds it.
     #[error(
         "the data directory {dir} is in use by process {holder}; stop that process or choose another --data-dir"
     )]
@@ -135,7 +135,7 @@ fn make_dir(path: &Path) -> std::io::Result<()> {
 
 /// Writes the kubeconfig unless it says the same already.
 ///
-/// A disk that is full keeps nobody from reading: then the old file is overwritten in place.
+/// A full disk does not keep the instance from starting for reading: then the old file is overwritten in place.
 pub(super) fn write_kubeconfig(path: &Path, text: &str) -> std::io::Result<()> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());

@@ -1,6 +1,9 @@
 //! The drivers of one node: served on their sockets, and introduced to the node agent.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use longshore_csi::{Client, ConnectOptions, Options};
@@ -13,15 +16,14 @@ use super::NodeConfig;
 use crate::programs::pool::Pool;
 
 /// Deadline of calls to our own drivers: a large volume may take a while to make.
-const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A driver that is being served.
 pub(super) struct RunningDriver {
     pub name: String,
     /// Its socket.
     pub socket: PathBuf,
-    /// The driver itself, for a last look at loop devices; foreign drivers have none here.
-    driver: Option<Driver>,
+    driver: Driver,
 }
 
 /// Which drivers a node has, and where their volumes are.
@@ -96,36 +98,18 @@ pub(super) async fn serve_one(
     tasks.spawn(async move {
         longshore_csi::server::serve(routes, listener, stop).await.map_err(Into::into)
     });
-    Ok(RunningDriver { name, socket, driver: Some(driver) })
+    Ok(RunningDriver { name, socket, driver })
 }
 
 impl RunningDriver {
-    /// Whether this process serves the driver.
-    pub(super) fn is_ours(&self) -> bool {
-        self.driver.is_some()
-    }
-
     /// Whether it is the driver whose volumes belong to one node.
     pub(super) fn is_local(&self) -> bool {
-        self.driver.as_ref().is_some_and(|driver| driver.config().kind == DriverKind::Local)
+        self.driver.config().kind == DriverKind::Local
     }
 
-    /// A foreign driver behind its own socket; asks it for its name.
-    pub(super) async fn foreign(socket: &Path) -> Result<(Self, Client)> {
-        let client = connect(socket).await?;
-        client.wait_ready(CALL_TIMEOUT).await?;
-        let name = client.driver_name().await.with_context(|| {
-            format!("cannot learn the name of the driver at {}", socket.display())
-        })?;
-        Ok((Self { name, socket: socket.to_owned(), driver: None }, client))
-    }
-
-    /// A client for the loops. Our own drivers are asked within the process.
-    pub(super) async fn client(&self) -> Result<Client> {
-        match &self.driver {
-            Some(driver) => Ok(Client::in_process(driver.services(), call_options())),
-            None => connect(&self.socket).await,
-        }
+    /// A client for the loops, which asks the driver within the process.
+    pub(super) fn client(&self) -> Client {
+        Client::in_process(self.driver.services(), call_options())
     }
 
     /// Introduces the driver to the node agent whose registry directory this is.
@@ -148,7 +132,7 @@ impl RunningDriver {
 
     /// Detaches loop devices that nothing uses any more. Called when everything is unstaged.
     pub(super) async fn tidy(&self) -> Result<()> {
-        let Some(driver) = self.driver.clone() else { return Ok(()) };
+        let driver = self.driver.clone();
         let swept = tokio::task::spawn_blocking(move || driver.cleanup_orphans()).await?;
         let count =
             swept.with_context(|| format!("cannot tidy up after the driver {}", self.name))?;
@@ -160,21 +144,54 @@ impl RunningDriver {
 
     /// What of the driver's devices could not be detached, in words.
     pub(super) async fn left_devices(&self) -> Result<Vec<String>> {
-        let Some(driver) = self.driver.clone() else { return Ok(Vec::new()) };
+        let driver = self.driver.clone();
         let left = tokio::task::spawn_blocking(move || driver.left_devices()).await?;
         let left = left.with_context(|| format!("cannot look after the driver {}", self.name))?;
         Ok(left.iter().map(ToString::to_string).collect())
     }
 }
 
-fn call_options() -> Options {
-    Options { timeout: Some(CALL_TIMEOUT), ..Options::default() }
-}
-
-async fn connect(socket: &Path) -> Result<Client> {
+/// Waits for the foreign driver behind a socket and asks who it is; returns the client that did.
+/// `None` when the stop comes first.
+pub(super) async fn ask_foreign(
+    socket: &Path,
+    stop: &CancellationToken,
+) -> Option<(longshore_controllers::Driver, Client)> {
     let options = ConnectOptions {
         calls: call_options(),
+        timeout: None,
         ..ConnectOptions::from(socket.display().to_string())
     };
-    Ok(Client::connect(options).await?)
+    let client = match stop.run_until_cancelled(Client::connect(options)).await? {
+        Ok(client) => client,
+        Err(error) => {
+            tracing::error!(%error, socket = %socket.display(), "the driver cannot be served");
+            return None;
+        }
+    };
+    let ask = longshore_controllers::Driver::describe_with_retries(
+        &client,
+        CALL_TIMEOUT,
+        Duration::from_secs(1),
+        stop,
+    );
+    Some((ask.await?, client))
+}
+
+/// Introduces a foreign driver to the node agent once it answers.
+pub(super) async fn introduce_foreign(
+    socket: PathBuf,
+    registry: PathBuf,
+    stop: CancellationToken,
+) -> Result<()> {
+    let Some((driver, _)) = ask_foreign(&socket, &stop).await else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    let introduction = Introduction { driver: driver.name, endpoint: socket, registry };
+    Ok(Registrar::bind(introduction)?.run(stop).await?)
+}
+
+fn call_options() -> Options {
+    Options { timeout: Some(CALL_TIMEOUT), ..Options::default() }
 }

@@ -1,7 +1,7 @@
 //! Making certain that nothing of a node runs or writes any more.
 //!
 //! A node whose process ended leaves its pods behind: they run under their shims and write to their
-//! volumes. Nobody else may have those volumes until every process is gone, every mount is undone and
+//! volumes. No other node may have those volumes until every process is gone, every mount is undone and
 //! every loop device is detached. Each step is looked at again from the start when one fails, so a
 //! fence that was interrupted is simply run once more.
 

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::NodeConfig;
-use super::drivers::{Plan, RunningDriver};
+use super::drivers::{Plan, RunningDriver, introduce_foreign};
 use crate::programs::internal;
 
 /// A running node.
@@ -32,10 +32,7 @@ impl Host {
     pub(super) async fn start(config: &NodeConfig, api: Api) -> Result<Self> {
         let (stop_agent, stop_drivers) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
-        let mut drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
-        for socket in &config.csi_endpoints {
-            drivers.push(RunningDriver::foreign(socket).await?.0);
-        }
+        let drivers = Plan::of(config).serve(&mut tasks, &stop_drivers).await?;
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
         let metrics = Metrics::new();
@@ -56,12 +53,15 @@ impl Host {
         for driver in &drivers {
             driver.introduce(&registry, &mut tasks, &stop_drivers)?;
         }
+        for socket in config.csi_endpoints.iter().cloned() {
+            tasks.spawn(introduce_foreign(socket, registry.clone(), stop_drivers.clone()));
+        }
         let token = stop_agent.clone();
         let agent = tokio::spawn(async move { agent.run(token).await.map_err(Into::into) });
         Ok(Self { node: config.node.clone(), drivers, agent, stop_agent, stop_drivers, tasks })
     }
 
-    /// Returns when a part of the node ended though nobody asked it to.
+    /// Returns when a part of the node ended before the stop.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         let ended = tokio::select! {
             ended = &mut self.agent => ended,
@@ -150,7 +150,7 @@ pub(super) async fn run_in_own_process(config: NodeConfig) -> Result<()> {
     for driver in &host.drivers {
         if driver.is_local() {
             let scope = NodeScope { node: config.node.clone(), unplaced: config.first };
-            control.provision_node(&driver.name, driver.client().await?, scope);
+            control.provision_node(&driver.name, driver.client(), scope);
         }
     }
     let failed = tokio::select! {

@@ -64,6 +64,9 @@ async fn work(
             () = signal.cancelled() => return Ok(()),
             ready = ready::wait(api, config) => ready?,
         }
+        if signal.run_until_cancelled(control.greet_foreign()).await.is_none() {
+            return Ok(());
+        }
         announce(&served.data.kubeconfig())?;
         nodes.watch(signal).await
     }

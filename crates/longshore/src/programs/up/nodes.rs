@@ -3,18 +3,13 @@
 //! Children end with the main process, however it ends; their pods live on under their shims and
 //! are adopted when the children start again. [`NodeProcesses`] watches them.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use longshore_cluster::Api;
 use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
-use super::{
-    RunningApi, bootstrap, control::Control, drivers::RunningDriver, host::Host, logs::Logs,
-    node_processes::NodeProcesses,
-};
+use super::{RunningApi, control::Control, host::Host, logs::Logs, node_processes::NodeProcesses};
 use crate::programs::pool::Pool;
 
 /// The running nodes.
@@ -32,22 +27,24 @@ pub(super) async fn start(
     api: &Api,
     control: &mut Control,
 ) -> Result<Nodes> {
-    let foreign = ask_foreign(config, api, control).await?;
+    for socket in &config.csi_endpoints {
+        control.serve_foreign(socket.clone());
+    }
     let names = config.node_names();
     if let [name] = names.as_slice() {
         let mut node = node_config(config, server, name, true);
-        node.csi_endpoints = foreign;
+        node.csi_endpoints.clone_from(&config.csi_endpoints);
         let host = Host::start(&node, api.clone()).await?;
         server.server.set_log_source(Logs::new(api, [(name.clone(), node.root.clone())]));
-        for driver in host.drivers.iter().filter(|driver| driver.is_ours()) {
-            control.provision(&driver.name, driver.client().await?);
+        for driver in &host.drivers {
+            control.provision(&driver.name, driver.client());
             if !driver.is_local() {
-                control.attach(&driver.name, driver.client().await?);
+                control.attach(&driver.name, driver.client());
             }
         }
         return Ok(Nodes::One(Box::new(host)));
     }
-    start_many(config, server, api, &names, foreign, control).await
+    start_many(config, server, api, &names, control).await
 }
 
 async fn start_many(
@@ -55,7 +52,6 @@ async fn start_many(
     server: &RunningApi,
     api: &Api,
     names: &[String],
-    foreign: Vec<PathBuf>,
     control: &mut Control,
 ) -> Result<Nodes> {
     let mut many = NodeProcesses::new(api, config.stop_timeout);
@@ -64,42 +60,20 @@ async fn start_many(
     shared.pools = vec![PoolConfig::new("default", &config.shared_pool)];
     let socket = server.data.path().join("shared-controller.sock");
     let served = many.serve(shared, socket).await?;
-    control.provision(&served.name, served.client().await?);
-    control.attach(&served.name, served.client().await?);
+    control.provision(&served.name, served.client());
+    control.attach(&served.name, served.client());
     let mut roots = Vec::new();
     for name in names {
         let mut node = node_config(config, server, name, false);
         if Some(name) == names.first() {
             node.first = true;
-            node.csi_endpoints.clone_from(&foreign);
+            node.csi_endpoints.clone_from(&config.csi_endpoints);
         }
         roots.push((name.clone(), node.root.clone()));
         many.start(node).await?;
     }
     server.server.set_log_source(Logs::new(api, roots));
     Ok(Nodes::Many(many))
-}
-
-/// Learns who the foreign drivers are, makes what they need, and starts their loops.
-async fn ask_foreign(config: &Config, api: &Api, control: &mut Control) -> Result<Vec<PathBuf>> {
-    for socket in &config.csi_endpoints {
-        let (served, client) = RunningDriver::foreign(socket).await?;
-        let attach = can_attach(&client).await?;
-        bootstrap::ensure_foreign(api, &served.name, attach).await?;
-        control.provision(&served.name, client.clone());
-        if attach {
-            control.attach(&served.name, client);
-        }
-    }
-    Ok(config.csi_endpoints.clone())
-}
-
-async fn can_attach(client: &longshore_csi::Client) -> Result<bool> {
-    use longshore_csi::capabilities::{ControllerCapability, PluginService};
-    if !client.plugin_capabilities().await?.has(PluginService::ControllerService) {
-        return Ok(false);
-    }
-    Ok(client.controller_capabilities().await?.has(ControllerCapability::PublishUnpublishVolume))
 }
 
 fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool) -> NodeConfig {

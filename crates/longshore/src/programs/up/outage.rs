@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// How often a change of taints is tried when others change the node too.
 const TRIES: usize = 5;
 
-/// Says that nobody hears from a node any more, and keeps new pods away from it.
+/// Marks a silent node NotReady, and keeps new pods away from it.
 pub(super) async fn down(api: &Api, node: &str, why: &str) -> Result<()> {
     let message = format!(
         "the node's process {why}; its volumes stay where they are until it is back or carries the \
@@ -41,8 +41,10 @@ pub(super) async fn fenced(api: &Api, recorder: &Recorder, node: &str) -> Result
     let params = ListParams { field_selector: Some(on_node), ..ListParams::default() };
     let pods = api.list::<Pod>(None, &params).await.context("cannot list the node's pods")?;
     for pod in &pods {
-        let now =
-            DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::uid(&pod.metadata.uid) };
+        let now = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::uid(pod.metadata.uid.as_str())
+        };
         match api.delete::<Pod>(&pod.metadata.key(), &now).await {
             Err(error) if !error.is_not_found() => {
                 let name = &pod.metadata.name;

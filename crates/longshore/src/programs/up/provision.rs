@@ -42,7 +42,7 @@ pub(super) async fn run(
     if driver == embedded::LOCAL_DRIVER {
         match embedded_capacity(shared, &csi, scope.as_ref()).await {
             Ok(capacity) => parts.capacity = Some(capacity),
-            // Whoever runs this starts it anew.
+            // The caller starts it again.
             Err(error) => return tracing::warn!(%error, "the local driver is not ready"),
         }
     }

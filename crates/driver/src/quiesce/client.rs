@@ -1,0 +1,88 @@
+//! The client of the quiesce server, for a controller that copies a volume of another process.
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+
+use super::{Lines, Request, Response, Usage};
+use crate::freeze::FreezeError;
+use crate::id::VolumeId;
+use crate::pool::Pool;
+use crate::refusal::Refusal;
+
+/// Writing back takes as long as the disk does; a node that is gone is noticed at once.
+const PREPARE_WITHIN: Duration = Duration::from_secs(300);
+
+/// Thawing takes no time; a node that does not respond is being killed.
+const THAW_WITHIN: Duration = Duration::from_secs(60);
+
+/// A volume that its node keeps quiesced until this is dropped.
+#[derive(Debug)]
+pub(crate) struct RemoteVolume {
+    node: String,
+    id: VolumeId,
+    lines: Lines,
+    pub usage: Usage,
+}
+
+impl RemoteVolume {
+    /// Quiesces a volume: its node writes it back and locks it.
+    pub(crate) fn prepare(pool: &Pool, id: &VolumeId, node: &str) -> Result<Self, Refusal> {
+        let stream = UnixStream::connect(pool.quiesce_socket(node)).map_err(|error| {
+            Refusal::Precondition(format!(
+                "volume {id} is in use on node {node}, whose driver cannot be asked from here to \
+                 hold it still ({error}); stop its pod, or start the node's driver if it is on \
+                 this machine"
+            ))
+        })?;
+        let (node, id) = (node.to_owned(), id.clone());
+        let mut remote = Self { node, id, lines: Lines::new(stream), usage: Usage::Idle };
+        let request = Request::Prepare(remote.id.clone());
+        match remote.send(&request, PREPARE_WITHIN)? {
+            Response::Ready(usage) => remote.usage = usage,
+            other => return Err(remote.unexpected(&other)),
+        }
+        Ok(remote)
+    }
+
+    /// Freezes the filesystem, at most until `until`.
+    pub(crate) fn freeze(&mut self, until: Instant) -> Result<(), Refusal> {
+        let left = until.saturating_duration_since(Instant::now());
+        let within = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        // The node keeps to the time; this is for one that hangs.
+        match self.send(&Request::Freeze(within), left + THAW_WITHIN)? {
+            Response::Frozen => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Thaws the filesystem; fails if it was not frozen all the time.
+    pub(crate) fn thaw(mut self) -> Result<(), Refusal> {
+        match self.send(&Request::Thaw, THAW_WITHIN)? {
+            Response::Thawed => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn send(&mut self, request: &Request, within: Duration) -> Result<Response, Refusal> {
+        let response = self.lines.send(request).and_then(|()| self.lines.receive(within));
+        match response {
+            Ok(Response::Refused { code, text }) => {
+                Err(Refusal::Node { node: self.node.clone(), code: Code::from(code), text })
+            }
+            Ok(response) => Ok(response),
+            Err(source) => {
+                let source = FreezeError::Io { what: "hear from its node", source };
+                // The node gives up within moments, so a retry may succeed.
+                let text = Refusal::Freeze { id: self.id.clone(), source }.to_string();
+                Err(Refusal::Node { node: self.node.clone(), code: Code::Aborted, text })
+            }
+        }
+    }
+
+    fn unexpected(&self, response: &Response) -> Refusal {
+        let text = format!("its driver answered {response:?} when asked to hold {} still", self.id);
+        Refusal::Node { node: self.node.clone(), code: Code::Internal, text }
+    }
+}

@@ -1,0 +1,31 @@
+//! Variables of the environment that stand in for flags.
+
+/// What the process finds in its environment. Kept beside the flags so that tests can set it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `KUBECONFIG`.
+    pub kubeconfig: Option<String>,
+    /// `NODE_NAME`.
+    pub node_name: Option<String>,
+    /// `POD_NAMESPACE`.
+    pub pod_namespace: Option<String>,
+    /// `POD_NAME`.
+    pub pod_name: Option<String>,
+    /// `NAMESPACE`.
+    pub namespace: Option<String>,
+}
+
+impl Environment {
+    /// The environment of this process; an empty variable counts as absent.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let read = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+        Self {
+            kubeconfig: read("KUBECONFIG"),
+            node_name: read("NODE_NAME"),
+            pod_namespace: read("POD_NAMESPACE"),
+            pod_name: read("POD_NAME"),
+            namespace: read("NAMESPACE"),
+        }
+    }
+}
