@@ -4,8 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},

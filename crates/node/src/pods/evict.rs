@@ -81,9 +81,7 @@ impl Worker {
             match self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
                 Ok(_) => return,
                 Err(error) if error.is_not_found() => return,
-                Err(error) => {
-                    tracing::warn!(pod = %key, %error, "cannot report the eviction yet");
-                }
+                Err(error) => tracing::warn!(%error, "cannot report the eviction yet"),
             }
             if self.stop_reason().is_some() {
                 return;

@@ -369,7 +369,7 @@ impl Worker {
         if let Some(shim) = &self.shim
             && let Err(error) = shim.tell(&Request::Signal { name: name.to_owned(), signal }).await
         {
-            tracing::debug!(pod = %self.pod.metadata.key(), %error, "cannot signal the container");
+            tracing::debug!(%error, "cannot signal the container");
         }
     }
 
@@ -392,9 +392,7 @@ impl Worker {
                 self.written = Some(status);
             }
             Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot write the pod status")
-            }
+            Err(error) => tracing::warn!(%error, "cannot write the pod status"),
         }
     }
 
@@ -430,7 +428,7 @@ impl Worker {
         let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
         let key = self.pod.metadata.key();
         if let Err(error) = self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
-            tracing::warn!(pod = %key, %error, "cannot reject the pod yet");
+            tracing::warn!(%error, "cannot reject the pod yet");
             return false;
         }
         self.rejected = true;
@@ -491,7 +489,7 @@ impl Worker {
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
         self.deps.faults.at("pod.unmounted");
         if let Err(error) = unmount_memory(&self.dir()) {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot unmount memory volumes");
+            tracing::warn!(%error, "cannot unmount memory volumes");
         }
         match stop {
             Stop::Agent(_) => self.remove_runs(),
@@ -521,9 +519,7 @@ impl Worker {
         if self.shim.is_none() {
             match ShimClient::adopt(&self.dir()).await {
                 Ok(shim) => self.shim = shim,
-                Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot adopt the shim")
-                }
+                Err(error) => tracing::warn!(%error, "cannot adopt the shim"),
             }
         }
         let Some(shim) = self.shim.take() else {
@@ -565,7 +561,7 @@ impl Worker {
         if let Err(error) = std::fs::remove_dir_all(shim_dir(&self.dir()))
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot remove container run records");
+            tracing::warn!(%error, "cannot remove container run records");
         }
     }
 
@@ -573,7 +569,7 @@ impl Worker {
         let dir = self.dir();
         let done = tokio::task::spawn_blocking(move || remove_pod_dir(&dir)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot remove the pod directory");
+            tracing::warn!(%error, "cannot remove the pod directory");
         }
     }
 
@@ -587,9 +583,7 @@ impl Worker {
                 Ok(()) => return,
                 // Gone, or a new pod of the same name.
                 Err(error) if error.is_not_found() || error.is_conflict() => return,
-                Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "cannot delete the pod")
-                }
+                Err(error) => tracing::warn!(%error, "cannot delete the pod"),
             }
             tokio::time::sleep(RETRY).await;
         }

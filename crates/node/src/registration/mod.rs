@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use longshore_cluster::controller::note;
 use longshore_cluster::{
     Cache, Context, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
@@ -26,11 +25,10 @@ use longshore_csi::registration::registration_client::RegistrationClient;
 use longshore_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use longshore_csi::{Client, CsiError, v1};
 use parking_lot::Mutex;
-use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::drivers::Drivers;
 use crate::metrics::Counts;
@@ -326,13 +324,7 @@ async fn within<T, E: Into<CallError>>(
 }
 
 async fn dial(socket: &Path) -> Result<Channel, RegisterError> {
-    let path = socket.to_owned();
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    let endpoint = Endpoint::from_static("http://localhost");
-    let channel = within(DIAL_TIMEOUT, endpoint.connect_with_connector(connector)).await;
+    let channel = within(DIAL_TIMEOUT, longshore_csi::client::channel(socket)).await;
     channel.map_err(|source| RegisterError::Dial { path: socket.to_owned(), source })
 }
 

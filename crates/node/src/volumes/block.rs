@@ -14,14 +14,11 @@ use longshore_core::model::{ObjectRef, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_csi::v1;
 use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
-use tonic::Code;
 
-use super::mount::text;
 use super::mounting::Mounting;
-use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE, unmount_forgotten};
+use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
 use super::{OpError, VolumeFacts, VolumeManager, files};
 
 /// Steps as users know them.
@@ -72,10 +69,7 @@ impl VolumeManager {
         let request =
             mounting.publish_request(self, MAP_POD, &target, Some(&places.staging)).await?;
         files::make_dir(&places.publish).map_err(local)?;
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
+        self.begin_publish(unique, uid);
         let called = mounting.client.node_publish_volume(request).await;
         called.map_err(|error| OpError::call(MAP_POD, error))?;
         let global = places.dev.join(uid.as_str());
@@ -116,27 +110,14 @@ impl VolumeManager {
         files::tolerate_absence(fs::remove_file(link)).map_err(local)?;
         unbind_device(&places.dev.join(uid.as_str())).map_err(local)?;
         let target = places.publish.join(uid.as_str());
-        let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| OpError::not_registered(TEAR_DOWN, &facts.driver))?;
-        let request = v1::NodeUnpublishVolumeRequest {
-            volume_id: facts.handle.clone(),
-            target_path: text(&target),
-        };
-        match client.node_unpublish_volume(request).await {
-            Err(error) if error.code() == Code::NotFound => {
-                unmount_forgotten(&target).map_err(local)?;
-            }
-            done => drop(done.map_err(|error| OpError::call(TEAR_DOWN, error))?),
-        }
+        self.call_unpublish(&facts.driver, &facts.handle, &target).await?;
         // A driver may leave the empty file, never a mount.
         if is_mount_point(&target).map_err(local)? {
             let text = format!("{} is still a mount point", target.display());
             return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
         }
         files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
-        if let Some(known) = self.state().world.actual.get_mut(unique) {
-            known.pods.remove(uid);
-        }
+        self.forget_pod(unique, uid);
         Ok(())
     }
 
@@ -149,18 +130,7 @@ impl VolumeManager {
         let places = self.deps.paths.block(&facts.spec_name);
         self.set_device(unique, Mounted::Unknown);
         if places.staging.exists() {
-            let client = self.deps.drivers.client(&facts.driver);
-            let client =
-                client.ok_or_else(|| OpError::not_registered(UNMOUNT_DEVICE, &facts.driver))?;
-            let request = v1::NodeUnstageVolumeRequest {
-                volume_id: facts.handle.clone(),
-                staging_target_path: text(&places.staging),
-            };
-            match client.node_unstage_volume(request).await {
-                // Nothing of ours is mounted there, and the driver has nothing left.
-                Err(error) if error.code() == Code::NotFound => {}
-                done => drop(done.map_err(|error| OpError::call(UNMOUNT_DEVICE, error))?),
-            }
+            self.call_unstage(facts, &places.staging).await?;
         }
         self.clean_block(&facts.spec_name).map_err(local)?;
         self.set_device(unique, Mounted::No);

@@ -33,10 +33,6 @@ impl OpError {
         let failure = if error.is_final() { Failure::Final } else { Failure::Uncertain };
         Self::new(step, failure, error)
     }
-
-    pub(super) fn not_registered(step: &'static str, driver: &str) -> Self {
-        Self::new(step, Failure::Transient, OpCause::NotRegistered(driver.to_owned()))
-    }
 }
 
 /// Why an operation failed. Its text ends the pod's event.

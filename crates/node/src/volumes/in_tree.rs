@@ -77,10 +77,7 @@ impl VolumeManager {
             }
         };
         let before = self.pod_mount_of(unique, uid);
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
+        self.begin_publish(unique, uid);
         let result = self.try_mount_in_tree(unique, uid, volume, content, one, pod).await;
         self.change(unique, |known| {
             let state = match &result {
@@ -210,9 +207,7 @@ impl VolumeManager {
         self.mark_pod_unknown(unique, uid);
         unmount(&target).await.map_err(local)?;
         clean(&target).map_err(local)?;
-        if let Some(known) = self.state().world.actual.get_mut(unique) {
-            known.pods.remove(uid);
-        }
+        self.forget_pod(unique, uid);
         Ok(())
     }
 

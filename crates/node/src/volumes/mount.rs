@@ -12,10 +12,11 @@ use longshore_core::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
+use longshore_csi::Client;
 use longshore_csi::capabilities::NodeCapability;
 
 use super::mounting::Mounting;
-use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
+use super::{OpCause, OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
 
 pub(super) const STAGE: &str = "MountDevice";
 pub(super) const PUBLISH: &str = "SetUp";
@@ -50,8 +51,7 @@ impl VolumeManager {
         attachable: bool,
     ) -> Result<Mounting, OpError> {
         let publish_context = self.verified(&facts, attachable).await?;
-        let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| OpError::not_registered(STAGE, &facts.driver))?;
+        let client = self.client(STAGE, &facts.driver)?;
         let capabilities = client.node_capabilities().await;
         let capabilities = capabilities.map_err(|error| OpError::call(STAGE, error))?;
         let driver_object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
@@ -258,10 +258,7 @@ impl VolumeManager {
             VolData::published(&facts.driver, &facts.handle, &facts.spec_name, node, facts.inline);
         let data = data.with_context(&mounting.label);
         files::write_vol_data(&dir, &data).map_err(local)?;
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
+        self.begin_publish(unique, uid);
         self.deps.faults.at("publish.recorded");
         let response = mounting.client.node_publish_volume(request).await;
         self.deps.faults.at("publish.answered");
@@ -286,6 +283,21 @@ impl VolumeManager {
         let staging = self.deps.paths.staging(&facts.driver, &facts.handle);
         let staging = staging.map_err(|error| OpError::new(PUBLISH, Failure::Transient, error))?;
         Ok(Some(staging_target(&staging)))
+    }
+
+    /// From here on the volume may be mounted for the pod, whatever becomes of the call.
+    pub(super) fn begin_publish(&self, unique: &UniqueName, uid: &Uid) {
+        self.change(unique, |known| {
+            let mount = known.pods.entry(uid.to_owned()).or_default();
+            mount.state = mount.state.max(Mounted::Unknown);
+        });
+    }
+
+    /// The client of a registered driver.
+    pub(super) fn client(&self, step: &'static str, driver: &str) -> Result<Client, OpError> {
+        let not_registered = || OpCause::NotRegistered(driver.to_owned());
+        let client = self.deps.drivers.client(driver).ok_or_else(not_registered);
+        client.map_err(|cause| OpError::new(step, Failure::Transient, cause))
     }
 
     pub(super) fn change(&self, unique: &UniqueName, change: impl FnOnce(&mut Known)) {
