@@ -35,13 +35,7 @@ pub enum ProbeError {
     Connect(#[from] ConnectError),
     /// The connection was not accepted in time.
     #[error("cannot connect to {} within {timeout:?}", socket.display())]
-    Timeout {
-        /// The driver's socket.
-        socket: PathBuf,
-        /// The time for one look.
-        timeout: Duration,
-    },
-    /// The call failed.
+    Timeout { socket: PathBuf, timeout: Duration },
     #[error(transparent)]
     Call(#[from] CsiError),
     /// The driver is still starting.

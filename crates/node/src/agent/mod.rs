@@ -85,91 +85,64 @@ pub struct NodeAgent {
     config: NodeConfig,
     api: Api,
     drivers: Arc<Drivers>,
+    stats: NodeStats,
     settings: Settings,
 }
 
-/// Settings with defaults.
-struct Settings {
-    metrics: Metrics,
-    stats: NodeStats,
-    selinux: bool,
-    mount_timeout: Duration,
-    list_staged: bool,
-    stats_period: Duration,
-    faults: Faults,
+/// Settings that have defaults.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where the agent counts and measures.
+    pub metrics: Metrics,
+    /// Volumes are mounted with SELinux labels; by default if the node has SELinux.
+    pub selinux: bool,
+    /// How long a pod waits for its volumes before the agent checks whether the node is full.
+    pub mount_timeout: Duration,
+    /// How often drivers are asked how full their volumes are.
+    pub stats_period: Duration,
+    /// Also lists volumes in `status.volumesInUse` that are staged without being attached, so that a
+    /// provisioner of ours does not delete them too early. A kubelet does not list them.
+    pub list_staged: bool,
+    /// What happens at the points of [`crate::fault`].
+    pub faults: Faults,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            metrics: Metrics::new(),
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+            mount_timeout: Duration::from_secs(123),
+            stats_period: Duration::from_secs(60),
+            list_staged: false,
+            faults: Faults::NONE,
+        }
+    }
 }
 
 /// How long unmounting may take at shutdown, beyond the pods' grace.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a pod waits for its volumes before the agent checks whether the node is full.
-const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
-/// How often drivers are asked how full their volumes are.
-const STATS_PERIOD: Duration = Duration::from_secs(60);
 const START_RETRY: Duration = Duration::from_millis(500);
 
 impl NodeAgent {
     /// An agent over an API client.
     #[must_use]
     pub fn new(config: NodeConfig, api: Api) -> Self {
-        let settings = Settings {
-            metrics: Metrics::new(),
-            stats: NodeStats::new(&config.node_name),
-            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
-            mount_timeout: MOUNT_TIMEOUT,
-            list_staged: false,
-            stats_period: STATS_PERIOD,
-            faults: Faults::NONE,
-        };
-        Self { config, api, drivers: Arc::default(), settings }
+        let stats = NodeStats::new(&config.node_name);
+        Self { config, api, drivers: Arc::default(), stats, settings: Settings::default() }
     }
 
-    /// Counts and measures into these metrics.
+    /// The same agent with other settings.
     #[must_use]
-    pub fn with_metrics(mut self, metrics: &Metrics) -> Self {
-        self.settings.metrics = metrics.clone();
-        self
-    }
-
-    /// Whether volumes are mounted with SELinux labels; by default if the node has SELinux.
-    #[must_use]
-    pub fn with_selinux(mut self, selinux: bool) -> Self {
-        self.settings.selinux = selinux;
-        self
-    }
-
-    /// How long a pod may wait for its volumes before the agent checks whether the node is full; 2 min 3 s.
-    #[must_use]
-    pub fn with_mount_timeout(mut self, patience: Duration) -> Self {
-        self.settings.mount_timeout = patience;
-        self
-    }
-
-    /// How often drivers are asked how full their volumes are; once a minute.
-    #[must_use]
-    pub fn with_stats_period(mut self, period: Duration) -> Self {
-        self.settings.stats_period = period;
-        self
-    }
-
-    /// Also lists volumes in `status.volumesInUse` that are staged without being attached, so that a
-    /// provisioner of ours does not delete them too early. A kubelet does not list them.
-    #[must_use]
-    pub fn with_staged_listed(mut self) -> Self {
-        self.settings.list_staged = true;
-        self
-    }
-
-    /// What happens at the points of [`crate::fault`].
-    #[must_use]
-    pub fn with_faults(mut self, faults: Faults) -> Self {
-        self.settings.faults = faults;
+    pub fn with(mut self, settings: Settings) -> Self {
+        self.settings = settings;
         self
     }
 
     /// How full the volumes of this node's pods are.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        self.settings.stats.clone()
+        self.stats.clone()
     }
 
     /// The drivers registered on this node.
@@ -278,7 +251,7 @@ struct Shared {
 
 impl Running {
     async fn start(agent: &NodeAgent, shared: Shared, inner: &CancellationToken) -> Self {
-        let NodeAgent { config, api, drivers, settings } = agent;
+        let NodeAgent { config, api, drivers, stats, settings } = agent;
         let Shared { context, registrar, paths, metrics } = shared;
         let name = &config.node_name;
         let (recorder, _) = Recorder::start(api, "kubelet", name, inner);
@@ -299,7 +272,7 @@ impl Running {
             node_name: name.clone(),
             selinux: settings.selinux,
             metrics,
-            stats: settings.stats.clone(),
+            stats: stats.clone(),
             stats_period: settings.stats_period,
         });
         let (stop_pods, stop_receiver) = watch::channel(None);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
+use longshore_cluster::{Api, ApiError, DeleteParams, EventType, Patch, Recorder, clock};
 use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::model::{ObjectRef, PodPhase, Uid};
 use longshore_core::stage::lifecycle::{
@@ -380,20 +380,21 @@ impl Worker {
         if back || self.written.as_ref() == Some(&status) {
             return;
         }
-        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
-        match self
-            .deps
-            .api
-            .patch_status::<Pod>(&self.pod.metadata.key(), Patch::Merge(&patch))
-            .await
-        {
-            Ok(_) => {
+        match self.patch_status(&status).await {
+            Ok(()) => {
                 self.deps.faults.at("status.written");
                 self.written = Some(status);
             }
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(%error, "cannot write the pod status"),
         }
+    }
+
+    /// Patches the status of this very pod, never of another one with its name.
+    pub(super) async fn patch_status(&self, status: &Value) -> Result<(), ApiError> {
+        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
+        let key = self.pod.metadata.key();
+        self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await.map(drop)
     }
 
     /// All containers are over for good: nothing needs the volumes any more.
@@ -425,9 +426,7 @@ impl Worker {
         let status = serde_json::json!({"phase": "Failed", "reason": reason,
             "message": format!("Pod was rejected: {text}"),
             "startTime": clock::seconds(self.pod.status.start_time.unwrap_or(self.since))});
-        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
-        let key = self.pod.metadata.key();
-        if let Err(error) = self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
+        if let Err(error) = self.patch_status(&status).await {
             tracing::warn!(%error, "cannot reject the pod yet");
             return false;
         }

@@ -163,12 +163,15 @@ impl VolumeManager {
         let mounted = match content {
             Content::Bind(source) => {
                 let options = options(["bind"], &volume.spec.mount_options, one.read_only);
-                mount_program(&[
-                    OsStr::new("-o"),
-                    OsStr::new(&options),
-                    source.as_os_str(),
-                    target.as_os_str(),
-                ])
+                run(
+                    "mount",
+                    &[
+                        OsStr::new("-o"),
+                        OsStr::new(&options),
+                        source.as_os_str(),
+                        target.as_os_str(),
+                    ],
+                )
                 .await
                 .map_err(|error| OpError::new(SET_UP, error.failure(), error))
             }
@@ -253,7 +256,7 @@ async fn mount_disk(
     let arguments = ["-t", kind, "-o", &options].map(OsStr::new);
     let arguments: Vec<&OsStr> =
         arguments.into_iter().chain([source.as_os_str(), target.as_os_str()]).collect();
-    mount_program(&arguments)
+    run("mount", &arguments)
         .await
         .map_err(|error| OpError::new(MOUNT_DEVICE, error.failure(), error))
 }
@@ -302,7 +305,7 @@ async fn mount_nfs(
         arguments.extend([OsStr::new("-o"), OsStr::new(options)]);
     }
     arguments.extend([OsStr::new(&source), target.as_os_str()]);
-    mount_program(&arguments).await.map_err(|error| {
+    run("mount", &arguments).await.map_err(|error| {
         let mut text = format!("mount of {source}: {error}");
         if without_kernel_client(&text) {
             text.push_str(&format!(
@@ -348,11 +351,7 @@ impl ProgramError {
     }
 }
 
-/// The system's mount program, which knows the helpers of all filesystems.
-async fn mount_program(arguments: &[&OsStr]) -> Result<(), ProgramError> {
-    run("mount", arguments).await
-}
-
+/// Runs a program of the system. Its `mount` knows the helpers of all filesystems.
 async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), ProgramError> {
     let done =
         Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();

@@ -105,6 +105,21 @@ pub(crate) struct VolumeFacts {
     pub block: bool,
 }
 
+impl VolumeFacts {
+    /// A filesystem of a driver of which nothing more is known.
+    fn csi(driver: &str, handle: &str, spec_name: &str) -> Self {
+        Self {
+            plugin: Plugin::Csi,
+            driver: driver.to_owned(),
+            handle: handle.to_owned(),
+            spec_name: spec_name.to_owned(),
+            volume: None,
+            inline: false,
+            block: false,
+        }
+    }
+}
+
 /// How a pod uses a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {

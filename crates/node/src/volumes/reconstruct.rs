@@ -16,6 +16,9 @@ use crate::fault::Forgets;
 
 use super::{Plugin, VolumeFacts, VolumeManager, files};
 
+/// A mount that was found on disk and may be there.
+const FOUND: PodMount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
+
 impl VolumeManager {
     /// Reads the directories of pods and of staged volumes. Everything found may be mounted.
     ///
@@ -77,11 +80,13 @@ impl VolumeManager {
         let unique =
             if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(driver, handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
-        self.remember(&unique, csi_facts(driver, handle, spec_name, inline));
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
+        self.remember(
+            &unique,
+            VolumeFacts { inline, ..VolumeFacts::csi(driver, handle, spec_name) },
+        );
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
-        known.pods.insert(uid.to_owned(), mount);
+        known.pods.insert(uid.to_owned(), FOUND);
         if !inline {
             known.device = Mounted::Unknown;
             known.context = data.get("seLinuxMountContext").unwrap_or_default().to_owned();
@@ -132,14 +137,13 @@ impl VolumeManager {
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(
             &unique,
-            VolumeFacts { block: true, ..csi_facts(driver, handle, spec_name, false) },
+            VolumeFacts { block: true, ..VolumeFacts::csi(driver, handle, spec_name) },
         );
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            if known.pods.insert(uid.into(), mount).is_none() {
+            if known.pods.insert(uid.into(), FOUND).is_none() {
                 self.deps.metrics.reconstructed.inc();
             }
         }
@@ -152,7 +156,7 @@ impl VolumeManager {
             return;
         };
         let unique = UniqueName::new(driver, handle);
-        self.remember(&unique, csi_facts(driver, handle, "", false));
+        self.remember(&unique, VolumeFacts::csi(driver, handle, ""));
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
@@ -163,9 +167,8 @@ impl VolumeManager {
     fn found_in_tree(&self, uid: &Uid, plugin: Plugin, name: &str) {
         let unique = plugin.unique_name(uid, name);
         self.remember(&unique, in_tree_facts(plugin, name));
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
-        state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), mount);
+        state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), FOUND);
     }
 
     fn remember(&self, unique: &UniqueName, facts: VolumeFacts) {
@@ -209,20 +212,8 @@ fn remove_unwritten(dir: &Path) {
     }
 }
 
-fn csi_facts(driver: &str, handle: &str, spec_name: &str, inline: bool) -> VolumeFacts {
-    VolumeFacts {
-        plugin: Plugin::Csi,
-        driver: driver.to_owned(),
-        handle: handle.to_owned(),
-        spec_name: spec_name.to_owned(),
-        volume: None,
-        inline,
-        block: false,
-    }
-}
-
 fn in_tree_facts(plugin: Plugin, name: &str) -> VolumeFacts {
-    VolumeFacts { plugin, ..csi_facts("", "", name, false) }
+    VolumeFacts { plugin, ..VolumeFacts::csi("", "", name) }
 }
 
 fn readable(dir: &Path) -> Option<VolData> {

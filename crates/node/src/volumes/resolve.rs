@@ -183,13 +183,12 @@ impl VolumeManager {
                     label: String::new(),
                 },
                 facts: VolumeFacts {
-                    plugin: Plugin::Csi,
-                    driver: inline.driver.clone(),
-                    handle: inline_handle(uid, &volume.name),
-                    spec_name: volume.name.clone(),
-                    volume: None,
                     inline: true,
-                    block: false,
+                    ..VolumeFacts::csi(
+                        &inline.driver,
+                        &inline_handle(uid, &volume.name),
+                        &volume.name,
+                    )
                 },
                 attachable: false,
                 size: 0,

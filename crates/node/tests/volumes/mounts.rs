@@ -212,9 +212,10 @@ async fn labels_are_mount_flags_and_must_agree() {
     if !need("labels_are_mount_flags_and_must_agree", &[Need::Root]) {
         return;
     }
-    let rig =
-        Rig::start_tweaked(false, json!({"seLinuxMount": true}), |agent| agent.with_selinux(true))
-            .await;
+    let rig = Rig::start_tweaked(false, json!({"seLinuxMount": true}), |settings| {
+        settings.selinux = true
+    })
+    .await;
     rig.volume("data").await;
     let uid = rig.create_pod(labelled("p", "s0:c0")).await;
     rig.wait_phase("p", "Running").await;
@@ -298,8 +299,8 @@ async fn a_pod_on_a_full_node_is_rejected() {
         return;
     }
     let extra = json!({"nodeAllocatableUpdatePeriodSeconds": 3600});
-    let rig = Rig::start_tweaked(true, extra, |agent| {
-        agent.with_mount_timeout(Duration::from_millis(500))
+    let rig = Rig::start_tweaked(true, extra, |settings| {
+        settings.mount_timeout = Duration::from_millis(500);
     })
     .await;
     rig.volume("data").await;

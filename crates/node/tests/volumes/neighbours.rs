@@ -344,9 +344,10 @@ async fn selinux_labels_are_not_sent_from_a_node_without_selinux() {
     if !need("selinux_labels_are_not_sent_from_a_node_without_selinux", &[Need::Root]) {
         return;
     }
-    let rig =
-        Rig::start_tweaked(false, json!({"seLinuxMount": true}), |agent| agent.with_selinux(false))
-            .await;
+    let rig = Rig::start_tweaked(false, json!({"seLinuxMount": true}), |settings| {
+        settings.selinux = false
+    })
+    .await;
     rig.driver.configure(|config| config.node.insert(NodeCapability::SingleNodeMultiWriter));
     volume(&rig, json!({})).await;
     let mut pod = pod_of("p", &["data"], STAY);
