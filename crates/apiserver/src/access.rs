@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::auth::Identity;
 use crate::auth::covers::missing;
 use crate::auth::rbac::{Action, Policy, Rule};
-use crate::auth::tokens::{Claims, ISSUER, Signer};
+use crate::auth::tokens::{Claims, ISSUER, Signer, TokenError};
 use crate::error::{ApiResult, Status};
 use crate::ops::{Core, Target, copy_field};
 use crate::registry::rules::same;
@@ -250,15 +250,18 @@ pub(crate) fn identify(
     signer: &Signer,
     token: &str,
     audiences: &[String],
-) -> Option<(Identity, Vec<String>)> {
+) -> Result<(Identity, Vec<String>), TokenError> {
     let claims = signer.check(token, core.env.now().as_second())?;
     let fits = |audience: &&String| match audiences {
         [] => audience.as_str() == ISSUER,
         wanted => wanted.contains(audience),
     };
     let meant: Vec<String> = claims.audiences.iter().filter(fits).cloned().collect();
-    if meant.is_empty() || !is_alive(core, &claims) {
-        return None;
+    if meant.is_empty() {
+        return Err(TokenError::Audience);
+    }
+    if !is_alive(core, &claims) {
+        return Err(TokenError::Gone);
     }
     let mut identity = Identity::account(&claims.namespace, &claims.account);
     identity.uid = claims.uid.clone();
@@ -277,7 +280,7 @@ pub(crate) fn identify(
             }
         }
     }
-    Some((identity, meant))
+    Ok((identity, meant))
 }
 
 fn is_alive(core: &Core, claims: &Claims) -> bool {

@@ -1,4 +1,4 @@
-//! How many requests are answered at the same time.
+//! Limits the requests in flight.
 
 use std::sync::Arc;
 
@@ -7,50 +7,50 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{ApiResult, Status};
 
 /// Lets a bounded number of requests of one sort through at a time. Administrators have as many
-/// places again for themselves, so that they get an answer when everybody else fills the server;
-/// the loops inside this process ask as administrators too.
+/// permits again for themselves, so that they are served when other clients fill the server;
+/// the loops inside this process send requests as administrators too.
 #[derive(Debug)]
-pub struct Gate {
-    places: usize,
+pub(crate) struct Gate {
+    permits: usize,
     open: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
 }
 
-/// A place; it is free again when this is dropped.
+/// One request in flight; the permit is returned on drop.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
+pub(crate) struct Permit(#[expect(dead_code, reason = "held for its end")] OwnedSemaphorePermit);
 
 impl Gate {
-    /// A gate with so many places; zero means no bound.
-    pub fn new(places: usize) -> Self {
-        let places = if places == 0 { Semaphore::MAX_PERMITS } else { places };
-        let make = || Arc::new(Semaphore::new(places));
-        Self { places, open: make(), reserve: make() }
+    /// A gate with so many permits; zero means no bound.
+    pub(crate) fn new(permits: usize) -> Self {
+        let permits = if permits == 0 { Semaphore::MAX_PERMITS } else { permits };
+        let make = || Arc::new(Semaphore::new(permits));
+        Self { permits, open: make(), reserve: make() }
     }
 
-    /// Takes a place.
+    /// Takes a permit.
     ///
     /// # Errors
     /// 429 when all are taken.
-    pub fn enter(&self, is_master: bool) -> ApiResult<Place> {
-        let try_one = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+    pub(crate) fn enter(&self, is_master: bool) -> ApiResult<Permit> {
+        let try_one = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         let found =
             try_one(&self.open).or_else(|| if is_master { try_one(&self.reserve) } else { None });
-        found.map(Place).ok_or_else(|| {
+        found.map(Permit).ok_or_else(|| {
             Status::too_many_requests("Too many requests, please try again later.", 1)
         })
     }
 
-    /// How many places are taken.
-    pub fn taken(&self) -> usize {
+    /// How many permits are taken.
+    pub(crate) fn taken(&self) -> usize {
         let free = self.open.available_permits() + self.reserve.available_permits();
-        (self.places * 2).saturating_sub(free)
+        (self.permits * 2).saturating_sub(free)
     }
 }
 
 /// The gates of a server.
 #[derive(Debug)]
-pub struct Gates {
+pub(crate) struct Gates {
     /// Requests that only read.
     pub reads: Gate,
     /// Requests that may change something.
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn administrators_get_in_when_all_places_are_taken() {
+    fn administrators_are_admitted_when_all_permits_are_taken() {
         let gate = Gate::new(1);
         let first = gate.enter(false).unwrap();
         let refused = gate.enter(false).unwrap_err();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_places_mean_no_bound() {
+    fn zero_permits_mean_no_bound() {
         let gate = Gate::new(0);
         let all: Vec<_> = (0..1000).map(|_| gate.enter(false)).collect();
         assert!(all.iter().all(Result::is_ok));

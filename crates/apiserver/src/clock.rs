@@ -7,11 +7,9 @@ use parking_lot::Mutex;
 
 /// Where the server gets the time of day from.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -61,7 +59,6 @@ impl Environment {
         Self { clock, rng: Arc::new(Mutex::new(rng)) }
     }
 
-    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -12,7 +12,6 @@ use crate::registry::Resource;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct Status {
-    /// HTTP status code.
     pub code: u16,
     /// Machine-readable reason, e.g. `NotFound`.
     pub reason: &'static str,
@@ -22,7 +21,7 @@ pub struct Status {
     pub details: Option<Value>,
     /// `metadata.continue` of an expired list.
     pub continue_token: Option<String>,
-    /// Whether the answer is a text page, as for paths that belong to nobody.
+    /// Whether the response is a text page, as for paths that are not served.
     pub plain: bool,
 }
 
@@ -118,7 +117,7 @@ impl Status {
             .with_details(json!({}))
     }
 
-    /// 404 for a path that belongs to nobody.
+    /// 404 for a path that is not served.
     pub fn no_such_page() -> Self {
         Self { plain: true, ..Self::no_such_resource() }
     }
@@ -149,7 +148,7 @@ impl Status {
         Self::new(406, "NotAcceptable", message).with_details(json!({}))
     }
 
-    /// 415 for a patch of a type that nobody knows.
+    /// 415 for a patch of an unknown type.
     pub fn no_such_patch() -> Self {
         Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type")
             .with_details(json!({}))

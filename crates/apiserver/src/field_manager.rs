@@ -15,7 +15,7 @@ const MAX_ODD: usize = 16;
 
 /// The manager of requests that name none: what stands before the first slash of the user agent, as
 /// far as it can be printed.
-pub fn of_agent(headers: &HeaderMap) -> String {
+pub(crate) fn of_agent(headers: &HeaderMap) -> String {
     let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let agent = agent.unwrap_or_default();
     let mut name = String::new();
@@ -29,7 +29,7 @@ pub fn of_agent(headers: &HeaderMap) -> String {
 }
 
 /// Judges the name of a manager.
-pub fn validate(causes: &mut Causes, field: &str, name: &str) {
+pub(crate) fn validate(causes: &mut Causes, field: &str, name: &str) {
     if name.len() > MAX_BYTES {
         causes.push(Cause::too_long(field, MAX_BYTES));
     }
@@ -41,7 +41,7 @@ pub fn validate(causes: &mut Causes, field: &str, name: &str) {
 }
 
 /// Judges the managers that an object brings along.
-pub fn validate_entries(causes: &mut Causes, entries: &Value) {
+pub(crate) fn validate_entries(causes: &mut Causes, entries: &Value) {
     for (i, entry) in entries.as_array().into_iter().flatten().enumerate() {
         let text = |field: &str| entry[field].as_str().unwrap_or_default();
         let field = format!("metadata.managedFields[{i}]");

@@ -2,7 +2,7 @@
 //!
 //! A body of a few megabytes becomes many times as much while it is worked on, and takes the processor for
 //! as long as it takes. So such requests are worked on by a few at a time, on threads of their own: those
-//! that answer everybody else are never held up, and a deadline fires.
+//! that serve all other requests are never blocked, and deadlines fire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{ApiResult, Status};
 
 /// Requests with larger bodies are worked on elsewhere.
-pub const LARGE: usize = 64 << 10;
+pub(crate) const LARGE: usize = 64 << 10;
 /// Bodies that may be in memory, in kilobytes; small ones do not count.
 const BODIES: u32 = 32 << 10;
 /// What may be worked on at a time, in quarters of a megabyte: four small ones, or one large one.
 const WORK: u32 = 4;
-/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that nobody reads
+/// Places in lists that are being sent, in thousands: a place is a few bytes, but a list that its client does not read
 /// has one for each object.
 const LISTED: usize = 4 << 10;
 /// How long a body waits for others to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The room for large requests. Administrators, and the loops of this process, have their own: they get
-/// through when everybody else fills the server.
+/// through when other clients fill the server.
 #[derive(Debug)]
-pub struct Heavy {
+pub(crate) struct Heavy {
     lists: Arc<Semaphore>,
     common: Lane,
     reserve: Lane,
@@ -67,15 +67,15 @@ impl Heavy {
     }
 
     /// Room for a body of which nothing has come yet.
-    pub fn reserve(&self, is_master: bool) -> Reserved<'_> {
+    pub(crate) fn reserve(&self, is_master: bool) -> Reserved<'_> {
         Reserved { lane: self.lane(is_master), taken: 0, permits: None }
     }
 
     /// Room for a list of so many objects, to be held until it is sent; short ones need none.
     ///
     /// # Errors
-    /// 429 when lists that nobody reads take all of it.
-    pub fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
+    /// 429 when lists that clients do not read take all of it.
+    pub(crate) fn list(&self, objects: usize) -> ApiResult<Option<OwnedSemaphorePermit>> {
         let thousands = u32::try_from((objects >> 10).min(LISTED)).unwrap_or(u32::MAX);
         if thousands == 0 {
             return Ok(None);
@@ -90,9 +90,9 @@ impl Heavy {
     }
 
     /// Waits for the turn of work on objects of this size; it ends with what is returned.
-    pub async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn turn(&self, bytes: usize, is_master: bool) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(bytes >> 18).unwrap_or(WORK).saturating_add(1).min(WORK);
-        // Nobody closes it.
+        // It is never closed.
         Arc::clone(&self.lane(is_master).work).acquire_many_owned(weight).await.ok()
     }
 
@@ -101,7 +101,7 @@ impl Heavy {
     ///
     /// # Errors
     /// That of the work.
-    pub async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
+    pub(crate) async fn run<T, F>(&self, bytes: usize, is_master: bool, work: F) -> ApiResult<T>
     where
         T: Send + 'static,
         F: Future<Output = ApiResult<T>> + Send + 'static,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn work_holds_up_nobody_and_a_deadline_fires() {
+    async fn heavy_work_blocks_no_other_task_and_a_deadline_fires() {
         let heavy = Heavy::default();
         let work = heavy.run(3 << 20, false, async {
             std::thread::sleep(Duration::from_secs(2));

@@ -10,22 +10,25 @@
 //! [`ApiServer::open`] replays the store and starts the housekeeping tasks; [`ApiServer::client`]
 //! gives an in-process client that needs no socket, [`ApiServer::serve`] listens with TLS.
 //!
-//! Invariants: a write is answered after the journal has it; readers and watchers never see what
+//! Invariants: a write is acknowledged after the journal has it; readers and watchers never see what
 //! the journal does not have; one increasing number orders all writes.
 //!
 //! Absent, and answered as such: conversion webhooks of custom resources (422), anonymous access
 //! beyond health checks (401), and `kubectl exec`, `attach`, `port-forward` and `proxy` (404).
 
+#![warn(unreachable_pub)]
+
 mod access;
 mod admission;
 mod apply;
 pub mod auth;
+mod bootstrap;
 pub mod clock;
 mod crd;
 pub mod error;
-mod extent;
 mod field_manager;
-mod first;
+mod field_path;
+mod go_errors;
 mod heavy;
 mod housekeeping;
 pub mod http;
@@ -33,13 +36,12 @@ mod logs;
 mod metrics;
 mod ops;
 mod patch;
-mod place;
 mod pod_security;
 mod registry;
 mod selector;
+mod size_limits;
 pub mod store;
 mod watch;
-mod words;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -54,6 +56,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use admission::{Gate, Gates};
+use auth::tokens::TokenError;
 use auth::{Identity, MASTERS, Pki, PkiError};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
@@ -67,9 +70,9 @@ pub use logs::{LogError, LogRequest, LogSource};
 pub struct Limits {
     /// Largest request body.
     pub body_bytes: usize,
-    /// Requests that only read, answered at the same time; watches apart. Zero means no bound.
+    /// Requests that only read in flight; watches apart. Zero means no bound.
     pub reads: usize,
-    /// Requests that may change something, answered at the same time. Zero means no bound.
+    /// Requests that may change something in flight. Zero means no bound.
     pub writes: usize,
     /// Watches and followed logs open at the same time.
     pub watches: usize,
@@ -81,7 +84,7 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// What a client may be silent for between requests and before the first.
     pub idle_timeout: Duration,
-    /// What a client may leave its answers untaken for.
+    /// What a client may leave its responses unread for.
     pub stall_timeout: Duration,
     /// How long events are kept after they were last written.
     pub event_ttl: Duration,
@@ -120,11 +123,9 @@ impl Default for Limits {
 pub struct Config {
     /// Where state and keys are kept; `None` keeps them in memory.
     pub data_dir: Option<PathBuf>,
-    /// The time of day.
     pub clock: Arc<dyn Clock>,
     /// Makes uids and generated names repeatable.
     pub seed: Option<u64>,
-    /// Bounds.
     pub limits: Limits,
     /// Whether the kinds of `snapshot.storage.k8s.io` and `groupsnapshot.storage.k8s.io` are there
     /// from the start.
@@ -181,12 +182,7 @@ impl Config {
 pub enum OpenError {
     /// The data directory cannot be made.
     #[error("making {}: {source}", path.display())]
-    DataDir {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    DataDir { path: PathBuf, source: std::io::Error },
     /// Keys and certificates cannot be had.
     #[error(transparent)]
     Keys(#[from] PkiError),
@@ -199,10 +195,7 @@ pub enum OpenError {
          move it away to start with an empty store",
         path.display()
     )]
-    OldStore {
-        /// The file.
-        path: PathBuf,
-    },
+    OldStore { path: PathBuf },
     /// The objects that are always there could not be written.
     #[error("writing the first objects: {0}")]
     FirstObjects(#[source] error::Status),
@@ -222,10 +215,7 @@ fn refuse_old_store(dir: &std::path::Path) -> Result<(), OpenError> {
 pub enum ServeError {
     /// The listener does not work.
     #[error("listening: {source}")]
-    Listener {
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Listener { source: std::io::Error },
     /// The keys do not work.
     #[error(transparent)]
     Keys(#[from] PkiError),
@@ -263,15 +253,19 @@ impl Inner {
     }
 
     /// Who a token stands for, and for whom it was made: for us, unless others are asked for.
+    ///
+    /// # Errors
+    /// Why the token is refused; clients get no more than a 401.
     pub(crate) fn identify_token(
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Option<(Identity, Vec<String>)> {
+    ) -> Result<(Identity, Vec<String>), TokenError> {
         if let Some(admin) = self.pki.identify_token(token) {
-            return Some((admin, vec![auth::tokens::ISSUER.to_owned()]));
+            return Ok((admin, vec![auth::tokens::ISSUER.to_owned()]));
         }
         access::identify(&self.core, self.pki.signer(), token, audiences)
+            .inspect_err(|error| tracing::debug!(%error, "a bearer token is refused"))
     }
 
     pub(crate) fn signer(&self) -> &auth::tokens::Signer {
@@ -343,11 +337,11 @@ impl ApiServer {
             logs: ArcSwapOption::empty(),
         };
         let server = Self { inner: Arc::new(inner) };
-        first::write(&server.inner.core, config.snapshot_kinds)
+        bootstrap::write(&server.inner.core, config.snapshot_kinds)
             .await
             .map_err(OpenError::FirstObjects)?;
         if is_new {
-            // How the first objects came about is nobody's business: history begins now.
+            // Watches do not see how the bootstrap objects were created: history begins now.
             server.inner.core.store.forget_history();
         }
         // A store that is too full already can still be opened.

@@ -7,9 +7,7 @@ use futures::stream::BoxStream;
 /// Which log, and how much of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogRequest {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
     /// The container; `None` when the pod has only one.
     pub container: Option<String>,
@@ -42,7 +40,6 @@ pub enum LogError {
 
 /// Gives access to container logs.
 pub trait LogSource: Send + Sync + 'static {
-    /// Opens a log.
     fn open(
         &self,
         request: LogRequest,

@@ -122,7 +122,7 @@ async fn shows(api: &Api<DynamicObject>, name: &str, wanted: serde_json::Value) 
 }
 
 #[tokio::test]
-async fn objects_show_defaults_that_came_after_them() {
+async fn objects_get_defaults_that_came_after_them() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -148,7 +148,7 @@ async fn objects_show_defaults_that_came_after_them() {
 }
 
 #[tokio::test]
-async fn a_deleted_definition_takes_objects_that_nobody_could_ask_for() {
+async fn a_deleted_definition_deletes_objects_of_unserved_versions() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -71,7 +71,7 @@ async fn objects_live_and_die() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_writers_lose() {
+async fn an_update_of_a_stale_version_conflicts() {
     let server = server().await;
     let maps: Api<ConfigMap> = Api::namespaced(server.client(), "default");
     let map: ConfigMap = object(json!({"metadata": {"name": "m"}, "data": {"k": "1"}}));

@@ -179,7 +179,7 @@ async fn objects_are_applied_shown_described_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_are_followed() {
+async fn kubectl_watch_prints_changes() {
     if !need("kubectl get -w", &[Need::Tool("kubectl")]) {
         return;
     }
@@ -198,7 +198,7 @@ async fn changes_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mistakes_are_explained() {
+async fn kubectl_explains_refused_requests() {
     if !need("kubectl mistakes", &[Need::Tool("kubectl")]) {
         return;
     }

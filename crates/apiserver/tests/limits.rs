@@ -193,7 +193,7 @@ async fn what_is_nested_too_deep_is_refused_and_never_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_beyond_the_places_are_sent_away() {
+async fn requests_beyond_the_limit_get_429() {
     let limits = Limits { reads: 1, writes: 1, watches: 1, ..Limits::default() };
     let running = start(limits).await;
     let admin = admin_of(&running).await;
@@ -324,7 +324,7 @@ async fn a_request_may_say_how_long_it_may_take() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_are_bounded() {
+async fn connections_beyond_the_limit_are_closed() {
     let running = start(Limits { connections: 2, ..Limits::default() }).await;
     let asked = head(&running, "GET /healthz", "");
     let ping = async |stream: &mut Raw| {
@@ -451,7 +451,7 @@ async fn a_client_that_stands_still_loses_its_connection() {
 /// HTTP/2 has a window for each answer: a client that leaves some unread looks alive all the same.
 /// Their places are free again after a while, and one that goes on like this loses its connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_nobody_reads_do_not_keep_their_places() {
+async fn unread_responses_return_their_permits() {
     let limits =
         Limits { stall_timeout: Duration::from_millis(500), reads: 2, ..Limits::default() };
     let running = start(limits).await;

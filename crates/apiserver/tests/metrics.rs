@@ -195,7 +195,7 @@ async fn requests_are_counted_by_what_they_ask_for() {
 }
 
 #[tokio::test]
-async fn what_lasts_is_seen_while_it_lasts() {
+async fn long_running_requests_are_counted_while_they_are_open() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -223,7 +223,7 @@ async fn what_lasts_is_seen_while_it_lasts() {
 }
 
 #[tokio::test]
-async fn what_clients_make_up_makes_no_series() {
+async fn unknown_paths_and_kinds_make_no_series() {
     let server = ApiServer::open(Config::memory()).await.unwrap();
     let client = server.client();
     let lines = async |client: &Client| raw(client, "GET", "/metrics").await.1.lines().count();
@@ -286,4 +286,90 @@ async fn the_process_is_described_and_only_those_who_may_see_it() {
         assert_eq!(admin.send(request).await.unwrap().status(), 201);
     }
     scrape(&jane).await;
+}
+
+/// Every family: name, type, help.
+const FAMILIES: &[(&str, &str, &str)] = &[
+    (
+        "apiserver_request_total",
+        "counter",
+        "Counter of apiserver requests, by code and what they ask for.",
+    ),
+    (
+        "apiserver_request_duration_seconds",
+        "histogram",
+        "Response latency in seconds; requests that last are left out.",
+    ),
+    (
+        "apiserver_current_inflight_requests",
+        "gauge",
+        "Requests being answered now; those that last are left out.",
+    ),
+    ("apiserver_dropped_requests_total", "counter", "Requests refused for want of a place."),
+    ("apiserver_longrunning_requests", "gauge", "Watches and followed logs that are open."),
+    ("apiserver_watch_events_total", "counter", "Events sent in watches."),
+    (
+        "etcd_request_duration_seconds",
+        "histogram",
+        "Time until a write was durable in the embedded store, which stands in for etcd.",
+    ),
+    ("apiserver_storage_objects", "gauge", "Stored objects, by qualified resource."),
+    ("apiserver_resource_objects", "gauge", "Stored objects, by group and resource."),
+    (
+        "longshore_apiserver_store_bytes",
+        "gauge",
+        "What the stored objects take of the limit, in bytes.",
+    ),
+    (
+        "longshore_apiserver_store_limit_bytes",
+        "gauge",
+        "What the stored objects may take (--store-limit); 0: no limit.",
+    ),
+    (
+        "longshore_apiserver_store_resource_bytes",
+        "gauge",
+        "What the stored objects take, by group and resource.",
+    ),
+    ("longshore_store_revision", "gauge", "Newest revision of the store."),
+    (
+        "pod_security_evaluations_total",
+        "counter",
+        "Number of policy evaluations that occurred, not counting ignored or exempt requests.",
+    ),
+    ("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
+    ("process_max_fds", "gauge", "Maximum number of open file descriptors."),
+    ("process_open_fds", "gauge", "Number of open file descriptors."),
+    ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes."),
+    (
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the process since unix epoch in seconds.",
+    ),
+    ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
+];
+
+#[tokio::test]
+async fn families_buckets_and_labels_are_those_that_dashboards_know() {
+    let server = ApiServer::open(Config::memory()).await.unwrap();
+    let client = server.client();
+    raw(&client, "GET", "/api/v1/namespaces").await;
+    let (_, text) = raw(&client, "GET", "/metrics").await;
+    let heads: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    let wanted = FAMILIES.iter().flat_map(|(name, kind, help)| {
+        [format!("# HELP {name} {help}"), format!("# TYPE {name} {kind}")]
+    });
+    assert_eq!(heads, wanted.collect::<Vec<_>>());
+
+    let list = "component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"namespaces\",\
+                scope=\"cluster\",subresource=\"\",verb=\"LIST\",version=\"v1\"";
+    let total = format!("apiserver_request_total{{code=\"200\",{list}}} 1");
+    assert!(text.lines().any(|line| line == total), "{text}");
+    let start = format!("apiserver_request_duration_seconds_bucket{{{list},le=\"");
+    let ends = text.lines().filter_map(|line| line.strip_prefix(&start)?.split('"').next());
+    let wanted = [
+        "0.005", "0.025", "0.05", "0.1", "0.2", "0.4", "0.6", "0.8", "1", "1.25", "1.5", "2", "3",
+        "4", "5", "6", "8", "10", "15", "20", "30", "45", "60", "+Inf",
+    ];
+    assert_eq!(ends.collect::<Vec<_>>(), wanted);
+    assert!(text.contains("\nlongshore_apiserver_store_limit_bytes "), "{text}");
 }

@@ -78,7 +78,7 @@ async fn disturb(maps: &Api<ConfigMap>) {
 }
 
 #[tokio::test]
-async fn pages_show_one_moment() {
+async fn pages_show_one_revision() {
     let server = ApiServer::open(small(Config::deterministic(1))).await.unwrap();
     let maps = filled(&server).await;
     let first = page(&maps, 5, "").await;

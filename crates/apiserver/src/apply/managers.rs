@@ -10,7 +10,7 @@ use super::merge::Changes;
 use super::set::FieldSet;
 use crate::error::{Status, cut};
 
-/// Fields that belong to the server, or name the object; nobody manages them.
+/// Fields that belong to the server, or name the object; they have no manager.
 const UNMANAGED: &[&[&str]] = &[
     &["f:apiVersion"],
     &["f:kind"],
@@ -26,14 +26,14 @@ const UNMANAGED: &[&[&str]] = &[
     &["f:metadata", "f:deletionTimestamp"],
     &["f:metadata", "f:deletionGracePeriodSeconds"],
 ];
-/// How many updaters are told apart; the oldest ones are summed up.
+/// How many updaters are kept apart; the oldest ones are merged into one entry.
 const MAX_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
-/// Stands for all who wrote before anybody applied.
+/// The manager of all fields that were written before the first apply.
 const BEFORE_APPLY: &str = "before-first-apply";
 
-/// Takes out what nobody manages.
-pub fn strip(set: &mut FieldSet) {
+/// Removes the fields that have no manager.
+pub(crate) fn strip(set: &mut FieldSet) {
     UNMANAGED.iter().for_each(|path| set.prune(path));
     if let Some(meta) = set.children.get_mut("f:metadata") {
         meta.own = false;
@@ -45,16 +45,13 @@ pub fn strip(set: &mut FieldSet) {
 
 /// Who writes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Writer<'a> {
-    /// Name of the manager.
+pub(crate) struct Writer<'a> {
     pub manager: &'a str,
     /// Whether this is an apply.
     pub apply: bool,
-    /// The version written in.
     pub api_version: &'a str,
     /// The part written to, empty for the main one.
     pub subresource: &'a str,
-    /// The time now.
     pub now: &'a str,
 }
 
@@ -75,7 +72,7 @@ impl Fields {
             Self::Set(set) => set.clone(),
             Self::Text(text) => {
                 let mut set: FieldSet = serde_json::from_str(text.get()).unwrap_or_default();
-                // The object itself is nobody's.
+                // The object itself has no manager.
                 set.own = false;
                 set
             }
@@ -185,7 +182,7 @@ impl Entry {
         value
     }
 
-    /// Appliers are one manager in all versions; updaters are told apart by it.
+    /// Appliers are one manager in all versions; updaters have one entry for each version.
     fn is(&self, writer: Writer<'_>) -> bool {
         self.manager == writer.manager
             && self.apply == writer.apply
@@ -256,11 +253,11 @@ impl<'a> From<&'a Entry> for EntryShown<'a> {
 
 /// All managers of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Managers(Vec<Entry>);
+pub(crate) struct Managers(Vec<Entry>);
 
 impl Managers {
     /// Reads the managers of an object; `None` when they cannot be read.
-    pub fn parse(list: &Value) -> Option<Self> {
+    pub(crate) fn parse(list: &Value) -> Option<Self> {
         list.as_array()
             .map_or(&[][..], Vec::as_slice)
             .iter()
@@ -270,13 +267,13 @@ impl Managers {
     }
 
     /// The same from their text.
-    pub fn parse_text(text: &str) -> Option<Self> {
+    pub(crate) fn parse_text(text: &str) -> Option<Self> {
         let entries: Vec<EntryText> = serde_json::from_str(text).ok()?;
         entries.into_iter().map(EntryText::entry).collect::<Option<_>>().map(Self)
     }
 
     /// The managers of a new object: whoever made it has all of it.
-    pub fn first(writer: Writer<'_>, mut set: FieldSet) -> Self {
+    pub(crate) fn initial(writer: Writer<'_>, mut set: FieldSet) -> Self {
         strip(&mut set);
         if set.is_empty() {
             return Self::default();
@@ -291,13 +288,13 @@ impl Managers {
         }])
     }
 
-    /// Whether nobody is known.
-    pub fn is_empty(&self) -> bool {
+    /// Whether there is no manager.
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All that was there before anybody applied belongs to one manager.
-    pub fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
+    /// All fields from before the first apply belong to one manager.
+    pub(crate) fn before_apply(everything: FieldSet, api_version: &str, now: &str) -> Self {
         Self(vec![Entry {
             manager: BEFORE_APPLY.into(),
             apply: false,
@@ -309,20 +306,24 @@ impl Managers {
     }
 
     /// The fields of a writer so far.
-    pub fn of(&self, writer: Writer<'_>) -> FieldSet {
+    pub(crate) fn of(&self, writer: Writer<'_>) -> FieldSet {
         self.0.iter().find(|e| e.is(writer)).map(|e| e.fields.read()).unwrap_or_default()
     }
 
-    /// The fields of everybody else.
-    pub fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
+    /// The fields of all other managers.
+    pub(crate) fn union_of_others(&self, writer: Writer<'_>) -> FieldSet {
         let mut all = FieldSet::default();
         let others = self.0.iter().filter(|entry| !entry.is(writer));
         others.for_each(|entry| all.union(&entry.fields.read()));
         all
     }
 
-    /// The fields in `changed` that others hold: name, version if it is told, fields.
-    pub fn conflicts(&self, writer: Writer<'_>, changed: &FieldSet) -> Vec<(String, FieldSet)> {
+    /// The fields in `changed` that other managers hold: name, version if it is known, fields.
+    pub(crate) fn conflicts(
+        &self,
+        writer: Writer<'_>,
+        changed: &FieldSet,
+    ) -> Vec<(String, FieldSet)> {
         let others = self.0.iter().filter(|entry| !entry.is(writer));
         let held = others.map(|entry| {
             let mut who = format!("{:?}", entry.manager);
@@ -337,9 +338,14 @@ impl Managers {
         held.filter(|(_, set)| !set.is_empty()).collect()
     }
 
-    /// Takes note of a write: what changed belongs to the writer now, what went belongs to nobody.
+    /// Records a write: changed fields belong to the writer now, removed ones to no manager.
     /// Appliers own exactly what they sent.
-    pub fn note(&mut self, writer: Writer<'_>, changes: &Changes, applied: Option<FieldSet>) {
+    pub(crate) fn note(
+        &mut self,
+        writer: Writer<'_>,
+        changes: &Changes,
+        applied: Option<FieldSet>,
+    ) {
         for entry in self.0.iter_mut().filter(|entry| !entry.is(writer)) {
             for lost in [&changes.set, &changes.gone] {
                 if entry.fields.may_share(lost) {
@@ -425,12 +431,12 @@ impl Managers {
     }
 
     /// The list as objects carry it.
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         self.sorted().into_iter().map(Entry::to_value).collect()
     }
 
     /// The text of that list.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let entries: Vec<EntryShown<'_>> =
             self.sorted().into_iter().map(EntryShown::from).collect();
         serde_json::to_string(&entries).expect("names and texts are always text")
@@ -438,7 +444,7 @@ impl Managers {
 }
 
 /// 409: others hold fields that an apply would change. The first ones are named.
-pub fn conflict(held: &[(String, FieldSet)]) -> Status {
+pub(crate) fn conflict(held: &[(String, FieldSet)]) -> Status {
     const NAMED: usize = 100;
     let count: usize = held.iter().map(|(_, set)| set.count()).sum();
     let mut left = NAMED;
@@ -553,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_belongs_to_nobody() {
+    fn removed_fields_have_no_manager() {
         let mut managers = Managers::default();
         managers.note(writer("a", false), &changes(json!({"f:x": {}})), None);
         let gone = Changes { set: FieldSet::default(), gone: set(json!({"f:x": {}})) };
@@ -574,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_manages_names() {
+    fn names_and_server_fields_have_no_manager() {
         let mut fields =
             set(json!({"f:metadata": {".": {}, "f:name": {}, "f:labels": {"f:a": {}}}}));
         strip(&mut fields);

@@ -10,7 +10,7 @@ use super::shape::Shape;
 
 /// What differs between two objects.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// New or different.
     pub set: FieldSet,
     /// No longer there.
@@ -18,7 +18,7 @@ pub struct Changes {
 }
 
 /// The fields an applied configuration names.
-pub fn named(shape: &Shape, value: &Value) -> FieldSet {
+pub(crate) fn named(shape: &Shape, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     match (shape, value) {
         (Shape::Struct(_) | Shape::Map(_) | Shape::Free, Value::Object(map)) => {
@@ -77,7 +77,7 @@ fn all(shape: &Shape, value: &Value) -> FieldSet {
 }
 
 /// What changes from one object to the next.
-pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Changes {
+pub(crate) fn compare(shape: &Shape, old: &Value, new: &Value) -> Changes {
     let mut changes = Changes::default();
     walk(shape, Some(old), Some(new), &mut changes.set, &mut changes.gone);
     changes
@@ -166,7 +166,7 @@ fn elements(shape: &Shape, old: &[Value], new: &[Value], set: &mut FieldSet, gon
 }
 
 /// Puts a configuration on top of an object.
-pub fn merge(shape: &Shape, live: &Value, config: &Value) -> Value {
+pub(crate) fn merge(shape: &Shape, live: &Value, config: &Value) -> Value {
     match (shape, live, config) {
         (
             Shape::Struct(_) | Shape::Map(_) | Shape::Free,
@@ -240,7 +240,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Takes out what is in `gone`, except for what holds something in `keep`.
-pub fn remove(shape: &Shape, value: &mut Value, gone: &FieldSet, keep: &FieldSet) {
+pub(crate) fn remove(shape: &Shape, value: &mut Value, gone: &FieldSet, keep: &FieldSet) {
     let none = FieldSet::default();
     match value {
         Value::Object(map) => {
@@ -253,7 +253,7 @@ pub fn remove(shape: &Shape, value: &mut Value, gone: &FieldSet, keep: &FieldSet
                     (map.get_mut(field), shape.field(field))
                 {
                     remove(shape, inner, below, kept);
-                    // What was emptied goes too, unless somebody wants it empty.
+                    // What was emptied goes too, unless another manager wants it empty.
                     if is_empty(inner) && !kept.own {
                         map.remove(field);
                     }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_stays() {
+    fn fields_of_other_managers_stay() {
         let mut value = json!({"spec": {"size": 1, "data": {"k": "v", "l": "w"},
             "list": [{"name": "a", "v": 1, "w": 2}, {"name": "b"}]}});
         let gone = FieldSet::parse(&json!({"f:spec": {"f:size": {}, "f:data": {"f:k": {}},

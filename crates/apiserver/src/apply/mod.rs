@@ -7,15 +7,14 @@
 //! ```
 //!
 //! A plain write is compared too: what it changed becomes the writer's. `shape` knows how a kind's
-//! lists and maps are divided among managers; `facts` holds what built-in types do not say.
+//! lists and maps are divided among managers; `registry::facts` holds what built-in types do not say.
 
-pub mod facts;
 mod managers;
 mod merge;
 mod set;
 mod shape;
 
-pub use managers::{Managers, Writer, conflict, strip};
-pub use merge::{Changes, compare, merge, named, remove};
-pub use set::FieldSet;
-pub use shape::Shape;
+pub(crate) use managers::{Managers, Writer, conflict, strip};
+pub(crate) use merge::{Changes, compare, merge, named, remove};
+pub(crate) use set::FieldSet;
+pub(crate) use shape::Shape;

@@ -12,35 +12,33 @@ use serde_json::{Map, Value};
 
 use crate::error::cut;
 
-/// A set of fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FieldSet {
+pub(crate) struct FieldSet {
     /// Whether the node itself is in the set.
     pub own: bool,
-    /// What is below.
     pub children: BTreeMap<String, FieldSet>,
 }
 
 impl FieldSet {
     /// A set of the node itself.
-    pub fn leaf() -> Self {
+    pub(crate) fn leaf() -> Self {
         Self { own: true, children: BTreeMap::new() }
     }
 
     /// Whether nothing is in the set.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.own && self.children.values().all(Self::is_empty)
     }
 
     /// Puts a set below a name, unless it is empty.
-    pub fn insert(&mut self, name: String, child: Self) {
+    pub(crate) fn insert(&mut self, name: String, child: Self) {
         if !child.is_empty() {
             self.children.insert(name, child);
         }
     }
 
     /// Adds all members of another set.
-    pub fn union(&mut self, other: &Self) {
+    pub(crate) fn union(&mut self, other: &Self) {
         self.own |= other.own;
         for (name, child) in &other.children {
             match self.children.get_mut(name) {
@@ -51,7 +49,7 @@ impl FieldSet {
     }
 
     /// Takes out all members of another set.
-    pub fn subtract(&mut self, other: &Self) {
+    pub(crate) fn subtract(&mut self, other: &Self) {
         self.own &= !other.own;
         // The smaller side leads: small sets are taken many times from large ones, and the other way.
         if self.children.len() < other.children.len() {
@@ -74,7 +72,7 @@ impl FieldSet {
     }
 
     /// The members of both sets.
-    pub fn intersection(&self, other: &Self) -> Self {
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
         let mut both = Self { own: self.own && other.own, children: BTreeMap::new() };
         if self.children.len() > other.children.len() {
             return other.intersection(self);
@@ -88,7 +86,7 @@ impl FieldSet {
     }
 
     /// Takes a whole branch out, given by the names that the nodes have here.
-    pub fn prune(&mut self, path: &[&str]) {
+    pub(crate) fn prune(&mut self, path: &[&str]) {
         let Some((name, rest)) = path.split_first() else { return };
         if rest.is_empty() {
             self.children.remove(*name);
@@ -102,7 +100,7 @@ impl FieldSet {
 
     /// The paths of all members, as errors show them: `.spec.containers[name="a"].image`.
     /// At most so many.
-    pub fn paths(&self, most: usize) -> Vec<String> {
+    pub(crate) fn paths(&self, most: usize) -> Vec<String> {
         let mut found = Vec::new();
         self.collect("", most, &mut found);
         found
@@ -122,12 +120,12 @@ impl FieldSet {
     }
 
     /// How many members there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         usize::from(self.own) + self.children.values().map(Self::count).sum::<usize>()
     }
 
     /// The set as `fieldsV1`.
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         let mut map = Map::new();
         if self.own && !self.children.is_empty() {
             map.insert(".".into(), Value::Object(Map::new()));
@@ -139,9 +137,9 @@ impl FieldSet {
     }
 
     /// Reads `fieldsV1`; `None` when it is not in that form.
-    pub fn parse(value: &Value) -> Option<Self> {
+    pub(crate) fn parse(value: &Value) -> Option<Self> {
         let mut set = Self::node(value)?;
-        // The object itself is nobody's.
+        // The object itself has no manager.
         set.own = false;
         Some(set)
     }
@@ -211,7 +209,7 @@ fn is_known(name: &str) -> bool {
 }
 
 /// The name of a field's node.
-pub fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     let mut node = String::with_capacity(name.len() + 2);
     node.push_str("f:");
     node.push_str(name);

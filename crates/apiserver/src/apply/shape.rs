@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::facts;
 use crate::crd::{Additional, ListKind, Schema, Type};
+use crate::registry::facts;
 
 /// A field of a known name.
 #[derive(Debug, Clone)]
 pub struct Field {
-    /// What it looks like.
     pub shape: Arc<Shape>,
-    /// Whether it is there from the start, so that nobody owns the field itself, only what is in it.
+    /// Whether it is there from the start, so that the field itself has no manager, only what is in it.
     pub standing: bool,
 }
 
@@ -196,7 +195,7 @@ fn of_field(owner: &str, field: &str, schema: &Value, definitions: &Map<String, 
     if schema["additionalProperties"].is_object() {
         return Shape::Map(Arc::new(inner(&schema["additionalProperties"])));
     }
-    if facts::is_split(owner, field)
+    if facts::is_granular(owner, field)
         && let Some(name) = reference(schema)
         && let Some(properties) = definitions.get(name).and_then(|d| d["properties"].as_object())
     {

@@ -1,10 +1,10 @@
-//! Whether the rules that somebody holds cover the rules that they are about to grant.
+//! Whether the rules that a user holds cover the rules that the user is about to grant.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::rbac::{Rule, has, path_matches};
 
-/// A rule that stands for more single permissions than this is compared as a whole. Nobody writes
+/// A rule that stands for more single permissions than this is compared as a whole. No user writes
 /// such a rule, and taking it apart would keep the server busy for as long as its author likes.
 const MAX_PARTS: usize = 20_000;
 
@@ -13,7 +13,7 @@ const MAX_LINES: usize = 100;
 
 /// The permissions in `wanted` that `held` does not cover, in the words of Kubernetes; none when all
 /// are covered.
-pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
+pub(crate) fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let mut left = MAX_PARTS;
     let mut lacking = Vec::new();
     for rule in wanted {

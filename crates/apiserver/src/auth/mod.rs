@@ -23,9 +23,7 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 /// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// User name.
     pub user: String,
-    /// Groups.
     pub groups: Vec<String>,
     /// Uid, if the user has one.
     pub uid: String,

@@ -2,7 +2,7 @@
 //!
 //! On disk are the CA, the administrator's certificate and token, and the key that signs tokens of
 //! service accounts (mode 0600). The serving
-//! certificate is made anew at each start and never stored. A file appears only when it is
+//! certificate is created at each start and never stored. A file appears only when it is
 //! complete, keys before the certificates that name them, so a kill at any moment leaves a
 //! directory that the next start can finish.
 
@@ -42,22 +42,13 @@ const TOKEN_BYTES: usize = 32;
 pub enum PkiError {
     /// A file cannot be read or written.
     #[error("{operation} {}: {source}", path.display())]
-    File {
-        /// What was tried.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    File { operation: &'static str, path: PathBuf, source: std::io::Error },
     /// A file does not hold what it should.
     #[error("{} does not hold a usable {what}: {why}", path.display())]
     Unusable {
-        /// The file.
         path: PathBuf,
         /// What it should hold.
         what: &'static str,
-        /// What is wrong.
         why: String,
     },
     /// A file is not the one that was made.
@@ -67,21 +58,14 @@ pub enum PkiError {
         path.display(), dir.display()
     )]
     Changed {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
         why: &'static str,
         /// The directory of all keys.
         dir: PathBuf,
     },
     /// A certificate cannot be made.
     #[error("making {what}: {why}")]
-    Make {
-        /// What was being made.
-        what: &'static str,
-        /// What is wrong.
-        why: String,
-    },
+    Make { what: &'static str, why: String },
 }
 
 fn make_error(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
@@ -91,17 +75,13 @@ fn make_error(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
 /// A certificate and its key, as PEM.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The certificate.
     pub certificate: String,
-    /// The private key.
     pub key: String,
 }
 
 /// Everything a server and its administrator need.
 pub struct Pki {
-    /// The CA.
     ca: Pair,
-    /// The administrator's client certificate.
     admin: Pair,
     /// SHA-256 of the administrator's token: comparing hashes leaks nothing about the token.
     token_hash: [u8; 32],
@@ -138,7 +118,6 @@ impl Pki {
         Ok(Self { ca, admin, token_hash: Sha256::digest(token.as_bytes()).into(), signer })
     }
 
-    /// The CA's certificate.
     pub fn ca_certificate(&self) -> &str {
         &self.ca.certificate
     }

@@ -1,4 +1,4 @@
-//! Role-based access: what the roles bound to somebody allow.
+//! Role-based access: what the roles bound to a user allow.
 //!
 //! Roles and bindings are read into a policy once per change of them; a request is judged by the
 //! policy alone. Members of `system:masters` pass without it.
@@ -11,7 +11,7 @@ use super::Identity;
 
 /// A rule of a role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rule {
+pub(crate) struct Rule {
     pub(super) verbs: Vec<String>,
     pub(super) groups: Vec<String>,
     pub(super) resources: Vec<String>,
@@ -19,12 +19,11 @@ pub struct Rule {
     pub(super) paths: Vec<String>,
 }
 
-/// What somebody wants to do.
+/// What a user wants to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Something with objects.
     Object {
-        /// Verb.
         verb: String,
         /// Group, empty for core.
         group: String,
@@ -36,12 +35,7 @@ pub enum Action {
         name: String,
     },
     /// Something with another path.
-    Path {
-        /// Verb.
-        verb: String,
-        /// The path.
-        path: String,
-    },
+    Path { verb: String, path: String },
 }
 
 fn texts(list: &Value) -> Vec<String> {
@@ -53,8 +47,7 @@ pub(super) fn has(list: &[String], wanted: &str) -> bool {
 }
 
 impl Rule {
-    /// Reads a rule.
-    pub fn parse(rule: &Value) -> Self {
+    pub(crate) fn parse(rule: &Value) -> Self {
         Self {
             verbs: texts(&rule["verbs"]),
             groups: texts(&rule["apiGroups"]),
@@ -65,12 +58,12 @@ impl Rule {
     }
 
     /// The rules of a role.
-    pub fn all(role: &Value) -> Vec<Self> {
+    pub(crate) fn all(role: &Value) -> Vec<Self> {
         role["rules"].as_array().into_iter().flatten().map(Self::parse).collect()
     }
 
     /// Every verb on every resource and every path.
-    pub fn everything() -> Vec<Self> {
+    pub(crate) fn everything() -> Vec<Self> {
         let all = || vec!["*".to_owned()];
         let objects = Self { verbs: all(), groups: all(), resources: all(), ..Self::default() };
         vec![objects, Self { verbs: all(), paths: all(), ..Self::default() }]
@@ -92,7 +85,7 @@ impl Rule {
     }
 
     /// Whether the rule allows the action.
-    pub fn allows(&self, action: &Action) -> bool {
+    pub(crate) fn allows(&self, action: &Action) -> bool {
         match action {
             Action::Object { verb, group, resource, name, .. } => {
                 has(&self.verbs, verb)
@@ -142,7 +135,7 @@ impl Binding {
         }
     }
 
-    /// The subject that stands for this user, as answers name it.
+    /// The subject that stands for this user, as responses name it.
     fn subject(&self, who: &Identity) -> Option<String> {
         self.subjects.iter().find_map(|subject| {
             let name = subject["name"].as_str().unwrap_or_default();
@@ -178,7 +171,7 @@ impl Binding {
 
 /// All roles and bindings.
 #[derive(Debug, Default)]
-pub struct Policy {
+pub(crate) struct Policy {
     cluster_bindings: Vec<Binding>,
     bindings: HashMap<String, Vec<Binding>>,
     cluster_roles: HashMap<String, Vec<Rule>>,
@@ -187,7 +180,7 @@ pub struct Policy {
 
 impl Policy {
     /// Takes in a binding, of a namespace or of the cluster.
-    pub fn bind(&mut self, binding: &Value) {
+    pub(crate) fn bind(&mut self, binding: &Value) {
         let binding = Binding::parse(binding);
         if binding.namespace.is_empty() {
             self.cluster_bindings.push(binding);
@@ -197,7 +190,7 @@ impl Policy {
     }
 
     /// Takes in a role, of a namespace or of the cluster.
-    pub fn add(&mut self, role: &Value) {
+    pub(crate) fn add(&mut self, role: &Value) {
         let name = role["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         match role["metadata"]["namespace"].as_str().filter(|ns| !ns.is_empty()) {
             None => drop(self.cluster_roles.insert(name, Rule::all(role))),
@@ -210,7 +203,7 @@ impl Policy {
     }
 
     /// The rules of a role that a binding in this namespace names; `None` when there is no such role.
-    pub fn rules_of(&self, namespace: &str, kind: &str, name: &str) -> Option<&[Rule]> {
+    pub(crate) fn rules_of(&self, namespace: &str, kind: &str, name: &str) -> Option<&[Rule]> {
         let found = match kind {
             "ClusterRole" => self.cluster_roles.get(name),
             "Role" => self.roles.get(&(namespace.to_owned(), name.to_owned())),
@@ -226,7 +219,7 @@ impl Policy {
     }
 
     /// Why the action is allowed; `None` when it is not.
-    pub fn allows(&self, who: &Identity, action: &Action) -> Option<String> {
+    pub(crate) fn allows(&self, who: &Identity, action: &Action) -> Option<String> {
         if who.is_master() {
             return Some(String::new());
         }
@@ -241,8 +234,8 @@ impl Policy {
         })
     }
 
-    /// All rules that hold for somebody in a namespace.
-    pub fn rules_for(&self, who: &Identity, namespace: &str) -> Vec<Rule> {
+    /// All rules that hold for a user in a namespace.
+    pub(crate) fn rules_for(&self, who: &Identity, namespace: &str) -> Vec<Rule> {
         if who.is_master() {
             return Rule::everything();
         }
@@ -252,7 +245,7 @@ impl Policy {
 }
 
 /// The status of a review of rules.
-pub fn rules_review(rules: &[Rule]) -> Value {
+pub(crate) fn rules_review(rules: &[Rule]) -> Value {
     let pick = |paths: bool| -> Vec<Value> {
         rules.iter().filter(|r| r.paths.is_empty() != paths).map(Rule::to_value).collect()
     };

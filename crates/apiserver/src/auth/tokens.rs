@@ -12,16 +12,17 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 /// Who issues the tokens, and who they are for unless the request says otherwise.
-pub const ISSUER: &str = "https://kubernetes.default";
+pub(crate) const ISSUER: &str = "https://kubernetes.default";
+
+/// A token is accepted this long before it was issued: clocks differ.
+const CLOCK_SKEW_SECONDS: i64 = 60;
 
 /// What a token can be bound to: it ends with that object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// `pod`, `secret` or `node`.
     pub kind: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// For a pod on a node: which one.
     pub node: Option<OnNode>,
@@ -29,21 +30,16 @@ pub struct Bound {
 
 /// The node of a pod that a token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnNode {
-    /// Name.
+pub(crate) struct OnNode {
     pub name: String,
     /// Uid; absent when there is no such node.
     pub uid: Option<String>,
 }
 
-/// What a token says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims {
-    /// Namespace of the account.
+pub(crate) struct Claims {
     pub namespace: String,
-    /// Name of the account.
     pub account: String,
-    /// Uid of the account.
     pub uid: String,
     /// Who the token is for.
     pub audiences: Vec<String>,
@@ -57,23 +53,44 @@ pub struct Claims {
     pub bound: Option<Bound>,
 }
 
+/// Why a token is refused. The texts are for the log: they never hold any of the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("it is not a signed token with the claims of a service account")]
+    Malformed,
+    #[error("it is not signed with ES256")]
+    Algorithm,
+    #[error("this server has not signed it, or it was changed")]
+    Signature,
+    #[error("its issuer is another one")]
+    Issuer,
+    #[error("it has expired")]
+    Expired,
+    #[error("it is not valid yet")]
+    NotYetValid,
+    #[error("it is for another audience")]
+    Audience,
+    #[error("its service account, or the object that it is bound to, is gone")]
+    Gone,
+}
+
 /// Signs and checks tokens.
 #[derive(Clone)]
-pub struct Signer {
+pub(crate) struct Signer {
     key: Arc<EcdsaKeyPair>,
     key_id: String,
 }
 
 impl Signer {
     /// A new private key, as base64 of its PKCS#8 form.
-    pub fn make_key() -> Option<String> {
+    pub(crate) fn make_key() -> Option<String> {
         let made =
             EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
         Some(URL_SAFE_NO_PAD.encode(made.ok()?.as_ref()))
     }
 
     /// A signer with a key made by [`Signer::make_key`].
-    pub fn open(key: &str) -> Option<Self> {
+    pub(crate) fn open(key: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(key.trim()).ok()?;
         let random = SystemRandom::new();
         let key =
@@ -84,7 +101,7 @@ impl Signer {
     }
 
     /// Makes a token; `None` when there is no randomness.
-    pub fn sign(&self, claims: &Claims) -> Option<String> {
+    pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
         let header = json!({"alg": "ES256", "kid": self.key_id});
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let text = format!("{}.{}", encode(&header), encode(&claims.to_value()));
@@ -93,22 +110,36 @@ impl Signer {
     }
 
     /// What a token says, if we signed it and it has not ended.
-    pub fn check(&self, token: &str, now: i64) -> Option<Claims> {
-        let (text, signature) = token.rsplit_once('.')?;
-        let (header, body) = text.split_once('.')?;
-        let decode = |part: &str| -> Option<Value> {
-            serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(crate) fn check(&self, token: &str, now: i64) -> Result<Claims, TokenError> {
+        let malformed = TokenError::Malformed;
+        let (text, signature) = token.rsplit_once('.').ok_or(malformed)?;
+        let (header, body) = text.split_once('.').ok_or(malformed)?;
+        let bytes = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed);
+        let decode = |part: &str| -> Result<Value, TokenError> {
+            serde_json::from_slice(&bytes(part)?).map_err(|_| malformed)
         };
         if decode(header)?["alg"] != "ES256" {
-            return None;
+            return Err(TokenError::Algorithm);
         }
         let public =
             UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key().as_ref());
-        public.verify(text.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
+        let verified = public.verify(text.as_bytes(), &bytes(signature)?);
+        verified.map_err(|_| TokenError::Signature)?;
         let value = decode(body)?;
-        let claims = Claims::parse(&value)?;
-        (value["iss"] == ISSUER && now < claims.expires && now >= claims.issued - 60)
-            .then_some(claims)
+        let claims = Claims::parse(&value).ok_or(malformed)?;
+        if value["iss"] != ISSUER {
+            return Err(TokenError::Issuer);
+        }
+        if now >= claims.expires {
+            return Err(TokenError::Expired);
+        }
+        if now < claims.issued - CLOCK_SKEW_SECONDS {
+            return Err(TokenError::NotYetValid);
+        }
+        Ok(claims)
     }
 }
 
@@ -164,7 +195,7 @@ impl Claims {
     }
 
     /// The account's user name.
-    pub fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.account)
     }
 }
@@ -195,9 +226,9 @@ mod tests {
     fn tokens_are_read_back_while_they_last() {
         let signer = Signer::open(&Signer::make_key().unwrap()).unwrap();
         let token = signer.sign(&claims()).unwrap();
-        assert_eq!(signer.check(&token, 1500), Some(claims()));
-        assert_eq!(signer.check(&token, 2000), None, "ended");
-        assert_eq!(signer.check(&token, 0), None, "not yet");
+        assert_eq!(signer.check(&token, 1500), Ok(claims()));
+        assert_eq!(signer.check(&token, 2000), Err(TokenError::Expired));
+        assert_eq!(signer.check(&token, 0), Err(TokenError::NotYetValid));
     }
 
     #[test]
@@ -205,15 +236,18 @@ mod tests {
         let signer = Signer::open(&Signer::make_key().unwrap()).unwrap();
         let other = Signer::open(&Signer::make_key().unwrap()).unwrap();
         let token = other.sign(&claims()).unwrap();
-        assert_eq!(signer.check(&token, 1500), None);
+        assert_eq!(signer.check(&token, 1500), Err(TokenError::Signature));
         let own = signer.sign(&claims()).unwrap();
         let (head, rest) = own.split_once('.').unwrap();
         let (_, signature) = rest.split_once('.').unwrap();
         let forged = json!({"iss": ISSUER, "exp": 9999});
         let body = URL_SAFE_NO_PAD.encode(forged.to_string());
-        assert_eq!(signer.check(&format!("{head}.{body}.{signature}"), 1500), None);
+        let forged = signer.check(&format!("{head}.{body}.{signature}"), 1500);
+        assert_eq!(forged, Err(TokenError::Signature));
+        let unsigned = URL_SAFE_NO_PAD.encode(json!({"alg": "none"}).to_string());
+        assert_eq!(signer.check(&format!("{unsigned}.{rest}"), 1500), Err(TokenError::Algorithm));
         for nonsense in ["", "a", "a.b", "a.b.c", "...."] {
-            assert_eq!(signer.check(nonsense, 1500), None);
+            assert_eq!(signer.check(nonsense, 1500), Err(TokenError::Malformed));
         }
     }
 }

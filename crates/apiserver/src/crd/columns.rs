@@ -9,9 +9,7 @@ pub struct Column {
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
     pub kind: String,
-    /// Format.
     pub format: String,
-    /// Text for people.
     pub description: String,
     /// Zero is always shown.
     pub priority: i64,
@@ -80,11 +78,11 @@ enum Step {
 
 /// A parsed path such as `.status.conditions[?(@.type=="Ready")].status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(Vec<Step>);
+pub(super) struct Path(Vec<Step>);
 
 impl Path {
     /// Parses a path; `None` when it is not understood.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut rest = text.trim().trim_start_matches('{').trim_end_matches('}');
         if !rest.starts_with(['.', '[']) {
             return None;
@@ -110,12 +108,12 @@ impl Path {
     }
 
     /// Whether the path goes through fields only.
-    pub fn is_simple(&self) -> bool {
+    pub(super) fn is_simple(&self) -> bool {
         self.0.iter().all(|step| matches!(step, Step::Field(_)))
     }
 
     /// The names of the fields.
-    pub fn fields(&self) -> Vec<&str> {
+    pub(super) fn fields(&self) -> Vec<&str> {
         let names = self.0.iter().filter_map(|step| match step {
             Step::Field(name) => Some(name.as_str()),
             _ => None,
@@ -124,7 +122,7 @@ impl Path {
     }
 
     /// The first value found.
-    pub fn first<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+    pub(super) fn first<'a>(&self, object: &'a Value) -> Option<&'a Value> {
         let mut found = vec![object];
         for step in &self.0 {
             found = found.into_iter().flat_map(|value| follow(step, value)).collect();

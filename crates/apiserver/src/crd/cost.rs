@@ -17,11 +17,11 @@ const LARGEST_OBJECT: u64 = 3 << 20;
 /// What one rule may cost.
 const RULE_BUDGET: u64 = 10_000_000;
 /// What all rules of a version may cost together.
-pub const VERSION_BUDGET: u64 = 100_000_000;
+pub(super) const VERSION_BUDGET: u64 = 100_000_000;
 
 /// How often a place of the schema can occur in one object.
 #[derive(Debug, Clone, Copy)]
-pub enum Occurs {
+pub(super) enum Occurs {
     /// At most this often.
     Times(u64),
     /// As often as it fits into an object.
@@ -30,7 +30,7 @@ pub enum Occurs {
 
 impl Occurs {
     /// The place below a node that holds many of them.
-    pub fn inside(self, node: &Value, limit: &str) -> Self {
+    pub(super) fn inside(self, node: &Value, limit: &str) -> Self {
         match (self, node[limit].as_u64()) {
             (Self::Times(times), Some(most)) => Self::Times(times.saturating_mul(most)),
             _ => Self::Unbounded,
@@ -46,19 +46,19 @@ impl Occurs {
 }
 
 /// What a rule at a place can cost in one object.
-pub fn of_rule(source: &str, schema: &Value, occurs: Occurs) -> u64 {
+pub(super) fn of_rule(source: &str, schema: &Value, occurs: Occurs) -> u64 {
     let Ok(program) = parse(source) else { return 0 };
     let mut names = Names(vec![("self".into(), Some(schema)), ("oldSelf".into(), Some(schema))]);
     names.cost(program.expression()).cost.saturating_mul(occurs.of(schema))
 }
 
 /// Why a cost is too high.
-pub fn refusal(cost: u64) -> Option<String> {
+pub(super) fn refusal(cost: u64) -> Option<String> {
     exceeds("estimated rule cost", cost, RULE_BUDGET)
 }
 
 /// Why the cost of all rules together is too high.
-pub fn refusal_of_all(cost: u64) -> Option<String> {
+pub(super) fn refusal_of_all(cost: u64) -> Option<String> {
     let name = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
     exceeds(name, cost, VERSION_BUDGET)
 }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_a_list_occurs_as_often_as_the_list_is_long() {
+    fn a_rule_below_a_list_counts_once_for_each_element() {
         let item = json!({"type": "object", "required": ["name"],
             "properties": {"name": {"type": "string"}}});
         let list = json!({"type": "array", "maxItems": 7, "items": item});

@@ -11,7 +11,7 @@ use super::rules::Rules;
 use super::schema::{self, Schema};
 use super::validate::validate;
 use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::place::Place;
+use crate::field_path::FieldPath;
 use crate::registry::codec::{Codec, Decoded, Undecodable, dropped, typed};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 use crate::registry::{Resource, Subresource};
@@ -38,11 +38,10 @@ pub struct Custom {
     plural: String,
     /// The schema as it stands in the definition.
     pub source: Value,
-    /// The schema, compiled.
     pub schema: Schema,
     /// Columns after the name.
     pub columns: Vec<Column>,
-    /// What clients of a deprecated version are told.
+    /// The warning that clients of a deprecated version get.
     pub deprecated: Option<String>,
     /// Where `scale` reads and writes.
     pub scale: Option<ScalePaths>,
@@ -65,7 +64,7 @@ impl Custom {
         let plain = |why| Undecodable { why, input: None, too_large: false };
         let mut unknown = Vec::new();
         let meta = input.as_object_mut().and_then(|map| map.remove("metadata"));
-        schema::prune(&self.schema, &mut input, Place::Top(""), &mut unknown);
+        schema::prune(&self.schema, &mut input, FieldPath::Top(""), &mut unknown);
         if defaults && schema::default(&self.schema, &mut input).is_err() {
             let name = format!("{}.{}", self.plural, self.group);
             let why = format!("the defaults of {name} would make the object too large");
@@ -73,7 +72,7 @@ impl Custom {
         }
         if let Some(meta) = meta.filter(|meta| !meta.is_null()) {
             let clean = typed::<ObjectMeta>(&meta).map_err(plain)?;
-            dropped(&meta, &clean, Place::Top("metadata"), &mut unknown);
+            dropped(&meta, &clean, FieldPath::Top("metadata"), &mut unknown);
             input["metadata"] = clean;
         }
         unknown.sort();
@@ -189,7 +188,7 @@ impl Strategy for CustomRules {
 }
 
 /// The served versions of a definition; `end` ends with the definition.
-pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resource>> {
+pub(crate) fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resource>> {
     let versions = definition["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
     let served: Vec<&Value> = versions.iter().filter(|v| v["served"] == true).collect();
     // Objects are looked after through one version: the stored one, if it can be asked for.
@@ -202,8 +201,8 @@ pub fn resources(definition: &Value, end: &CancellationToken) -> Vec<Arc<Resourc
     served.iter().enumerate().map(make).collect()
 }
 
-/// The entry through which objects of a definition are looked after that nobody can ask for.
-pub fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
+/// The resource through which housekeeping reaches objects of a definition that is not served.
+pub(crate) fn unserved(definition: &Value, end: &CancellationToken) -> Option<Arc<Resource>> {
     let versions = definition["spec"]["versions"].as_array()?;
     let version = versions.iter().find(|v| v["storage"] == true).or(versions.first())?;
     Some(Arc::new(resource(definition, version, &[], end)))
@@ -225,13 +224,13 @@ fn resource(
     let (group, plural, kind) =
         (text(&spec["group"]), text(&names["plural"]), text(&names["kind"]));
     let custom = Arc::new(custom(definition, version, served, end));
-    let own = (String::new(), String::new(), kind.clone());
+    let own = ("".into(), "".into(), kind.clone().into());
     let mut subresources = Vec::new();
     if custom.status {
         subresources.push(Subresource { name: "status", kind: own, verbs: PART });
     }
     if custom.scale.is_some() {
-        let kind = ("autoscaling".to_owned(), "v1".to_owned(), "Scale".to_owned());
+        let kind = ("autoscaling".into(), "v1".into(), "Scale".into());
         subresources.push(Subresource { name: "scale", kind, verbs: PART });
     }
     let fields = version["selectableFields"].as_array().into_iter().flatten();
@@ -247,14 +246,13 @@ fn resource(
         verbs: ALL.to_vec(),
         subresources,
         fields: fields.collect(),
-        quantities: &[],
         codec: Codec::Custom(Arc::clone(&custom)),
         strategy: Arc::new(CustomRules(Arc::clone(&custom))),
         transient: false,
-        view: None,
+        conversion: None,
         alias: false,
         custom: Some(custom),
-        typed: None,
+        builtin: None,
         shape: OnceLock::new(),
         group,
         kind,
@@ -320,7 +318,7 @@ fn is_heavy(schema: &Value) -> bool {
     }
 }
 
-/// What clients of a deprecated version are told.
+/// The warning that clients of a deprecated version get.
 fn deprecation(definition: &Value, version: &Value, served: &[&Value]) -> Option<String> {
     if version["deprecated"] != true {
         return None;
@@ -345,7 +343,7 @@ fn deprecation(definition: &Value, version: &Value, served: &[&Value]) -> Option
 }
 
 /// An object of the scale subresource.
-pub fn scale_of(custom: &Custom, object: &Value) -> Option<Value> {
+pub(crate) fn scale_of(custom: &Custom, object: &Value) -> Option<Value> {
     let paths = custom.scale.as_ref()?;
     let number = |path: &str| object.pointer(path).and_then(Value::as_i64);
     let mut meta = Map::new();
@@ -394,15 +392,15 @@ mod tests {
         let found: Vec<(&str, bool)> = all.iter().map(|r| (r.version.as_str(), r.alias)).collect();
         assert_eq!(found, [("v1beta1", true), ("v1", false)]);
         assert_eq!(all[0].storage, all[1].storage);
-        let told = all[0].custom.as_ref().unwrap().deprecated.clone();
+        let reported = all[0].custom.as_ref().unwrap().deprecated.clone();
         assert_eq!(
-            told.as_deref(),
+            reported.as_deref(),
             Some("example.com/v1beta1 W is deprecated; use example.com/v1 W")
         );
     }
 
     #[test]
-    fn objects_are_cleaned() {
+    fn unknown_fields_of_custom_objects_are_pruned() {
         let all = resources(&definition(), &CancellationToken::new());
         let custom = all[1].custom.as_ref().unwrap();
         let body = json!({"metadata": {"name": "a", "junk": 1}, "spec": {"n": 1, "x": 2}});

@@ -15,13 +15,13 @@ use crate::registry::rules::{immutable, items, one_of, same, text};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
 
 /// Holds a deleted definition until its objects are gone.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Checks the types of a definition. Bounds stay the whole numbers they were.
 ///
 /// # Errors
 /// A text for people when a field has the wrong type.
-pub fn codec(object: &Value) -> Result<Value, String> {
+pub(crate) fn codec(object: &Value) -> Result<Value, String> {
     let mut object = typed::<CustomResourceDefinition>(object)?;
     whole_numbers(&mut object["spec"]["versions"]);
     Ok(object)
@@ -44,7 +44,7 @@ fn whole_numbers(value: &mut Value) {
 }
 
 /// The rules of definitions.
-pub struct Definition;
+pub(crate) struct Definition;
 
 impl Strategy for Definition {
     fn traits(&self) -> Traits {
@@ -235,7 +235,7 @@ fn check_names(causes: &mut Causes, given: &Value) {
     }
 }
 
-/// Webhooks would need a call to somebody else for every object; only `None` is served.
+/// Webhooks would need a call to another server for every object; only `None` is served.
 fn check_conversion(causes: &mut Causes, conversion: &Value) {
     match text(conversion, "/strategy") {
         "None" => {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_checked() {
+    fn invalid_definitions_are_refused_field_by_field() {
         assert_eq!(found(|_| {}), []);
         type Row = (fn(&mut Value), &'static str, &'static str);
         let rows: &[Row] = &[
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_stay_whole() {
+    fn whole_number_bounds_stay_whole_numbers() {
         let mut object = definition();
         object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] =
             json!({"n": {"type": "integer", "minimum": 1, "maximum": 2.5}});

@@ -13,7 +13,7 @@ mod cel;
 mod columns;
 mod cost;
 mod custom;
-pub mod definition;
+pub(crate) mod definition;
 mod functions;
 mod naming;
 mod pattern;
@@ -23,6 +23,6 @@ mod structural;
 mod typing;
 mod validate;
 
-pub use custom::{Custom, resources, scale_of, unserved};
-pub use naming::{Names, is_established, settle, version_rank};
-pub use schema::{Additional, ListKind, Schema, Type};
+pub(crate) use custom::{Custom, resources, scale_of, unserved};
+pub(crate) use naming::{Names, is_established, settle, version_rank};
+pub(crate) use schema::{Additional, ListKind, Schema, Type};

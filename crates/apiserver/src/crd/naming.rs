@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Names in use in one group, each with the definition that has it.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     /// Plurals, singulars and short names share one space.
     resources: BTreeMap<String, String>,
     /// Kinds and list kinds share another.
@@ -16,7 +16,7 @@ pub struct Names {
 
 impl Names {
     /// Takes in what another definition was granted.
-    pub fn take(&mut self, definition: &Value) {
+    pub(crate) fn take(&mut self, definition: &Value) {
         let owner = definition["metadata"]["name"].as_str().unwrap_or_default();
         let accepted = &definition["status"]["acceptedNames"];
         for name in ["plural", "singular"].iter().filter_map(|f| accepted[*f].as_str()) {
@@ -42,7 +42,7 @@ fn insert(names: &mut BTreeMap<String, String>, name: &str, owner: &str) {
 }
 
 /// Whether the definition's kinds are served.
-pub fn is_established(definition: &Value) -> bool {
+pub(crate) fn is_established(definition: &Value) -> bool {
     condition(definition, "Established").is_some_and(|c| c["status"] == "True")
 }
 
@@ -51,7 +51,7 @@ fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// The status a definition should have, given the names others have.
-pub fn settle(definition: &Value, others: &Names, now: &str) -> Value {
+pub(crate) fn settle(definition: &Value, others: &Names, now: &str) -> Value {
     let mut settled = definition.clone();
     let (accepted, conflict) = grant(definition, others);
     settled["status"]["acceptedNames"] = accepted;
@@ -131,14 +131,14 @@ fn approve(definition: &mut Value, now: &str) {
 }
 
 /// Whether the group belongs to the project.
-pub fn is_protected(group: &str) -> bool {
+pub(super) fn is_protected(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")))
 }
 
 /// Sets a condition; its time changes with its status only.
-pub fn set(
+pub(super) fn set(
     definition: &mut Value,
     kind: &str,
     status: &str,
@@ -165,7 +165,7 @@ pub fn set(
 }
 
 /// Orders versions as clients prefer them: finished before beta before alpha, newer first.
-pub fn version_rank(version: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
+pub(crate) fn version_rank(version: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
     let unknown = || (3, Reverse(0), Reverse(0), version.to_owned());
     let Some(rest) = version.strip_prefix('v') else { return unknown() };
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

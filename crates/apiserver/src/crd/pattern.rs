@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Sizes that a compiled pattern is tried with; the first that does is what it weighs.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// What the patterns of one definition may weigh together.
-pub const MAX_TOGETHER: usize = 4 << 20;
+pub(super) const MAX_TOGETHER: usize = 4 << 20;
 /// What is kept of all definitions.
 const MAX_KEPT: usize = 32 << 20;
 /// What a search may remember of its way, per pattern and thread.
@@ -22,7 +22,6 @@ const SEARCH_BYTES: usize = 256 << 10;
 /// Longest text of a pattern.
 const MAX_SOURCE: usize = 16 << 10;
 
-/// A pattern.
 #[derive(Debug, Clone)]
 pub struct Pattern(Arc<str>);
 
@@ -32,7 +31,6 @@ impl Pattern {
         Self(source.into())
     }
 
-    /// The text.
     pub fn source(&self) -> &str {
         &self.0
     }
@@ -48,12 +46,12 @@ impl Pattern {
 ///
 /// # Errors
 /// Why it cannot be used.
-pub fn weigh(source: &str) -> Result<usize, String> {
+pub(super) fn weigh(source: &str) -> Result<usize, String> {
     compile(source).map(|(_, weight)| weight).map_err(|fault| fault.to_string())
 }
 
 /// What the patterns of a schema weigh together; it ends when that is too much.
-pub fn weigh_all(schema: &Value) -> usize {
+pub(super) fn weigh_all(schema: &Value) -> usize {
     let mut sources = HashSet::new();
     gather(schema, &mut sources);
     let mut sum = 0;
@@ -61,7 +59,7 @@ pub fn weigh_all(schema: &Value) -> usize {
         sum += match compile(source) {
             Ok((_, weight)) => weight,
             Err(Fault::TooBig) => SIZES[SIZES.len() - 1],
-            // It is told at its place, and was found out soon.
+            // The error is reported at its own field, and was found early.
             Err(Fault::Other(_)) => 0,
         };
         if sum > MAX_TOGETHER {
@@ -85,7 +83,7 @@ fn gather<'a>(schema: &'a Value, sources: &mut HashSet<&'a str>) {
 ///
 /// # Errors
 /// Why it cannot be used.
-pub fn compiled(source: &str) -> Result<Regex, String> {
+pub(super) fn compiled(source: &str) -> Result<Regex, String> {
     static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
     if let Some(found) = KEPT.lock().find(source) {
         return Ok(found);
@@ -267,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_weight_of_kept_patterns_is_bounded() {
         let mut kept = Kept::default();
         for i in 0..1000 {
             let (pattern, _) = compile("a").unwrap();

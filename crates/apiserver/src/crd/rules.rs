@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::cel::{Eval, Kind, MAX_TOGETHER, Meter, Stop, parse};
 use crate::error::{Cause, Causes, cut};
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// The rules of one version, compiled once.
-pub struct Rules {
+pub(super) struct Rules {
     kind: Kind,
     top: Node,
 }
@@ -102,7 +102,7 @@ impl Rules {
     /// # Errors
     /// Why they cannot be used; definitions are judged before they are stored, so this is about those that
     /// an older version stored.
-    pub fn parse(schema: &Value) -> Result<Option<Self>, String> {
+    pub(super) fn parse(schema: &Value) -> Result<Option<Self>, String> {
         if source_bytes(schema) > MAX_TOGETHER {
             return Err(too_long());
         }
@@ -111,12 +111,12 @@ impl Rules {
     }
 
     /// Runs the rules. Those that look at the old object run only when there is one.
-    pub fn check(&self, object: &Value, old: Option<&Value>) -> Causes {
+    pub(super) fn check(&self, object: &Value, old: Option<&Value>) -> Causes {
         let mut run = Run { meter: Meter::default(), causes: Causes::new(), over: false };
         let value = self.kind.read(object);
         let before = old.map(|old| self.kind.read(old));
         let at = At { json: object, value: &value, old: before.as_ref() };
-        run.walk(&self.top, &self.kind, at, Place::Top(""));
+        run.walk(&self.top, &self.kind, at, FieldPath::Top(""));
         run.causes
     }
 }
@@ -138,7 +138,7 @@ struct Run {
 }
 
 impl Run {
-    fn walk(&mut self, node: &Node, kind: &Kind, at: At<'_>, place: Place<'_>) {
+    fn walk(&mut self, node: &Node, kind: &Kind, at: At<'_>, place: FieldPath<'_>) {
         for rule in &node.rules {
             if self.over || self.causes.is_full() {
                 return;
@@ -157,7 +157,7 @@ impl Run {
                     let Some(value) = values.get(&key(called)) else { continue };
                     let old = at.old.and_then(|old| get(old, called));
                     let at = At { json, value, old: old.as_ref() };
-                    self.walk(below, kind, at, Place::Field(&place, name));
+                    self.walk(below, kind, at, FieldPath::Field(&place, name));
                 }
                 let others = node.others.as_deref().zip(kind.others.as_deref());
                 for (name, json) in map.iter().filter(|_| others.is_some()) {
@@ -168,7 +168,7 @@ impl Run {
                     let Some(value) = values.get(&key(name)) else { continue };
                     let old = at.old.and_then(|old| get(old, name));
                     let at = At { json, value, old: old.as_ref() };
-                    self.walk(below, inner, at, Place::Field(&place, name));
+                    self.walk(below, inner, at, FieldPath::Field(&place, name));
                 }
             }
             (Value::Array(list), CelValue::List(values)) => {
@@ -184,7 +184,7 @@ impl Run {
                         return;
                     }
                     let at = At { json, value, old: before.get(index) };
-                    self.walk(below, kind, at, Place::Element(&place, index));
+                    self.walk(below, kind, at, FieldPath::Element(&place, index));
                 }
             }
             _ => {}
@@ -194,7 +194,7 @@ impl Run {
         }
     }
 
-    fn rule(&mut self, rule: &Rule, at: At<'_>, place: Place<'_>) {
+    fn rule(&mut self, rule: &Rule, at: At<'_>, place: FieldPath<'_>) {
         if rule.transition && at.old.is_none() && !rule.optional_old {
             return;
         }
@@ -245,7 +245,7 @@ impl Run {
         }
     }
 
-    fn exhausted(&mut self, place: Place<'_>) {
+    fn exhausted(&mut self, place: FieldPath<'_>) {
         self.over = true;
         let why = "validation failed due to running out of cost budget, no further validation rules will be run";
         self.causes.push(Cause::of_rule("", &place.text(), None, why));
@@ -273,12 +273,12 @@ fn key(name: &str) -> kube_cel::cel::objects::KeyRef<'_> {
 }
 
 /// Why a rule cannot be used although it is well typed: the part at fault, and what is wrong with it.
-pub fn refusal(rule: &Value) -> Option<(&'static str, String)> {
+pub(super) fn refusal(rule: &Value) -> Option<(&'static str, String)> {
     Rule::parse(rule).err()
 }
 
 /// The text of all rules of a schema.
-pub fn source_bytes(schema: &Value) -> usize {
+pub(super) fn source_bytes(schema: &Value) -> usize {
     let own = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
     let own = own.flat_map(|rule| [&rule["rule"], &rule["messageExpression"]]);
     let own: usize = own.filter_map(Value::as_str).map(str::len).sum();
@@ -286,7 +286,7 @@ pub fn source_bytes(schema: &Value) -> usize {
 }
 
 /// Why rules of so much text are refused.
-pub fn too_long() -> String {
+pub(super) fn too_long() -> String {
     format!("the rules of a version may have {MAX_TOGETHER} bytes together")
 }
 

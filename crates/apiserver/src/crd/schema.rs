@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::Value;
 
 use super::pattern::Pattern;
-use crate::extent::{MAX_BYTES, text_len};
+use crate::size_limits::{MAX_BYTES, text_len};
 
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// The JSON type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,6 @@ pub enum Additional {
 /// Limits on a value, beside its type.
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
-    /// Allowed values.
     pub allowed: Option<Allowed>,
     /// `format`.
     pub format: Option<String>,
@@ -107,14 +106,14 @@ pub struct Allowed {
     pub known: HashSet<Value>,
 }
 
-/// How the elements of a list are told apart.
+/// What identifies the elements of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListKind {
     /// The list is one value.
     Atomic,
     /// Elements are scalars, each at most once.
     Set,
-    /// Elements are objects told apart by these fields.
+    /// Elements are objects, identified by these fields.
     Map(Vec<String>),
 }
 
@@ -133,24 +132,19 @@ pub struct Schema {
     pub embedded: bool,
     /// Whether a map is one value.
     pub atomic_map: bool,
-    /// How list elements are told apart.
+    /// What identifies list elements.
     pub list: ListKind,
-    /// Known fields.
     pub properties: BTreeMap<String, Schema>,
-    /// Other fields.
     pub additional: Option<Additional>,
-    /// Elements.
     pub items: Option<Box<Schema>>,
     /// What an absent value becomes.
     pub default: Option<Value>,
     /// Fields that become something when they are absent.
     pub defaulted: Vec<String>,
-    /// Limits.
     pub checks: Box<Checks>,
 }
 
 impl Schema {
-    /// Reads a schema.
     pub fn parse(schema: &Value) -> Self {
         let flag = |name: &str| schema[name] == true;
         let one = |name: &str| schema.get(name).filter(|v| v.is_object()).map(Self::parse);
@@ -243,7 +237,7 @@ fn strings(list: &Value) -> Vec<String> {
 pub(crate) fn prune(
     schema: &Schema,
     value: &mut Value,
-    path: Place<'_>,
+    path: FieldPath<'_>,
     dropped: &mut Vec<String>,
 ) {
     match value {
@@ -257,21 +251,21 @@ pub(crate) fn prune(
                 map.retain(|name, _| {
                     let keep = known(name);
                     if !keep {
-                        Place::Field(&path, name).tell(dropped);
+                        FieldPath::Field(&path, name).report_to(dropped);
                     }
                     keep
                 });
             }
             for (name, value) in map.iter_mut() {
                 if let Some(field) = schema.field(name) {
-                    prune(field, value, Place::Field(&path, name), dropped);
+                    prune(field, value, FieldPath::Field(&path, name), dropped);
                 }
             }
         }
         Value::Array(items) => {
             let Some(schema) = &schema.items else { return };
             for (index, item) in items.iter_mut().enumerate() {
-                prune(schema, item, Place::Element(&path, index), dropped);
+                prune(schema, item, FieldPath::Element(&path, index), dropped);
             }
         }
         _ => {}
@@ -284,13 +278,13 @@ const MAX_ADDED: usize = MAX_BYTES;
 
 /// The defaults of a schema would make an object too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLarge;
+pub(super) struct TooLarge;
 
 /// Fills in defaults, then drops nulls that are no value of their field.
 ///
 /// # Errors
 /// When more would be added than an object can hold; some defaults are filled in then.
-pub fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
+pub(super) fn default(schema: &Schema, value: &mut Value) -> Result<(), TooLarge> {
     fill(schema, value, &mut MAX_ADDED.clone())
 }
 
@@ -356,7 +350,7 @@ mod tests {
             "raw": {"kind": "A", "x": 1}, "items": [{"junk": 1}],
         }});
         let mut dropped = Vec::new();
-        prune(&widget(), &mut value, Place::Top(""), &mut dropped);
+        prune(&widget(), &mut value, FieldPath::Top(""), &mut dropped);
         dropped.sort();
         let wanted =
             ["other", "spec.free.strict.x", "spec.items[0].junk", "spec.junk", "spec.raw.x"];

@@ -9,7 +9,7 @@ use super::schema::{Schema, prune};
 use super::typing::{self, Wanted};
 use super::validate::validate;
 use crate::error::{Cause, Causes, start};
-use crate::registry::shown;
+use crate::registry::go_values;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const COMBINATIONS: &[&str] = &["allOf", "anyOf", "oneOf"];
@@ -28,11 +28,11 @@ const NOT_IN_COMBINATIONS: &[&str] = &[
     "x-kubernetes-list-map-keys",
     "x-kubernetes-map-type",
 ];
-/// Deeper schemas are refused: nobody writes them by hand, and every walk here is recursive.
+/// Deeper schemas are refused: no author writes them by hand, and every walk here is recursive.
 const MAX_DEPTH: usize = 100;
 
 /// Judges the schema of a version.
-pub fn check(schema: &Value, path: &str) -> Causes {
+pub(super) fn check(schema: &Value, path: &str) -> Causes {
     let mut causes = Causes::new();
     root(schema, path, &mut causes);
     if pattern::weigh_all(schema) > pattern::MAX_TOGETHER {
@@ -53,7 +53,7 @@ pub fn check(schema: &Value, path: &str) -> Causes {
         rules(
             schema,
             path,
-            Place { root: true, occurs: Occurs::Times(1) },
+            SchemaPosition { root: true, occurs: Occurs::Times(1) },
             &mut costs,
             &mut causes,
         );
@@ -270,7 +270,7 @@ fn default_value(schema: &Value, path: &str, causes: &mut Causes) {
     let field = format!("{path}.default");
     let parsed = Schema::parse(schema);
     let (mut pruned, mut dropped) = (default.clone(), Vec::new());
-    prune(&parsed, &mut pruned, crate::place::Place::Top(""), &mut dropped);
+    prune(&parsed, &mut pruned, crate::field_path::FieldPath::Top(""), &mut dropped);
     if !dropped.is_empty() {
         causes.push(Cause::invalid(field, default, "must not have unknown fields"));
         return;
@@ -303,15 +303,20 @@ fn too_much_together(mut costs: Costs, path: &str, causes: &mut Causes) {
     causes.push(Cause::forbidden(path, &why));
 }
 
-/// Where rules stand.
 #[derive(Clone, Copy)]
-struct Place {
+struct SchemaPosition {
     root: bool,
     occurs: Occurs,
 }
 
 /// Judges the rules: each must compile, fit the types of its place, and come to an end.
-fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &mut Causes) {
+fn rules(
+    schema: &Value,
+    path: &str,
+    place: SchemaPosition,
+    costs: &mut Costs,
+    causes: &mut Causes,
+) {
     for (i, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate()
     {
         let path = format!("{path}.x-kubernetes-validations[{i}]");
@@ -335,7 +340,7 @@ fn rules(schema: &Value, path: &str, place: Place, costs: &mut Costs, causes: &m
         } else {
             place.occurs
         };
-        rules(child, &path, Place { root: false, occurs }, costs, causes);
+        rules(child, &path, SchemaPosition { root: false, occurs }, costs, causes);
     }
 }
 
@@ -344,7 +349,7 @@ fn one_rule(rule: &Value, schema: &Value, path: &str, root: bool, causes: &mut C
         &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
     let text = |name: &str| rule[name].as_str().unwrap_or_default();
     let field = |name: &str| format!("{path}.{name}");
-    let shown = shown::compact(shown::RULE, rule);
+    let shown = go_values::compact(go_values::RULE, rule);
     let shown = shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     let (source, message) = (text("rule"), text("message"));
     if source.trim().is_empty() {
@@ -491,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn good_schemas_pass() {
+    fn structural_schemas_pass() {
         let rows = [
             json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
             json!({"x-kubernetes-preserve-unknown-fields": true}),

@@ -118,7 +118,7 @@ pub(super) struct Fault {
 pub(super) type Typed<'a> = Result<Ty<'a>, Fault>;
 
 /// Why a rule cannot hold or fail, in the form compilers use; `wanted` says what it must be.
-pub fn fault(source: &str, schema: &Value, root: bool, wanted: Wanted) -> Option<String> {
+pub(super) fn fault(source: &str, schema: &Value, root: bool, wanted: Wanted) -> Option<String> {
     let program = match parse(source) {
         Ok(program) => program,
         Err(why) => return Some(wanted.failed(&why)),
@@ -137,7 +137,7 @@ pub fn fault(source: &str, schema: &Value, root: bool, wanted: Wanted) -> Option
 
 /// What an expression has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub(super) enum Wanted {
     /// A rule holds or not.
     Rule,
     /// A message is a text.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::schema::{Checks, ListKind, Schema, Type};
 use crate::error::{Cause, Causes};
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// Steps that the judgement of one object may take: about a second.
 const MAX_STEPS: usize = 10_000_000;
@@ -18,9 +18,9 @@ const STEP_BYTES: usize = 64;
 
 /// Judges a value. Where an earlier value is given, what has not changed since is not judged again:
 /// a schema that became stricter must not lock the objects that are there.
-pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Causes {
+pub(super) fn validate(schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Causes {
     let mut judge = Judge { causes: Causes::new(), steps: MAX_STEPS, quick: false };
-    judge.walk(schema, value, old, Place::Top(path));
+    judge.walk(schema, value, old, FieldPath::Top(path));
     if judge.steps == 0 {
         let why = "the schema and the object are too large together: judging one by the other takes too many steps";
         judge.causes.push(Cause::forbidden(path, why));
@@ -43,7 +43,7 @@ impl Judge {
         self.steps > 0 && !self.causes.is_full() && (!self.quick || self.causes.is_empty())
     }
 
-    fn walk(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, place: Place<'_>) {
+    fn walk(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, place: FieldPath<'_>) {
         if !self.goes_on(1) || old == Some(value) || (value.is_null() && schema.nullable) {
             return;
         }
@@ -65,7 +65,7 @@ impl Judge {
                 for (name, value) in map {
                     if let Some(field) = schema.field(name) {
                         let old = old.and_then(|o| o.get(name));
-                        self.walk(field, value, old, Place::Field(&place, name));
+                        self.walk(field, value, old, FieldPath::Field(&place, name));
                     }
                 }
             }
@@ -74,12 +74,18 @@ impl Judge {
         }
     }
 
-    fn elements(&mut self, schema: &Schema, list: &[Value], old: Option<&Value>, place: Place<'_>) {
+    fn elements(
+        &mut self,
+        schema: &Schema,
+        list: &[Value],
+        old: Option<&Value>,
+        place: FieldPath<'_>,
+    ) {
         if let Some(items) = &schema.items {
             let before = earlier(&schema.list, old);
             for (index, item) in list.iter().enumerate() {
                 let old = key(&schema.list, item).and_then(|key| before.get(&key).copied());
-                self.walk(items, item, old, Place::Element(&place, index));
+                self.walk(items, item, old, FieldPath::Element(&place, index));
             }
         }
         let mut seen = HashSet::with_capacity(list.len());
@@ -90,13 +96,13 @@ impl Judge {
                 ListKind::Map(keys) => keys.iter().map(|key| &item[key]).collect(),
             };
             if !seen.insert(key) {
-                let path = Place::Element(&place, index).text();
+                let path = FieldPath::Element(&place, index).text();
                 self.causes.push(Cause::duplicate(path, item));
             }
         }
     }
 
-    fn limits(&mut self, checks: &Checks, value: &Value, place: Place<'_>) {
+    fn limits(&mut self, checks: &Checks, value: &Value, place: FieldPath<'_>) {
         let bad = |causes: &mut Causes, why: String| {
             let path = place.text();
             causes.push(Cause::invalid(&path, value, &format!("{path} in body {why}")));
@@ -128,7 +134,7 @@ impl Judge {
                         return;
                     }
                     if !map.contains_key(name) {
-                        let path = Place::Field(&place, name).text();
+                        let path = FieldPath::Field(&place, name).text();
                         self.causes.push(Cause::required(path, ""));
                     }
                 }
@@ -144,8 +150,8 @@ impl Judge {
         }
     }
 
-    /// One fault of a text is told at a time.
-    fn text(&mut self, checks: &Checks, value: &Value, text: &str, place: Place<'_>) {
+    /// One fault of a text is reported at a time.
+    fn text(&mut self, checks: &Checks, value: &Value, text: &str, place: FieldPath<'_>) {
         if !self.goes_on(text.len() / STEP_BYTES) {
             return;
         }
@@ -172,7 +178,7 @@ impl Judge {
     }
 
     /// What is wrong by one part of a combination; such parts name only what they look at.
-    fn by(&mut self, schema: &Schema, value: &Value, place: Place<'_>, quick: bool) -> Causes {
+    fn by(&mut self, schema: &Schema, value: &Value, place: FieldPath<'_>, quick: bool) -> Causes {
         let mut part = Self { causes: Causes::new(), steps: self.steps, quick };
         part.walk(schema, value, None, place);
         self.steps = part.steps;
@@ -181,7 +187,7 @@ impl Judge {
 
     /// Judges by the first part in full and by the others as far as it takes to know whether they hold:
     /// how many do, and what the first says.
-    fn parts(&mut self, parts: &[Schema], value: &Value, place: Place<'_>) -> (usize, Causes) {
+    fn parts(&mut self, parts: &[Schema], value: &Value, place: FieldPath<'_>) -> (usize, Causes) {
         let (mut holding, mut first) = (0, Causes::new());
         for (index, part) in parts.iter().enumerate() {
             let causes = self.by(part, value, place, self.quick || index > 0);
@@ -196,7 +202,7 @@ impl Judge {
         (holding, first)
     }
 
-    fn combinations(&mut self, checks: &Checks, value: &Value, place: Place<'_>) {
+    fn combinations(&mut self, checks: &Checks, value: &Value, place: FieldPath<'_>) {
         let nowhere = |causes: &mut Causes, why: &str| {
             let why = format!("{:?} {why}", place.text());
             causes.push(Cause::invalid("<nil>", &"".into(), &why));
@@ -292,7 +298,7 @@ fn wanted(schema: &Schema) -> String {
 }
 
 /// A number has to be whole, and of the size its format says.
-fn range(checks: &Checks, number: &serde_json::Number, place: Place<'_>, causes: &mut Causes) {
+fn range(checks: &Checks, number: &serde_json::Number, place: FieldPath<'_>, causes: &mut Causes) {
     let whole = number.as_i64().or_else(|| {
         number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e18).map(|f| f as i64)
     });
@@ -419,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_whole_or_too_large_are_told() {
+    fn numbers_that_are_not_whole_or_too_large_are_refused() {
         let int = |format: Value, value: Value| {
             reasons(json!({"type": "integer", "format": format}), value)
         };
@@ -431,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn good_values_pass() {
+    fn values_that_fit_the_schema_pass() {
         let rows = [
             (json!({"type": "string", "nullable": true}), json!(null)),
             (json!({"type": "number"}), json!(1)),
@@ -464,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_judged_again() {
+    fn unchanged_values_are_not_validated_again() {
         let schema = Schema::parse(&json!({"type": "object", "properties": {
             "a": {"type": "string", "maxLength": 1}, "b": {"type": "integer"}}}));
         let old = json!({"a": "long", "b": 1});

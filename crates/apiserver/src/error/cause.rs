@@ -13,7 +13,6 @@ pub struct Cause {
     pub reason: &'static str,
     /// Path of the field, e.g. `spec.accessModes`.
     pub field: String,
-    /// Text for people.
     pub message: String,
 }
 
@@ -155,16 +154,16 @@ impl Cause {
     }
 }
 
-/// Longer values are cut in error texts: an answer stays small whatever was sent.
+/// Longer values are cut in error texts: a response stays small whatever was sent.
 const MAX_SHOWN: usize = 16 * 1024;
 /// Causes that are kept; of further ones only the number is.
 const MAX_CAUSES: usize = 100;
-/// Text of all causes that are kept. It stands in an answer twice, and escapes make it longer.
+/// Text of all causes that are kept. It stands in a response twice, and escapes make it longer.
 const MAX_TEXT: usize = 20 * 1024;
 
 /// The reasons why an object was refused: the first ones, and how many there are beside them.
 ///
-/// An object of a few megabytes can have hundreds of thousands of faults. Nobody reads them, and their
+/// An object of a few megabytes can have hundreds of thousands of faults. No client reads them, and their
 /// texts would be a hundred times as large as the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Causes {
@@ -180,7 +179,6 @@ impl Causes {
         Self { kept: Vec::new(), text: 0, more: 0 }
     }
 
-    /// Adds a reason.
     pub fn push(&mut self, cause: Cause) {
         let text = cause.field.len() + cause.message.len();
         let full = self.kept.len() >= MAX_CAUSES || self.text + text > MAX_TEXT;

@@ -25,7 +25,7 @@ pub(super) async fn ensure(core: &Core, namespace: &str) -> ApiResult<()> {
     let body = json!({"metadata": {"name": "default"}});
     match core.create(&target, body, &[], WriteOptions::default()).await {
         Ok(_) => Ok(()),
-        // Made by somebody else, or the namespace has just begun to go.
+        // Another client has created it, or the namespace has just begun to terminate.
         Err(status) if matches!(status.code, 403 | 404 | 409) => Ok(()),
         Err(status) => Err(status),
     }

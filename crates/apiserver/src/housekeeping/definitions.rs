@@ -61,7 +61,7 @@ fn target(core: &Core, definition: &Value) -> Option<Target> {
 
 async fn write_status(core: &Core, definition: &Value) -> ApiResult<()> {
     let Some(target) = target(core, definition) else { return Ok(()) };
-    let source = Source::Whole { body: definition.clone(), doubles: Vec::new() };
+    let source = Source::Whole { body: definition.clone(), duplicate_fields: Vec::new() };
     done(core.update(&target, Part::Status, &source, WriteOptions::default()).await.map(drop))
 }
 

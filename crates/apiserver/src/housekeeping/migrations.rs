@@ -12,7 +12,7 @@ use crate::patch::Patch;
 /// Where migrations are stored.
 pub(super) const STORAGE: &str = "storagemigration.k8s.io/storageversionmigrations";
 
-/// Answers the migrations that nobody has answered.
+/// Sets the status of migrations that have none yet.
 pub(super) async fn settle(core: &Core) -> ApiResult<()> {
     for stored in core.store.list(STORAGE, None).objects {
         let migration = stored.value();

@@ -61,7 +61,7 @@ pub(crate) async fn run(core: Arc<Core>, event_ttl: Duration, closing: Cancellat
     }
 }
 
-/// Serves the kinds of stored definitions, before anybody asks.
+/// Serves the kinds of stored definitions before the first request.
 pub(crate) fn serve_stored(core: &Core) {
     let stored = core.store.list(definitions::STORAGE, None).objects;
     let all: Vec<serde_json::Value> = stored.iter().map(|object| object.value()).collect();

@@ -72,7 +72,7 @@ impl Index {
         }
     }
 
-    /// Drops all of a resource, before it is read anew.
+    /// Drops all objects of a resource, before they are read again.
     pub(super) fn forget_resource(&mut self, resource: &str) {
         let keys: Vec<Arc<Key>> =
             self.owners.keys().filter(|key| &*key.resource == resource).cloned().collect();

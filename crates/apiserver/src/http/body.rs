@@ -14,18 +14,16 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::negotiate::Encoding;
 use crate::error::{ApiResult, Status, start};
-use crate::extent::{check_extent, check_memory, check_parts};
+use crate::field_path::FieldPath;
+use crate::go_errors;
 use crate::heavy::Reserved;
-use crate::place::Place;
-use crate::words;
+use crate::size_limits::{check_memory, check_parts, check_size};
 
-/// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
-/// Every answer.
-pub type Answer = Response<Body>;
+pub type ApiResponse = Response<Body>;
 
-/// An answer with a whole body.
-pub fn answer(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+/// A response with a whole body.
+pub fn response(code: u16, content_type: &'static str, body: impl Into<Bytes>) -> ApiResponse {
     let mut response = Response::new(Full::new(body.into()).map_err(never).boxed_unsync());
     *response.status_mut() =
         StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -40,15 +38,14 @@ fn never(impossible: Infallible) -> io::Error {
     match impossible {}
 }
 
-/// A JSON answer.
-pub fn json(code: u16, body: &Value) -> Answer {
-    answer(code, "application/json", body.to_string())
+/// A JSON response.
+pub fn json(code: u16, body: &Value) -> ApiResponse {
+    response(code, "application/json", body.to_string())
 }
 
-/// An error.
-pub fn error(status: &Status) -> Answer {
+pub fn error(status: &Status) -> ApiResponse {
     if status.plain {
-        return answer(status.code, "text/plain; charset=utf-8", "404 page not found\n");
+        return response(status.code, "text/plain; charset=utf-8", "404 page not found\n");
     }
     let mut response = json(status.code, &status.to_value());
     if let Some(seconds) = status.retry_after() {
@@ -57,20 +54,20 @@ pub fn error(status: &Status) -> Answer {
     response
 }
 
-/// An answer that goes on until the stream ends.
+/// A response that goes on until the stream ends.
 pub fn stream(
     content_type: &'static str,
     chunks: impl Stream<Item = Bytes> + Send + 'static,
-) -> Answer {
+) -> ApiResponse {
     let frames = chunks.map(|chunk| Ok(Frame::data(chunk)));
     streamed(content_type, StreamBody::new(frames).boxed_unsync())
 }
 
-/// A JSON answer in pieces; what comes in one is an answer with a whole body.
-pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Answer {
+/// A JSON response in pieces; what comes in one is a response with a whole body.
+pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> ApiResponse {
     let mut pieces = pieces;
     let first = pieces.next().unwrap_or_default();
-    let Some(second) = pieces.next() else { return answer(code, "application/json", first) };
+    let Some(second) = pieces.next() else { return response(code, "application/json", first) };
     let all = [first, second].into_iter().chain(pieces);
     let mut response = stream("application/json", futures::stream::iter(all));
     *response.status_mut() =
@@ -83,7 +80,7 @@ pub fn pieces(code: u16, pieces: impl Iterator<Item = Bytes> + Send + 'static) -
 pub fn pieces_elsewhere<F, T>(
     made: impl Iterator<Item = Bytes> + Send + 'static,
     turn: impl Fn() -> F + Send + 'static,
-) -> Answer
+) -> ApiResponse
 where
     F: Future<Output = T> + Send,
     T: Send + 'static,
@@ -106,7 +103,7 @@ where
     streamed("application/json", StreamBody::new(frames).boxed_unsync())
 }
 
-fn streamed(content_type: &'static str, body: Body) -> Answer {
+fn streamed(content_type: &'static str, body: Body) -> ApiResponse {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -115,7 +112,7 @@ fn streamed(content_type: &'static str, body: Body) -> Answer {
 }
 
 /// Adds `Warning` headers: as many as upstream does, and where there are many each cut as it does.
-pub fn warn(response: &mut Answer, warnings: &[String]) {
+pub fn warn(response: &mut ApiResponse, warnings: &[String]) {
     const ALL_BYTES: usize = 4 * 1024;
     const ONE_BYTES: usize = 256;
     // Clients take about a hundred headers.
@@ -160,7 +157,7 @@ where
     // Most bodies come in one piece, which is taken as it is.
     let (mut first, mut out) = (Bytes::new(), BytesMut::new());
     // A bit more of a body that is too large is taken in: a client that is still sending when the
-    // connection closes never sees the answer.
+    // connection closes never sees the response.
     let mut seen = 0;
     while let Some(data) = next_data(&mut body).await? {
         seen += data.len();
@@ -186,19 +183,16 @@ where
 
 /// What came with a request: text, or the object itself from a client in this process.
 pub struct Sent<B> {
-    /// The body.
     pub text: B,
-    /// The object.
     pub tree: Option<Value>,
 }
 
 /// A parsed body, with the paths of fields that stood in it twice.
 #[derive(Debug)]
 pub struct Parsed {
-    /// The object.
     pub value: Value,
     /// Fields given twice; the last one counts.
-    pub doubles: Vec<String>,
+    pub duplicate_fields: Vec<String>,
 }
 
 /// What Go calls the part of an object that says what it is.
@@ -206,7 +200,7 @@ const TYPE_META: &str = r#"struct { APIVersion string "json:\"apiVersion,omitemp
 
 /// A body that is no object of the kind that was asked for.
 pub fn unrecognized(kind: &str, why: &str, body: &[u8]) -> Status {
-    let summary = words::summary(body);
+    let summary = go_errors::summary(body);
     Status::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): {why} ({summary})"
     ))
@@ -226,13 +220,13 @@ pub fn parse(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
         }
         Value::Object(map) => ["apiVersion", "kind"].into_iter().find_map(|field| {
             let value = map.get(field).filter(|value| !value.is_string() && !value.is_null())?;
-            let is = words::type_name(value);
+            let is = go_errors::type_name(value);
             Some(format!(
                 "json: cannot unmarshal {is} into Go struct field .{field} of type string"
             ))
         }),
         other => {
-            let is = words::type_name(other);
+            let is = go_errors::type_name(other);
             Some(format!("json: cannot unmarshal {is} into Go value of type {TYPE_META}"))
         }
     };
@@ -250,16 +244,19 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
     match encoding {
         Encoding::Json => {
             check_parts(body, kind)?;
-            let mut doubles = Vec::new();
+            let mut duplicate_fields = Vec::new();
             let mut deserializer = serde_json::Deserializer::from_slice(body);
-            let seed = doubles::Tree { path: Place::Top(""), doubles: &mut doubles };
+            let seed = duplicate_fields::Tree {
+                path: FieldPath::Top(""),
+                duplicate_fields: &mut duplicate_fields,
+            };
             let value = serde::de::DeserializeSeed::deserialize(seed, &mut deserializer)
                 .and_then(|value| deserializer.end().map(|()| value))
                 .map_err(|e: serde_json::Error| {
-                    let why = words::json_fault(body).unwrap_or_else(|| e.to_string());
+                    let why = go_errors::json_fault(body).unwrap_or_else(|| e.to_string());
                     no_kind(kind, &why, body)
                 })?;
-            Ok(Parsed { value, doubles })
+            Ok(Parsed { value, duplicate_fields })
         }
         Encoding::Yaml => {
             // Most of it that is large is JSON, which is YAML as well.
@@ -267,16 +264,16 @@ fn read_tree(encoding: Encoding, body: &[u8], kind: &str) -> ApiResult<Parsed> {
             let bad = |why: String| unrecognized(kind, &format!("yaml: {why}"), body);
             let text = std::str::from_utf8(body).map_err(|e| bad(e.to_string()))?;
             let value = serde_saphyr::from_str(text).map_err(|e| bad(e.to_string()))?;
-            check_extent(&value)?;
+            check_size(&value)?;
             check_memory(&value, kind)?;
-            Ok(Parsed { value, doubles: Vec::new() })
+            Ok(Parsed { value, duplicate_fields: Vec::new() })
         }
         Encoding::Protobuf => {
             let value =
                 super::protobuf::decode(body).map_err(|why| unrecognized(kind, &why, body))?;
-            check_extent(&value)?;
+            check_size(&value)?;
             check_memory(&value, kind)?;
-            Ok(Parsed { value, doubles: Vec::new() })
+            Ok(Parsed { value, duplicate_fields: Vec::new() })
         }
     }
 }
@@ -287,16 +284,16 @@ pub fn empty() -> Value {
 }
 
 /// Reads JSON into a tree and remembers keys that occur twice.
-mod doubles {
+mod duplicate_fields {
     use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
     use serde_json::map::Entry;
     use serde_json::{Map, Number, Value};
 
-    use crate::place::Place;
+    use crate::field_path::FieldPath;
 
-    pub struct Tree<'a, 'p> {
-        pub path: Place<'p>,
-        pub doubles: &'a mut Vec<String>,
+    pub(super) struct Tree<'a, 'p> {
+        pub path: FieldPath<'p>,
+        pub duplicate_fields: &'a mut Vec<String>,
     }
 
     impl<'de> DeserializeSeed<'de> for Tree<'_, '_> {
@@ -345,8 +342,11 @@ mod doubles {
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
             let mut items = Vec::new();
             loop {
-                let path = Place::Element(&self.path, items.len());
-                match seq.next_element_seed(Tree { path, doubles: &mut *self.doubles })? {
+                let path = FieldPath::Element(&self.path, items.len());
+                match seq.next_element_seed(Tree {
+                    path,
+                    duplicate_fields: &mut *self.duplicate_fields,
+                })? {
                     Some(item) => items.push(item),
                     None => return Ok(Value::Array(items)),
                 }
@@ -356,14 +356,17 @@ mod doubles {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
             let mut out = Map::new();
             while let Some(key) = map.next_key::<String>()? {
-                let path = Place::Field(&self.path, &key);
-                let value = map.next_value_seed(Tree { path, doubles: &mut *self.doubles })?;
+                let path = FieldPath::Field(&self.path, &key);
+                let value = map.next_value_seed(Tree {
+                    path,
+                    duplicate_fields: &mut *self.duplicate_fields,
+                })?;
                 match out.entry(key) {
                     Entry::Vacant(place) => {
                         place.insert(value);
                     }
                     Entry::Occupied(mut place) => {
-                        Place::Field(&self.path, place.key()).tell(self.doubles);
+                        FieldPath::Field(&self.path, place.key()).report_to(self.duplicate_fields);
                         place.insert(value);
                     }
                 }
@@ -379,11 +382,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn doubles_are_found_and_the_last_counts() {
+    fn duplicate_fields_are_reported_and_the_last_counts() {
         let parsed =
             parse(Encoding::Json, br#"{"a":{"k":1,"k":2},"l":[{"x":1,"x":2}]}"#, "A").unwrap();
         assert_eq!(parsed.value, json!({"a": {"k": 2}, "l": [{"x": 2}]}));
-        assert_eq!(parsed.doubles, ["a.k", "l[0].x"]);
+        assert_eq!(parsed.duplicate_fields, ["a.k", "l[0].x"]);
         let why = |body: &[u8]| parse(Encoding::Json, body, "A").unwrap_err().message;
         let start = "the object provided is unrecognized (must be of type A): couldn't get version/kind; json parse error: ";
         assert_eq!(
@@ -399,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_read() {
+    fn a_yaml_body_is_parsed_like_json() {
         let parsed = parse(Encoding::Yaml, b"a: 1\nb:\n- x\n", "A").unwrap();
         assert_eq!(parsed.value, json!({"a": 1, "b": ["x"]}));
     }

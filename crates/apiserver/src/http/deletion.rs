@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::body::{self, Answer};
+use super::body::{self, ApiResponse};
 use super::negotiate::Shape;
 use super::objects::{Call, success, whole};
 use crate::error::{ApiResult, Cause, Causes, Status, object_details};
 use crate::ops::{DeleteOptions, Deleted, Propagation, Target};
 
 impl Call<'_> {
-    pub(super) async fn delete(&self) -> ApiResult<Answer> {
+    pub(super) async fn delete(&self) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.delete_options()?;
         let resource = &self.target.resource;
@@ -29,7 +29,7 @@ impl Call<'_> {
         }
     }
 
-    pub(super) async fn delete_collection(&self) -> ApiResult<Answer> {
+    pub(super) async fn delete_collection(&self) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::List)?;
         let options = self.delete_options()?;
         let select = self.query.list_options(&self.target.resource)?;
@@ -42,7 +42,7 @@ impl Call<'_> {
             };
             match self.inner.core.delete(&one, &options).await {
                 Ok(_) => {}
-                // Somebody else was faster.
+                // Another client was faster.
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),
             }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::registry::{Registry, Resource};
 
 /// `/api`.
-pub fn core_versions(address: &str) -> Value {
+pub(super) fn core_versions(address: &str) -> Value {
     json!({
         "kind": "APIVersions", "versions": ["v1"],
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
@@ -33,7 +33,7 @@ fn named_groups(registry: &Registry) -> Vec<(&str, Vec<&str>)> {
 }
 
 /// `/apis`.
-pub fn groups(registry: &Registry) -> Value {
+pub(super) fn groups(registry: &Registry) -> Value {
     let groups: Vec<Value> = named_groups(registry)
         .iter()
         .filter(|(group, _)| !group.is_empty())
@@ -43,7 +43,7 @@ pub fn groups(registry: &Registry) -> Value {
 }
 
 /// `/apis/<group>`.
-pub fn group(registry: &Registry, name: &str) -> Option<Value> {
+pub(super) fn group(registry: &Registry, name: &str) -> Option<Value> {
     let groups = named_groups(registry);
     let (group, versions) = groups.iter().find(|(group, _)| *group == name && !group.is_empty())?;
     let mut body = group_body(group, versions);
@@ -53,7 +53,7 @@ pub fn group(registry: &Registry, name: &str) -> Option<Value> {
 }
 
 /// `/api/v1`, `/apis/<group>/<version>`.
-pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
+pub(super) fn resources(registry: &Registry, group: &str, version: &str) -> Option<Value> {
     let found: Vec<Value> = registry
         .resources()
         .iter()
@@ -100,7 +100,7 @@ fn resource_entries(resource: &Resource) -> Vec<Value> {
 }
 
 /// The aggregated form: core groups for `/api`, all others for `/apis`.
-pub fn aggregated(registry: &Registry, core: bool) -> Value {
+pub(super) fn aggregated(registry: &Registry, core: bool) -> Value {
     let items: Vec<Value> = named_groups(registry)
         .iter()
         .filter(|(group, _)| group.is_empty() == core)

@@ -30,7 +30,7 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
-/// How somebody may impersonate. The constrained ways come first; each needs a right to the user, and
+/// How a user may impersonate another. The constrained ways come first; each needs a right to the user, and
 /// another one to do what is asked for in that way (`impersonate-on:MODE:VERB`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -38,11 +38,10 @@ enum Mode {
     AssociatedNode,
     /// Any node.
     ArbitraryNode,
-    /// A service account.
     ServiceAccount,
     /// Other users, with all that is known of them.
     UserInfo,
-    /// Anybody, for any request.
+    /// Any user, for any request.
     Legacy,
 }
 
@@ -91,7 +90,7 @@ impl Mode {
 ///
 /// # Errors
 /// 400 when no user is named, 403 when the sender may not impersonate that user.
-pub fn impersonate<'a>(
+pub(super) fn impersonate<'a>(
     access: &Access,
     sender: Cow<'a, Identity>,
     headers: &HeaderMap,
@@ -227,7 +226,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Reads the headers; `None` when they ask for nobody.
+/// Reads the headers; `None` when they name no user.
 fn read(headers: &HeaderMap) -> ApiResult<Option<Wanted>> {
     let first = |name: &str| headers.get(name).map_or(Ok(String::new()), text);
     let mut wanted = Wanted {

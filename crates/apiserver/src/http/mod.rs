@@ -1,16 +1,15 @@
 //! The HTTP face of the server: a tower service that needs no socket.
 
 pub mod body;
+mod connection_limits;
 mod deletion;
 mod discovery;
-mod guarded;
-mod held;
+mod held_response;
 mod impersonate;
 pub mod negotiate;
 mod objects;
 pub(crate) mod openapi;
 pub mod pieces;
-mod places;
 mod pods;
 mod protobuf;
 pub mod query;
@@ -20,6 +19,7 @@ pub(crate) mod route;
 mod schemas;
 pub(crate) mod serve;
 mod table;
+mod timeout_stream;
 mod token;
 
 use std::borrow::Cow;
@@ -39,17 +39,16 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::Inner;
-use crate::admission::Place;
+use crate::admission::Permit;
 use crate::auth::rbac::Action;
 use crate::auth::{AUTHENTICATED, Identity};
 use crate::error::{ApiResult, Status};
 use crate::metrics;
 use crate::registry::Registry;
-use body::{Answer, Sent};
-use places::Standing;
+use body::{ApiResponse, Sent};
+use connection_limits::ConnectionSlot;
 use query::Query;
 use route::Route;
-pub(crate) use schemas::field_type;
 
 /// The version this server says it is: a semantic version that names its Kubernetes level.
 pub const GIT_VERSION: &str = "v1.37.0+longshore";
@@ -69,9 +68,9 @@ pub struct Service {
     /// Ends watches and followed logs, which would go on by themselves.
     ending: CancellationToken,
     /// With clients on the other side of a connection; the own process may take its time.
-    patience: Option<Arc<held::Patience>>,
+    unread_limit: Option<Arc<held_response::UnreadLimit>>,
     /// What the connection is known for.
-    standing: Option<Arc<Standing>>,
+    slot: Option<Arc<ConnectionSlot>>,
 }
 
 impl Service {
@@ -84,24 +83,28 @@ impl Service {
             inner,
             identity: identity.map(authenticated),
             ending,
-            patience: None,
-            standing: None,
+            unread_limit: None,
+            slot: None,
         }
     }
 
-    /// For one connection: answers that are not taken are given up.
-    fn patient(self, patience: Arc<held::Patience>, standing: Arc<Standing>) -> Self {
-        Self { patience: Some(patience), standing: Some(standing), ..self }
+    /// For one connection: responses that are not read are given up.
+    fn for_connection(
+        self,
+        unread_limit: Arc<held_response::UnreadLimit>,
+        slot: Arc<ConnectionSlot>,
+    ) -> Self {
+        Self { unread_limit: Some(unread_limit), slot: Some(slot), ..self }
     }
 
     /// Answers one request.
-    pub async fn handle<B>(&self, request: Request<B>) -> Answer
+    pub async fn handle<B>(&self, request: Request<B>) -> ApiResponse
     where
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,
     {
         let (mut parts, text) = request.into_parts();
-        if self.patience.is_some() {
+        if self.unread_limit.is_some() {
             parts.extensions.insert(Outside);
         }
         let tree = parts.extensions.remove::<Tree>().map(|Tree(object)| object);
@@ -109,29 +112,37 @@ impl Service {
         let path = parts.uri.path().to_owned();
         let query = Query::parse(parts.uri.query());
         let route = route::parse(&path);
-        let labels = self.labels(&parts, &route, &query);
+        let verb = match &route {
+            Route::Object(object) => objects::verb(&parts.method, object, &query),
+            _ => "",
+        };
+        let labels = self.labels(&parts, &route, &query, verb);
         let head = parts.method == Method::HEAD;
-        let lasts = lasts(&parts.method, &route, &query);
+        let long_running = is_long_running(&parts.method, &route, verb);
         let began = tokio::time::Instant::now();
-        let asked = Incoming { parts: &parts, path: &path, query: &query, labels: &labels, lasts };
-        let mut answer = match self.dispatch(asked, route, body).await {
-            Ok(answer) => answer,
+        let (parts, path, query) = (&parts, &path, &query);
+        let asked = Incoming { parts, path, query, verb, labels: &labels, long_running };
+        let mut response = match self.dispatch(asked, route, body).await {
+            Ok(response) => response,
             Err(status) => body::error(&status),
         };
-        let took = (!lasts).then(|| began.elapsed());
-        self.inner.metrics.answered(labels, answer.status().as_u16(), took);
+        let took = (!long_running).then(|| began.elapsed());
+        self.inner.metrics.responded(labels, response.status().as_u16(), took);
         if head {
-            *answer.body_mut() = body::answer(200, "text/plain", Bytes::new()).into_body();
+            *response.body_mut() = body::response(200, "text/plain", Bytes::new()).into_body();
         }
-        answer
+        response
     }
 
     /// What the request is counted as.
-    fn labels(&self, parts: &Parts, route: &Route<'_>, query: &Query) -> metrics::Request {
-        let verb = match route {
-            Route::Object(object) => verb(&parts.method, object, query),
-            _ => "",
-        };
+    fn labels(
+        &self,
+        parts: &Parts,
+        route: &Route<'_>,
+        query: &Query,
+        verb: &'static str,
+    ) -> metrics::Request {
+        let verb = verb_for_roles(&parts.method, verb);
         let apply = negotiate::content_type(&parts.headers) == "application/apply-patch+yaml";
         let dry = query.get("dryRun").is_some();
         let labels = metrics::Request::of(&parts.method, route, verb, apply, dry);
@@ -146,30 +157,29 @@ impl Service {
         asked: Incoming<'_>,
         route: Route<'_>,
         body: Sent<B>,
-    ) -> ApiResult<Answer>
+    ) -> ApiResult<ApiResponse>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: std::fmt::Display,
     {
-        let Incoming { parts, path, query, labels, lasts } = asked;
+        let Incoming { parts, path, query, verb, labels, long_running } = asked;
         if let Route::Health(check) = route {
-            // Anybody may ask, but who shows credentials must have good ones.
+            // Anonymous requests are served here, but credentials that are sent must be valid.
             if self.identity.is_none() && bearer(&parts.headers).is_some() {
-                self.authenticate(parts, || action(&parts.method, path, &route, query))?;
+                self.authenticate(parts, || action(&asked, &route))?;
             }
             only_get(&parts.method)?;
             return self.health(path, check, query);
         }
-        let identity = self.authenticate(parts, || action(&parts.method, path, &route, query))?;
-        let place = self.admit(&parts.method, lasts, identity.is_master())?;
+        let identity = self.authenticate(parts, || action(&asked, &route))?;
+        let permit = self.admit(&parts.method, long_running, identity.is_master())?;
         if !identity.is_master() {
-            let action = action(&parts.method, path, &route, query);
-            self.inner.access.check(&identity, &action)?;
+            self.inner.access.check(&identity, &action(&asked, &route))?;
         }
-        let answer = if let Route::Object(object) = route {
-            let asked = objects::Asked { identity: &identity, parts, query };
+        let response = if let Route::Object(object) = route {
+            let asked = objects::Asked { identity: &identity, parts, query, verb };
             let handling = objects::handle(&self.inner, &self.ending, object, asked, body);
-            match self.allotted(query, lasts)? {
+            match self.allotted(query, long_running)? {
                 None => handling.await?,
                 Some(time) => tokio::time::timeout(time, handling)
                     .await
@@ -179,14 +189,14 @@ impl Service {
             only_get(&parts.method)?;
             self.document(route, &parts.headers)?
         };
-        // The place is taken until the client has its answer, or leaves.
-        let lasting = lasts.then(|| self.inner.metrics.begin(labels));
-        Ok(held::hold(answer, (place, lasting), self.patience.clone()))
+        // The permit is held until the client has its response, or leaves.
+        let guard = long_running.then(|| self.inner.metrics.begin(labels));
+        Ok(held_response::hold(response, (permit, guard), self.unread_limit.clone()))
     }
 
-    /// How long a request from outside may take, unless it lasts by its nature.
-    fn allotted(&self, query: &Query, lasts: bool) -> ApiResult<Option<Duration>> {
-        if lasts || self.patience.is_none() {
+    /// How long a request from outside may take, unless it is long-running by its nature.
+    fn allotted(&self, query: &Query, long_running: bool) -> ApiResult<Option<Duration>> {
+        if long_running || self.unread_limit.is_none() {
             return Ok(None);
         }
         let most = self.inner.limits.request_timeout;
@@ -201,11 +211,11 @@ impl Service {
         Ok(Some(if asked.is_zero() { most } else { asked.min(most) }))
     }
 
-    /// Takes a place among the requests that are answered at the same time.
-    fn admit(&self, method: &Method, lasts: bool, is_master: bool) -> ApiResult<Place> {
+    /// Takes a permit for a request.
+    fn admit(&self, method: &Method, long_running: bool, is_master: bool) -> ApiResult<Permit> {
         let gates = &self.inner.gates;
         let mutating = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-        let gate = match (lasts, mutating) {
+        let gate = match (long_running, mutating) {
             (true, _) => &gates.long,
             (false, true) => &gates.writes,
             (false, false) => &gates.reads,
@@ -214,7 +224,7 @@ impl Service {
     }
 
     /// Answers that do not depend on objects.
-    fn document(&self, route: Route<'_>, headers: &http::HeaderMap) -> ApiResult<Answer> {
+    fn document(&self, route: Route<'_>, headers: &http::HeaderMap) -> ApiResult<ApiResponse> {
         let registry = &*self.inner.core.registry();
         match route {
             Route::Version => Ok(body::json(200, &version())),
@@ -222,7 +232,7 @@ impl Service {
                 let kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
                 let inner = &self.inner;
                 let text = inner.metrics.text(&inner.core.store, &inner.gates);
-                Ok(body::answer(200, kind, text))
+                Ok(body::response(200, kind, text))
             }
             Route::Root => Ok(body::json(200, &self.paths())),
             Route::CoreVersions | Route::Groups => {
@@ -247,25 +257,25 @@ impl Service {
             }
             Route::OpenApiIndex => {
                 let index = openapi::index(registry).to_string();
-                Ok(body::answer(200, "text/plain; charset=utf-8", index))
+                Ok(body::response(200, "text/plain; charset=utf-8", index))
             }
             Route::OpenApi(path) => {
                 let document =
                     openapi::document(registry, path).ok_or_else(Status::no_such_page)?;
-                let mut answer = body::answer(200, "application/json", document.text.clone());
+                let mut response = body::response(200, "application/json", document.text.clone());
                 if let Ok(value) = HeaderValue::from_str(&format!("\"{}\"", document.hash)) {
-                    answer.headers_mut().insert(header::ETAG, value);
+                    response.headers_mut().insert(header::ETAG, value);
                 }
                 let forever = HeaderValue::from_static("public, immutable");
-                answer.headers_mut().insert(header::CACHE_CONTROL, forever);
-                Ok(answer)
+                response.headers_mut().insert(header::CACHE_CONTROL, forever);
+                Ok(response)
             }
-            Route::OpenApiSecond if negotiate::wants_protobuf_openapi(headers) => {
-                Ok(body::answer(200, openapi::PROTOBUF, openapi::second_as_protobuf()))
+            Route::OpenApiV2 if negotiate::wants_protobuf_openapi(headers) => {
+                Ok(body::response(200, openapi::PROTOBUF, openapi::v2_as_protobuf()))
             }
-            Route::OpenApiSecond => {
-                let text = self.shared("second", |registry| openapi::second(registry).to_string());
-                Ok(body::answer(200, "application/json", text))
+            Route::OpenApiV2 => {
+                let text = self.shared("v2", |registry| openapi::v2(registry).to_string());
+                Ok(body::response(200, "application/json", text))
             }
             Route::Unknown | Route::Health(_) => Err(Status::no_such_page()),
             Route::Object(_) => unreachable!("objects are answered elsewhere"),
@@ -287,23 +297,23 @@ impl Service {
         }
     }
 
-    fn aggregated(&self, core: bool, headers: &http::HeaderMap) -> Answer {
+    fn aggregated(&self, core: bool, headers: &http::HeaderMap) -> ApiResponse {
         let name = if core { "core" } else { "groups" };
         let text = self.shared(name, |registry| discovery::aggregated(registry, core).to_string());
         let etag = quoted_hash(&text);
         let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let known = headers.get(header::IF_NONE_MATCH).is_some_and(|v| v == etag.as_str());
-        let mut answer = match known {
-            true => body::answer(304, kind, Bytes::new()),
-            false => body::answer(200, kind, text),
+        let mut response = match known {
+            true => body::response(304, kind, Bytes::new()),
+            false => body::response(200, kind, text),
         };
-        let headers = answer.headers_mut();
+        let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
         headers.insert(header::VARY, HeaderValue::from_static("Accept"));
         if let Ok(value) = HeaderValue::from_str(&etag) {
             headers.insert(header::ETAG, value);
         }
-        answer
+        response
     }
 
     fn paths(&self) -> serde_json::Value {
@@ -320,27 +330,27 @@ impl Service {
         json!({"paths": paths})
     }
 
-    fn health(&self, path: &str, check: Option<&str>, query: &Query) -> ApiResult<Answer> {
+    fn health(&self, path: &str, check: Option<&str>, query: &Query) -> ApiResult<ApiResponse> {
         const TEXT: &str = "text/plain; charset=utf-8";
         const CHECKS: &[&str] = &["ping", "store"];
         let kind = path.split('/').nth(1).unwrap_or("healthz");
         let healthy = self.inner.is_healthy();
         match check {
             Some(check) if !CHECKS.contains(&check) => {
-                return Ok(body::answer(404, TEXT, "404 page not found\n"));
+                return Ok(body::response(404, TEXT, "404 page not found\n"));
             }
-            Some("store") if !healthy => return Ok(body::answer(500, TEXT, "store failed\n")),
-            Some(_) => return Ok(body::answer(200, TEXT, "ok")),
+            Some("store") if !healthy => return Ok(body::response(500, TEXT, "store failed\n")),
+            Some(_) => return Ok(body::response(200, TEXT, "ok")),
             None => {}
         }
         let code = if healthy { 200 } else { 500 };
         if healthy && !query.flag("verbose") {
-            return Ok(body::answer(200, TEXT, "ok"));
+            return Ok(body::response(200, TEXT, "ok"));
         }
         let store =
             if healthy { "[+]store ok" } else { "[-]store failed: it takes no more writes" };
         let end = if healthy { "passed" } else { "failed" };
-        Ok(body::answer(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
+        Ok(body::response(code, TEXT, format!("[+]ping ok\n{store}\n{kind} check {end}\n")))
     }
 
     /// Who asks: the sender, or whom the sender may impersonate for this action.
@@ -353,12 +363,12 @@ impl Service {
             (Some(identity), _) => Cow::Borrowed(identity),
             (None, Some(token)) => {
                 let found = self.inner.identify_token(token, &[]);
-                Cow::Owned(authenticated(found.ok_or_else(Status::unauthorized)?.0))
+                Cow::Owned(authenticated(found.map_err(|_| Status::unauthorized())?.0))
             }
             (None, None) => return Err(Status::unauthorized()),
         };
-        if let Some(standing) = &self.standing {
-            standing.show_credentials();
+        if let Some(slot) = &self.slot {
+            slot.show_credentials();
         }
         impersonate::impersonate(&self.inner.access, identity, &parts.headers, action)
     }
@@ -378,21 +388,22 @@ struct Incoming<'a> {
     parts: &'a Parts,
     path: &'a str,
     query: &'a Query,
+    /// Of a request for objects; see [`objects::verb`].
+    verb: &'static str,
     labels: &'a metrics::Request,
-    lasts: bool,
+    long_running: bool,
 }
 
-/// Whether the answer goes on by itself: watches and logs.
-fn lasts(method: &Method, route: &Route<'_>, query: &Query) -> bool {
+/// Whether the response goes on by itself: watches and logs.
+fn is_long_running(method: &Method, route: &Route<'_>, verb: &str) -> bool {
     let Route::Object(object) = route else { return false };
     let log = *method == Method::GET && object.plural == "pods" && object.subresource == "log";
-    log || verb(method, object, query) == "watch"
+    log || verb == "watch"
 }
 
-/// The verb of a request for objects, as roles name it.
-fn verb(method: &Method, object: &route::Object<'_>, query: &Query) -> &'static str {
-    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    match objects::verb(method, &object.name, watching) {
+/// The verb that roles must allow; methods that objects do not have count as another.
+fn verb_for_roles(method: &Method, verb: &'static str) -> &'static str {
+    match verb {
         "" if *method == Method::POST => "create",
         "" => "get",
         verb => verb,
@@ -400,11 +411,13 @@ fn verb(method: &Method, object: &route::Object<'_>, query: &Query) -> &'static 
 }
 
 /// What a request wants to do, as roles name it.
-fn action(method: &Method, path: &str, route: &Route<'_>, query: &Query) -> Action {
+fn action(asked: &Incoming<'_>, route: &Route<'_>) -> Action {
+    let Incoming { parts, path, query, .. } = *asked;
     let Route::Object(object) = route else {
-        return Action::Path { verb: method.as_str().to_lowercase(), path: path.to_owned() };
+        let verb = parts.method.as_str().to_lowercase();
+        return Action::Path { verb, path: path.to_owned() };
     };
-    let verb = verb(method, object, query);
+    let verb = verb_for_roles(&parts.method, asked.verb);
     // A list of one name is allowed to who may read that name.
     let name = match (object.name.as_str(), selected_name(query)) {
         ("", Some(name)) if matches!(verb, "list" | "watch") => name,
@@ -479,9 +492,9 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: std::fmt::Display,
 {
-    type Response = Answer;
+    type Response = ApiResponse;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ApiResponse, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! Which form of an answer the client wants, and which form its body has.
+//! Which form of a response the client wants, and which form its body has.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -8,19 +8,15 @@ use crate::error::{ApiResult, Status};
 /// What table rows carry beside their cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Include {
-    /// Nothing.
     None,
-    /// The metadata.
     #[default]
     Metadata,
-    /// The whole object.
     Object,
 }
 
-/// The form of an answer.
+/// The form of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The object itself.
     Object,
     /// Its metadata only.
     Partial,
@@ -33,7 +29,6 @@ pub enum Form {
 pub enum Shape {
     /// One object, or single events.
     Single,
-    /// A list.
     List,
 }
 
@@ -55,7 +50,7 @@ impl<'a> Entry<'a> {
         self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
     }
 
-    /// Whether some answer of ours has this media type, if not this form.
+    /// Whether some response of ours has this media type, if not this form.
     fn is_known(&self) -> bool {
         self.is_json()
             || matches!(self.media, "application/yaml" | "application/vnd.kubernetes.protobuf")
@@ -70,7 +65,7 @@ fn accept(headers: &HeaderMap) -> Option<&str> {
     headers.get(ACCEPT).and_then(|v| v.to_str().ok()).filter(|v| !v.trim().is_empty())
 }
 
-/// The form of the answer: the first entry we can serve.
+/// The form of the response: the first entry we can serve.
 ///
 /// # Errors
 /// 406 when none can be served.
@@ -126,11 +121,8 @@ pub fn wants_protobuf_openapi(headers: &HeaderMap) -> bool {
 /// How a request body is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// JSON.
     Json,
-    /// YAML.
     Yaml,
-    /// Kubernetes protobuf.
     Protobuf,
 }
 

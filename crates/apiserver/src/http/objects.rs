@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{self, Answer, Sent};
+use super::body::{self, ApiResponse, Sent};
 use super::negotiate::{self, Shape};
 use super::pieces::Pieces;
 use super::query::Query;
 use super::render::{Renderer, typed};
 use super::route::Object;
-use super::{Outside, held, reviews, token};
+use super::{Outside, held_response, reviews, token};
 use crate::Inner;
 use crate::access::Author;
 use crate::auth::Identity;
@@ -32,16 +32,18 @@ use crate::watch;
 /// A watch without a timeout of its own ends somewhere in the second half of this.
 const MAX_WATCH: Duration = Duration::from_secs(3600);
 
-/// The verb of a request, as authorization names it.
-pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
+/// The verb of a request; empty for methods that objects do not have.
+pub(super) fn verb(method: &Method, object: &Object<'_>, query: &Query) -> &'static str {
+    let collection = object.name.is_empty();
     match *method {
-        Method::GET if watch => "watch",
-        Method::GET if name.is_empty() => "list",
+        Method::GET if object.watch || (collection && query.flag("watch")) => "watch",
+        Method::GET if collection => "list",
         Method::GET => "get",
-        Method::POST if name.is_empty() => "create",
+        // Subresources are created below a name, objects are not.
+        Method::POST if collection || !object.subresource.is_empty() => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
-        Method::DELETE if name.is_empty() => "deletecollection",
+        Method::DELETE if collection => "deletecollection",
         Method::DELETE => "delete",
         _ => "",
     }
@@ -49,13 +51,12 @@ pub fn verb(method: &Method, name: &str, watch: bool) -> &'static str {
 
 /// What is known of a request before its body is read.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
-    /// Who asks.
+pub(super) struct Asked<'a> {
     pub identity: &'a Identity,
     /// Method, path and headers.
     pub parts: &'a Parts,
-    /// Parameters.
     pub query: &'a Query,
+    pub verb: &'static str,
 }
 
 /// One request for objects.
@@ -74,27 +75,21 @@ pub(super) struct Call<'a> {
 }
 
 /// Answers a request for an object or a collection.
-pub async fn handle<B>(
+pub(super) async fn handle<B>(
     inner: &Arc<Inner>,
     ending: &CancellationToken,
     object: Object<'_>,
     asked: Asked<'_>,
     sent: Sent<B>,
-) -> ApiResult<Answer>
+) -> ApiResult<ApiResponse>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let Asked { identity, parts, query } = asked;
+    let Asked { identity, parts, query, verb } = asked;
     let target = find_target(inner, &object)?;
     let resource = &target.resource;
     let named_watch = object.watch && !object.name.is_empty();
-    let watching = object.watch || (object.name.is_empty() && query.flag("watch"));
-    let verb = match verb(&parts.method, &object.name, watching) {
-        // Subresources are created below a name, objects are not.
-        "" if parts.method == Method::POST && !object.subresource.is_empty() => "create",
-        verb => verb,
-    };
     let needs_name = matches!(verb, "update" | "patch") && object.name.is_empty();
     let verbs = match object.subresource {
         "" => resource.verbs.as_slice(),
@@ -120,22 +115,22 @@ where
     let program = field_manager::of_agent(&parts.headers);
     let call = Call { inner, ending, identity, target, parts, query, body, program, tree };
     if verb == "watch" {
-        return call.watch(named_watch).map(|answer| call.warn_of_deprecation(answer));
+        return call.watch(named_watch).map(|response| call.warn_of_deprecation(response));
     }
-    let answer = if call.is_heavy(verb) {
+    let response = if call.is_heavy(verb) {
         call.elsewhere(verb, object.subresource).await?
     } else {
-        let answer = call.answer(verb, object.subresource).await?;
-        call.warn_of_deprecation(answer)
+        let response = call.respond(verb, object.subresource).await?;
+        call.warn_of_deprecation(response)
     };
-    // What a large request left behind stays until its answer is taken.
+    // What a large request left behind stays until its response is taken.
     Ok(match room.into_held() {
-        Some(room) => held::hold(answer, room, None),
-        None => answer,
+        Some(room) => held_response::hold(response, room, None),
+        None => response,
     })
 }
 
-/// In groups of our own a Status says what is missing; elsewhere nobody is there to say it.
+/// In groups of our own a Status says what is missing; elsewhere no kind is served that could say it.
 fn missing(builtin: bool) -> Status {
     if builtin { Status::no_such_resource() } else { Status::no_such_page() }
 }
@@ -185,7 +180,7 @@ impl Call<'_> {
     }
 
     /// Answers on a thread for large requests.
-    async fn elsewhere(self, verb: &'static str, subresource: &str) -> ApiResult<Answer> {
+    async fn elsewhere(self, verb: &'static str, subresource: &str) -> ApiResult<ApiResponse> {
         let bytes = self.bytes();
         let Call { inner, ending, identity, target, parts, query, body, program, tree } = self;
         let own =
@@ -194,14 +189,14 @@ impl Call<'_> {
         let work = async move {
             let (inner, ending, identity, parts, query) = &own;
             let call = Call { inner, ending, identity, target, parts, query, body, program, tree };
-            let answer = call.answer(verb, &subresource).await?;
-            Ok(call.warn_of_deprecation(answer))
+            let response = call.respond(verb, &subresource).await?;
+            Ok(call.warn_of_deprecation(response))
         };
         let is_master = identity.is_master();
         inner.core.heavy.run(bytes, is_master, work).await
     }
 
-    async fn answer(&self, verb: &str, subresource: &str) -> ApiResult<Answer> {
+    async fn respond(&self, verb: &str, subresource: &str) -> ApiResult<ApiResponse> {
         let part = match subresource {
             "status" => Part::Status,
             "finalize" => Part::Finalize,
@@ -225,30 +220,31 @@ impl Call<'_> {
         }
     }
 
-    /// Clients of an old version are told so with every answer.
-    fn warn_of_deprecation(&self, mut answer: Answer) -> Answer {
+    /// Clients of a deprecated version get a warning with every response.
+    fn warn_of_deprecation(&self, mut response: ApiResponse) -> ApiResponse {
         let custom = self.target.resource.custom.as_ref();
         if let Some(warning) = custom.and_then(|custom| custom.deprecated.clone()) {
-            body::warn(&mut answer, &[warning]);
+            body::warn(&mut response, &[warning]);
         }
-        answer
+        response
     }
 
-    async fn token(&self) -> ApiResult<Answer> {
+    async fn token(&self) -> ApiResult<ApiResponse> {
         self.write_options("CreateOptions")?;
         let request = self.parse_other("TokenRequest")?.value;
-        let answered = token::answer(self.inner, &self.target, request).await?;
+        let answered = token::respond(self.inner, &self.target, request).await?;
         Ok(body::json(201, &answered))
     }
 
-    async fn scale(&self, verb: &str) -> ApiResult<Answer> {
+    async fn scale(&self, verb: &str) -> ApiResult<ApiResponse> {
         let core = &self.inner.core;
         let scale = match verb {
             "get" => core.scale(&self.target, self.query.version()?).await?,
             "update" => {
                 let options = self.write_options("UpdateOptions")?;
                 let parsed = self.parse_other("Scale")?;
-                let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
+                let source =
+                    Source::Whole { body: parsed.value, duplicate_fields: parsed.duplicate_fields };
                 core.rescale(&self.target, &source, options).await?
             }
             _ => {
@@ -282,13 +278,13 @@ impl Call<'_> {
         Ok(Renderer::new(&self.target.resource, form, &self.inner.core.env))
     }
 
-    async fn get(&self) -> ApiResult<Answer> {
+    async fn get(&self) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let stored = self.inner.core.get(&self.target, self.query.version()?).await?;
         Ok(whole(200, renderer.object(&Written::Stored(stored))))
     }
 
-    async fn list(&self) -> ApiResult<Answer> {
+    async fn list(&self) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::List)?;
         let options = self.query.list_options(&self.target.resource)?;
         let listed = self.inner.core.list(&self.target, &options).await?;
@@ -317,7 +313,7 @@ impl Call<'_> {
         })
     }
 
-    fn watch(&self, named: bool) -> ApiResult<Answer> {
+    fn watch(&self, named: bool) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let env = &self.inner.core.env;
         let half = MAX_WATCH.as_secs() / 2;
@@ -358,7 +354,7 @@ impl Call<'_> {
 
     pub(super) fn parse_body(&self) -> ApiResult<body::Parsed> {
         if let Some(value) = self.tree.lock().take() {
-            return Ok(body::Parsed { value, doubles: Vec::new() });
+            return Ok(body::Parsed { value, duplicate_fields: Vec::new() });
         }
         let encoding = negotiate::encoding(&self.parts.headers)?;
         let resource = &self.target.resource;
@@ -382,37 +378,41 @@ impl Call<'_> {
         body::parse(negotiate::encoding(&self.parts.headers)?, &self.body, kind)
     }
 
-    async fn create(&self) -> ApiResult<Answer> {
+    async fn create(&self) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
-        let outcome =
-            self.inner.core.create(&self.target, parsed.value, &parsed.doubles, options).await?;
+        let outcome = self
+            .inner
+            .core
+            .create(&self.target, parsed.value, &parsed.duplicate_fields, options)
+            .await?;
         Ok(self.written(201, &renderer, outcome))
     }
 
-    fn review(&self) -> ApiResult<Answer> {
+    fn review(&self) -> ApiResult<ApiResponse> {
         let resource = &self.target.resource;
         let options = self.write_options("CreateOptions")?;
         let parsed = self.parse_body()?;
-        let (review, warnings) = decode(resource, parsed.value, &parsed.doubles, options)?;
-        let answered = reviews::answer(self.inner, resource, self.identity, review)?;
-        let mut answer = body::json(201, &typed(resource, answered));
-        body::warn(&mut answer, &warnings);
-        Ok(answer)
+        let (review, warnings) = decode(resource, parsed.value, &parsed.duplicate_fields, options)?;
+        let answered = reviews::respond(self.inner, resource, self.identity, review)?;
+        let mut response = body::json(201, &typed(resource, answered));
+        body::warn(&mut response, &warnings);
+        Ok(response)
     }
 
-    async fn update(&self, part: Part) -> ApiResult<Answer> {
+    async fn update(&self, part: Part) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.write_options("UpdateOptions")?;
         let parsed = self.parse_body()?;
-        let source = Source::Whole { body: parsed.value, doubles: parsed.doubles };
+        let source =
+            Source::Whole { body: parsed.value, duplicate_fields: parsed.duplicate_fields };
         let outcome = self.inner.core.update(&self.target, part, &source, options).await?;
         let code = if outcome.created { 201 } else { 200 };
         Ok(self.written(code, &renderer, outcome))
     }
 
-    async fn patch(&self, part: Part) -> ApiResult<Answer> {
+    async fn patch(&self, part: Part) -> ApiResult<ApiResponse> {
         let renderer = self.renderer(Shape::Single)?;
         let options = self.write_options("PatchOptions")?;
         if negotiate::content_type(&self.parts.headers) == "application/apply-patch+yaml" {
@@ -433,7 +433,7 @@ impl Call<'_> {
         part: Part,
         renderer: &Renderer,
         options: WriteOptions<'_>,
-    ) -> ApiResult<Answer> {
+    ) -> ApiResult<ApiResponse> {
         if self.query.get("fieldManager").is_none() {
             let cause = Cause::required("fieldManager", "is required for apply patch");
             return Err(Status::invalid_kind("meta.k8s.io", "PatchOptions", "", vec![cause]));
@@ -446,28 +446,28 @@ impl Call<'_> {
         Ok(self.written(if new { 201 } else { 200 }, renderer, outcome))
     }
 
-    /// The answer to a write: text, or the object itself for a client in this process.
-    fn written(&self, code: u16, renderer: &Renderer, outcome: Outcome) -> Answer {
+    /// The response to a write: text, or the object itself for a client in this process.
+    fn written(&self, code: u16, renderer: &Renderer, outcome: Outcome) -> ApiResponse {
         let Outcome { written, tree, warnings, created: _ } = outcome;
         let resource = &self.target.resource;
         let welcome = self.parts.extensions.get::<TreeWelcome>().is_some();
         // Trees are in the stored form.
-        let as_stored = renderer.is_whole() && !resource.shows_otherwise();
-        let mut answer = match tree.filter(|_| welcome && as_stored) {
+        let as_stored = renderer.is_whole() && !resource.has_conversion();
+        let mut response = match tree.filter(|_| welcome && as_stored) {
             Some(tree) => {
-                let mut answer = body::answer(code, "application/json", Bytes::new());
-                answer.extensions_mut().insert(Tree(typed(resource, tree)));
-                answer
+                let mut response = body::response(code, "application/json", Bytes::new());
+                response.extensions_mut().insert(Tree(typed(resource, tree)));
+                response
             }
             None => whole(code, renderer.object(&written)),
         };
-        body::warn(&mut answer, &warnings);
-        answer
+        body::warn(&mut response, &warnings);
+        response
     }
 }
 
-/// An answer of one object.
-pub(super) fn whole(code: u16, mut pieces: Pieces) -> Answer {
+/// A response of one object.
+pub(super) fn whole(code: u16, mut pieces: Pieces) -> ApiResponse {
     body::pieces(code, std::iter::from_fn(move || pieces.take()))
 }
 

@@ -20,10 +20,8 @@ fn document_path(group: &str, version: &str) -> String {
 
 /// A document and its hash.
 #[derive(Debug, Clone)]
-pub struct Document {
-    /// The text.
+pub(crate) struct Document {
     pub text: Bytes,
-    /// Its hash.
     pub hash: String,
 }
 
@@ -53,8 +51,7 @@ fn all(registry: &Registry) -> impl Iterator<Item = (&String, &Document)> {
     builtin.get(registry, false).iter().chain(custom.get(registry, true))
 }
 
-/// The index of documents.
-pub fn index(registry: &Registry) -> Value {
+pub(crate) fn index(registry: &Registry) -> Value {
     let mut paths = Map::new();
     for (path, document) in all(registry) {
         let url = format!("/openapi/v3/{path}?hash={}", document.hash);
@@ -64,7 +61,7 @@ pub fn index(registry: &Registry) -> Value {
 }
 
 /// The document at a path.
-pub fn document<'a>(registry: &'a Registry, path: &str) -> Option<&'a Document> {
+pub(crate) fn document<'a>(registry: &'a Registry, path: &str) -> Option<&'a Document> {
     all(registry).find(|(known, _)| *known == path).map(|(_, document)| document)
 }
 
@@ -86,12 +83,12 @@ fn make(kinds: &[&Arc<Resource>]) -> Option<Document> {
 }
 
 /// The media type of the second version as protobuf.
-pub const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+pub(crate) const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// The second version as protobuf, without kinds: kubectl asks for it about a kind that the third
 /// version does not have, and shall learn that it is not here either. Fields are checked by the
 /// server, so no client needs it for that.
-pub fn second_as_protobuf() -> Vec<u8> {
+pub(crate) fn v2_as_protobuf() -> Vec<u8> {
     fn text(number: u8, value: &str, out: &mut Vec<u8>) {
         out.extend([number << 3 | 2, u8::try_from(value.len()).unwrap_or(0)]);
         out.extend(value.as_bytes());
@@ -107,7 +104,7 @@ pub fn second_as_protobuf() -> Vec<u8> {
 }
 
 /// The document of the second version, for older clients.
-pub fn second(registry: &Registry) -> Value {
+pub(crate) fn v2(registry: &Registry) -> Value {
     let mut paths = Map::new();
     registry.resources().iter().for_each(|resource| add_paths(&mut paths, resource));
     json!({

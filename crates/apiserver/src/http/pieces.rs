@@ -1,6 +1,6 @@
 //! Text on its way to a client, in pieces.
 //!
-//! What a client does not read stays in memory. Large texts are therefore not copied: an answer shares them
+//! What a client does not read stays in memory. Large texts are therefore not copied: a response shares them
 //! with the store, and a long list is written as it is read.
 
 use std::collections::VecDeque;
@@ -10,7 +10,6 @@ use bytes::Bytes;
 /// Texts of this length are shared, shorter ones are copied. A list is written so much at a time.
 pub const LARGE: usize = 64 << 10;
 
-/// Pieces of text.
 #[derive(Debug, Default)]
 pub struct Pieces {
     done: VecDeque<Bytes>,
@@ -34,13 +33,12 @@ impl Pieces {
         self.open.reserve(bytes.min(LARGE));
     }
 
-    /// Adds a text.
     pub fn write(&mut self, text: &[u8]) {
         self.len += text.len();
         self.open.extend_from_slice(text);
     }
 
-    /// Adds a text that somebody else holds, too.
+    /// Adds a text that is shared with the store.
     pub fn share(&mut self, text: Bytes) {
         if text.len() < LARGE {
             return self.write(&text);
@@ -56,7 +54,6 @@ impl Pieces {
         }
     }
 
-    /// Takes the next piece.
     pub fn take(&mut self) -> Option<Bytes> {
         let piece = self.done.pop_front().or_else(|| {
             (!self.open.is_empty()).then(|| Bytes::from(std::mem::take(&mut self.open)))

@@ -4,30 +4,30 @@ use bytes::Bytes;
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::body::{self, Answer};
+use super::body::{self, ApiResponse};
 use super::objects::{Call, success};
 use crate::error::{ApiResult, Status};
 use crate::logs::{LogError, LogRequest};
 
 impl Call<'_> {
-    pub(super) async fn bind(&self) -> ApiResult<Answer> {
+    pub(super) async fn bind(&self) -> ApiResult<ApiResponse> {
         let options = self.write_options("CreateOptions")?;
         let binding = self.parse_other("Binding")?.value;
         self.inner.core.bind(&self.target, &binding, options.dry_run).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))
     }
 
-    pub(super) async fn evict(&self) -> ApiResult<Answer> {
+    pub(super) async fn evict(&self) -> ApiResult<ApiResponse> {
         let eviction = self.parse_other("Eviction")?.value;
         let options = self.read_delete_options(&eviction["deleteOptions"])?;
         self.inner.core.evict(&self.target, &options).await?;
         Ok(body::json(201, &success(Value::Null, Some(201))))
     }
 
-    pub(super) async fn log(&self) -> ApiResult<Answer> {
+    pub(super) async fn log(&self) -> ApiResult<ApiResponse> {
         let pod = self.inner.core.get(&self.target, None).await?.value();
         if pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty() {
-            return Ok(body::answer(204, "text/plain", Bytes::new()));
+            return Ok(body::response(204, "text/plain", Bytes::new()));
         }
         let request = LogRequest {
             namespace: self.target.namespace.clone(),

@@ -19,7 +19,6 @@ const LONGEST_WATCH: Duration = Duration::from_secs(24 * 3600);
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes a query string.
     pub fn parse(text: Option<&str>) -> Self {
         let decode = |part: &str| percent_decode(&part.replace('+', " "));
         let pairs = text
@@ -233,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_decoded() {
+    fn query_parameters_are_percent_decoded() {
         let query = Query::parse(Some("labelSelector=a%3Db%2Cc+in+(d)&watch=1&x=&dryRun=All"));
         assert_eq!(query.get("labelSelector"), Some("a=b,c in (d)"));
         assert!(query.flag("watch"));

@@ -50,15 +50,15 @@ impl Renderer {
         self.env.now()
     }
 
-    /// One object as an answer.
+    /// One object as a response.
     pub fn object(&self, written: &Written) -> Pieces {
         let mut out = Pieces::default();
         match written {
             Written::Stored(stored) => match self.form {
                 Form::Object => self.whole(stored, &mut out),
-                _ => self.tree(self.resource.show(stored.value()), &mut out),
+                _ => self.tree(self.resource.to_version(stored.value()), &mut out),
             },
-            Written::Dry(value) => self.tree(self.resource.show(value.clone()), &mut out),
+            Written::Dry(value) => self.tree(self.resource.to_version(value.clone()), &mut out),
         }
         out
     }
@@ -73,14 +73,14 @@ impl Renderer {
 
     /// The object without its kind: as it is stored, when it is shown so.
     fn body(&self, stored: &Stored) -> Bytes {
-        if self.resource.shows_otherwise() {
-            return self.resource.show(stored.value()).to_string().into_bytes().into();
+        if self.resource.has_conversion() {
+            return self.resource.to_version(stored.value()).to_string().into_bytes().into();
         }
         stored.body.clone()
     }
 
     fn tree(&self, object: Value, out: &mut Pieces) {
-        let answer = match self.form {
+        let response = match self.form {
             Form::Object => typed(&self.resource, object),
             Form::Partial => partial(&object),
             Form::Table(include) => {
@@ -89,7 +89,7 @@ impl Renderer {
                 table::table(table::columns(&self.resource), vec![row], meta)
             }
         };
-        out.write(answer.to_string().as_bytes());
+        out.write(response.to_string().as_bytes());
     }
 
     fn row(&self, object: Value, include: Include) -> Value {
@@ -103,7 +103,7 @@ impl Renderer {
         row
     }
 
-    /// A list as an answer: what stands before and behind its elements.
+    /// A list as a response: what stands before and behind its elements.
     fn frame(&self, listed: &Listed) -> (String, String) {
         let mut meta = json!({"resourceVersion": listed.revision.to_string()});
         if let Some(token) = &listed.continue_token {
@@ -141,7 +141,7 @@ impl Renderer {
     }
 
     fn element(&self, stored: &Stored, out: &mut Pieces) {
-        let show = || self.resource.show(stored.value());
+        let show = || self.resource.to_version(stored.value());
         match self.form {
             // Their items say what they are, unlike those of built-in kinds.
             Form::Object if self.resource.custom.is_some() => self.whole(stored, out),
@@ -151,7 +151,7 @@ impl Renderer {
         }
     }
 
-    /// A list as an answer, written as it is read: a client that does not read keeps no more of it
+    /// A list as a response, written as it is read: a client that does not read keeps no more of it
     /// in memory than one piece.
     pub fn list(self, listed: Listed) -> impl Iterator<Item = Bytes> + Send + 'static {
         let (head, tail) = self.frame(&listed);
@@ -187,7 +187,7 @@ impl Renderer {
                 out.write(b"}\n");
             }
             Form::Partial => {
-                let object = partial(&self.resource.show(stored.value())).to_string();
+                let object = partial(&self.resource.to_version(stored.value())).to_string();
                 line(out, kind, object.as_bytes());
             }
             Form::Table(include) => {
@@ -198,7 +198,7 @@ impl Renderer {
     }
 
     fn table_event(&mut self, stored: &Stored, include: Include) -> Vec<u8> {
-        let object = self.resource.show(stored.value());
+        let object = self.resource.to_version(stored.value());
         let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
         let row = self.row(object, include);
         let columns = if self.columns_sent { Value::Null } else { table::columns(&self.resource) };

@@ -1,4 +1,4 @@
-//! Reviews: questions about who somebody is and what they may do. Nothing is stored.
+//! Reviews: a client asks who a user is and what the user may do. Nothing is stored.
 
 use serde_json::{Value, json};
 
@@ -6,13 +6,13 @@ use crate::Inner;
 use crate::auth::Identity;
 use crate::auth::rbac::{Action, rules_review};
 use crate::error::{ApiResult, Cause, Status};
-use crate::registry::{Resource, shown};
+use crate::registry::{Resource, go_values};
 
 /// Answers a review: the object with its status.
 ///
 /// # Errors
 /// The question makes no sense.
-pub fn answer(
+pub(super) fn respond(
     inner: &Inner,
     resource: &Resource,
     asker: &Identity,
@@ -37,10 +37,10 @@ pub fn answer(
             }
             let audiences: Vec<String> = texts(&review["spec"]["audiences"]).collect();
             match inner.identify_token(token, &audiences) {
-                Some((identity, meant)) => json!({
+                Ok((identity, meant)) => json!({
                     "authenticated": true, "user": user_info(&identity), "audiences": meant,
                 }),
-                None => json!({"user": {}, "error": "invalid bearer token"}),
+                Err(_) => json!({"user": {}, "error": "invalid bearer token"}),
             }
         }
         "SelfSubjectRulesReview" => {
@@ -58,7 +58,7 @@ pub fn answer(
                 let why =
                     "exactly one of nonResourceAttributes or resourceAttributes must be specified";
                 let path = &spec["nonResourceAttributes"];
-                let path = shown::compact(shown::PATH_ATTRIBUTES, path);
+                let path = go_values::compact(go_values::PATH_ATTRIBUTES, path);
                 return invalid(vec![Cause::invalid_shown("spec", &path, why)]);
             }
             let subject =

@@ -2,9 +2,8 @@
 
 use super::query::percent_decode;
 
-/// A parsed path.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Route<'a> {
+pub(crate) enum Route<'a> {
     /// `/healthz`, `/livez`, `/readyz`, with the name of a single check.
     Health(Option<&'a str>),
     /// `/version`.
@@ -22,7 +21,7 @@ pub enum Route<'a> {
     /// `/api/v1`, `/apis/<group>/<version>`.
     Resources(&'a str, &'a str),
     /// `/openapi/v2`.
-    OpenApiSecond,
+    OpenApiV2,
     /// `/openapi/v3`.
     OpenApiIndex,
     /// `/openapi/v3/<path>`.
@@ -35,10 +34,9 @@ pub enum Route<'a> {
 
 /// Path of an object or a collection.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Object<'a> {
+pub(crate) struct Object<'a> {
     /// Group, empty for core.
     pub group: &'a str,
-    /// Version.
     pub version: &'a str,
     /// Name of the resource.
     pub plural: &'a str,
@@ -52,8 +50,7 @@ pub struct Object<'a> {
     pub watch: bool,
 }
 
-/// Parses a path.
-pub fn parse(path: &str) -> Route<'_> {
+pub(crate) fn parse(path: &str) -> Route<'_> {
     let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
     match parts.as_slice() {
         [] => Route::Root,
@@ -66,7 +63,7 @@ pub fn parse(path: &str) -> Route<'_> {
         ["apis", group] => Route::Group(group),
         ["api", version] => Route::Resources("", version),
         ["apis", group, version] => Route::Resources(group, version),
-        ["openapi", "v2"] => Route::OpenApiSecond,
+        ["openapi", "v2"] => Route::OpenApiV2,
         ["openapi", "v3"] => Route::OpenApiIndex,
         ["openapi", "v3", ..] => {
             let at = path.find("/v3/").map_or(path.len(), |i| i + 4);
@@ -126,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_understood() {
+    fn paths_lead_to_their_route() {
         let row =
             |a: &str, b: &str, c: &str, d: &str, e| (a.into(), b.into(), c.into(), d.into(), e);
         let rows = [

@@ -1,22 +1,20 @@
 //! The schemas in the OpenAPI documents, from the Rust types of built-in kinds and from definitions.
 //!
-//! The types know names, fields and texts; how lists merge comes from the table that server-side
+//! The types know names, fields and texts; how lists merge comes from the facts that server-side
 //! apply uses too.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::apply::facts;
-use crate::registry::Resource;
+use crate::registry::{Resource, facts};
 
 const COMPONENTS: &str = "#/components/schemas/";
 
 /// The schemas of some kinds and of all they refer to, by name.
-pub fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String, Value> {
+pub(super) fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String, Value> {
     let mut generator = SchemaGenerator::default();
     let mut custom = Map::new();
     let mut kinds: Vec<(String, Value)> = Vec::new();
@@ -24,7 +22,7 @@ pub fn of<'a>(resources: impl Iterator<Item = &'a Arc<Resource>>) -> Map<String,
         let kind = json!({
             "group": resource.group, "kind": resource.kind, "version": resource.version,
         });
-        if let Some(typed) = &resource.typed {
+        if let Some((_, typed)) = &resource.builtin {
             (typed.describe)(&mut generator);
             kinds.push((typed.name.clone(), kind));
         } else if let Some(found) = &resource.custom {
@@ -97,7 +95,7 @@ fn finish(name: &str, schema: &mut Value) {
     let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (field, property) in fields.into_iter().flatten() {
         describe_list(name, field, property);
-        if let Some(values) = FACTS.enums.get(&(short(name), field.as_str())) {
+        if let Some(values) = facts::values(name, field) {
             let whole = ["items", "additionalProperties"].iter().all(|n| property.get(n).is_none());
             let at = if whole {
                 ""
@@ -116,7 +114,7 @@ fn finish(name: &str, schema: &mut Value) {
 /// The path says what the object is, and metadata is always there.
 fn require(name: &str, schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
-    let required: Vec<Value> = match FACTS.required.get(short(name)) {
+    let required: Vec<Value> = match facts::required(name) {
         Some(fields) => fields.iter().map(|field| json!(field)).collect(),
         None => {
             let known = map.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -132,51 +130,11 @@ fn require(name: &str, schema: &mut Value) {
     }
 }
 
-/// The name of a type as the table of facts has it.
-fn short(name: &str) -> &str {
-    name.strip_prefix("io.k8s.").unwrap_or(name)
-}
-
-/// What the Rust types do not hold.
-#[derive(Default)]
-struct Facts {
-    enums: HashMap<(&'static str, &'static str), Vec<&'static str>>,
-    required: HashMap<&'static str, Vec<&'static str>>,
-    types: HashMap<(&'static str, &'static str), &'static str>,
-}
-
-/// The Go type of a field, where its schema does not say it.
-pub(crate) fn field_type(owner: &str, field: &str) -> Option<&'static str> {
-    FACTS.types.get(&(short(owner), field)).copied()
-}
-
-static FACTS: LazyLock<Facts> = LazyLock::new(|| {
-    let mut facts = Facts::default();
-    for line in include_str!("schema_facts.txt").lines() {
-        let mut words = line.split(' ');
-        match (words.next(), words.next()) {
-            (Some("enum"), Some(place)) => {
-                let values = words.map(|word| word.trim_matches('"')).collect();
-                facts.enums.extend(place.rsplit_once('.').map(|place| (place, values)));
-            }
-            (Some("type"), Some(place)) => {
-                let named = place.rsplit_once('.').zip(words.next());
-                facts.types.extend(named);
-            }
-            (Some("required"), Some(name)) => {
-                facts.required.insert(name, words.collect());
-            }
-            _ => {}
-        }
-    }
-    facts
-});
-
 fn describe_list(owner: &str, field: &str, property: &mut Value) {
     if facts::is_atomic_field(owner, field) {
         property["x-kubernetes-map-type"] = json!("atomic");
     }
-    if facts::is_split(owner, field) {
+    if facts::is_granular(owner, field) {
         property["x-kubernetes-map-type"] = json!("granular");
     }
     if property["type"] == "array" {
@@ -234,7 +192,7 @@ fn wrap_fields(properties: &mut Value) {
 }
 
 /// The same schemas for a document of the second version.
-pub fn as_v2(schemas: &Map<String, Value>) -> Value {
+pub(super) fn as_v2(schemas: &Map<String, Value>) -> Value {
     fn convert(schema: &mut Value) {
         let Some(map) = schema.as_object_mut() else { return };
         // Alternatives cannot be said there, and a lone reference stands by itself.

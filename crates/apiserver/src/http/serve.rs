@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Service;
-use super::guarded::{Guarded, Patience};
-use super::held;
-use super::places::{Places, Standing};
+use super::connection_limits::{ConnectionLimits, ConnectionSlot};
+use super::held_response;
+use super::timeout_stream::{StallTimeouts, TimeoutStream};
 use crate::auth::identify_certificate;
 use crate::{Inner, Limits};
 
@@ -31,7 +31,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed accept, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// client-go runs all its watches over one connection; as many as upstream allows. Each takes memory
-/// although nobody reads from it.
+/// although the server does not read from it.
 const MAX_STREAMS: u32 = 256;
 /// The same for clients that have shown no certificate.
 const MAX_STREAMS_OF_STRANGERS: u32 = 128;
@@ -45,7 +45,7 @@ pub(crate) async fn run(
 ) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(tls);
     let max_connections = inner.limits.connections;
-    let places = Places::new(max_connections);
+    let connections = ConnectionLimits::new(max_connections);
     let tasks = TaskTracker::new();
     // Either the listener or the whole server ends; then its watches do, then its connections.
     let ending = inner.closing.child_token();
@@ -64,7 +64,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        let Some(standing) = places.enter() else {
+        let Some(slot) = connections.enter() else {
             tracing::warn!(max_connections, "too many connections; one is refused");
             continue;
         };
@@ -72,8 +72,8 @@ pub(crate) async fn run(
         let (ending, cut) = (ending.clone(), cut.clone());
         tasks.spawn(async move {
             tokio::select! {
-                () = connection(inner, acceptor, stream, ending, &standing) => {}
-                () = standing.sent_away() => {}
+                () = connection(inner, acceptor, stream, ending, &slot) => {}
+                () = slot.sent_away() => {}
                 () = cut.cancelled() => {}
             }
         });
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn builder(second: bool, known: bool, limits: &Limits) -> Builder<TokioExecutor> {
+fn builder(http2: bool, known: bool, limits: &Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -103,7 +103,7 @@ fn builder(second: bool, known: bool, limits: &Limits) -> Builder<TokioExecutor>
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    if second { builder.http2_only() } else { builder.http1_only() }
+    if http2 { builder.http2_only() } else { builder.http1_only() }
 }
 
 async fn connection(
@@ -111,9 +111,9 @@ async fn connection(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     ending: CancellationToken,
-    standing: &Arc<Standing>,
+    slot: &Arc<ConnectionSlot>,
 ) {
-    // Small answers and watch events must not wait for more data.
+    // Small responses and watch events must not wait for more data.
     let _ = stream.set_nodelay(true);
     let limits = inner.limits;
     let accepted = tokio::time::timeout(limits.handshake_timeout, acceptor.accept(stream)).await;
@@ -135,21 +135,21 @@ async fn connection(
         .and_then(|certificate| identify_certificate(certificate));
     let known = identity.is_some();
     if known {
-        standing.show_credentials();
+        slot.show_credentials();
     }
     // The protocol is settled by now. Guessing it from the first bytes would mean to wait for
     // them, however long they take.
-    let second = session.alpn_protocol() == Some(b"h2");
-    let unread = Arc::new(held::Patience::new(limits.stall_timeout));
+    let http2 = session.alpn_protocol() == Some(b"h2");
+    let unread = Arc::new(held_response::UnreadLimit::new(limits.stall_timeout));
     let service = Service::new(inner, identity, ending.clone())
-        .patient(Arc::clone(&unread), Arc::clone(standing));
+        .for_connection(Arc::clone(&unread), Arc::clone(slot));
     let service = TowerToHyperService::new(service);
-    let patience = Patience {
-        read: second.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
+    let timeouts = StallTimeouts {
+        read: http2.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
         write: limits.stall_timeout,
     };
-    let stream = TokioIo::new(Guarded::new(stream, patience));
-    let builder = builder(second, known, &limits);
+    let stream = TokioIo::new(TimeoutStream::new(stream, timeouts));
+    let builder = builder(http2, known, &limits);
     let connection = builder.serve_connection(stream, service);
     tokio::pin!(connection);
     let mut draining = false;

@@ -24,7 +24,7 @@ const MAX_SECONDS: i64 = 1 << 32;
 /// # Errors
 /// 400 when the request cannot be read, 404 when the account, or what the token is to be bound to,
 /// is not there, 409 when one of them is another one than the request means.
-pub async fn answer(inner: &Inner, target: &Target, request: Value) -> ApiResult<Value> {
+pub(super) async fn respond(inner: &Inner, target: &Target, request: Value) -> ApiResult<Value> {
     let request = read(request)?;
     check_place(target, &request["metadata"])?;
     let account = inner.core.get(target, None).await?;

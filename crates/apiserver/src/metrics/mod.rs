@@ -3,262 +3,127 @@
 //! The number of series is bounded: labels come from the served kinds, never from what a client
 //! wrote, and beyond a fixed number of series everything new shares one.
 
-mod histogram;
-mod process;
 mod request;
+mod scrape;
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use longshore_metrics::BoundedFamily;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::{counter::Counter, gauge::Gauge, histogram::Histogram};
 
-use crate::admission::Gates;
-use crate::store::Store;
-use histogram::{Histogram, REQUEST_BUCKETS, STORE_BUCKETS};
+pub(crate) use request::Request;
+use request::{LongRunning, Responded};
 
-pub use request::Request;
-
-/// More series of one name than this are not kept apart. Kinds come and go with their definitions.
-const MAX_SERIES: usize = 10_000;
-
-/// Series of one name, by their labels.
-#[derive(Debug)]
-struct Family<K, T>(RwLock<BTreeMap<K, Arc<T>>>);
-
-impl<K, T> Default for Family<K, T> {
-    fn default() -> Self {
-        Self(RwLock::default())
-    }
-}
-
-impl<K: Ord + Clone + Default, T> Family<K, T> {
-    fn get(&self, labels: &K, new: impl FnOnce() -> T) -> Arc<T> {
-        if let Some(found) = self.0.read().get(labels) {
-            return Arc::clone(found);
-        }
-        let mut all = self.0.write();
-        let labels = if all.len() < MAX_SERIES { labels.clone() } else { K::default() };
-        Arc::clone(all.entry(labels).or_insert_with(|| Arc::new(new())))
-    }
-
-    fn each(&self, mut write: impl FnMut(&K, &T)) {
-        self.0.read().iter().for_each(|(labels, series)| write(labels, series));
-    }
-}
+/// Upper ends of the buckets, in seconds.
+const BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+];
 
 /// Group, version and resource of watched objects.
-type Watched = (String, String, String);
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct Watched {
+    group: String,
+    version: String,
+    resource: String,
+}
 
-/// Counters of one server.
-#[derive(Debug, Default)]
-pub struct Metrics {
-    answers: Family<(Request, u16), AtomicU64>,
-    durations: Family<Request, Histogram>,
-    long_running: Family<Request, AtomicI64>,
-    watch_events: Family<Watched, AtomicU64>,
-    /// Writes to the store, by operation and stored resource.
-    store: Family<(&'static str, String), Histogram>,
-    dropped: [AtomicU64; 2],
-    evaluations: Family<Evaluation, AtomicU64>,
+/// A write to the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct Operation {
+    operation: &'static str,
+    group: String,
+    resource: String,
 }
 
 /// One judgement of Pod Security admission.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Evaluation {
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub(crate) struct Evaluation {
     /// `allow` or `deny`.
     pub decision: &'static str,
-    /// Level of the policy.
-    pub level: &'static str,
-    /// Version of the policy; those beyond the own one share a label.
-    pub version: String,
     /// `enforce`, `audit` or `warn`.
     pub mode: &'static str,
+    pub policy_level: &'static str,
+    /// Versions beyond the server's own share a label.
+    pub policy_version: String,
     /// `create` or `update`.
-    pub operation: &'static str,
+    pub request_operation: &'static str,
+    pub resource: &'static str,
+    pub subresource: &'static str,
 }
 
-/// Counts one request that lasts, while this lives.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    responses: BoundedFamily<Responded, Counter>,
+    durations: BoundedFamily<Request, Histogram>,
+    long_running: BoundedFamily<LongRunning, Gauge>,
+    watch_events: BoundedFamily<Watched, Counter>,
+    store: BoundedFamily<Operation, Histogram>,
+    dropped_reads: Counter,
+    dropped_writes: Counter,
+    evaluations: BoundedFamily<Evaluation, Counter>,
+}
+
+/// Counts one long-running request while it is alive.
 #[derive(Debug)]
-pub struct Lasting(Arc<AtomicI64>);
+pub(crate) struct LongRunningGuard(Gauge);
 
-impl Drop for Lasting {
+impl Drop for LongRunningGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts the events of one kind that watches were sent.
-#[derive(Debug, Clone)]
-pub struct EventCount(Arc<AtomicU64>);
-
-impl EventCount {
-    /// Counts events.
-    pub fn add(&self, events: usize) {
-        self.0.fetch_add(events as u64, Ordering::Relaxed);
+        self.0.dec();
     }
 }
 
 impl Metrics {
-    /// Counts an answer; requests that last are counted without their duration.
-    pub fn answered(&self, request: Request, code: u16, took: Option<Duration>) {
+    /// Counts a response; long-running requests are counted without their duration.
+    pub(crate) fn responded(&self, request: Request, code: u16, took: Option<Duration>) {
         if let Some(took) = took {
-            self.durations.get(&request, || Histogram::new(REQUEST_BUCKETS)).observe(took);
+            let durations = self.durations.get_or_insert_with(&request, histogram);
+            durations.observe(took.as_secs_f64());
         }
-        let count = self.answers.get(&(request, code), AtomicU64::default);
-        count.fetch_add(1, Ordering::Relaxed);
+        let labels = Responded { code, request };
+        self.responses.get_or_insert_with(&labels, Counter::default).inc();
     }
 
-    /// Counts a request that found no place.
-    pub fn dropped(&self, mutating: bool) {
-        self.dropped[usize::from(mutating)].fetch_add(1, Ordering::Relaxed);
+    /// Counts a request that was refused because too many were in flight.
+    pub(crate) fn dropped(&self, mutating: bool) {
+        if mutating {
+            self.dropped_writes.inc()
+        } else {
+            self.dropped_reads.inc()
+        };
     }
 
     /// Counts a judgement of a pod.
-    pub fn evaluated(&self, evaluation: Evaluation) {
-        let count = self.evaluations.get(&evaluation, AtomicU64::default);
-        count.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn evaluated(&self, evaluation: &Evaluation) {
+        self.evaluations.get_or_insert_with(evaluation, Counter::default).inc();
     }
 
-    /// A request that lasts begins.
-    pub fn begin(&self, request: &Request) -> Lasting {
-        let count = self.long_running.get(request, AtomicI64::default);
-        count.fetch_add(1, Ordering::Relaxed);
-        Lasting(count)
+    /// Counts a long-running request until the guard is dropped.
+    pub(crate) fn begin(&self, request: &Request) -> LongRunningGuard {
+        let open = self.long_running.get_or_insert_with(&request.into(), Gauge::default);
+        open.inc();
+        LongRunningGuard(open)
     }
 
-    /// The counter of watch events of a kind.
-    pub fn watch_events(&self, group: &str, version: &str, resource: &str) -> EventCount {
-        let labels = (group.to_owned(), version.to_owned(), resource.to_owned());
-        EventCount(self.watch_events.get(&labels, AtomicU64::default))
+    /// The counter of events that watches of a kind were sent.
+    pub(crate) fn watch_events(&self, group: &str, version: &str, resource: &str) -> Counter {
+        let labels =
+            Watched { group: group.into(), version: version.into(), resource: resource.into() };
+        self.watch_events.get_or_insert_with(&labels, Counter::default)
     }
 
     /// Counts a write to the store, until it was durable.
-    pub fn stored(&self, operation: &'static str, resource: &str, took: Duration) {
-        let labels = (operation, resource.to_owned());
-        self.store.get(&labels, || Histogram::new(STORE_BUCKETS)).observe(took);
-    }
-
-    /// All metrics in the Prometheus text format.
-    pub fn text(&self, store: &Store, gates: &Gates) -> String {
-        let mut out = String::new();
-        self.write_requests(&mut out);
-        self.write_current(&mut out, gates);
-        self.write_store(&mut out, store);
-        self.write_evaluations(&mut out);
-        process::write(&mut out);
-        out
-    }
-
-    fn write_requests(&self, out: &mut String) {
-        let name = "apiserver_request_total";
-        head(out, name, "counter", "Counter of apiserver requests, by code and what they ask for.");
-        self.answers.each(|(request, code), count| {
-            let count = count.load(Ordering::Relaxed);
-            let _ = writeln!(out, "{name}{{code=\"{code}\",{}}} {count}", request.labels(true));
-        });
-        let name = "apiserver_request_duration_seconds";
-        head(
-            out,
-            name,
-            "histogram",
-            "Response latency in seconds; requests that last are left out.",
-        );
-        self.durations.each(|request, times| times.write(out, name, &request.labels(true)));
-    }
-
-    fn write_current(&self, out: &mut String, gates: &Gates) {
-        let name = "apiserver_current_inflight_requests";
-        head(out, name, "gauge", "Requests being answered now; those that last are left out.");
-        for (kind, gate) in [("mutating", &gates.writes), ("readOnly", &gates.reads)] {
-            let _ = writeln!(out, "{name}{{request_kind=\"{kind}\"}} {}", gate.taken());
-        }
-        let name = "apiserver_dropped_requests_total";
-        head(out, name, "counter", "Requests refused for want of a place.");
-        for (kind, count) in ["readOnly", "mutating"].into_iter().zip(&self.dropped) {
-            let count = count.load(Ordering::Relaxed);
-            let _ = writeln!(out, "{name}{{request_kind=\"{kind}\"}} {count}");
-        }
-        let name = "apiserver_longrunning_requests";
-        head(out, name, "gauge", "Watches and followed logs that are open.");
-        self.long_running.each(|request, count| {
-            let count = count.load(Ordering::Relaxed);
-            let _ = writeln!(out, "{name}{{{}}} {count}", request.labels(false));
-        });
-        let name = "apiserver_watch_events_total";
-        head(out, name, "counter", "Events sent in watches.");
-        self.watch_events.each(|(group, version, resource), count| {
-            let count = count.load(Ordering::Relaxed);
-            let labels = [("group", group), ("version", version), ("resource", resource)];
-            let labels = labels.map(|(name, value)| format!("{name}=\"{value}\"")).join(",");
-            let _ = writeln!(out, "{name}{{{labels}}} {count}");
-        });
-    }
-
-    fn write_evaluations(&self, out: &mut String) {
-        let name = "pod_security_evaluations_total";
-        let help =
-            "Number of policy evaluations that occurred, not counting ignored or exempt requests.";
-        head(out, name, "counter", help);
-        self.evaluations.each(|evaluation, count| {
-            let Evaluation { decision, level, version, mode, operation } = evaluation;
-            let count = count.load(Ordering::Relaxed);
-            let _ = writeln!(
-                out,
-                "{name}{{decision=\"{decision}\",mode=\"{mode}\",policy_level=\"{level}\",policy_version=\"{version}\",request_operation=\"{operation}\",resource=\"pod\",subresource=\"\"}} {count}"
-            );
-        });
-    }
-
-    fn write_store(&self, out: &mut String, store: &Store) {
-        let name = "etcd_request_duration_seconds";
-        let help =
-            "Time until a write was durable in the embedded store, which stands in for etcd.";
-        head(out, name, "histogram", help);
-        self.store.each(|(operation, resource), times| {
-            let (group, resource) = split(resource);
-            let labels =
-                format!("operation=\"{operation}\",group=\"{group}\",resource=\"{resource}\"");
-            times.write(out, name, &labels);
-        });
-        let counts = store.counts();
-        let name = "apiserver_storage_objects";
-        head(out, name, "gauge", "Stored objects, by qualified resource.");
-        for (resource, count) in &counts {
-            let (group, plural) = split(resource);
-            let dot = if group.is_empty() { "" } else { "." };
-            let _ = writeln!(out, "{name}{{resource=\"{plural}{dot}{group}\"}} {count}");
-        }
-        let name = "apiserver_resource_objects";
-        head(out, name, "gauge", "Stored objects, by group and resource.");
-        for (resource, count) in &counts {
-            let (group, plural) = split(resource);
-            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{plural}\"}} {count}");
-        }
-        let (used, limit) = store.used();
-        let name = "longshore_apiserver_store_bytes";
-        head(out, name, "gauge", "What the stored objects take of the limit, in bytes.");
-        let _ = writeln!(out, "{name} {used}");
-        let name = "longshore_apiserver_store_limit_bytes";
-        head(out, name, "gauge", "What the stored objects may take (--store-limit); 0: no limit.");
-        let _ = writeln!(out, "{name} {limit}");
-        let name = "longshore_apiserver_store_resource_bytes";
-        head(out, name, "gauge", "What the stored objects take, by group and resource.");
-        for (resource, bytes) in store.bytes() {
-            let (group, plural) = split(&resource);
-            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{plural}\"}} {bytes}");
-        }
-        let name = "longshore_store_revision";
-        head(out, name, "gauge", "Newest revision of the store.");
-        let _ = writeln!(out, "{name} {}", store.revision());
+    pub(crate) fn stored(&self, operation: &'static str, resource: &str, took: Duration) {
+        let (group, resource) = split(resource);
+        let labels = Operation { operation, group: group.into(), resource: resource.into() };
+        self.store.get_or_insert_with(&labels, histogram).observe(took.as_secs_f64());
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+fn histogram() -> Histogram {
+    Histogram::new(BUCKETS)
 }
 
 /// Group and plural of a storage name.
@@ -268,21 +133,18 @@ fn split(resource: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
+    use longshore_metrics::MAX_SERIES;
+
     use super::*;
 
     #[test]
-    fn the_number_of_series_is_bounded() {
+    fn series_beyond_the_bound_share_one() {
         let metrics = Metrics::default();
         for number in 0..MAX_SERIES + 100 {
-            metrics.watch_events("example.com", "v1", &format!("kind{number}")).add(1);
+            metrics.watch_events("example.com", "v1", &format!("kind{number}")).inc();
         }
-        let mut series = 0;
-        let mut events = 0;
-        metrics.watch_events.each(|_, count| {
-            series += 1;
-            events += count.load(Ordering::Relaxed);
-        });
-        assert_eq!(series, MAX_SERIES + 1);
-        assert_eq!(events, MAX_SERIES as u64 + 100, "none is lost");
+        let counts: Vec<u64> = metrics.watch_events.values().iter().map(Counter::get).collect();
+        assert_eq!(counts.len(), MAX_SERIES + 1);
+        assert_eq!(counts.iter().sum::<u64>(), MAX_SERIES as u64 + 100, "none is lost");
     }
 }

@@ -42,11 +42,11 @@ pub(super) enum Managed {
 }
 
 impl Managed {
-    /// The list of nobody.
-    const NOBODY: &str = "[]";
+    /// The list without managers.
+    const NO_MANAGERS: &str = "[]";
 
-    fn nobody(apart: bool) -> Self {
-        if apart { Self::Text(Self::NOBODY.to_owned()) } else { Self::Tree(json!([])) }
+    fn none(apart: bool) -> Self {
+        if apart { Self::Text(Self::NO_MANAGERS.to_owned()) } else { Self::Tree(json!([])) }
     }
 
     fn of(managers: &Managers, apart: bool) -> Self {
@@ -66,7 +66,7 @@ impl Managed {
             }
             Self::Text(text) => {
                 take_managers(object);
-                Some(text).filter(|text| text != Self::NOBODY)
+                Some(text).filter(|text| text != Self::NO_MANAGERS)
             }
         }
     }
@@ -105,7 +105,7 @@ impl Core {
             now: &now,
         };
         let set = applied.unwrap_or_else(|| compare(resource.shape(), &json!({}), object).set);
-        Managed::of(&Managers::first(writer, set), resource.keeps_managers_apart())
+        Managed::of(&Managers::initial(writer, set), resource.keeps_managers_apart())
     }
 
     /// Who manages a changed object.
@@ -132,14 +132,14 @@ impl Core {
             _ if part != Part::Main => known(),
             // An empty list, or an empty entry, clears it.
             Some(list) if list.iter().all(|e| e.as_object().is_some_and(|e| e.is_empty())) => {
-                return Managed::nobody(apart);
+                return Managed::none(apart);
             }
             Some(_) => Managers::parse(asked).unwrap_or_else(known),
             None => known(),
         };
-        // Objects that nobody has managed so far are first looked at by an apply.
+        // The managers of an object that has none yet are first recorded by an apply.
         if managers.is_empty() {
-            return Managed::nobody(apart);
+            return Managed::none(apart);
         }
         let (api_version, now) = (resource.api_version(), self.env.now_text());
         let writer = Writer {
@@ -160,7 +160,7 @@ impl Core {
     ///
     /// # Errors
     /// 409 when others hold fields that would change, unless forced.
-    pub async fn apply(
+    pub(crate) async fn apply(
         &self,
         target: &Target,
         part: Part,
@@ -216,7 +216,7 @@ impl Core {
         stored: Arc<Stored>,
     ) -> ApiResult<Option<Outcome>> {
         let resource = &target.resource;
-        let old = resource.show(stored.value());
+        let old = resource.to_version(stored.value());
         let (mut merged, managers) =
             self.bring_together(resource, part, config, force, options, &old)?;
         for field in ["uid", "resourceVersion"] {
@@ -290,11 +290,11 @@ impl Core {
     }
 }
 
-/// What kubectl applied the old way and nobody changed since: it may take that over without asking.
+/// What kubectl applied client-side and no other manager changed since: it may take that over without force.
 fn last_applied(resource: &Resource, live: &Value) -> Option<FieldSet> {
     let note = live["metadata"]["annotations"][LAST_APPLIED].as_str()?;
     let note: Value = serde_json::from_str(note).ok()?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, note, false).ok()?;
+    let decoded = codec::decode(&resource.codec, note, false).ok()?;
     let shape = resource.shape();
     let mut own = named(shape, &decoded.object);
     strip(&mut own);
@@ -305,7 +305,7 @@ fn last_applied(resource: &Resource, live: &Value) -> Option<FieldSet> {
 }
 
 /// What kubectl remembers of an object that was applied the old way follows what it applies the new
-/// way, so that going back works. Nobody manages the note anew for that.
+/// way, so that going back works. The annotation gets no new manager for that.
 fn keep_last_applied(object: &mut Value, sent: &Value) {
     let notes = &mut object["metadata"]["annotations"];
     if notes.get(LAST_APPLIED).and_then(Value::as_str).is_none_or(str::is_empty) {
@@ -321,7 +321,7 @@ fn keep_last_applied(object: &mut Value, sent: &Value) {
     notes[LAST_APPLIED] = json!(text);
 }
 
-/// What differs, as far as anybody can manage it.
+/// The fields that differ, as far as they can have a manager.
 fn changes(shape: &Shape, old: &Value, new: &Value) -> Changes {
     let mut changes = compare(shape, old, new);
     strip(&mut changes.set);
@@ -331,11 +331,9 @@ fn changes(shape: &Shape, old: &Value, new: &Value) -> Changes {
 
 /// A configuration that was checked.
 struct Config {
-    /// As it was sent.
     sent: Value,
     /// What of it is applied.
     object: Value,
-    /// The fields it names.
     fields: FieldSet,
 }
 
@@ -367,7 +365,7 @@ fn clean(target: &Target, part: Part, config: &Value) -> ApiResult<Config> {
         )));
     }
     check_name(target, &sent["metadata"])?;
-    let decoded = codec::decode(&resource.codec, resource.quantities, sent.clone(), false)
+    let decoded = codec::decode(&resource.codec, sent.clone(), false)
         .map_err(|fault| undeclared(resource, &target.name, &resource.explain(fault)))?;
     if let Some(path) = decoded.unknown.first() {
         let why = format!(".{path}: field not declared in schema");

@@ -12,7 +12,12 @@ impl Core {
     ///
     /// # Errors
     /// 409 when it is bound already.
-    pub async fn bind(&self, target: &Target, binding: &Value, dry_run: bool) -> ApiResult<()> {
+    pub(crate) async fn bind(
+        &self,
+        target: &Target,
+        binding: &Value,
+        dry_run: bool,
+    ) -> ApiResult<()> {
         let node = binding["target"]["name"].as_str().unwrap_or_default();
         if node.is_empty() {
             let causes = vec![Cause::required("target.name", "")];
@@ -49,11 +54,11 @@ impl Core {
 }
 
 impl Core {
-    /// Deletes a pod on behalf of somebody who empties its node.
+    /// Deletes a pod on behalf of a client that drains its node.
     ///
     /// # Errors
     /// The refusal.
-    pub async fn evict(&self, target: &Target, options: &DeleteOptions) -> ApiResult<()> {
+    pub(crate) async fn evict(&self, target: &Target, options: &DeleteOptions) -> ApiResult<()> {
         let patch = json!({"status": {"conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting", "lastTransitionTime": self.env.now_text(),

@@ -10,8 +10,8 @@ use super::{
 use crate::access::Author;
 use crate::apply::FieldSet;
 use crate::error::{ApiResult, Status};
-use crate::extent::check_memory;
 use crate::registry::{Resource, is_terminating, meta};
+use crate::size_limits::check_memory;
 use crate::store::{Expect, Key, Write, WriteError};
 
 /// What kind of request creates the object.
@@ -32,14 +32,14 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         target: &Target,
         body: Value,
-        doubles: &[String],
+        duplicate_fields: &[String],
         options: WriteOptions<'_>,
     ) -> ApiResult<Outcome> {
-        self.create_as(target, body, doubles, options, Origin::Create).await
+        self.create_as(target, body, duplicate_fields, options, Origin::Create).await
     }
 
     /// Creates an object; an applied one belongs to its applier as far as it was sent.
@@ -47,7 +47,7 @@ impl Core {
         &self,
         target: &Target,
         body: Value,
-        doubles: &[String],
+        duplicate_fields: &[String],
         options: WriteOptions<'_>,
         origin: Origin,
     ) -> ApiResult<Outcome> {
@@ -57,7 +57,7 @@ impl Core {
             Origin::Apply(fields) => Some(fields),
             Origin::Create | Origin::Update => None,
         };
-        let (decoded, field_warnings) = decode(resource, body, doubles, options)?;
+        let (decoded, field_warnings) = decode(resource, body, duplicate_fields, options)?;
         let managed = self.first_managers(resource, &decoded, options, applied);
         check_place(target, &decoded)?;
         let generated = is_generated(&decoded);
@@ -85,7 +85,7 @@ impl Core {
             let mut warnings = field_warnings.clone();
             warnings.extend(resource.strategy.warnings(&object));
             warnings.extend(admitted);
-            let object = resource.unshow(object);
+            let object = resource.to_storage(object);
             check_memory(&object, &resource.kind)?;
             let (object, managers) = settle(object, managers)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();

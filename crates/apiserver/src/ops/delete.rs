@@ -18,7 +18,7 @@ const PROTECTED: &[&str] = &["default", "kube-system", "kube-public"];
 
 /// What happens to the dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Propagation {
+pub(crate) enum Propagation {
     /// They are deleted afterwards.
     #[default]
     Background,
@@ -28,9 +28,8 @@ pub enum Propagation {
     Orphan,
 }
 
-/// How to delete.
 #[derive(Debug, Clone, Default)]
-pub struct DeleteOptions {
+pub(crate) struct DeleteOptions {
     /// Do everything but store.
     pub dry_run: bool,
     /// The object must have this uid.
@@ -44,7 +43,7 @@ pub struct DeleteOptions {
 }
 
 /// What became of the object.
-pub enum Deleted {
+pub(crate) enum Deleted {
     /// It is gone.
     Removed(Written),
     /// It is marked and waits for finalizers, its content, or the end of its grace period.
@@ -56,7 +55,11 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn delete(&self, target: &Target, options: &DeleteOptions) -> ApiResult<Deleted> {
+    pub(crate) async fn delete(
+        &self,
+        target: &Target,
+        options: &DeleteOptions,
+    ) -> ApiResult<Deleted> {
         let resource = &target.resource;
         if &*resource.storage == "namespaces" && PROTECTED.contains(&target.name.as_str()) {
             let why = "this namespace may not be deleted";

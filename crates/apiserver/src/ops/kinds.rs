@@ -81,7 +81,7 @@ impl Kinds {
             (r.group.clone(), crd::version_rank(&r.version), r.plural.clone())
         });
         self.registry.store(Arc::new(self.registry.load().with_custom(all)));
-        // Who watches a kind that is gone is told so by the end of the stream.
+        // The watches of a kind that is gone end.
         before.values().for_each(|gone| gone.end.cancel());
     }
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Core, Target};
 use crate::error::{ApiResult, Causes, Status};
+use crate::go_errors;
 use crate::registry::Resource;
 use crate::selector::{Fields, Labels};
 use crate::store::{Page, Stored, Trimmed};
-use crate::words;
 
 /// How long a read waits for a version that is not there yet.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
@@ -27,12 +27,9 @@ pub enum VersionMatch {
     NotOlderThan,
 }
 
-/// What to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Label selector.
     pub labels: Labels,
-    /// Field selector.
     pub fields: Fields,
     /// At most so many objects; zero means all.
     pub limit: usize,
@@ -51,11 +48,9 @@ impl ListOptions {
     }
 }
 
-/// A page of objects.
 pub struct Listed {
     /// The version the page is from.
     pub revision: u64,
-    /// The objects, in order.
     pub objects: Vec<Arc<Stored>>,
     /// Where the next page starts.
     pub continue_token: Option<String>,
@@ -79,10 +74,10 @@ impl Token {
 
     fn decode(text: &str) -> ApiResult<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| {
-            let at = words::base64_fault_at(text, false).unwrap_or(0);
+            let at = go_errors::base64_fault_at(text, false).unwrap_or(0);
             invalid_token(&format!("illegal base64 data at input byte {at}"))
         })?;
-        serde_json::from_slice(&bytes).map_err(|_| match words::json_fault(&bytes) {
+        serde_json::from_slice(&bytes).map_err(|_| match go_errors::json_fault(&bytes) {
             Some(why) => invalid_token(&why),
             None => invalid_token("server does not recognize this encoded version "),
         })
@@ -111,7 +106,11 @@ impl Core {
     ///
     /// # Errors
     /// 404 when it is not there.
-    pub async fn get(&self, target: &Target, version: Option<u64>) -> ApiResult<Arc<Stored>> {
+    pub(crate) async fn get(
+        &self,
+        target: &Target,
+        version: Option<u64>,
+    ) -> ApiResult<Arc<Stored>> {
         self.wait_for(version).await?;
         self.store.get(&target.key()).ok_or_else(|| target.not_found())
     }
@@ -120,7 +119,7 @@ impl Core {
     ///
     /// # Errors
     /// 410 when the asked version is no longer kept, 504 when it is not there yet.
-    pub async fn list(&self, target: &Target, options: &ListOptions) -> ApiResult<Listed> {
+    pub(crate) async fn list(&self, target: &Target, options: &ListOptions) -> ApiResult<Listed> {
         let resource = &target.resource;
         let namespace = Some(target.namespace.as_str()).filter(|ns| !ns.is_empty());
         let (page, after) = match &options.continue_token {

@@ -24,19 +24,18 @@ use crate::registry::strategy::{Context, Settings};
 use crate::registry::{Registry, Resource, is_builtin_kind};
 use crate::store::{Expect, Key, Room, Store, Stored, Write, WriteError};
 
-pub use delete::{DeleteOptions, Deleted, Propagation};
+pub(crate) use delete::{DeleteOptions, Deleted, Propagation};
 use kinds::Kinds;
 pub(crate) use list::invalid_options;
-pub use list::{ListOptions, Listed, VersionMatch};
+pub(crate) use list::{ListOptions, Listed, VersionMatch};
 pub(crate) use update::copy_field;
-pub use update::{Part, Source};
+pub(crate) use update::{Part, Source};
 
 /// How often a write is tried again when others write the same object.
 const MAX_ATTEMPTS: usize = 64;
 
 /// What all verbs work on.
-pub struct Core {
-    /// Objects.
+pub(crate) struct Core {
     pub store: Store,
     /// Time and randomness.
     pub env: Environment,
@@ -50,7 +49,12 @@ pub struct Core {
 
 impl Core {
     /// Verbs over a store, with the built-in kinds.
-    pub fn new(store: Store, env: Environment, settings: Settings, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        env: Environment,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let heavy = Heavy::default();
         Self { store, env, settings, heavy, metrics, kinds: Kinds::default() }
     }
@@ -74,13 +78,12 @@ impl Core {
         written
     }
 
-    /// The kinds served now.
-    pub fn registry(&self) -> Arc<Registry> {
+    pub(crate) fn registry(&self) -> Arc<Registry> {
         self.kinds.registry()
     }
 
     /// Serves the kinds of these definitions, and of no others.
-    pub fn serve<'a>(&self, definitions: impl Iterator<Item = &'a Value>) {
+    pub(crate) fn serve<'a>(&self, definitions: impl Iterator<Item = &'a Value>) {
         self.kinds.serve(definitions);
     }
 
@@ -93,7 +96,6 @@ impl Core {
 /// An object, or the place for one.
 #[derive(Clone)]
 pub struct Target {
-    /// Its kind.
     pub resource: Arc<Resource>,
     /// Its namespace, empty for cluster-scoped kinds.
     pub namespace: String,
@@ -119,11 +121,9 @@ pub enum FieldValidation {
     /// Drop them and warn.
     #[default]
     Warn,
-    /// Refuse the request.
     Strict,
 }
 
-/// Options of all writes.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteOptions<'a> {
     /// Do everything but store.
@@ -159,7 +159,6 @@ impl Default for WriteOptions<'_> {
 
 /// The object a write leads to.
 pub enum Written {
-    /// It is stored.
     Stored(Arc<Stored>),
     /// It would have been stored, were it not a dry run; in the stored form.
     Dry(Value),
@@ -175,9 +174,7 @@ impl Written {
     }
 }
 
-/// A successful write.
-pub struct Outcome {
-    /// The object.
+pub(crate) struct Outcome {
     pub written: Written,
     /// The same as a tree without its managers, if there is one at hand.
     pub tree: Option<Value>,
@@ -278,17 +275,17 @@ fn cannot_handle(resource: &Resource, kind: &str, why: &str) -> Status {
 pub(crate) fn decode(
     resource: &Resource,
     body: Value,
-    doubles: &[String],
+    duplicate_fields: &[String],
     options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
-    decode_with(resource, body, doubles, options, |_| {})
+    decode_with(resource, body, duplicate_fields, options, |_| {})
 }
 
 /// The same with a step before defaults are filled in.
 fn decode_with(
     resource: &Resource,
     body: Value,
-    doubles: &[String],
+    duplicate_fields: &[String],
     options: WriteOptions<'_>,
     complete: impl FnOnce(&mut Value),
 ) -> ApiResult<(Value, Vec<String>)> {
@@ -296,18 +293,17 @@ fn decode_with(
         return Err(cannot_handle(resource, &resource.kind, "the body is not an object"));
     }
     check_kind(resource, &body)?;
-    let decoded =
-        codec::decode(&resource.codec, resource.quantities, body, true).map_err(|fault| {
-            if fault.too_large {
-                return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
-            }
-            cannot_handle(resource, &resource.kind, &resource.explain(fault))
-        })?;
+    let decoded = codec::decode(&resource.codec, body, true).map_err(|fault| {
+        if fault.too_large {
+            return Status::invalid(resource, "", Cause::forbidden("", &fault.why));
+        }
+        cannot_handle(resource, &resource.kind, &resource.explain(fault))
+    })?;
     let found: Vec<String> = decoded
         .unknown
         .iter()
         .map(|path| format!("unknown field {path:?}"))
-        .chain(doubles.iter().map(|path| format!("duplicate field {path:?}")))
+        .chain(duplicate_fields.iter().map(|path| format!("duplicate field {path:?}")))
         .collect();
     let mut object = decoded.object;
     complete(&mut object);

@@ -12,7 +12,7 @@ impl Core {
     ///
     /// # Errors
     /// 404 when the object or its scale is not there.
-    pub async fn scale(&self, target: &Target, version: Option<u64>) -> ApiResult<Value> {
+    pub(crate) async fn scale(&self, target: &Target, version: Option<u64>) -> ApiResult<Value> {
         let object = self.get(target, version).await?.value();
         shown(target, &object)
     }
@@ -21,7 +21,7 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn rescale(
+    pub(crate) async fn rescale(
         &self,
         target: &Target,
         source: &Source,

@@ -39,12 +39,14 @@ impl Core {
         // Labels that cannot be read, from before they were checked, are taken as strictly as can be.
         let (policy, _) = Policy::of(&stored.value()["metadata"]["labels"]);
         let count = |denied: bool, mode: &'static str, policy: LevelVersion| {
-            self.metrics.evaluated(Evaluation {
+            self.metrics.evaluated(&Evaluation {
                 decision: if denied { "deny" } else { "allow" },
-                level: policy.level.name(),
-                version: version_label(policy),
                 mode,
-                operation: if old.is_some() { "update" } else { "create" },
+                policy_level: policy.level.name(),
+                policy_version: version_label(policy),
+                request_operation: if old.is_some() { "update" } else { "create" },
+                resource: "pod",
+                subresource: "",
             });
         };
         if policy.is_privileged() {

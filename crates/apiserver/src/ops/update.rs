@@ -13,19 +13,18 @@ use super::{
     judge, write_failed,
 };
 use crate::error::{ApiResult, Cause, Status};
-use crate::extent::{check_extent, check_memory, leaves_room, too_deep};
 use crate::field_manager;
+use crate::go_errors;
 use crate::patch::Patch;
-use crate::registry::{Resource, meta, shown};
-use crate::store::{Expect, MANAGED_FIELDS, Parted, Room, Stored, Write, WriteError};
-use crate::words;
+use crate::registry::{Resource, go_values, meta};
+use crate::size_limits::{check_memory, check_size, leaves_room, too_deep};
+use crate::store::{Expect, MANAGED_FIELDS, Room, SplitObject, Stored, Write, WriteError};
 
 /// Which part of the object a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Everything but the status.
     Main,
-    /// The status.
     Status,
     /// A namespace's `spec.finalizers`.
     Finalize,
@@ -33,7 +32,7 @@ pub enum Part {
 
 impl Part {
     /// The last part of the path.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Main => "",
             Self::Status => "status",
@@ -43,13 +42,12 @@ impl Part {
 }
 
 /// Where the new object comes from.
-pub enum Source {
+pub(crate) enum Source {
     /// The client sent all of it.
     Whole {
-        /// The object.
         body: Value,
         /// Fields that stood in it twice.
-        doubles: Vec<String>,
+        duplicate_fields: Vec<String>,
     },
     /// The client sent changes.
     Patch(Patch),
@@ -71,7 +69,7 @@ impl Core {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn update(
+    pub(crate) async fn update(
         &self,
         target: &Target,
         part: Part,
@@ -113,7 +111,9 @@ impl Core {
         options: WriteOptions<'_>,
     ) -> ApiResult<Outcome> {
         let resource = &target.resource;
-        let Source::Whole { body, doubles } = source else { return Err(target.not_found()) };
+        let Source::Whole { body, duplicate_fields } = source else {
+            return Err(target.not_found());
+        };
         if part != Part::Main || !resource.traits().create_on_update {
             return Err(target.not_found());
         }
@@ -123,7 +123,7 @@ impl Core {
         }
         let mut body = body.clone();
         copy_field(&mut body["metadata"], &Value::Null, "resourceVersion");
-        let made = self.create_as(target, body, doubles, options, Origin::Update).await?;
+        let made = self.create_as(target, body, duplicate_fields, options, Origin::Update).await?;
         Ok(Outcome { created: true, ..made })
     }
 
@@ -139,10 +139,10 @@ impl Core {
     ) -> ApiResult<Changed> {
         let resource = &target.resource;
         let (old, managers) = if apart {
-            let Parted { object, managers } = stored.parted();
+            let SplitObject { object, managers } = stored.split_managed_fields();
             (object, managers)
         } else {
-            (resource.show(stored.value()), None)
+            (resource.to_version(stored.value()), None)
         };
         let spare = apart.then_some(part);
         let (sent, mut warnings) = make(resource, &old, source, options, spare)?;
@@ -157,11 +157,11 @@ impl Core {
         };
         let (new, next) = self.merge(resource, part, sent, &old, track)?;
         warnings.extend(resource.strategy.warnings(&new));
-        let before = apart.then_some(Parted { object: old, managers });
+        let before = apart.then_some(SplitObject { object: old, managers });
         Ok(Changed { part, new, managers: next, before, warnings })
     }
 
-    /// Stores a changed object; `None` when somebody else was faster.
+    /// Stores a changed object; `None` when another client was faster.
     pub(super) async fn finish_update(
         &self,
         target: &Target,
@@ -180,7 +180,7 @@ impl Core {
                 old: Some(&stored),
             })?);
         }
-        let new = target.resource.unshow(new);
+        let new = target.resource.to_storage(new);
         check_memory(&new, &target.resource.kind)?;
         let (new, managers) = settle(new, managers)?;
         if unchanged || (managers.is_none() && new == stored.value()) {
@@ -278,12 +278,11 @@ impl Core {
 pub(super) struct Changed {
     /// What of the object the request may change.
     pub(super) part: Part,
-    /// The object.
     pub(super) new: Value,
     /// The text of its managers, if they are not in it.
     pub(super) managers: Option<String>,
     /// What was there, if its managers were kept apart.
-    pub(super) before: Option<Parted>,
+    pub(super) before: Option<SplitObject>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -305,7 +304,7 @@ pub(super) fn settle(
         return Ok((object, managers));
     }
     let object = whole(object, managers)?;
-    check_extent(&object)?;
+    check_size(&object)?;
     Ok((object, None))
 }
 
@@ -339,10 +338,12 @@ fn make(
     spare: Option<Part>,
 ) -> ApiResult<(Value, Vec<String>)> {
     match (source, spare) {
-        (Source::Whole { body, doubles }, Some(part)) => {
-            decode_changed(resource, part, body, old, doubles, options)
+        (Source::Whole { body, duplicate_fields }, Some(part)) => {
+            decode_changed(resource, part, body, old, duplicate_fields, options)
         }
-        (Source::Whole { body, doubles }, None) => decode(resource, body.clone(), doubles, options),
+        (Source::Whole { body, duplicate_fields }, None) => {
+            decode(resource, body.clone(), duplicate_fields, options)
+        }
         (Source::Patch(patch), spare) => {
             let mut typed = old.clone();
             typed["kind"] = resource.kind.clone().into();
@@ -364,7 +365,7 @@ fn decode_changed(
     part: Part,
     object: &Value,
     old: &Value,
-    doubles: &[String],
+    duplicate_fields: &[String],
     options: WriteOptions<'_>,
 ) -> ApiResult<(Value, Vec<String>)> {
     let parts = object.as_object().into_iter().flatten();
@@ -379,7 +380,7 @@ fn decode_changed(
     let kept = kept.into_iter().filter(|(name, _)| counts(name.as_str()));
     let copies = |(name, part): (&String, &Value)| (name.clone(), part.clone());
     let changed = Value::Object(changed.into_iter().map(copies).collect());
-    decode_with(resource, changed, doubles, options, |decoded| {
+    decode_with(resource, changed, duplicate_fields, options, |decoded| {
         if let Value::Object(decoded) = decoded {
             decoded.extend(kept.map(copies));
         }
@@ -393,10 +394,10 @@ fn as_patch_error(status: Status, resource: &Resource, patch: &Patch, object: Va
         return status;
     };
     let shown = match (patch, patch.apply(object)) {
-        (Patch::Strategic(sent), _) => words::map_text(sent),
+        (Patch::Strategic(sent), _) => go_errors::map_text(sent),
         (_, Ok(patched)) => {
             let ordered = resource.custom.is_none() && !patch.touches_metadata();
-            shown::object(&patched, ordered)
+            go_values::object(&patched, ordered)
         }
         (_, Err(_)) => String::new(),
     };

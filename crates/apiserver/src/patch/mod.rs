@@ -7,16 +7,15 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::error::{ApiResult, Status};
-use crate::extent::{MAX_BYTES, check_extent, check_parts, text_len};
-use crate::words;
+use crate::go_errors;
+use crate::size_limits::{MAX_BYTES, check_parts, check_size, text_len};
 
 /// Steps of a JSON patch.
 const MAX_STEPS: usize = 10_000;
 /// List elements that the steps of a patch may move by adding and removing in front of them.
 const MAX_MOVED: usize = 100_000_000;
 
-/// A parsed patch.
-pub enum Patch {
+pub(crate) enum Patch {
     /// RFC 6902.
     Json(json_patch::Patch),
     /// RFC 7386.
@@ -30,9 +29,9 @@ impl Patch {
     ///
     /// # Errors
     /// 415 for an unknown type, 400 for a body that is no patch of that type.
-    pub fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
+    pub(crate) fn parse(content_type: &str, body: &[u8]) -> ApiResult<Self> {
         let other = |value: &Value, wanted: &str| {
-            let is = words::type_name(value);
+            let is = go_errors::type_name(value);
             Status::bad_request(format!(
                 "error decoding patch: json: cannot unmarshal {is} into Go value of type {wanted}"
             ))
@@ -40,7 +39,7 @@ impl Patch {
         check_parts(body, "")?;
         let parse = |wrong: fn(String) -> String| -> ApiResult<Value> {
             serde_json::from_slice(body).map_err(|error| {
-                let why = words::json_fault(body).unwrap_or_else(|| error.to_string());
+                let why = go_errors::json_fault(body).unwrap_or_else(|| error.to_string());
                 Status::bad_request(wrong(why))
             })
         };
@@ -76,7 +75,7 @@ impl Patch {
     }
 
     /// Whether the patch says anything about metadata.
-    pub fn touches_metadata(&self) -> bool {
+    pub(crate) fn touches_metadata(&self) -> bool {
         match self {
             Self::Json(patch) => {
                 patch.iter().any(|step| step.path().as_str().starts_with("/metadata"))
@@ -89,7 +88,7 @@ impl Patch {
     ///
     /// # Errors
     /// 422 for a JSON patch that does not fit, 400 for a strategic patch that makes no sense.
-    pub fn apply(&self, mut object: Value) -> ApiResult<Value> {
+    pub(crate) fn apply(&self, mut object: Value) -> ApiResult<Value> {
         match self {
             Self::Json(patch) => {
                 let (mut copied, mut moved) = (0, 0);
@@ -111,7 +110,7 @@ impl Patch {
                     json_patch::patch(&mut object, std::slice::from_ref(step.as_ref()))
                         .map_err(|e| Status::unprocessable(&e.to_string()))?;
                 }
-                check_extent(&object)?;
+                check_size(&object)?;
                 Ok(object)
             }
             Self::Merge(patch) => {
@@ -141,7 +140,7 @@ fn moves(step: &json_patch::PatchOperation, object: &Value) -> usize {
 }
 
 /// A test for null where there is nothing holds: the Go server reads an absent field as null, and
-/// clients rely on it to add a list only if nobody else has.
+/// clients rely on it to add a list only if no other client has.
 fn finds_nothing(step: &json_patch::PatchOperation, object: &Value) -> bool {
     let json_patch::PatchOperation::Test(test) = step else { return false };
     test.value.is_null() && object.pointer(test.path.as_str()).is_none()

@@ -6,39 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiResult, Status, brief, cut};
-
-/// Lists merged by a key: kind, path of the list (list elements left out), key.
-///
-/// Any kind's `metadata.finalizers` is a set and `metadata.ownerReferences` keyed by `uid`.
-const KEYED: &[(&str, &str, &str)] = &[
-    ("Pod", "spec.containers", "name"),
-    ("Pod", "spec.initContainers", "name"),
-    ("Pod", "spec.ephemeralContainers", "name"),
-    ("Pod", "spec.volumes", "name"),
-    ("Pod", "spec.imagePullSecrets", "name"),
-    ("Pod", "spec.schedulingGates", "name"),
-    ("Pod", "spec.resourceClaims", "name"),
-    ("Pod", "spec.hostAliases", "ip"),
-    ("Pod", "spec.topologySpreadConstraints", "topologyKey"),
-    ("Pod", "spec.containers.env", "name"),
-    ("Pod", "spec.containers.ports", "containerPort"),
-    ("Pod", "spec.containers.volumeMounts", "mountPath"),
-    ("Pod", "spec.containers.volumeDevices", "devicePath"),
-    ("Pod", "spec.initContainers.env", "name"),
-    ("Pod", "spec.initContainers.ports", "containerPort"),
-    ("Pod", "spec.initContainers.volumeMounts", "mountPath"),
-    ("Pod", "spec.initContainers.volumeDevices", "devicePath"),
-    ("Pod", "status.conditions", "type"),
-    ("Pod", "status.podIPs", "ip"),
-    ("Pod", "status.hostIPs", "ip"),
-    ("Namespace", "status.conditions", "type"),
-    ("ServiceAccount", "secrets", "name"),
-    ("ServiceAccount", "imagePullSecrets", "name"),
-    ("Node", "status.conditions", "type"),
-    ("Node", "status.addresses", "type"),
-    ("PersistentVolumeClaim", "status.conditions", "type"),
-    ("CSINode", "spec.drivers", "name"),
-];
+use crate::registry::kinds::KINDS;
 
 /// How a list is merged.
 enum ListRule {
@@ -47,16 +15,16 @@ enum ListRule {
     Keyed(&'static str),
 }
 
+/// Any kind's `metadata.finalizers` is a set, and `metadata.ownerReferences` is keyed by `uid`.
 fn rule(kind: &str, path: &str) -> ListRule {
     match path {
         "metadata.finalizers" => return ListRule::Set,
         "metadata.ownerReferences" => return ListRule::Keyed("uid"),
         _ => {}
     }
-    KEYED
-        .iter()
-        .find(|(of, at, _)| *of == kind && *at == path)
-        .map_or(ListRule::Replace, |(_, _, key)| ListRule::Keyed(key))
+    let keys = KINDS.iter().filter(|builtin| builtin.names.kind == kind);
+    let key = keys.flat_map(|builtin| builtin.patch_keys).find(|(list, _)| *list == path);
+    key.map_or(ListRule::Replace, |(_, key)| ListRule::Keyed(key))
 }
 
 /// Applies a strategic merge patch.

@@ -90,7 +90,7 @@ impl Check {
 }
 
 /// What a pod violates at a level.
-pub fn evaluate(policy: LevelVersion, pod: &Pod<'_>) -> Vec<Violation> {
+pub(crate) fn evaluate(policy: LevelVersion, pod: &Pod<'_>) -> Vec<Violation> {
     let minor = policy.version.unwrap_or(NEWEST).min(NEWEST);
     let stricter: &[Check] = match policy.level {
         Level::Privileged => return Vec::new(),

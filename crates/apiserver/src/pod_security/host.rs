@@ -6,7 +6,7 @@ use super::Violation;
 use super::view::{Pod, Set, name, named, plural, quoted, setters};
 
 /// Network, processes and shared memory of the node.
-pub fn namespaces(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn namespaces(pod: &Pod<'_>) -> Option<Violation> {
     let shared: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
         .into_iter()
         .filter(|field| pod.spec()[*field] == true)
@@ -15,8 +15,7 @@ pub fn namespaces(pod: &Pod<'_>) -> Option<Violation> {
     if shared.is_empty() { None } else { Violation::new("host namespaces", shared.join(", ")) }
 }
 
-/// Ports of the node.
-pub fn ports(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn ports(pod: &Pod<'_>) -> Option<Violation> {
     let mut ports = Set::new();
     let bad = pod.containers_where(|container| {
         let before = container["ports"].as_array().into_iter().flatten();
@@ -44,7 +43,7 @@ fn use_of(count: usize) -> &'static str {
 }
 
 /// Hosts that the kubelet would connect to on behalf of the pod.
-pub fn probes(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn probes(pod: &Pod<'_>) -> Option<Violation> {
     let (mut bad, mut hosts) = (Set::new(), Set::new());
     for container in pod.containers() {
         let lifecycle = &container["lifecycle"];
@@ -81,7 +80,7 @@ fn hosts_of(handler: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Processes of the node, on Windows.
-pub fn windows_process(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn windows_process(pod: &Pod<'_>) -> Option<Violation> {
     let set = |security: &Value| security["windowsOptions"]["hostProcess"] == true;
     let bad = pod.containers_where(|container| set(&container["securityContext"]));
     let who = setters(set(pod.security()), &bad);

@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use checks::evaluate;
-pub use policy::{Level, LevelVersion, Policy};
-pub use view::Pod;
+pub(crate) use checks::evaluate;
+pub(crate) use policy::{Level, LevelVersion, Policy};
+pub(crate) use view::Pod;
 
 /// What a check has against a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
+pub(crate) struct Violation {
     /// What is violated, in a few words.
     pub reason: String,
     /// Which fields of which containers violate it.
@@ -39,7 +39,7 @@ impl Violation {
 
 /// What a policy says of a pod, mode by mode. `None` means that the mode has nothing against it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// Why the pod is refused.
     pub enforce: Option<String>,
     /// What is to be noted.
@@ -49,7 +49,7 @@ pub struct Verdict {
 }
 
 /// Judges a pod by the policy of its namespace.
-pub fn judge(policy: &Policy, pod: &Pod<'_>) -> Verdict {
+pub(crate) fn judge(policy: &Policy, pod: &Pod<'_>) -> Verdict {
     let against = |mode: LevelVersion, verb: &str| {
         let violations = evaluate(mode, pod);
         let text = format!("{verb} PodSecurity \"{mode}\": {}", details(&violations));
@@ -74,7 +74,7 @@ fn details(violations: &[Violation]) -> String {
 
 /// Whether an update of a pod calls for a judgement: only images can change what a pod does, and
 /// debugging containers can be added.
-pub fn is_significant(new: &Value, old: &Value) -> bool {
+pub(crate) fn is_significant(new: &Value, old: &Value) -> bool {
     let list = |pod: &Value, name: &str| -> Vec<Value> {
         pod["spec"][name].as_array().cloned().unwrap_or_default()
     };
@@ -95,7 +95,7 @@ pub fn is_significant(new: &Value, old: &Value) -> bool {
 const MAX_PODS: usize = 3000;
 
 /// What the author of a stricter policy is warned of: pods that are there already and violate it.
-pub fn warnings_for_existing(
+pub(crate) fn warnings_for_existing(
     namespace: &str,
     enforce: LevelVersion,
     pods: &[Value],

@@ -10,7 +10,7 @@ const PREFIX: &str = "pod-security.kubernetes.io/";
 
 /// How much a pod may do, from most to least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Level {
+pub(crate) enum Level {
     /// Everything.
     #[default]
     Privileged,
@@ -22,7 +22,7 @@ pub enum Level {
 
 impl Level {
     /// The level as labels name it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",
             Self::Baseline => "baseline",
@@ -37,8 +37,7 @@ impl Level {
 
 /// A level as a minor version of Kubernetes understood it; `None` is the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LevelVersion {
-    /// Level.
+pub(crate) struct LevelVersion {
     pub level: Level,
     /// Minor version.
     pub version: Option<u64>,
@@ -55,19 +54,18 @@ impl fmt::Display for LevelVersion {
 
 /// What is refused, noted and warned of. Without labels everything is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// What is refused.
     pub enforce: LevelVersion,
     /// What is noted.
     pub audit: LevelVersion,
-    /// What is warned of.
     pub warn: LevelVersion,
 }
 
 impl Policy {
     /// Reads the labels of a namespace, and says what is wrong with them. A level that cannot be read
     /// is enforced as the strictest one, and neither noted nor warned of.
-    pub fn of(labels: &Value) -> (Self, Vec<Cause>) {
+    pub(crate) fn of(labels: &Value) -> (Self, Vec<Cause>) {
         let mut policy = Self::default();
         let mut causes = Vec::new();
         let get = |name: &str| labels[format!("{PREFIX}{name}")].as_str();
@@ -106,7 +104,7 @@ impl Policy {
     }
 
     /// Whether no mode has anything against anything.
-    pub fn is_privileged(&self) -> bool {
+    pub(crate) fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|mode| mode.level == Level::Privileged)
     }
 }

@@ -23,7 +23,7 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
 ];
 
 /// Containers with all rights of the node's root.
-pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_where(|c| c["securityContext"]["privileged"] == true);
     if bad.is_empty() {
         return None;
@@ -33,7 +33,7 @@ pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Programs that give their user more rights.
-pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn escalation(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_where(|c| c["securityContext"]["allowPrivilegeEscalation"] != false);
     if bad.is_empty() {
         return None;
@@ -44,7 +44,7 @@ pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// From 1.25 on, Windows knows no such programs.
-pub fn escalation_25(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn escalation_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_for_windows() { None } else { escalation(pod) }
 }
 
@@ -73,7 +73,7 @@ fn added(bad: &[&str], capabilities: &Set) -> String {
 }
 
 /// Capabilities beyond the default ones.
-pub fn capabilities_baseline(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities_baseline(pod: &Pod<'_>) -> Option<Violation> {
     let (bad, beyond) = adding(pod, DEFAULT_CAPABILITIES);
     if bad.is_empty() {
         return None;
@@ -82,7 +82,7 @@ pub fn capabilities_baseline(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Any capability but the one for low ports.
-pub fn capabilities_restricted(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities_restricted(pod: &Pod<'_>) -> Option<Violation> {
     let keeping = pod.containers_where(|c| !capabilities(c, "drop").any(|name| name == "ALL"));
     let (bad, beyond) = adding(pod, &["NET_BIND_SERVICE"]);
     let mut details = Vec::new();
@@ -100,12 +100,12 @@ pub fn capabilities_restricted(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// From 1.25 on, Windows knows no capabilities.
-pub fn capabilities_restricted_25(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities_restricted_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_for_windows() { None } else { capabilities_restricted(pod) }
 }
 
 /// Containers that may run as root.
-pub fn non_root(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn non_root(pod: &Pod<'_>) -> Option<Violation> {
     const REASON: &str = "runAsNonRoot != true";
     let of = |security: &Value| security["runAsNonRoot"].as_bool();
     let whole = of(pod.security());
@@ -125,12 +125,12 @@ pub fn non_root(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// From 1.35 on, root within a pod that has users of its own is not root.
-pub fn non_root_35(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn non_root_35(pod: &Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() { None } else { non_root(pod) }
 }
 
 /// Containers that run as root.
-pub fn user(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn user(pod: &Pod<'_>) -> Option<Violation> {
     let root = |security: &Value| security["runAsUser"].as_i64() == Some(0);
     let bad = pod.containers_where(|c| root(&c["securityContext"]));
     let who = setters(root(pod.security()), &bad);
@@ -141,6 +141,6 @@ pub fn user(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// As [`non_root_35`].
-pub fn user_35(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn user_35(pod: &Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() { None } else { user(pod) }
 }

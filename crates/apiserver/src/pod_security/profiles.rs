@@ -42,7 +42,7 @@ impl<'a> Profiles<'a> {
 }
 
 /// AppArmor profiles that lift its guard.
-pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let bad = Profiles::bad(pod, "appArmorProfile");
     let mut who = bad.setters();
     let mut values: Vec<String> = bad.types.into_iter().collect();
@@ -70,7 +70,7 @@ pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Before 1.19 seccomp profiles were annotations.
-pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     let get = |key: &str| pod.annotations().and_then(|map| map.get(key)).and_then(Value::as_str);
     let containers = pod.containers().map(|c| format!("{SECCOMP_CONTAINER}{}", name(c)));
     let forbidden: Set = std::iter::once(SECCOMP_POD.to_owned())
@@ -91,7 +91,7 @@ pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Seccomp profiles that lift its guard.
-pub fn seccomp_baseline(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_baseline(pod: &Pod<'_>) -> Option<Violation> {
     let bad = Profiles::bad(pod, "seccompProfile");
     let who = bad.setters();
     if who.is_empty() {
@@ -103,7 +103,7 @@ pub fn seccomp_baseline(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Containers without a seccomp profile, too.
-pub fn seccomp_restricted(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_restricted(pod: &Pod<'_>) -> Option<Violation> {
     let bad = seccomp_baseline(pod);
     if bad.is_some() {
         return bad;
@@ -120,12 +120,12 @@ pub fn seccomp_restricted(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// From 1.25 on, Windows knows no seccomp.
-pub fn seccomp_restricted_25(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_restricted_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_for_windows() { None } else { seccomp_restricted(pod) }
 }
 
 /// A `/proc` without its masks.
-pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     let mut kinds = Set::new();
     let bad = pod.containers_where(|container| {
         let kind = container["securityContext"]["procMount"].as_str();
@@ -142,7 +142,7 @@ pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// From 1.35 on, a pod that has users of its own may see all of it.
-pub fn proc_mount_own_users(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn proc_mount_own_users(pod: &Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() { None } else { proc_mount(pod) }
 }
 
@@ -150,12 +150,12 @@ const SE_LINUX_TYPES: &[&str] =
     &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
 /// SELinux users, roles, and types of other than containers.
-pub fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_with(pod, &SE_LINUX_TYPES[..4])
 }
 
 /// From 1.31 on, container engines have a type of their own.
-pub fn se_linux_31(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn se_linux_31(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_with(pod, SE_LINUX_TYPES)
 }
 
@@ -214,26 +214,26 @@ fn sysctls_but(pod: &Pod<'_>, allowed: &[&str]) -> Option<Violation> {
 }
 
 /// Kernel settings that concern others.
-pub fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_but(pod, &SYSCTLS[..5])
 }
 
 /// As of 1.27.
-pub fn sysctls_27(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn sysctls_27(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_but(pod, &SYSCTLS[..6])
 }
 
 /// As of 1.29.
-pub fn sysctls_29(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn sysctls_29(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_but(pod, &SYSCTLS[..10])
 }
 
 /// As of 1.32.
-pub fn sysctls_32(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn sysctls_32(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_but(pod, &SYSCTLS[..12])
 }
 
 /// As of 1.37.
-pub fn sysctls_37(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn sysctls_37(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_but(pod, SYSCTLS)
 }

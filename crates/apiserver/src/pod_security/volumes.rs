@@ -41,7 +41,7 @@ const OTHERS: &[&str] = &[
 ];
 
 /// Directories of the node.
-pub fn host_path(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_path(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec()["volumes"].as_array()?;
     let bad = volumes.iter().filter(|volume| !volume["hostPath"].is_null());
     let bad: Vec<&str> = bad.map(name).collect();
@@ -49,7 +49,7 @@ pub fn host_path(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 /// Everything but the kinds that are allowed.
-pub fn restricted(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn restricted(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec()["volumes"].as_array()?;
     let (mut bad, mut kinds) = (Vec::new(), Set::new());
     for volume in volumes {

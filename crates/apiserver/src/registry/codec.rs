@@ -12,27 +12,25 @@ use serde_json::Value;
 use longshore_core::model::Quantity;
 
 use crate::crd::Custom;
-use crate::place::Place;
+use crate::field_path::FieldPath;
 
 /// Checks and cleans an object of a built-in kind; the error is a text for people.
-pub type TypedCodec = fn(&Value) -> Result<Value, String>;
+pub(crate) type TypedCodec = fn(&Value) -> Result<Value, String>;
 
 /// Adds the schema of a type, and of all it refers to.
-pub type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
+pub(crate) type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
 /// A Rust type that stands for a kind.
 #[derive(Clone)]
 pub struct Typed {
-    /// Checks and cleans objects.
     pub codec: TypedCodec,
     /// The name of the type in published schemas.
     pub name: String,
-    /// Its schema.
     pub describe: Describe,
 }
 
 /// A Rust type as a kind.
-pub fn of<T: Serialize + DeserializeOwned + JsonSchema>() -> Typed {
+pub(crate) fn of<T: Serialize + DeserializeOwned + JsonSchema>() -> Typed {
     let name = T::schema_name().into_owned();
     Typed { codec: typed::<T>, name, describe: SchemaGenerator::subschema_for::<T> }
 }
@@ -47,14 +45,14 @@ impl Typed {
 /// How objects of a kind are checked and cleaned.
 #[derive(Clone)]
 pub enum Codec {
-    /// By the Rust type of a built-in kind.
-    Typed(TypedCodec),
+    /// By the Rust type of a built-in kind, after its quantities were made canonical.
+    Typed { check: TypedCodec, quantities: &'static [&'static str] },
     /// By the schema of a definition.
     Custom(Arc<Custom>),
 }
 
 /// The codec of a built-in kind.
-pub fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
+pub(crate) fn typed<T: Serialize + DeserializeOwned>(object: &Value) -> Result<Value, String> {
     let object = T::deserialize(object).map_err(|e| e.to_string())?;
     serde_json::to_value(object).map_err(|e| e.to_string())
 }
@@ -71,7 +69,6 @@ pub struct Decoded {
 /// Why an object could not be decoded.
 #[derive(Debug)]
 pub struct Undecodable {
-    /// A text for people.
     pub why: String,
     /// The object, when it is one of its types that does not fit.
     pub input: Option<Value>,
@@ -83,9 +80,8 @@ pub struct Undecodable {
 ///
 /// # Errors
 /// What is wrong when a field has the wrong type.
-pub fn decode(
+pub(crate) fn decode(
     codec: &Codec,
-    quantities: &[&str],
     mut input: Value,
     defaults: bool,
 ) -> Result<Decoded, Undecodable> {
@@ -94,15 +90,15 @@ pub fn decode(
         map.remove("kind");
         map.remove("apiVersion");
     }
-    let codec = match codec {
-        Codec::Typed(codec) => codec,
+    let (check, quantities) = match codec {
+        Codec::Typed { check, quantities } => (check, *quantities),
         Codec::Custom(custom) => return custom.decode(input, defaults),
     };
     for pattern in quantities {
         let parts: Vec<&str> = pattern.split('.').collect();
         canonical(&mut input, &parts).map_err(plain)?;
     }
-    let mut object = match codec(&input) {
+    let mut object = match check(&input) {
         Ok(object) => object,
         Err(why) => return Err(Undecodable { why, input: Some(input), too_large: false }),
     };
@@ -111,7 +107,7 @@ pub fn decode(
         map.remove("apiVersion");
     }
     let mut unknown = Vec::new();
-    dropped(&input, &object, Place::Top(""), &mut unknown);
+    dropped(&input, &object, FieldPath::Top(""), &mut unknown);
     Ok(Decoded { object, unknown })
 }
 
@@ -148,21 +144,26 @@ fn canonical_quantity(value: &mut Value) -> Result<(), String> {
 }
 
 /// Collects what the codec dropped. Nulls mean "not set" and may go silently.
-pub(crate) fn dropped(input: &Value, output: &Value, path: Place<'_>, unknown: &mut Vec<String>) {
+pub(crate) fn dropped(
+    input: &Value,
+    output: &Value,
+    path: FieldPath<'_>,
+    unknown: &mut Vec<String>,
+) {
     match (input, output) {
         (Value::Object(input), Value::Object(output)) => {
             for (key, value) in input {
-                let path = Place::Field(&path, key);
+                let path = FieldPath::Field(&path, key);
                 match output.get(key) {
                     Some(kept) => dropped(value, kept, path, unknown),
                     None if value.is_null() => {}
-                    None => path.tell(unknown),
+                    None => path.report_to(unknown),
                 }
             }
         }
         (Value::Array(input), Value::Array(output)) => {
             for (index, (value, kept)) in input.iter().zip(output).enumerate() {
-                dropped(value, kept, Place::Element(&path, index), unknown);
+                dropped(value, kept, FieldPath::Element(&path, index), unknown);
             }
         }
         _ => {}
@@ -176,7 +177,7 @@ mod tests {
     use serde_json::json;
 
     fn codec() -> Codec {
-        Codec::Typed(typed::<PersistentVolumeClaim>)
+        Codec::Typed { check: typed::<PersistentVolumeClaim>, quantities: &["spec.resources.*.*"] }
     }
 
     #[test]
@@ -186,7 +187,7 @@ mod tests {
             "metadata": {"name": "a", "nope": 1, "labels": null},
             "spec": {"resources": {"requests": {"storage": 1_073_741_824}, "claims2": 1}},
         });
-        let decoded = decode(&codec(), &["spec.resources.*.*"], claim, true).unwrap();
+        let decoded = decode(&codec(), claim, true).unwrap();
         assert_eq!(decoded.unknown, ["metadata.nope", "spec.resources.claims2"]);
         assert_eq!(decoded.object["spec"]["resources"]["requests"]["storage"], "1073741824");
         assert!(decoded.object.get("kind").is_none());
@@ -194,8 +195,7 @@ mod tests {
 
     #[test]
     fn wrong_types_and_quantities_are_refused() {
-        let quantities = &["spec.resources.*.*"];
-        let run = |spec| decode(&codec(), quantities, json!({"spec": spec}), true);
+        let run = |spec| decode(&codec(), json!({"spec": spec}), true);
         assert!(run(json!({"accessModes": "ReadWriteOnce"})).is_err());
         let why = run(json!({"resources": {"requests": {"storage": "lots"}}})).unwrap_err().why;
         assert!(why.starts_with("quantities must match"), "{why}");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::rules::text;
-use super::{Resource, names, shown, strategy::Generation};
+use super::{Resource, go_values, names, strategy::Generation};
 use crate::clock::Environment;
 use crate::crd::definition::CLEANUP;
 use crate::error::{Cause, Causes, brief};
@@ -27,7 +27,12 @@ const SERVER_FIELDS: &[&str] = &[
 ];
 
 /// Readies the metadata of a new object; the name is made up if asked for.
-pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, env: &Environment) {
+pub(crate) fn prepare_create(
+    object: &mut Value,
+    resource: &Resource,
+    namespace: &str,
+    env: &Environment,
+) {
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
@@ -53,7 +58,7 @@ pub fn prepare_create(object: &mut Value, resource: &Resource, namespace: &str, 
 }
 
 /// Puts back what the server owns after a client sent a whole object.
-pub fn restore(new: &mut Value, old: &Value) {
+pub(crate) fn restore(new: &mut Value, old: &Value) {
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     for field in SERVER_FIELDS.iter().copied().chain(["name", "namespace"]) {
         match old.get(field) {
@@ -68,7 +73,7 @@ pub fn restore(new: &mut Value, old: &Value) {
 }
 
 /// Counts a new generation when the counted part changed.
-pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
+pub(crate) fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
     let strategy = &resource.strategy;
     if strategy.traits().generation == Generation::Absent || !strategy.is_new_generation(new, old) {
         return;
@@ -78,7 +83,7 @@ pub fn count_generation(new: &mut Value, old: &Value, resource: &Resource) {
 }
 
 /// Judges the metadata of a new object.
-pub fn validate_create(object: &Value, resource: &Resource) -> Causes {
+pub(crate) fn validate_create(object: &Value, resource: &Resource) -> Causes {
     let meta = &object["metadata"];
     let mut causes = Causes::new();
     let name = text(meta, "/name");
@@ -111,7 +116,7 @@ pub fn validate_create(object: &Value, resource: &Resource) -> Causes {
 }
 
 /// Judges the metadata of a changed object.
-pub fn validate_update(new: &Value, old: &Value) -> Causes {
+pub(crate) fn validate_update(new: &Value, old: &Value) -> Causes {
     let (new, old) = (&new["metadata"], &old["metadata"]);
     let mut causes = Causes::new();
     if !old["deletionTimestamp"].is_null() {
@@ -191,7 +196,7 @@ fn validate_owners(meta: &Value, causes: &mut Causes) {
                 format!("metadata.ownerReferences[{i}]"),
                 "/v1, Kind=Event is disallowed from being an owner",
             );
-            causes.push(Cause::invalid_shown(path, &shown::owner(owner), why));
+            causes.push(Cause::invalid_shown(path, &go_values::owner(owner), why));
         }
     }
     let mut leads = owners.iter().filter(|o| o["controller"] == true);
@@ -202,7 +207,7 @@ fn validate_owners(meta: &Value, causes: &mut Causes) {
             name(first),
             name(second)
         );
-        let all: Vec<String> = owners.iter().take(MAX_NAMED).map(shown::owner).collect();
+        let all: Vec<String> = owners.iter().take(MAX_NAMED).map(go_values::owner).collect();
         let shown = format!("[{}]", all.join(","));
         causes.push(Cause::invalid_shown("metadata.ownerReferences", &shown, &why));
     }

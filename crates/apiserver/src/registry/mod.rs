@@ -1,32 +1,36 @@
 //! Which kinds are served, and their rules.
 
 mod builtin;
-pub mod codec;
-mod kinds;
-pub mod meta;
-pub mod names;
-pub mod rules;
-pub mod shown;
-pub mod strategy;
+pub(crate) mod codec;
+pub(crate) mod facts;
+pub(crate) mod go_values;
+pub(crate) mod kinds;
+pub(crate) mod meta;
+pub(crate) mod names;
+pub(crate) mod rules;
+pub(crate) mod strategy;
+pub(crate) mod table;
 mod unified;
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value};
 
+use builtin::BuiltinKind;
 use codec::{Codec, Typed};
 use strategy::{Strategy, Traits};
 
 use crate::apply::Shape;
 use crate::crd::Custom;
+use crate::go_errors;
 use crate::http::openapi::Documents;
 use crate::store::Key;
-use crate::words;
 
-pub use kinds::namespace::is_terminating;
+pub(crate) use kinds::namespace::is_terminating;
 
 /// A path below an object, e.g. `status`.
 #[derive(Debug, Clone)]
@@ -34,29 +38,24 @@ pub struct Subresource {
     /// Last part of the path.
     pub name: &'static str,
     /// Group, version and kind of the body; empty group and version mean "as the resource".
-    pub kind: (String, String, String),
+    pub kind: (Cow<'static, str>, Cow<'static, str>, Cow<'static, str>),
     /// Verbs it takes.
     pub verbs: &'static [&'static str],
 }
 
-/// Translates between how a kind is stored and how one of its versions shows it.
+/// Converts objects between the storage version of a kind and another served one.
 #[derive(Debug, Clone, Copy)]
-pub struct View {
-    /// From the stored form.
-    pub show: fn(Value) -> Value,
-    /// To the stored form.
-    pub store: fn(Value) -> Value,
+pub struct Conversion {
+    pub to_version: fn(Value) -> Value,
+    pub to_storage: fn(Value) -> Value,
 }
 
-/// One served kind.
 pub struct Resource {
     /// API group, empty for core.
     pub group: String,
-    /// Version.
     pub version: String,
     /// Kind, e.g. `PersistentVolumeClaim`.
     pub kind: String,
-    /// Kind of lists.
     pub list_kind: String,
     /// Name in paths, e.g. `persistentvolumeclaims`.
     pub plural: String,
@@ -74,24 +73,21 @@ pub struct Resource {
     pub subresources: Vec<Subresource>,
     /// Labels of field selectors beside name and namespace.
     pub fields: Vec<String>,
-    /// Where quantities stand in objects.
-    pub quantities: &'static [&'static str],
     /// Where objects are stored; two versions of one kind share it.
     pub storage: Arc<str>,
     /// Checks types and drops unknown fields.
     pub codec: Codec,
-    /// Rules.
     pub strategy: Arc<dyn Strategy>,
-    /// Whether objects are answered at once and never stored, as reviews are.
+    /// Whether objects are returned at once and never stored, as reviews are.
     pub transient: bool,
-    /// How the stored form is shown, when it differs.
-    pub view: Option<View>,
+    /// How objects are converted from and to the storage version, when this is another.
+    pub conversion: Option<Conversion>,
     /// Whether another entry stands for the stored objects: this is a further version of it.
     pub alias: bool,
     /// What a definition says, for custom resources.
     pub custom: Option<Arc<Custom>>,
-    /// The Rust type, for built-in kinds.
-    pub typed: Option<Typed>,
+    /// The declaration and the Rust type, for built-in kinds.
+    pub builtin: Option<(&'static BuiltinKind, Typed)>,
     /// How fields are divided among managers, worked out when first needed.
     pub shape: OnceLock<Arc<Shape>>,
 }
@@ -120,25 +116,25 @@ impl Resource {
         Key { resource: Arc::clone(&self.storage), namespace: namespace.into(), name: name.into() }
     }
 
-    /// Facts about the kind.
     pub fn traits(&self) -> Traits {
         self.strategy.traits()
     }
 
     /// How the fields of objects are divided among managers.
     pub fn shape(&self) -> &Shape {
-        self.shape.get_or_init(|| match (&self.custom, &self.typed) {
+        self.shape.get_or_init(|| match (&self.custom, &self.builtin) {
             (Some(custom), _) => Arc::new(Shape::of_custom(&custom.schema)),
-            (None, Some(typed)) => builtin_shape(typed),
+            (None, Some((_, typed))) => builtin_shape(typed),
             (None, None) => Arc::new(Shape::Free),
         })
     }
 
     /// What is wrong with an object that could not be decoded, as Go would say it.
     pub fn explain(&self, fault: codec::Undecodable) -> String {
-        let found = fault.input.as_ref().zip(self.typed.as_ref()).and_then(|(input, typed)| {
-            words::type_fault(&builtin_schemas(typed), &typed.name, input)
-        });
+        let found =
+            fault.input.as_ref().zip(self.builtin.as_ref()).and_then(|(input, (_, typed))| {
+                go_errors::type_fault(&builtin_schemas(typed), &typed.name, input)
+            });
         found.unwrap_or(fault.why)
     }
 
@@ -148,30 +144,30 @@ impl Resource {
     }
 
     /// The object as this version shows it.
-    pub fn show(&self, mut object: Value) -> Value {
+    pub fn to_version(&self, mut object: Value) -> Value {
         if let Some(custom) = self.custom.as_ref().filter(|custom| custom.fills_in()) {
             custom.fill_in(&mut object);
         }
-        match &self.view {
-            Some(view) => (view.show)(object),
+        match &self.conversion {
+            Some(conversion) => (conversion.to_version)(object),
             None => object,
         }
     }
 
     /// Whether objects are shown otherwise than they are stored.
-    pub fn shows_otherwise(&self) -> bool {
-        self.view.is_some() || self.custom.as_ref().is_some_and(|custom| custom.fills_in())
+    pub fn has_conversion(&self) -> bool {
+        self.conversion.is_some() || self.custom.as_ref().is_some_and(|custom| custom.fills_in())
     }
 
     /// Whether the managers of its objects can be kept apart while they are changed.
     pub fn keeps_managers_apart(&self) -> bool {
-        self.custom.is_none() && !self.shows_otherwise()
+        self.custom.is_none() && !self.has_conversion()
     }
 
     /// The object as it is stored.
-    pub fn unshow(&self, object: Value) -> Value {
-        match &self.view {
-            Some(view) => (view.store)(object),
+    pub fn to_storage(&self, object: Value) -> Value {
+        match &self.conversion {
+            Some(conversion) => (conversion.to_storage)(object),
             None => object,
         }
     }
@@ -194,10 +190,11 @@ fn builtin_shape(typed: &Typed) -> Arc<Shape> {
 /// # Errors
 /// What is wrong when a field has the wrong type, as Go would say it.
 pub(crate) fn decode_as(typed: &Typed, body: Value) -> Result<Value, String> {
-    let decoded = codec::decode(&Codec::Typed(typed.codec), &[], body, true);
+    let decoded = codec::decode(&Codec::Typed { check: typed.codec, quantities: &[] }, body, true);
     decoded.map(|decoded| decoded.object).map_err(|fault| {
         let schemas = builtin_schemas(typed);
-        let found = fault.input.and_then(|input| words::type_fault(&schemas, &typed.name, &input));
+        let found =
+            fault.input.and_then(|input| go_errors::type_fault(&schemas, &typed.name, &input));
         found.unwrap_or(fault.why)
     })
 }
@@ -216,11 +213,8 @@ fn builtin_schemas(typed: &Typed) -> Arc<Map<String, Value>> {
 }
 
 /// Whether a kind is part of the program, by the version and the name that objects carry.
-pub fn is_builtin_kind(api_version: &str, kind: &str) -> bool {
-    static KINDS: LazyLock<HashSet<(String, String)>> = LazyLock::new(|| {
-        builtin::resources().into_iter().map(|r| (r.api_version(), r.kind)).collect()
-    });
-    KINDS.contains(&(api_version.to_owned(), kind.to_owned()))
+pub(crate) fn is_builtin_kind(api_version: &str, kind: &str) -> bool {
+    kinds::KINDS.iter().any(|builtin| builtin.is(api_version, kind))
 }
 
 /// All served kinds. A registry never changes; a new definition leads to a new registry.

@@ -15,7 +15,7 @@ const MAX_SUBDOMAIN: usize = 253;
 const MAX_LABEL: usize = 63;
 
 /// What is wrong with a text; empty when nothing is.
-pub type Problems = Vec<String>;
+pub(crate) type Problems = Vec<String>;
 
 fn is_lower(b: u8) -> bool {
     b.is_ascii_lowercase() || b.is_ascii_digit()
@@ -47,12 +47,12 @@ fn problems(length: Option<String>, holds: bool, rule: &str) -> Problems {
 }
 
 /// A DNS name: parts divided by dots.
-pub fn subdomain(text: &str) -> Problems {
+pub(crate) fn subdomain(text: &str) -> Problems {
     problems(too_long(text, MAX_SUBDOMAIN), text.split('.').all(is_lower_part), SUBDOMAIN)
 }
 
 /// A DNS name in letters of any case.
-pub fn subdomain_any_case(text: &str) -> Problems {
+pub(crate) fn subdomain_any_case(text: &str) -> Problems {
     let rule = SUBDOMAIN
         .replace("a lowercase RFC 1123", "an RFC 1123")
         .replace("lower case alphanumeric", "alphanumeric")
@@ -61,20 +61,20 @@ pub fn subdomain_any_case(text: &str) -> Problems {
 }
 
 /// One part of a DNS name.
-pub fn label(text: &str) -> Problems {
-    // A name that is one but for its dots is told so.
+pub(crate) fn label(text: &str) -> Problems {
+    // A name that is valid but for its dots gets an error that says so.
     let rule = if text.split('.').all(is_lower_part) { "must not contain dots" } else { LABEL };
     problems(too_long(text, MAX_LABEL), is_lower_part(text), rule)
 }
 
 /// One part of a DNS name that starts with a letter.
-pub fn label_1035(text: &str) -> Problems {
+pub(crate) fn label_1035(text: &str) -> Problems {
     let holds = is_lower_part(text) && text.starts_with(|c: char| c.is_ascii_lowercase());
     problems(too_long(text, MAX_LABEL), holds, LABEL_1035)
 }
 
 /// `name` or `prefix.example.com/name`.
-pub fn qualified(text: &str) -> Problems {
+pub(crate) fn qualified(text: &str) -> Problems {
     let mut found = Vec::new();
     let name = match text.split('/').collect::<Vec<_>>()[..] {
         [name] => name,
@@ -100,13 +100,13 @@ pub fn qualified(text: &str) -> Problems {
 }
 
 /// A label's value: empty or like a qualified part.
-pub fn label_value(text: &str) -> Problems {
+pub(crate) fn label_value(text: &str) -> Problems {
     let length = too_long(text, MAX_LABEL).map(|why| why.replace("characters", "bytes"));
     problems(length, text.is_empty() || is_part(text), LABEL_VALUE)
 }
 
 /// A key of a config map or a secret.
-pub fn config_key(text: &str) -> Problems {
+pub(crate) fn config_key(text: &str) -> Problems {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let mut found =
         problems(too_long(text, MAX_SUBDOMAIN), is_made_of(text, inner, inner), CONFIG_KEY);
@@ -120,7 +120,7 @@ pub fn config_key(text: &str) -> Problems {
 }
 
 /// A name that is one part of a path.
-pub fn path_segment(text: &str) -> Problems {
+pub(crate) fn path_segment(text: &str) -> Problems {
     match text {
         "." => return vec!["may not be '.'".into()],
         ".." => return vec!["may not be '..'".into()],
@@ -131,12 +131,12 @@ pub fn path_segment(text: &str) -> Problems {
 }
 
 /// Whether a text is a DNS name.
-pub fn is_dns_subdomain(text: &str) -> bool {
+pub(crate) fn is_dns_subdomain(text: &str) -> bool {
     subdomain(text).is_empty()
 }
 
 /// Whether a text is `name` or `prefix.example.com/name`.
-pub fn is_qualified_name(text: &str) -> bool {
+pub(crate) fn is_qualified_name(text: &str) -> bool {
     qualified(text).is_empty()
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_refused() {
         for good in ["a", "a-b.c", "0.x"] {
             assert!(is_dns_subdomain(good), "{good}");
         }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn every_fault_is_reported() {
         let rows: [(Problems, &[&str]); 6] = [
             (subdomain(&"A".repeat(254)), &["must be no more than 253", "a lowercase RFC 1123"]),
             (

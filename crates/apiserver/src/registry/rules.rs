@@ -8,11 +8,11 @@ use super::names;
 use crate::error::{Cause, Causes};
 
 /// A string field, empty when absent.
-pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     find(value, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Follows a pointer of plain field names and indexes; [`Value::pointer`] would unescape every step anew.
+/// Follows a pointer of plain field names and indexes; [`Value::pointer`] would unescape every step again.
 fn find<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
     debug_assert!(!pointer.contains('~'), "{pointer} is not plain");
     pointer.split('/').skip(1).try_fold(value, |value, step| match value {
@@ -23,24 +23,24 @@ fn find<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
 }
 
 /// Whether a field is absent or null.
-pub fn unset(value: &Value, pointer: &str) -> bool {
+pub(crate) fn unset(value: &Value, pointer: &str) -> bool {
     find(value, pointer).is_none_or(Value::is_null)
 }
 
 /// The elements of a list field.
-pub fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+pub(crate) fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     find(value, pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// Sets a field unless the client did.
-pub fn set_default(object: &mut Value, field: &str, value: impl Into<Value>) {
+pub(crate) fn set_default(object: &mut Value, field: &str, value: impl Into<Value>) {
     if object.get(field).is_none_or(Value::is_null) {
         object[field] = value.into();
     }
 }
 
 /// Equal, where absent, null, `{}` and `[]` are the same.
-pub fn same(a: &Value, b: &Value) -> bool {
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
     fn empty(v: &Value) -> bool {
         match v {
             Value::Null => true,
@@ -62,7 +62,7 @@ pub fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// The value without what [`same`] takes for absent: of two that are the same this is equal.
-pub fn without_empty(value: &Value) -> Value {
+pub(crate) fn without_empty(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.iter().map(|(key, value)| (key.clone(), without_empty(value)));
@@ -76,30 +76,29 @@ pub fn without_empty(value: &Value) -> Value {
 }
 
 /// The value of a field, null when absent.
-pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+pub(crate) fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     static NULL: Value = Value::Null;
     find(value, pointer).unwrap_or(&NULL)
 }
 
-/// A quantity field.
-pub fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
+pub(crate) fn quantity(value: &Value, pointer: &str) -> Option<Quantity> {
     find(value, pointer)?.as_str()?.parse().ok()
 }
 
 /// A value must be one of a few; empty counts as missing unless allowed.
-pub fn one_of(causes: &mut Causes, field: &str, value: &str, known: &[&str]) {
+pub(crate) fn one_of(causes: &mut Causes, field: &str, value: &str, known: &[&str]) {
     if !known.contains(&value) {
         causes.push(Cause::not_supported(field, value, known));
     }
 }
 
 /// An optional name must be a DNS subdomain.
-pub fn subdomain(causes: &mut Causes, field: &str, value: &str) {
+pub(crate) fn subdomain(causes: &mut Causes, field: &str, value: &str) {
     causes.extend(Cause::each(field, value, names::subdomain(value)));
 }
 
 /// A CSI driver's name.
-pub fn driver_name(causes: &mut Causes, field: &str, value: &str) {
+pub(crate) fn driver_name(causes: &mut Causes, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
         return;
@@ -111,7 +110,7 @@ pub fn driver_name(causes: &mut Causes, field: &str, value: &str) {
 }
 
 /// A provisioner's name: qualified, and compared without case.
-pub fn provisioner(causes: &mut Causes, field: &str, value: &str) {
+pub(crate) fn provisioner(causes: &mut Causes, field: &str, value: &str) {
     if value.is_empty() {
         causes.push(Cause::required(field, ""));
     } else {
@@ -123,7 +122,7 @@ pub fn provisioner(causes: &mut Causes, field: &str, value: &str) {
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 /// Access modes of volumes and claims; `missing` is said when there are none.
-pub fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &str) {
+pub(crate) fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &str) {
     let modes = items(spec, "/accessModes");
     if modes.is_empty() {
         causes.push(Cause::required(field, missing));
@@ -139,8 +138,7 @@ pub fn access_modes(causes: &mut Causes, spec: &Value, field: &str, missing: &st
     }
 }
 
-/// A label selector object.
-pub fn label_selector(causes: &mut Causes, field: &str, selector: &Value) {
+pub(crate) fn label_selector(causes: &mut Causes, field: &str, selector: &Value) {
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         let field = format!("{field}.matchLabels");
         let value = value.as_str().unwrap_or_default();
@@ -178,7 +176,7 @@ pub fn label_selector(causes: &mut Causes, field: &str, selector: &Value) {
 }
 
 /// A node selector: terms with expressions over node labels.
-pub fn node_selector(causes: &mut Causes, field: &str, selector: &Value) {
+pub(crate) fn node_selector(causes: &mut Causes, field: &str, selector: &Value) {
     let terms = items(selector, "/nodeSelectorTerms");
     if terms.is_empty() {
         causes.push(Cause::required(
@@ -254,7 +252,7 @@ fn node_expression(causes: &mut Causes, field: &str, expression: &Value) {
 }
 
 /// Parameters of classes: few, small, and with names.
-pub fn parameters(causes: &mut Causes, parameters: &Value) {
+pub(crate) fn parameters(causes: &mut Causes, parameters: &Value) {
     const MAX_ENTRIES: usize = 512;
     const MAX_BYTES: usize = 256 * 1024;
     let Some(map) = parameters.as_object() else { return };
@@ -272,7 +270,7 @@ pub fn parameters(causes: &mut Causes, parameters: &Value) {
 }
 
 /// One cause per field that changed although it may not.
-pub fn immutable(causes: &mut Causes, new: &Value, old: &Value, fields: &[&str]) {
+pub(crate) fn immutable(causes: &mut Causes, new: &Value, old: &Value, fields: &[&str]) {
     for field in fields {
         let pointer = format!("/{}", field.replace('.', "/"));
         if !same(at(new, &pointer), at(old, &pointer)) {

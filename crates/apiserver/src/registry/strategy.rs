@@ -39,7 +39,7 @@ pub struct Traits {
     pub unconditional_update: bool,
     /// Whether an update creates the object when it is not there.
     pub create_on_update: bool,
-    /// Whether deletion answers the object instead of a Status.
+    /// Whether deletion returns the object instead of a Status.
     pub returns_deleted: bool,
     /// How generations are counted.
     pub generation: Generation,
@@ -66,9 +66,7 @@ impl Traits {
 /// What rules may look at beside the object.
 #[derive(Clone)]
 pub struct Context<'a> {
-    /// Other objects.
     pub store: &'a Store,
-    /// Where they are stored.
     pub registry: Arc<Registry>,
     /// Time and randomness.
     pub env: &'a Environment,
@@ -90,15 +88,11 @@ pub struct Settings {
 /// `default` runs on every object a client sends; the `prepare` steps bring client input and
 /// stored state together; `admit` steps may look at other objects; `validate` steps only judge.
 pub trait Strategy: Send + Sync + 'static {
-    /// Facts about the kind.
-    fn traits(&self) -> Traits {
-        Traits::PLAIN
-    }
+    fn traits(&self) -> Traits;
 
     /// Fills in defaults.
     fn default(&self, _object: &mut Value) {}
 
-    /// Readies a new object.
     fn prepare_create(&self, _object: &mut Value, _cx: &Context<'_>) {}
 
     /// Looks at other objects before a creation.
@@ -153,7 +147,7 @@ pub trait Strategy: Send + Sync + 'static {
 }
 
 /// A kind with traits but no rules of its own.
-pub struct Plain(pub Traits);
+pub(crate) struct Plain(pub Traits);
 
 impl Strategy for Plain {
     fn traits(&self) -> Traits {

@@ -11,7 +11,7 @@ struct Run {
 }
 
 /// The difference; empty when there is none.
-pub fn diff(old: &str, new: &str) -> String {
+pub(super) fn diff(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut out = String::new();
     for group in groups(&runs(&old, &new)) {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_signs() {
+    fn diff_lines_have_ranges_and_signs() {
         assert_eq!(diff("a\nb\nc\n", "a\nx\nc\n"), "@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n");
         assert_eq!(diff("", "a\n"), "@@ -0,0 +1 @@\n+a\n");
         let many: String = (0..20).map(|n| format!("{n}\n")).collect();

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use crate::error::{ApiResult, Status};
 use crate::registry::names;
 
-/// One label requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Requirement {
     In(String, Vec<String>),
@@ -291,7 +290,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Several faults are told in brackets.
+/// Several faults are listed in brackets.
 fn told(faults: Vec<String>) -> Result<(), String> {
     match faults.as_slice() {
         [] => Ok(()),
@@ -335,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn invalid_selectors_name_what_was_found_and_what_was_expected() {
         let rows = [
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a=not ok", "found 'ok', expected: ',' or 'end of string'"),

@@ -4,13 +4,12 @@ mod labels;
 
 use serde_json::Value;
 
-pub use labels::Labels;
+pub(crate) use labels::Labels;
 
 use crate::error::{ApiResult, Status};
 use crate::registry::Resource;
 use crate::store::Stored;
 
-/// One field requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FieldTerm {
     label: String,
@@ -58,7 +57,7 @@ impl Fields {
                 "metadata.name" => object.name == term.value,
                 "metadata.namespace" => object.namespace == term.value,
                 label => {
-                    let tree = tree.get_or_insert_with(|| resource.show(object.value()));
+                    let tree = tree.get_or_insert_with(|| resource.to_version(object.value()));
                     field_text(tree, label) == term.value
                 }
             };
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn field_terms_unescape() {
+    fn field_selector_values_are_unescaped() {
         assert_eq!(split_terms(r"a=b\,c,d=e"), [r"a=b\,c", "d=e"]);
         assert_eq!(unescape(r"b\,c"), "b,c");
         assert_eq!(split_term("a!=b"), Some(("a", "b", false)));

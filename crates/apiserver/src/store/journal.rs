@@ -9,11 +9,8 @@ use super::state::{Change, Event, Key, Stored};
 /// One change on its way to storage.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// Revision of the change.
     pub revision: u64,
-    /// The object.
     pub key: &'a Key,
-    /// What happens to it.
     pub change: Change,
     /// The object's new content; when it goes away, its last.
     pub body: &'a [u8],
@@ -58,18 +55,13 @@ pub trait Replay {
 pub enum JournalError {
     /// Another process has the store open.
     #[error("{} is in use by another process", path.display())]
-    Locked {
-        /// The directory.
-        path: PathBuf,
-    },
+    Locked { path: PathBuf },
     /// Files cannot be opened, read or written.
     #[error("{operation} {}: {source}", path.display())]
     Io {
-        /// What was tried.
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// There is no room; nothing was changed, and the next write is tried as if nothing had been.
@@ -77,12 +69,7 @@ pub enum JournalError {
         "there is no room left in {} ({source}); nothing was changed: make room there and write again",
         path.display()
     )]
-    Full {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Full { path: PathBuf, source: io::Error },
     /// Acknowledged data is not what was written.
     #[error(
         "{} is damaged at byte {offset}: {why}. This was acknowledged data, so nothing is served from it: \
@@ -90,11 +77,9 @@ pub enum JournalError {
         path.display()
     )]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where the damage shows.
         offset: usize,
-        /// What is wrong.
         why: String,
     },
     /// A file that must be there is not, or is not the one its name says.
@@ -106,27 +91,16 @@ pub enum JournalError {
     Missing {
         /// The file that does not fit, or is not there.
         path: PathBuf,
-        /// The store.
         dir: PathBuf,
         /// The newest revision that is there.
         revision: u64,
     },
     /// The file was written by another version of the format.
     #[error("{} has storage format {found}, this program reads {expected}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Version in the file.
-        found: u32,
-        /// Version of this program.
-        expected: u32,
-    },
+    Format { path: PathBuf, found: u32, expected: u32 },
     /// The writer thread could not be started.
     #[error("starting the writer thread: {source}")]
-    Thread {
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Thread { source: std::io::Error },
 }
 
 impl JournalError {

@@ -2,14 +2,14 @@
 //!
 //! Readers and watchers see only what the journal has accepted. Writers see the *head*: the
 //! accepted state plus writes that are on their way to disk, so that two writers of one object
-//! conflict at once instead of one overwriting the other. A write is answered after its batch is
+//! conflict at once instead of one overwriting the other. A write is acknowledged after its batch is
 //! durable; batches form by themselves while the previous one is being written.
 
 mod journal;
 mod log;
+mod managed_fields;
 mod notifier;
 mod outline;
-mod parted;
 mod room;
 mod state;
 
@@ -23,8 +23,8 @@ use tokio::sync::oneshot;
 
 pub use journal::{Entry, Journal, JournalError, MemoryJournal, Replay, SnapshotObject};
 pub use log::DiskJournal;
+pub use managed_fields::{MANAGED_FIELDS, SplitObject};
 pub use notifier::Subscription;
-pub use parted::{MANAGED_FIELDS, Parted};
 pub use room::Room;
 use room::Used;
 pub use state::{Change, Event, Key, Page, Stored, Trimmed};
@@ -38,7 +38,7 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 /// A batch of more entries than this comes from many writers at once.
 const CROWD: usize = 3;
 /// What the next batch waits for more of them. Each flush costs the processor about as much as a write, and
-/// who is answered together comes back together.
+/// writers that are acknowledged together come back together.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// Bounds on what is kept of the past, for watches and consistent pages.
@@ -59,10 +59,8 @@ pub enum Expect {
     Revision(u64),
 }
 
-/// One write.
 #[derive(Debug)]
 pub struct Write {
-    /// The object.
     pub key: Key,
     /// What must be true for the write to happen.
     pub expect: Expect,
@@ -348,12 +346,12 @@ impl Store {
                 }
                 let object = Arc::clone(&event.object);
                 let resource = Arc::clone(&event.key.resource);
-                let bells = {
+                let notifiers = {
                     let mut state = self.shared.state.write();
                     state.apply(event);
-                    state.bells(std::iter::once(&resource))
+                    state.notifiers(std::iter::once(&resource))
                 };
-                bells.ring();
+                notifiers.notify();
                 // The receiver is still in our hands, so this cannot fail.
                 let _ = answer.send(Ok(object));
             }
@@ -392,7 +390,6 @@ impl Store {
         Ok(current)
     }
 
-    /// Whether writes still work.
     pub fn is_writable(&self) -> bool {
         self.shared.head.lock().failed.is_none()
     }
@@ -414,12 +411,11 @@ impl Store {
     }
 }
 
-/// What all objects take.
 fn total(state: &State) -> usize {
     state.bytes().into_iter().map(|(_, bytes)| bytes).sum()
 }
 
-/// The writer thread: takes what has gathered, makes it durable, shows it, answers.
+/// The writer thread: takes what has gathered, makes it durable, makes it visible, and acknowledges it.
 fn write_batches(shared: &Shared, mut journal: Box<dyn Journal>, queue: &mpsc::Receiver<Pending>) {
     let mut full = false;
     let mut crowded = false;
@@ -498,7 +494,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
     let mut done = Vec::with_capacity(batch.len());
     let mut written = Vec::with_capacity(batch.len());
     let mut resources = BTreeSet::new();
-    let bells = {
+    let notifiers = {
         let mut state = shared.state.write();
         for pending in batch {
             if !resources.contains(&pending.event.key.resource) {
@@ -508,7 +504,7 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
             done.push((pending.answer, Arc::clone(&pending.event.object)));
             state.apply(pending.event);
         }
-        state.bells(resources.iter())
+        state.notifiers(resources.iter())
     };
     {
         let mut head = shared.head.lock();
@@ -518,15 +514,15 @@ fn publish(shared: &Shared, batch: Vec<Pending>) {
             }
         }
     }
-    // Writers come before watchers: a loop that has its answer knows what the watch is going to tell.
+    // Writers come before watchers: a loop that has its response knows what the watch is going to send.
     for (answer, object) in done {
-        // A client that went away does not need its answer; the write stands.
+        // A client that went away does not need its response; the write stands.
         let _ = answer.send(Ok(object));
     }
-    bells.ring();
+    notifiers.notify();
 }
 
-/// After a failed commit nobody knows what is on disk, so nothing more may be written.
+/// After a failed commit it is unknown what is on disk, so nothing more may be written.
 fn refuse(
     shared: &Shared,
     batch: Vec<Pending>,

@@ -16,7 +16,6 @@ const LANES: usize = 8;
 struct Shared {
     /// Of the last change.
     revision: AtomicU64,
-    /// Counts the changes.
     changes: AtomicU64,
     next_lane: AtomicUsize,
     subscribers: AtomicUsize,
@@ -34,7 +33,6 @@ impl Notifier {
         notifier
     }
 
-    /// Wakes every subscriber.
     pub(super) fn notify(&self, revision: u64) {
         self.0.revision.store(revision, Ordering::Release);
         self.0.changes.fetch_add(1, Ordering::AcqRel);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_shrinks_fits_and_what_grows_has_its_ceiling() {
+    fn shrinking_writes_fit_and_growing_ones_meet_the_limit() {
         let used = Used { bytes: 1000, limit: 1000, warned: false };
         let rows = [
             (0, 1, Room::Spare, false),

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::History;
 use super::journal::{Replay, SnapshotObject};
+use super::managed_fields::{MANAGED_FIELDS, SplitObject};
 use super::notifier::{Notifier, Subscription};
 use super::outline::Outline;
-use super::parted::{MANAGED_FIELDS, Parted};
 
 /// Where an object is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,7 +21,6 @@ pub struct Key {
     pub resource: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -40,15 +39,12 @@ impl fmt::Display for Key {
 pub struct Stored {
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Uid.
     pub uid: String,
     /// Revision of the last change.
     pub revision: u64,
     /// Labels, sorted by key.
     pub labels: Vec<(String, String)>,
-    /// Uids of the owners.
     pub owners: Vec<String>,
     /// Whether the object is marked for deletion.
     pub deleting: bool,
@@ -229,7 +225,7 @@ impl Stored {
 
     /// The object as a tree without its managers, and their text. They are often the larger part,
     /// and most changes need no tree of them.
-    pub fn parted(&self) -> Parted {
+    pub fn split_managed_fields(&self) -> SplitObject {
         serde_json::from_slice(&self.body).expect("stored text was written from a tree")
     }
 }
@@ -239,18 +235,14 @@ impl Stored {
 pub enum Change {
     /// It was created or changed.
     Put,
-    /// It went away.
     Delete,
 }
 
 /// One change of one object.
 #[derive(Debug)]
 pub struct Event {
-    /// Revision of the change.
     pub revision: u64,
-    /// The object.
     pub key: Key,
-    /// What happened.
     pub change: Change,
     /// The new content; for a deletion the last content, at the revision of the deletion.
     pub object: Arc<Stored>,
@@ -357,7 +349,7 @@ impl Table {
         self.history.back().map_or(self.trimmed, |event| event.revision)
     }
 
-    /// Nothing is in it, nothing is known of what was, and nobody waits for news.
+    /// It holds no object and no history, and has no subscriber.
     fn is_forgotten(&self) -> bool {
         self.objects.is_empty() && self.history.is_empty() && !self.changed.has_subscribers()
     }
@@ -410,15 +402,15 @@ impl Table {
 }
 
 /// Wakes who waits for changes.
-pub(super) struct Bells {
+pub(super) struct Notifiers {
     revision: u64,
-    bells: Vec<Arc<Notifier>>,
+    notifiers: Vec<Arc<Notifier>>,
 }
 
-impl Bells {
-    pub(super) fn ring(&self) {
-        for bell in &self.bells {
-            bell.notify(self.revision);
+impl Notifiers {
+    pub(super) fn notify(&self) {
+        for notifier in &self.notifiers {
+            notifier.notify(self.revision);
         }
     }
 }
@@ -607,13 +599,13 @@ impl State {
 
     /// What wakes those who wait for changes of these resources. It is better rung without the lock: they
     /// want to read.
-    pub(super) fn bells<'a>(&self, resources: impl Iterator<Item = &'a Arc<str>>) -> Bells {
-        let mut bells: Vec<_> = resources
+    pub(super) fn notifiers<'a>(&self, resources: impl Iterator<Item = &'a Arc<str>>) -> Notifiers {
+        let mut notifiers: Vec<_> = resources
             .filter_map(|resource| self.tables.get(resource))
             .map(|table| Arc::clone(&table.changed))
             .collect();
-        bells.push(Arc::clone(&self.changed));
-        Bells { revision: self.revision, bells }
+        notifiers.push(Arc::clone(&self.changed));
+        Notifiers { revision: self.revision, notifiers }
     }
 
     /// Forgets the oldest event of all resources; false when there is none.

@@ -116,7 +116,7 @@ impl Journal for ScriptedJournal {
 }
 
 #[tokio::test]
-async fn a_failed_commit_is_never_shown_and_ends_writing() {
+async fn a_failed_commit_is_never_visible_and_ends_writing() {
     let broken = JournalError::io("writing", "x".as_ref(), std::io::Error::other("broken"));
     let journal = ScriptedJournal(vec![None, Some(broken)]);
     let store = Store::open(Box::new(journal), SMALL).unwrap();

@@ -1,7 +1,7 @@
 //! Watches: streams of events, read from the store's history.
 //!
 //! A watcher holds a position, not a buffer: it reads the history from there whenever the client
-//! takes more. A client that is too slow falls behind the history and is told so (410), which is
+//! takes more. A client that is too slow falls behind the history and gets a 410, which is
 //! what bounds the memory of a watch.
 
 use std::collections::VecDeque;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
+use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -18,7 +19,6 @@ use crate::error::{ApiResult, Status};
 use crate::heavy::Heavy;
 use crate::http::pieces::{LARGE, Pieces};
 use crate::http::render::Renderer;
-use crate::metrics::EventCount;
 use crate::ops::ListOptions;
 use crate::registry::Resource;
 use crate::store::{Change, Event, Store, Stored, Subscription};
@@ -46,9 +46,7 @@ pub enum Start {
 
 /// What to watch, and how.
 pub struct WatchOptions {
-    /// Selectors.
     pub select: ListOptions,
-    /// Where to start.
     pub start: Start,
     /// Whether the client understands bookmarks.
     pub bookmarks: bool,
@@ -56,14 +54,13 @@ pub struct WatchOptions {
     pub timeout: Duration,
 }
 
-/// One open watch.
 struct Watcher {
     store: Store,
     resource: Arc<Resource>,
     namespace: Option<String>,
     options: WatchOptions,
     renderer: Renderer,
-    counted: EventCount,
+    counted: Counter,
     changed: Subscription,
     position: u64,
     initial: Option<VecDeque<Arc<Stored>>>,
@@ -81,13 +78,13 @@ struct Watcher {
 ///
 /// # Errors
 /// 429 when there is no room for its initial objects.
-pub fn open(
+pub(crate) fn open(
     store: &Store,
     resource: &Arc<Resource>,
     namespace: Option<&str>,
     options: WatchOptions,
     renderer: Renderer,
-    counted: EventCount,
+    counted: Counter,
     heavy: Option<&Heavy>,
 ) -> ApiResult<impl Stream<Item = Bytes> + Send + 'static> {
     // Subscribe before looking, so that no change falls between.
@@ -210,7 +207,7 @@ impl Watcher {
                 count += 1;
             }
         }
-        self.counted.add(count);
+        self.counted.inc_by(count as u64);
         if objects.is_empty() {
             self.initial = None;
             self.room = None;
@@ -250,7 +247,7 @@ impl Watcher {
                 }
                 (None, None) => continue,
             }
-            self.counted.add(1);
+            self.counted.inc();
         }
         self.position = reached;
     }

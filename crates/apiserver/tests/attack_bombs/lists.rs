@@ -35,7 +35,7 @@ async fn unread(target: &Target, path: &str, accept: &str, times: usize) {
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_that_nobody_reads_take_no_memory() {
+async fn unread_lists_take_no_memory() {
     set_off("unread lists", async |target| {
         fill(target, 40).await;
         unread(target, MAPS, "application/json", 60).await;
@@ -47,7 +47,7 @@ async fn lists_that_nobody_reads_take_no_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_requests_of_strangers_lock_nobody_out() {
+async fn half_requests_of_strangers_lock_no_client_out() {
     set_off("half requests", async |target| {
         let mut open = Vec::new();
         for _ in 0..500 {

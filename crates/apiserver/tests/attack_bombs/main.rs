@@ -264,7 +264,7 @@ async fn bodies_of_many_parts_do_not_fill_the_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_without_number_are_told_in_few_words() {
+async fn countless_errors_are_reported_in_few_words() {
     set_off("bad labels", async |target| {
         let labels: serde_json::Map<String, Value> =
             (0..180_000).map(|i| (format!("-{i}"), json!("-"))).collect();

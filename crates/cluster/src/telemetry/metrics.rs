@@ -2,20 +2,19 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use longshore_metrics::ProcessCollector;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-
-use super::process::ProcessCollector;
 
 /// One `name` label, as upstream's queue and election metrics have.
 type Named = [(&'static str, String); 1];
@@ -63,13 +62,6 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut r = Registry::default();
-        let start = Gauge::<f64, std::sync::atomic::AtomicU64>::default();
-        start.set(seconds_since_epoch());
-        r.register(
-            "process_start_time_seconds",
-            "Start time of the process since unix epoch in seconds",
-            start,
-        );
         let adds = register(
             &mut r,
             "workqueue_adds",
@@ -165,11 +157,7 @@ impl Metrics {
     /// All metrics in the Prometheus text format 0.0.4.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = String::new();
-        if text::encode_registry(&mut text, &self.inner.registry.lock()).is_err() {
-            tracing::warn!("a metric could not be encoded");
-        }
-        to_prometheus_text(&text)
+        longshore_metrics::render(&self.inner.registry.lock())
     }
 
     /// 1 while this process holds the named lease.
@@ -225,11 +213,6 @@ fn register<M: prometheus_client::registry::Metric + Clone>(
 
 fn named(name: &str) -> Named {
     [("name", name.to_owned())]
-}
-
-fn seconds_since_epoch() -> f64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
 }
 
 /// The handles a queue writes to.
@@ -301,38 +284,6 @@ impl Collector for QueueCollector {
         }
         Ok(())
     }
-}
-
-/// Counters of old, whose names end otherwise. They are registered as gauges.
-const BARE_COUNTERS: [&str; 1] = ["volume_operation_total_errors"];
-
-/// Turns OpenMetrics text into the Prometheus text format 0.0.4: there a counter's family carries
-/// the `_total` suffix, units have no line, and unknown types are called untyped.
-fn to_prometheus_text(open: &str) -> String {
-    let mut out = String::with_capacity(open.len());
-    let mut help: Option<(&str, &str)> = None;
-    for line in open.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = rest.split_once(' ');
-        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
-            let (suffix, kind) = match kind {
-                "counter" => ("_total", "counter"),
-                "info" => ("_info", "gauge"),
-                "unknown" => ("", "untyped"),
-                "gauge" if BARE_COUNTERS.contains(&name) => ("", "counter"),
-                other => ("", other),
-            };
-            if let Some((_, text)) = help.take() {
-                let _ = writeln!(out, "# HELP {name}{suffix} {text}");
-            }
-            let _ = writeln!(out, "# TYPE {name}{suffix} {kind}");
-        } else if !line.starts_with("# UNIT ") && line != "# EOF" {
-            out.push_str(line);
-            out.push('\n');
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ mod http;
 mod log;
 mod metrics;
 mod pprof;
-mod process;
 
 pub use self::http::{Endpoint, EndpointError};
 pub use log::{LogFormat, LogOptions, init_logging, log_layer};

@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use longshore_apiserver::{
     ApiServer, Config,
     auth::Identity,
-    http::{Service, body::Answer},
+    http::{Service, body::ApiResponse},
 };
 use longshore_cluster::{Api, DeleteParams, ListParams, ObjectKey};
 use longshore_core::model::{
@@ -138,7 +138,7 @@ async fn exchange(
     wire: Arc<Wire>,
     service: Service,
     request: Request<Incoming>,
-) -> Result<Answer, io::Error> {
+) -> Result<ApiResponse, io::Error> {
     let agent = request.headers().get(http::header::USER_AGENT);
     let ours = agent.is_some_and(|agent| agent.as_bytes().starts_with(b"csi-provisioner/"));
     let fault = match ours {
@@ -174,7 +174,7 @@ async fn conflict(
     wire: &Wire,
     service: &Service,
     request: Request<Incoming>,
-) -> Result<Answer, io::Error> {
+) -> Result<ApiResponse, io::Error> {
     let made = *request.method() == Method::POST;
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

@@ -21,7 +21,6 @@ const NAMESPACES: &[&str] =
 /// Digits behind the point that a text may be formatted with.
 const MAX_DIGITS: u64 = 1_000;
 
-/// Calls a function.
 pub(super) fn call<'a>(eval: &mut Eval<'a>, call: &'a CallExpr) -> Evaluated {
     let mut name = call.func_name.clone();
     let mut target = None;

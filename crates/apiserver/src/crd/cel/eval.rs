@@ -18,7 +18,6 @@ use super::types;
 /// Why there is no value.
 #[derive(Debug)]
 pub(in super::super) enum Stop {
-    /// The expression fails.
     Failed(ExecutionError),
     /// It costs too much.
     Exhausted,
@@ -32,7 +31,6 @@ impl From<ExecutionError> for Stop {
 
 pub(super) type Evaluated = Result<Value, Stop>;
 
-/// An evaluation.
 pub(in super::super) struct Eval<'a> {
     /// Names and their values; the last one of a name counts.
     pub(super) names: Vec<(&'a str, Value)>,

@@ -56,7 +56,6 @@ impl Meter {
         self.object == 0 || self.touched == 0
     }
 
-    /// Charges a cost.
     pub(super) fn charge(&mut self, cost: u64) -> Result<(), Stop> {
         let left = (self.expression.checked_sub(cost), self.object.checked_sub(cost));
         let (Some(expression), Some(object)) = left else {

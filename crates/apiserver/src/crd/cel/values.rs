@@ -17,9 +17,7 @@ pub(in super::super) struct Kind {
     pub(in super::super) format: Format,
     /// Fields by their names, with the names that expressions have for them.
     pub(in super::super) fields: BTreeMap<String, (Arc<String>, Kind)>,
-    /// Elements.
     pub(in super::super) items: Option<Box<Kind>>,
-    /// Other fields.
     pub(in super::super) others: Option<Box<Kind>>,
     /// Whether the names of fields are data.
     pub(in super::super) is_map: bool,
@@ -38,7 +36,6 @@ pub(in super::super) enum Format {
 }
 
 impl Kind {
-    /// Reads a schema.
     pub(in super::super) fn of(schema: &serde_json::Value) -> Self {
         let below = |name: &str| {
             schema

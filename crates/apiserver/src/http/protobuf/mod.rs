@@ -3,6 +3,12 @@
 //! A body is four magic bytes and an envelope that names the kind and holds the object. Objects
 //! are decoded into the same trees as JSON, driven by a table of field numbers, so that everything
 //! behind the decoder sees one form only.
+//!
+//! Each built-in kind states the messages that only it uses, one a line, and `registry/kinds` those
+//! that several use. A field is "number name type". Types: s string, b bool, i integer, f double,
+//! y bytes, q quantity, t time, u time with microseconds, o integer or string, or a message. `[]` is a
+//! list, `{}` a map from strings, `~` fields that stand in the parent in JSON; after `=` zero values
+//! are kept, elsewhere they mean "not set".
 
 mod wire;
 
@@ -16,14 +22,17 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::clock::time_text;
+use crate::registry::kinds::{KINDS, common};
 use wire::{Field, Reader, Truncated};
 
 const MAGIC: &[u8] = b"k8s\0";
 /// Deeper nesting than any real object has.
 const MAX_DEPTH: usize = 48;
 
-static SCHEMA: LazyLock<HashMap<&'static str, Vec<Column>>> =
-    LazyLock::new(|| parse_schema(include_str!("schema.txt")));
+static SCHEMA: LazyLock<HashMap<&'static str, Vec<Column>>> = LazyLock::new(|| {
+    let stated = KINDS.iter().flat_map(|kind| kind.protobuf).copied();
+    stated.chain([common::PROTOBUF]).flat_map(parse_schema).collect()
+});
 
 /// How a field is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +56,7 @@ struct Column {
     kind: &'static str,
 }
 
-fn parse_schema(text: &'static str) -> HashMap<&'static str, Vec<Column>> {
+fn parse_schema(text: &'static str) -> Vec<(&'static str, Vec<Column>)> {
     let column = |field: &'static str| {
         let mut parts = field.trim().split(' ');
         let number = parts.next()?.parse().ok()?;
@@ -64,7 +73,6 @@ fn parse_schema(text: &'static str) -> HashMap<&'static str, Vec<Column>> {
         Some(Column { number, name, shape, kind })
     };
     text.lines()
-        .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once(':'))
         .map(|(name, fields)| (name, fields.split(',').filter_map(column).collect()))
         .collect()
@@ -82,7 +90,7 @@ thread_local! {
 ///
 /// # Errors
 /// What is wrong when it is no such body, is cut short, or holds a kind that is not served.
-pub fn decode(body: &[u8]) -> Result<Value, String> {
+pub(super) fn decode(body: &[u8]) -> Result<Value, String> {
     let cut = |Truncated| "unexpected EOF".to_owned();
     let envelope = body.strip_prefix(MAGIC).ok_or_else(|| {
         format!(
@@ -127,16 +135,14 @@ fn open_envelope(bytes: &[u8]) -> Result<(String, String, &[u8]), Truncated> {
 }
 
 fn message_of(api_version: &str, kind: &str) -> Option<&'static str> {
-    let package = match api_version {
+    let group_version = api_version.split_once('/').unwrap_or(("", api_version));
+    let package = match group_version {
         _ if kind == "DeleteOptions" => "meta",
-        "v1" => "core",
-        "storage.k8s.io/v1" => "storage",
-        "coordination.k8s.io/v1" => "coordination",
-        "events.k8s.io/v1" => "events",
-        "policy/v1" => "policy",
-        "authentication.k8s.io/v1" => "authentication",
-        "authorization.k8s.io/v1" => "authorization",
-        "rbac.authorization.k8s.io/v1" => "rbac",
+        ("", "v1") => "core",
+        ("policy", "v1") => "policy",
+        served if KINDS.iter().any(|kind| kind.group_version == served) => {
+            served.0.split('.').next()?
+        }
         _ => return None,
     };
     SCHEMA.get_key_value(format!("{package}.{kind}").as_str()).map(|(name, _)| *name)
@@ -288,15 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn every_named_message_is_there() {
+    fn every_message_that_a_kind_or_a_field_names_is_stated() {
         for (name, columns) in SCHEMA.iter() {
             for column in columns {
                 let simple = ["s", "b", "i", "f", "y", "q", "t", "u", "o"].contains(&column.kind);
                 assert!(simple || SCHEMA.contains_key(column.kind), "{name}.{}", column.name);
             }
         }
-        for kind in ["Pod", "PersistentVolume", "PersistentVolumeClaim", "Secret"] {
-            assert!(message_of("v1", kind).is_some(), "{kind}");
+        for kind in KINDS.iter().filter(|kind| !kind.protobuf.is_empty()) {
+            let (group, version) = kind.group_version;
+            let api_version = format!("{group}/{version}");
+            let found = message_of(api_version.trim_start_matches('/'), kind.names.kind);
+            assert!(found.is_some(), "{api_version} {}", kind.names.kind);
         }
     }
 
@@ -325,7 +334,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_answered(bytes: Vec<u8>) {
+        fn any_bytes_give_a_result(bytes: Vec<u8>) {
             let mut body = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12".to_vec();
             body.push(u8::try_from(bytes.len().min(120)).unwrap());
             body.extend_from_slice(&bytes[..bytes.len().min(120)]);

@@ -2,11 +2,11 @@
 
 /// The bytes end in the middle of a field, or are no protobuf at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Truncated;
+pub(super) struct Truncated;
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field<'a> {
+pub(super) enum Field<'a> {
     /// A number of variable length.
     Varint(u64),
     /// Eight bytes.
@@ -18,13 +18,13 @@ pub enum Field<'a> {
 }
 
 /// Reads the fields of a message.
-pub struct Reader<'a> {
+pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// A reader over a whole message.
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read() {
+    fn fields_have_their_number_and_a_cut_one_is_an_error() {
         let bytes = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x1d, 1, 0, 0, 0];
         let fields: Vec<_> = Reader::new(&bytes).collect();
         let wanted =

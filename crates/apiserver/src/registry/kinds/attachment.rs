@@ -1,15 +1,75 @@
 //! `VolumeAttachment`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::storage::v1 as storage;
 use serde_json::{Value, json};
 
 use super::volume::{SOURCES, validate_csi};
 use crate::error::{Cause, Causes};
+use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::names;
 use crate::registry::rules::{access_modes, same, subdomain, text, unset};
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, flag};
+
+pub(super) static ATTACHMENT: BuiltinKind = BuiltinKind {
+    group_version: STORAGE,
+    names: Names {
+        kind: "VolumeAttachment",
+        plural: "volumeattachments",
+        short: &[],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storage::VolumeAttachment>,
+    rules: || Arc::new(Attachment),
+    table: Table {
+        columns: &[
+            NAME,
+            ("Attacher", "string", "name", 0),
+            column("PV"),
+            column("Node"),
+            flag("Attached"),
+            AGE,
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &["spec.source.inlineVolumeSpec.capacity.*"],
+    patch_keys: &[],
+    facts: &["standing storage.v1.VolumeAttachmentSpec.source"],
+    protobuf: &[
+        "storage.VolumeAttachment: 1 metadata meta.ObjectMeta, \
+         2 spec storage.VolumeAttachmentSpec, 3 status storage.VolumeAttachmentStatus",
+        "storage.VolumeAttachmentSource: 1 persistentVolumeName =s, \
+         2 inlineVolumeSpec core.PersistentVolumeSpec",
+        "storage.VolumeAttachmentSpec: 1 attacher =s, 2 source storage.VolumeAttachmentSource, \
+         3 nodeName =s",
+        "storage.VolumeAttachmentStatus: 1 attached =b, 2 attachmentMetadata {}s, \
+         3 attachError storage.VolumeError, 4 detachError storage.VolumeError",
+        "storage.VolumeError: 1 time t, 2 message s, 3 errorCode =i",
+    ],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let object = row.object;
+    json!([
+        row.name,
+        text(object, "/spec/attacher"),
+        text(object, "/spec/source/persistentVolumeName"),
+        text(object, "/spec/nodeName"),
+        object["status"]["attached"] == true,
+        row.age,
+    ])
+}
 
 /// The rules of attachments.
-pub struct Attachment;
+pub(super) struct Attachment;
 
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 const MAX_MESSAGE_BYTES: usize = 1024;

@@ -1,13 +1,43 @@
 //! `CSIStorageCapacity`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::storage::v1 as storage;
 use serde_json::Value;
 
 use crate::error::{Cause, Causes};
+use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{immutable, label_selector, quantity, subdomain, text};
 use crate::registry::strategy::{Strategy, Traits};
+use crate::registry::table::PLAIN;
+
+pub(super) static CAPACITY: BuiltinKind = BuiltinKind {
+    group_version: STORAGE,
+    names: Names {
+        kind: "CSIStorageCapacity",
+        plural: "csistoragecapacities",
+        short: &[],
+        categories: &[],
+    },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storage::CSIStorageCapacity>,
+    rules: || Arc::new(StorageCapacity),
+    table: PLAIN,
+    selectors: &[],
+    quantities: &["capacity", "maximumVolumeSize"],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &["storage.CSIStorageCapacity: 1 metadata meta.ObjectMeta, \
+         2 nodeTopology meta.LabelSelector, 3 storageClassName =s, 4 capacity q, \
+         5 maximumVolumeSize q"],
+};
 
 /// The rules of capacity reports.
-pub struct StorageCapacity;
+pub(super) struct StorageCapacity;
 
 impl Strategy for StorageCapacity {
     fn traits(&self) -> Traits {

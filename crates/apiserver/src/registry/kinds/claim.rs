@@ -1,5 +1,8 @@
 //! `PersistentVolumeClaim`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use longshore_core::model::Quantity;
@@ -10,15 +13,113 @@ use longshore_core::model::keys::finalizers::PVC_PROTECTION;
 
 use super::volume::add_finalizer;
 use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{
     access_modes, at, label_selector, one_of, quantity, same, set_default, subdomain, text, unset,
 };
-use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
+use crate::registry::{go_values, names};
+
+pub(super) static CLAIM: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names {
+        kind: "PersistentVolumeClaim",
+        plural: "persistentvolumeclaims",
+        short: &["pvc"],
+        categories: &[],
+    },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<core::PersistentVolumeClaim>,
+    rules: || Arc::new(Claim),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Status"),
+            column("Volume"),
+            column("Capacity"),
+            column("Access Modes"),
+            column("StorageClass"),
+            column("VolumeAttributesClass"),
+            AGE,
+            wide("VolumeMode"),
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &["spec.resources.*.*", "status.capacity.*", "status.allocatedResources.*"],
+    patch_keys: &[("status.conditions", "type")],
+    facts: &[
+        "list core.v1.PersistentVolumeClaimStatus.conditions type",
+        "list core.v1.VolumeHealthStatus.healthConditions status reason",
+        "atomic core.v1.TypedLocalObjectReference",
+        "standing core.v1.PersistentVolumeClaimCondition.lastProbeTime",
+        "standing core.v1.PersistentVolumeClaimCondition.lastTransitionTime",
+        "standing core.v1.PersistentVolumeClaimSpec.resources",
+        "enum core.v1.ModifyVolumeStatus.status InProgress Infeasible Pending",
+        "enum core.v1.PersistentVolumeClaimSpec.accessModes ReadOnlyMany ReadWriteMany \
+         ReadWriteOnce ReadWriteOncePod",
+        "enum core.v1.PersistentVolumeClaimSpec.volumeMode Block Filesystem",
+        "enum core.v1.PersistentVolumeClaimStatus.accessModes ReadOnlyMany ReadWriteMany \
+         ReadWriteOnce ReadWriteOncePod",
+        "enum core.v1.PersistentVolumeClaimStatus.allocatedResourceStatuses \
+         ControllerResizeInProgress ControllerResizeInfeasible NodeResizeInProgress \
+         NodeResizeInfeasible NodeResizePending",
+        "enum core.v1.PersistentVolumeClaimStatus.phase Bound Lost Pending",
+        "required core.v1.TypedLocalObjectReference kind name",
+        "required core.v1.TypedObjectReference kind name",
+        "type core.v1.PersistentVolumeClaimSpec.accessModes []v1.PersistentVolumeAccessMode",
+        "type core.v1.PersistentVolumeClaimSpec.volumeMode v1.PersistentVolumeMode",
+        "type core.v1.VolumeResourceRequirements.limits v1.ResourceList",
+        "type core.v1.VolumeResourceRequirements.requests v1.ResourceList",
+    ],
+    protobuf: &[
+        "core.ModifyVolumeStatus: 1 targetVolumeAttributesClassName s, 2 status =s",
+        "core.PersistentVolumeClaim: 1 metadata meta.ObjectMeta, \
+         2 spec core.PersistentVolumeClaimSpec, 3 status core.PersistentVolumeClaimStatus",
+        "core.PersistentVolumeClaimCondition: 1 type =s, 2 status =s, 3 lastProbeTime t, \
+         4 lastTransitionTime t, 5 reason s, 6 message s",
+        "core.PersistentVolumeClaimSpec: 1 accessModes []s, \
+         2 resources core.VolumeResourceRequirements, 3 volumeName s, \
+         4 selector meta.LabelSelector, 5 storageClassName =s, 6 volumeMode =s, \
+         7 dataSource core.TypedLocalObjectReference, 8 dataSourceRef core.TypedObjectReference, \
+         9 volumeAttributesClassName =s",
+        "core.PersistentVolumeClaimStatus: 1 phase s, 2 accessModes []s, 3 capacity {}q, \
+         4 conditions []core.PersistentVolumeClaimCondition, 5 allocatedResources {}q, \
+         7 allocatedResourceStatuses {}s, 8 currentVolumeAttributesClassName =s, \
+         9 modifyVolumeStatus core.ModifyVolumeStatus, 10 healthStatus core.VolumeHealthStatus",
+        "core.TypedLocalObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s",
+        "core.TypedObjectReference: 1 apiGroup =s, 2 kind =s, 3 name =s, 4 namespace =s",
+        "core.VolumeHealthStatus: 1 healthConditions []core.VolumeHealthCondition, \
+         2 lastTransitionTime t",
+        "core.VolumeResourceRequirements: 1 limits {}q, 2 requests {}q",
+    ],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let bound = !text(object, "/spec/volumeName").is_empty();
+    let capacity = if bound { text(object, "/status/capacity/storage") } else { "" };
+    let access = if bound { short_modes(object, "/status/accessModes") } else { String::new() };
+    json!([
+        name,
+        phase(object),
+        text(object, "/spec/volumeName"),
+        capacity,
+        access,
+        text(object, "/spec/storageClassName"),
+        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        age,
+        or(text(object, "/spec/volumeMode"), "<unset>"),
+    ])
+}
 
 /// The rules of claims.
-pub struct Claim;
+pub(super) struct Claim;
 
 const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 const REQUEST: &str = "/spec/resources/requests/storage";
@@ -257,7 +358,7 @@ fn validate_change(new: &Value, old: &Value) -> Causes {
     }
     if !same(&after, &before) {
         let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        let changes = shown::difference(shown::CLAIM, &before, &after);
+        let changes = go_values::difference(go_values::CLAIM, &before, &after);
         causes.push(Cause::forbidden("spec", &format!("{why}\n{changes}")));
     }
     if !same(&new_spec["volumeMode"], &old_spec["volumeMode"]) {

@@ -1,21 +1,86 @@
-//! `StorageClass` and `VolumeAttributesClass`.
+//! `StorageClass`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use k8s_openapi::api::storage::v1 as storage;
 use serde_json::{Value, json};
 
-use longshore_core::model::keys::finalizers::VAC_PROTECTION;
+use longshore_core::model::keys::annotations::{BETA_IS_DEFAULT_CLASS, IS_DEFAULT_CLASS};
 
-use super::volume::add_finalizer;
-use crate::error::{ApiResult, Cause, Causes};
+use crate::error::{Cause, Causes};
+use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::names;
 use crate::registry::rules::{
-    immutable, items, one_of, parameters, provisioner, same, set_default, text, without_empty,
+    immutable, items, one_of, parameters, provisioner, set_default, text, without_empty,
 };
-use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::strategy::{Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column};
+
+pub(super) static CLASS: BuiltinKind = BuiltinKind {
+    group_version: STORAGE,
+    names: Names {
+        kind: "StorageClass",
+        plural: "storageclasses",
+        short: &["sc"],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storage::StorageClass>,
+    rules: || Arc::new(StorageClass),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Provisioner"),
+            column("ReclaimPolicy"),
+            column("VolumeBindingMode"),
+            column("AllowVolumeExpansion"),
+            AGE,
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[
+        "atomic core.v1.TopologySelectorTerm",
+        "enum storage.v1.StorageClass.reclaimPolicy Delete Recycle Retain",
+        "enum storage.v1.StorageClass.volumeBindingMode Immediate WaitForFirstConsumer",
+        "type storage.v1.StorageClass.reclaimPolicy v1.PersistentVolumeReclaimPolicy",
+        "type storage.v1.StorageClass.volumeBindingMode v1.VolumeBindingMode",
+    ],
+    protobuf: &[
+        "core.TopologySelectorLabelRequirement: 1 key =s, 2 values []s",
+        "core.TopologySelectorTerm: \
+         1 matchLabelExpressions []core.TopologySelectorLabelRequirement",
+        "storage.StorageClass: 1 metadata meta.ObjectMeta, 2 provisioner =s, 3 parameters {}s, \
+         4 reclaimPolicy =s, 5 mountOptions []s, 6 allowVolumeExpansion =b, \
+         7 volumeBindingMode =s, 8 allowedTopologies []core.TopologySelectorTerm",
+    ],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let is_default = [IS_DEFAULT_CLASS, BETA_IS_DEFAULT_CLASS]
+        .iter()
+        .any(|key| object["metadata"]["annotations"][*key] == "true");
+    let name = if is_default { format!("{name} (default)") } else { (*name).to_owned() };
+    json!([
+        name,
+        text(object, "/provisioner"),
+        text(object, "/reclaimPolicy"),
+        text(object, "/volumeBindingMode"),
+        object["allowVolumeExpansion"] == true,
+        age,
+    ])
+}
 
 /// The rules of storage classes.
-pub struct StorageClass;
+pub(super) struct StorageClass;
 
 impl Strategy for StorageClass {
     fn traits(&self) -> Traits {
@@ -74,39 +139,5 @@ fn validate_topologies(causes: &mut Causes, object: &Value) {
             let field = format!("allowedTopologies[{t}].matchLabelExpressions");
             causes.push(Cause::duplicate(field, &json!("")));
         }
-    }
-}
-
-/// The rules of volume attributes classes.
-pub struct AttributesClass;
-
-impl Strategy for AttributesClass {
-    fn traits(&self) -> Traits {
-        Traits { returns_deleted: true, ..Traits::PLAIN }
-    }
-
-    fn admit_create(&self, object: &mut Value, _cx: &Context<'_>) -> ApiResult<()> {
-        add_finalizer(object, VAC_PROTECTION);
-        Ok(())
-    }
-
-    fn validate_create(&self, object: &Value) -> Causes {
-        let mut causes = Causes::new();
-        provisioner(&mut causes, "driverName", text(object, "/driverName"));
-        if object["parameters"].as_object().is_none_or(serde_json::Map::is_empty) {
-            causes.push(Cause::required("parameters", "must contain at least one key/value pair"));
-        }
-        parameters(&mut causes, &object["parameters"]);
-        causes
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
-        let mut causes = self.validate_create(new);
-        for field in ["driverName", "parameters"] {
-            if !same(&new[field], &old[field]) {
-                causes.push(Cause::forbidden(field, "updates are forbidden."));
-            }
-        }
-        causes
     }
 }

@@ -1,15 +1,82 @@
 //! `CSIDriver`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use k8s_openapi::api::storage::v1 as storage;
 use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
+use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{items, one_of, same, set_default, text};
 use crate::registry::strategy::{Generation, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, flag, or};
+
+pub(super) static CSI_DRIVER: BuiltinKind = BuiltinKind {
+    group_version: STORAGE,
+    names: Names { kind: "CSIDriver", plural: "csidrivers", short: &[], categories: &[] },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storage::CSIDriver>,
+    rules: || Arc::new(CsiDriver),
+    table: Table {
+        columns: &[
+            NAME,
+            flag("AttachRequired"),
+            flag("PodInfoOnMount"),
+            flag("StorageCapacity"),
+            column("TokenRequests"),
+            flag("RequiresRepublish"),
+            column("Modes"),
+            AGE,
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[
+        "list storage.v1.CSIDriverSpec.volumeLifecycleModes",
+        "patch storage.v1.CSIDriverSpec.volumeLifecycleModes replace",
+        "type storage.v1.CSIDriverSpec.fsGroupPolicy v1.FSGroupPolicy",
+        "type storage.v1.CSIDriverSpec.volumeLifecycleModes []v1.VolumeLifecycleMode",
+    ],
+    protobuf: &[
+        "storage.CSIDriver: 1 metadata meta.ObjectMeta, 2 spec storage.CSIDriverSpec",
+        "storage.CSIDriverSpec: 1 attachRequired =b, 2 podInfoOnMount =b, \
+         3 volumeLifecycleModes []s, 4 storageCapacity =b, 5 fsGroupPolicy =s, \
+         6 tokenRequests []storage.TokenRequest, 7 requiresRepublish =b, 8 seLinuxMount =b, \
+         9 nodeAllocatableUpdatePeriodSeconds =i, 10 serviceAccountTokenInSecrets =b, \
+         11 preventPodSchedulingIfMissing =b",
+        "storage.TokenRequest: 1 audience =s, 2 expirationSeconds =i",
+    ],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let audiences: Vec<&str> =
+        items(object, "/spec/tokenRequests").iter().map(|t| text(t, "/audience")).collect();
+    let tokens = if audiences.is_empty() { "<unset>".into() } else { audiences.join(",") };
+    let modes: Vec<&str> =
+        items(object, "/spec/volumeLifecycleModes").iter().filter_map(Value::as_str).collect();
+    let spec = &object["spec"];
+    json!([
+        name,
+        spec["attachRequired"] == true,
+        spec["podInfoOnMount"] == true,
+        spec["storageCapacity"] == true,
+        tokens,
+        spec["requiresRepublish"] == true,
+        or(&modes.join(","), "<none>"),
+        age,
+    ])
+}
 
 /// The rules of driver records.
-pub struct CsiDriver;
+pub(super) struct CsiDriver;
 
 const MIN_TOKEN_SECONDS: i64 = 600;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;

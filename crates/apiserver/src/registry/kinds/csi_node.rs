@@ -1,17 +1,60 @@
 //! `CSINode`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use serde_json::Value;
+use k8s_openapi::api::storage::v1 as storage;
+use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, Names, STORAGE, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{driver_name, items, same, text};
-use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Table};
+use crate::registry::{go_values, names};
+
+pub(super) static CSI_NODE: BuiltinKind = BuiltinKind {
+    group_version: STORAGE,
+    names: Names { kind: "CSINode", plural: "csinodes", short: &[], categories: &[] },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storage::CSINode>,
+    rules: || Arc::new(CsiNode),
+    table: Table {
+        columns: &[NAME, ("Drivers", "integer", "", 0), AGE],
+        cells: |row| json!([row.name, items(row.object, "/spec/drivers").len(), row.age]),
+    },
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[("spec.drivers", "name")],
+    facts: &[
+        "list storage.v1.CSINodeSpec.drivers name",
+        "list storage.v1.CSINodeStatus.storageHealth name",
+        "standing storage.v1.CSINodeSpec.drivers",
+        "enum storage.v1.StorageHealthCondition.accessMode ReadOnlyMany ReadWriteMany \
+         ReadWriteOnce ReadWriteOncePod",
+        "enum storage.v1.StorageHealthCondition.status StorageDegraded StorageUnreachable",
+        "enum storage.v1.StorageHealthCondition.volumeMode Block Filesystem",
+    ],
+    protobuf: &[
+        "storage.CSINode: 1 metadata meta.ObjectMeta, 2 spec storage.CSINodeSpec, \
+         3 status storage.CSINodeStatus",
+        "storage.CSINodeDriver: 1 name =s, 2 nodeID =s, 3 topologyKeys []s, \
+         4 allocatable storage.VolumeNodeResources",
+        "storage.CSINodeSpec: 1 drivers []storage.CSINodeDriver",
+        "storage.CSINodeStatus: 1 storageHealth []storage.StorageHealth",
+        "storage.StorageHealth: 1 name =s, 2 healthConditions []storage.StorageHealthCondition",
+        "storage.StorageHealthCondition: 1 status =s, 2 reason =s, 3 message s, 4 accessMode =s, \
+         5 volumeMode =s, 6 lastTransitionTime t",
+        "storage.VolumeNodeResources: 1 count =i",
+    ],
+};
 
 /// The rules of a node's driver list.
-pub struct CsiNode;
+pub(super) struct CsiNode;
 
 const MAX_NODE_ID_BYTES: usize = 256;
 
@@ -47,7 +90,7 @@ impl Strategy for CsiNode {
                 // What may change is not shown.
                 let mut is = is.cloned().unwrap_or_default();
                 is["allocatable"] = Value::Null;
-                let driver = shown::compact(shown::NODE_DRIVER, &is);
+                let driver = go_values::compact(go_values::NODE_DRIVER, &is);
                 causes.push(Cause::invalid_shown("spec.drivers", &driver, "field is immutable"));
             }
         }

@@ -1,24 +1,55 @@
 //! `Lease`.
 
-use serde_json::Value;
+use std::sync::Arc;
+
+use k8s_openapi::api::coordination::v1 as coordination;
+use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
-use crate::registry::codec::typed;
+use crate::go_errors::time_fault;
+use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
+use crate::registry::codec::{of, typed};
+use crate::registry::rules::text;
 use crate::registry::strategy::{Strategy, Traits};
-use crate::words::time_fault;
+use crate::registry::table::{AGE, NAME, Table, column};
+
+pub(super) static LEASE: BuiltinKind = BuiltinKind {
+    group_version: ("coordination.k8s.io", "v1"),
+    names: Names { kind: "Lease", plural: "leases", short: &[], categories: &[] },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: || of::<coordination::Lease>().checked_by(codec),
+    rules: || Arc::new(Lease),
+    table: Table {
+        columns: &[NAME, column("Holder"), AGE],
+        cells: |row| json!([row.name, text(row.object, "/spec/holderIdentity"), row.age]),
+    },
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &[
+        "coordination.Lease: 1 metadata meta.ObjectMeta, 2 spec coordination.LeaseSpec",
+        "coordination.LeaseSpec: 1 holderIdentity =s, 2 leaseDurationSeconds =i, \
+         3 acquireTime u, 4 renewTime u, 5 leaseTransitions =i, 6 strategy =s, \
+         7 preferredHolder =s",
+    ],
+};
 
 /// The rules of leases.
-pub struct Lease;
+pub(super) struct Lease;
 
 /// Checks that times have exactly six fraction digits, as clients of every version expect.
-pub fn codec(object: &Value) -> Result<Value, String> {
+fn codec(object: &Value) -> Result<Value, String> {
     for field in ["acquireTime", "renewTime"] {
         let Some(time) = object["spec"][field].as_str() else { continue };
         if let Some(why) = time_fault(time, true) {
             return Err(why);
         }
     }
-    typed::<k8s_openapi::api::coordination::v1::Lease>(object)
+    typed::<coordination::Lease>(object)
 }
 
 impl Strategy for Lease {

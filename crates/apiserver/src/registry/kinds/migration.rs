@@ -1,14 +1,54 @@
 //! `StorageVersionMigration`: objects are to be stored in the newest version of their kind.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::storagemigration::v1 as storagemigration;
 use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
+use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::names;
-use crate::registry::rules::{same, text};
+use crate::registry::rules::{items, same, text};
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{NAME, Row, Table, column};
+
+pub(super) static MIGRATION: BuiltinKind = BuiltinKind {
+    group_version: ("storagemigration.k8s.io", "v1"),
+    names: Names {
+        kind: "StorageVersionMigration",
+        plural: "storageversionmigrations",
+        short: &[],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<storagemigration::StorageVersionMigration>,
+    rules: || Arc::new(Migration),
+    table: Table { columns: &[NAME, column("Resource"), column("Status")], cells },
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &[],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, .. } = row;
+    let resource =
+        match (text(object, "/spec/resource/resource"), text(object, "/spec/resource/group")) {
+            (resource, "") => resource.to_owned(),
+            (resource, group) => format!("{resource}.{group}"),
+        };
+    let conditions = items(object, "/status/conditions").iter();
+    let holds = conditions.filter(|c| c["status"] == "True").map(|c| text(c, "/type")).next_back();
+    json!([name, resource, holds.unwrap_or("Unknown")])
+}
 
 /// The rules of migrations.
-pub struct Migration;
+pub(super) struct Migration;
 
 impl Strategy for Migration {
     fn traits(&self) -> Traits {

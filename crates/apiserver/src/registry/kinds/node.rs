@@ -1,17 +1,99 @@
 //! `Node`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{items, one_of, set_default, text};
-use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
+use crate::registry::{go_values, names};
+
+pub(super) static NODE: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names { kind: "Node", plural: "nodes", short: &["no"], categories: &[] },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<core::Node>,
+    rules: || Arc::new(Node),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Status"),
+            column("Roles"),
+            AGE,
+            column("Version"),
+            wide("Internal-IP"),
+            wide("External-IP"),
+            wide("OS-Image"),
+            wide("Kernel-Version"),
+            wide("Container-Runtime"),
+        ],
+        cells,
+    },
+    selectors: &["spec.unschedulable"],
+    quantities: &["status.capacity.*", "status.allocatable.*"],
+    patch_keys: &[("status.conditions", "type"), ("status.addresses", "type")],
+    facts: &[
+        "list core.v1.NodeSpec.podCIDRs",
+        "list core.v1.NodeStatus.addresses type",
+        "list core.v1.NodeStatus.conditions type",
+        "standing core.v1.NodeCondition.lastHeartbeatTime",
+        "standing core.v1.NodeCondition.lastTransitionTime",
+        "standing core.v1.NodeDaemonEndpoints.kubeletEndpoint",
+        "standing core.v1.NodeStatus.daemonEndpoints",
+        "standing core.v1.NodeStatus.nodeInfo",
+        "enum core.v1.NodeStatus.phase Pending Running Terminated",
+        "enum core.v1.Taint.effect NoExecute NoSchedule PreferNoSchedule",
+    ],
+    protobuf: &[include_str!("node_protobuf.txt")],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let ready = items(object, "/status/conditions")
+        .iter()
+        .find(|c| c["type"] == "Ready")
+        .map_or("Unknown", |c| if c["status"] == "True" { "Ready" } else { "NotReady" });
+    let status = if object["spec"]["unschedulable"] == true {
+        format!("{ready},SchedulingDisabled")
+    } else {
+        ready.to_owned()
+    };
+    let roles: Vec<&str> = object["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
+        .collect();
+    let address = |kind: &str| {
+        let found = items(object, "/status/addresses").iter().find(|a| a["type"] == kind);
+        found.map_or("<none>", |a| text(a, "/address")).to_owned()
+    };
+    let info = &object["status"]["nodeInfo"];
+    json!([
+        name,
+        status,
+        or(&roles.join(","), "<none>"),
+        age,
+        text(info, "/kubeletVersion"),
+        address("InternalIP"),
+        address("ExternalIP"),
+        or(text(info, "/osImage"), "<unknown>"),
+        or(text(info, "/kernelVersion"), "<unknown>"),
+        or(text(info, "/containerRuntimeVersion"), "<unknown>"),
+    ])
+}
 
 /// The rules of nodes.
-pub struct Node;
+pub(super) struct Node;
 
 const NODE_INFO: &[&str] = &[
     "machineID",
@@ -59,7 +141,7 @@ impl Strategy for Node {
             }
             if !seen.insert((&taint["key"], &taint["effect"])) {
                 let why = "taints must be unique by key and effect pair";
-                let shown = shown::compact(shown::TAINT, taint);
+                let shown = go_values::compact(go_values::TAINT, taint);
                 causes.push(Cause::duplicate_shown(field, &shown, why));
             }
         }

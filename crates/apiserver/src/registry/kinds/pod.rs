@@ -1,17 +1,162 @@
 //! `Pod`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use super::pod_spec;
 use crate::error::{ApiResult, Cause, Causes, Status};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{items, one_of, same, set_default, text, unset};
 use crate::registry::strategy::{Context, Generation, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, or, wide};
+use crate::registry::{Subresource, names};
+
+pub(super) static POD: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names { kind: "Pod", plural: "pods", short: &["po"], categories: &["all"] },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[
+        Subresource::new("binding", ("", "", "Binding"), &["create"]),
+        Subresource::new("eviction", ("policy", "v1", "Eviction"), &["create"]),
+        Subresource::new("log", ("", "", "Pod"), &["get"]),
+    ],
+    storage: Storage::Own,
+    typed: of::<core::Pod>,
+    rules: || Arc::new(Pod),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Ready"),
+            column("Status"),
+            column("Restarts"),
+            AGE,
+            wide("IP"),
+            wide("Node"),
+            wide("Nominated Node"),
+            wide("Readiness Gates"),
+        ],
+        cells,
+    },
+    selectors: &[
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+        "status.nominatedNodeName",
+    ],
+    quantities: &[
+        "spec.containers.*.resources.*.*",
+        "spec.initContainers.*.resources.*.*",
+        "spec.volumes.*.emptyDir.sizeLimit",
+        "spec.volumes.*.ephemeral.volumeClaimTemplate.spec.resources.*.*",
+        "spec.overhead.*",
+        "spec.resources.*.*",
+        "spec.ephemeralContainers.*.resources.*.*",
+        "spec.containers.*.env.*.valueFrom.resourceFieldRef.divisor",
+        "spec.initContainers.*.env.*.valueFrom.resourceFieldRef.divisor",
+        "spec.volumes.*.downwardAPI.items.*.resourceFieldRef.divisor",
+        "spec.volumes.*.projected.sources.*.downwardAPI.items.*.resourceFieldRef.divisor",
+        "status.containerStatuses.*.allocatedResources.*",
+        "status.containerStatuses.*.resources.*.*",
+        "status.initContainerStatuses.*.allocatedResources.*",
+        "status.initContainerStatuses.*.resources.*.*",
+    ],
+    patch_keys: &[
+        ("spec.containers", "name"),
+        ("spec.initContainers", "name"),
+        ("spec.ephemeralContainers", "name"),
+        ("spec.volumes", "name"),
+        ("spec.imagePullSecrets", "name"),
+        ("spec.schedulingGates", "name"),
+        ("spec.resourceClaims", "name"),
+        ("spec.hostAliases", "ip"),
+        ("spec.topologySpreadConstraints", "topologyKey"),
+        ("spec.containers.env", "name"),
+        ("spec.containers.ports", "containerPort"),
+        ("spec.containers.volumeMounts", "mountPath"),
+        ("spec.containers.volumeDevices", "devicePath"),
+        ("spec.initContainers.env", "name"),
+        ("spec.initContainers.ports", "containerPort"),
+        ("spec.initContainers.volumeMounts", "mountPath"),
+        ("spec.initContainers.volumeDevices", "devicePath"),
+        ("status.conditions", "type"),
+        ("status.podIPs", "ip"),
+        ("status.hostIPs", "ip"),
+    ],
+    facts: &[include_str!("pod_facts.txt")],
+    protobuf: &[include_str!("pod_protobuf.txt")],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let statuses = items(object, "/status/containerStatuses");
+    let total = items(object, "/spec/containers").len();
+    let ready = statuses.iter().filter(|s| s["ready"] == true).count();
+    let restarts: i64 = statuses.iter().filter_map(|s| s["restartCount"].as_i64()).sum();
+    let last = statuses.iter().map(|s| text(s, "/lastState/terminated/finishedAt")).max();
+    let restarts = match last {
+        Some(time) if restarts > 0 && !time.is_empty() => {
+            format!("{restarts} ({} ago)", row.since(time))
+        }
+        _ => restarts.to_string(),
+    };
+    json!([
+        name,
+        format!("{ready}/{total}"),
+        pod_status(object, statuses),
+        restarts,
+        age,
+        or(text(object, "/status/podIP"), "<none>"),
+        or(text(object, "/spec/nodeName"), "<none>"),
+        or(text(object, "/status/nominatedNodeName"), "<none>"),
+        "<none>",
+    ])
+}
+
+/// What a person wants to know first: a container's trouble before the pod's phase.
+fn pod_status(object: &Value, statuses: &[Value]) -> String {
+    if !object["metadata"]["deletionTimestamp"].is_null() {
+        return "Terminating".into();
+    }
+    for (i, status) in items(object, "/status/initContainerStatuses").iter().enumerate() {
+        let terminated = &status["state"]["terminated"];
+        if terminated["exitCode"] == 0 {
+            continue;
+        }
+        let reason = or(text(status, "/state/waiting/reason"), text(terminated, "/reason"));
+        if !reason.is_empty() && reason != "PodInitializing" {
+            return format!("Init:{reason}");
+        }
+        return format!("Init:{i}/{}", items(object, "/spec/initContainers").len());
+    }
+    let mut status_text =
+        or(text(object, "/status/reason"), text(object, "/status/phase")).to_owned();
+    for status in statuses.iter().rev() {
+        let state = &status["state"];
+        let waiting = text(state, "/waiting/reason");
+        let terminated = text(state, "/terminated/reason");
+        if !waiting.is_empty() {
+            status_text = waiting.into();
+        } else if !terminated.is_empty() {
+            status_text = terminated.into();
+        } else if let Some(code) = state["terminated"]["exitCode"].as_i64() {
+            status_text = format!("ExitCode:{code}");
+        }
+    }
+    status_text
+}
 
 /// The rules of pods.
-pub struct Pod;
+pub(super) struct Pod;
 
 /// Every way a pod's volume can be backed, in the order in which they are checked.
 const SOURCES: &[&str] = &[

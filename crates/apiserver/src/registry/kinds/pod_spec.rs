@@ -14,7 +14,7 @@ use crate::registry::rules::{
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 /// Judges the parts of a spec that are not containers or volumes.
-pub fn validate_spec(causes: &mut Causes, spec: &Value) {
+pub(super) fn validate_spec(causes: &mut Causes, spec: &Value) {
     let dns = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     one_of(causes, "spec.dnsPolicy", text(spec, "/dnsPolicy"), &dns);
     for (key, value) in spec["nodeSelector"].as_object().into_iter().flatten() {
@@ -104,7 +104,7 @@ fn validate_toleration(causes: &mut Causes, field: &str, toleration: &Value) {
 }
 
 /// Judges what backs a volume of a pod.
-pub fn validate_source(causes: &mut Causes, field: &str, source: &str, value: &Value) {
+pub(super) fn validate_source(causes: &mut Causes, field: &str, source: &str, value: &Value) {
     let field = format!("{field}.{source}");
     let mut needed = |name: &str| {
         if text(value, &format!("/{name}")).is_empty() {
@@ -138,7 +138,7 @@ pub fn validate_source(causes: &mut Causes, field: &str, source: &str, value: &V
 }
 
 /// Judges a container beside its name and its mounts.
-pub fn validate_container(causes: &mut Causes, field: &str, container: &Value) {
+pub(super) fn validate_container(causes: &mut Causes, field: &str, container: &Value) {
     let image = text(container, "/image");
     if image.is_empty() {
         causes.push(Cause::required(format!("{field}.image"), ""));
@@ -190,7 +190,7 @@ fn validate_resources(causes: &mut Causes, field: &str, resources: &Value) {
 }
 
 /// Judges where in a volume, and how, a container sees it.
-pub fn validate_mount(causes: &mut Causes, field: &str, mount: &Value) {
+pub(super) fn validate_mount(causes: &mut Causes, field: &str, mount: &Value) {
     for part in ["subPath", "subPathExpr"] {
         let path = text(mount, &format!("/{part}"));
         let why = match path {

@@ -1,18 +1,134 @@
 //! Roles and their bindings.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::rbac::v1 as roles;
 use serde_json::{Value, json};
 
 use crate::error::{Cause, Causes};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{items, label_selector, same, text};
-use crate::registry::shown;
 use crate::registry::strategy::{Strategy, Traits};
+use crate::registry::table::{AGE, NAME, PLAIN, Row, Table, column, wide};
+use crate::registry::{go_values, names};
+
+pub(super) static CLUSTER_ROLE_BINDING: BuiltinKind = BuiltinKind {
+    group_version: (GROUP, "v1"),
+    names: Names {
+        kind: "ClusterRoleBinding",
+        plural: "clusterrolebindings",
+        short: &[],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<roles::ClusterRoleBinding>,
+    rules: || Arc::new(Binding { cluster: true }),
+    table: BINDINGS,
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[
+        "atomic rbac.v1.RoleRef",
+        "atomic rbac.v1.Subject",
+        "required rbac.v1.RoleRef kind name",
+        "required rbac.v1.Subject kind name",
+    ],
+    protobuf: &[
+        "rbac.ClusterRoleBinding: 1 metadata meta.ObjectMeta, 2 subjects []rbac.Subject, \
+         3 roleRef rbac.RoleRef",
+        "rbac.RoleRef: 1 apiGroup s, 2 kind s, 3 name s",
+        "rbac.Subject: 1 kind s, 2 apiGroup s, 3 name s, 4 namespace s",
+    ],
+};
+
+pub(super) static CLUSTER_ROLE: BuiltinKind = BuiltinKind {
+    group_version: (GROUP, "v1"),
+    names: Names { kind: "ClusterRole", plural: "clusterroles", short: &[], categories: &[] },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<roles::ClusterRole>,
+    rules: || Arc::new(Role { cluster: true }),
+    table: PLAIN,
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &[
+        "rbac.AggregationRule: 1 clusterRoleSelectors []meta.LabelSelector",
+        "rbac.ClusterRole: 1 metadata meta.ObjectMeta, 2 rules []rbac.PolicyRule, \
+         3 aggregationRule rbac.AggregationRule",
+        "rbac.PolicyRule: 1 verbs []s, 2 apiGroups []s, 3 resources []s, 4 resourceNames []s, \
+         5 nonResourceURLs []s",
+    ],
+};
+
+pub(super) static ROLE_BINDING: BuiltinKind = BuiltinKind {
+    group_version: (GROUP, "v1"),
+    names: Names { kind: "RoleBinding", plural: "rolebindings", short: &[], categories: &[] },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<roles::RoleBinding>,
+    rules: || Arc::new(Binding { cluster: false }),
+    table: BINDINGS,
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &["rbac.RoleBinding: 1 metadata meta.ObjectMeta, 2 subjects []rbac.Subject, \
+         3 roleRef rbac.RoleRef"],
+};
+
+pub(super) static ROLE: BuiltinKind = BuiltinKind {
+    group_version: (GROUP, "v1"),
+    names: Names { kind: "Role", plural: "roles", short: &[], categories: &[] },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<roles::Role>,
+    rules: || Arc::new(Role { cluster: false }),
+    table: PLAIN,
+    selectors: &[],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &[],
+    protobuf: &["rbac.Role: 1 metadata meta.ObjectMeta, 2 rules []rbac.PolicyRule"],
+};
+
+const BINDINGS: Table = Table {
+    columns: &[NAME, column("Role"), AGE, wide("Users"), wide("Groups"), wide("ServiceAccounts")],
+    cells: binding_cells,
+};
+
+fn binding_cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let role = format!("{}/{}", text(object, "/roleRef/kind"), text(object, "/roleRef/name"));
+    let subjects = |kind: &str| -> String {
+        let found = items(object, "/subjects").iter().filter(|s| text(s, "/kind") == kind);
+        let names: Vec<String> = found
+            .map(|subject| match text(subject, "/namespace") {
+                "" => text(subject, "/name").to_owned(),
+                namespace => format!("{namespace}/{}", text(subject, "/name")),
+            })
+            .collect();
+        names.join(", ")
+    };
+    json!([name, role, age, subjects("User"), subjects("Group"), subjects("ServiceAccount")])
+}
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const TRAITS: Traits = Traits { path_names: true, create_on_update: true, ..Traits::PLAIN };
 
 /// The rules of roles; those of the cluster may also speak of paths.
-pub struct Role {
+pub(super) struct Role {
     /// Whether the role is one of the cluster.
     pub cluster: bool,
 }
@@ -72,7 +188,7 @@ impl Role {
 }
 
 /// The rules of bindings.
-pub struct Binding {
+pub(super) struct Binding {
     /// Whether the binding is one of the cluster.
     pub cluster: bool,
 }
@@ -118,7 +234,7 @@ impl Strategy for Binding {
     fn validate_update(&self, new: &Value, old: &Value) -> Causes {
         let mut causes = self.validate_create(new);
         if !same(&new["roleRef"], &old["roleRef"]) {
-            let role = shown::compact(shown::ROLE_REF, &new["roleRef"]);
+            let role = go_values::compact(go_values::ROLE_REF, &new["roleRef"]);
             causes.push(Cause::invalid_shown("roleRef", &role, "field is immutable"));
         }
         causes

@@ -1,24 +1,101 @@
 //! `PersistentVolume`.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use longshore_core::model::keys::finalizers::PV_PROTECTION;
 
-use super::older;
+use super::in_tree_sources;
 use crate::error::{ApiResult, Cause, Causes};
-use crate::registry::names;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
 use crate::registry::rules::{
     access_modes, at, driver_name, node_selector, one_of, quantity, same, set_default, subdomain,
     text, unset,
 };
-use crate::registry::shown;
 use crate::registry::strategy::{Context, Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column, or, phase, short_modes, wide};
+use crate::registry::{go_values, names};
+
+pub(super) static VOLUME: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names {
+        kind: "PersistentVolume",
+        plural: "persistentvolumes",
+        short: &["pv"],
+        categories: &[],
+    },
+    scope: Scope::Cluster,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<core::PersistentVolume>,
+    rules: || Arc::new(Volume),
+    table: Table {
+        columns: &[
+            NAME,
+            column("Capacity"),
+            column("Access Modes"),
+            column("Reclaim Policy"),
+            column("Status"),
+            column("Claim"),
+            column("StorageClass"),
+            column("VolumeAttributesClass"),
+            column("Reason"),
+            AGE,
+            wide("VolumeMode"),
+        ],
+        cells,
+    },
+    selectors: &[],
+    quantities: &["spec.capacity.*"],
+    patch_keys: &[],
+    facts: &[
+        "atomic core.v1.SecretReference",
+        "granular core.v1.PersistentVolumeSpec.claimRef",
+        "enum core.v1.PersistentVolumeSpec.accessModes ReadOnlyMany ReadWriteMany ReadWriteOnce \
+         ReadWriteOncePod",
+        "enum core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy Delete Recycle Retain",
+        "enum core.v1.PersistentVolumeSpec.volumeMode Block Filesystem",
+        "enum core.v1.PersistentVolumeStatus.phase Available Bound Failed Pending Released",
+        "type core.v1.PersistentVolumeSpec.accessModes []v1.PersistentVolumeAccessMode",
+        "type core.v1.PersistentVolumeSpec.capacity v1.ResourceList",
+        "type core.v1.PersistentVolumeSpec.persistentVolumeReclaimPolicy \
+         v1.PersistentVolumeReclaimPolicy",
+        "type core.v1.PersistentVolumeSpec.volumeMode v1.PersistentVolumeMode",
+    ],
+    protobuf: &[include_str!("volume_protobuf.txt")],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let Row { object, name, age, .. } = row;
+    let claim =
+        match (text(object, "/spec/claimRef/namespace"), text(object, "/spec/claimRef/name")) {
+            ("", "") => String::new(),
+            (namespace, name) => format!("{namespace}/{name}"),
+        };
+    json!([
+        name,
+        text(object, "/spec/capacity/storage"),
+        short_modes(object, "/spec/accessModes"),
+        text(object, "/spec/persistentVolumeReclaimPolicy"),
+        phase(object),
+        claim,
+        text(object, "/spec/storageClassName"),
+        or(text(object, "/spec/volumeAttributesClassName"), "<unset>"),
+        text(object, "/status/reason"),
+        age,
+        or(text(object, "/spec/volumeMode"), "<unset>"),
+    ])
+}
 
 /// The rules of volumes.
-pub struct Volume;
+pub(super) struct Volume;
 
 /// Every way a volume can be backed, in the order in which they are checked.
-pub const SOURCES: &[&str] = &[
+pub(super) const SOURCES: &[&str] = &[
     "hostPath",
     "gcePersistentDisk",
     "awsElasticBlockStore",
@@ -44,7 +121,7 @@ pub const SOURCES: &[&str] = &[
 ];
 
 /// Adds a finalizer unless it is there.
-pub fn add_finalizer(object: &mut Value, name: &str) {
+pub(super) fn add_finalizer(object: &mut Value, name: &str) {
     let finalizers = &mut object["metadata"]["finalizers"];
     if !finalizers.is_array() {
         *finalizers = json!([]);
@@ -104,7 +181,7 @@ impl Strategy for Volume {
                     .into(),
             );
         }
-        warnings.extend(older::warnings(spec));
+        warnings.extend(in_tree_sources::warnings(spec));
         warnings
     }
 
@@ -117,7 +194,7 @@ impl Strategy for Volume {
         let (new, old) = (&new["spec"], &old["spec"]);
         if !same_source(new, old) {
             let why = "spec.persistentvolumesource is immutable after creation";
-            let changes = shown::difference(shown::VOLUME_SOURCE, old, new);
+            let changes = go_values::difference(go_values::VOLUME_SOURCE, old, new);
             causes.push(Cause::forbidden(
                 "spec.persistentvolumesource",
                 &format!("{why}\n{changes}"),
@@ -132,7 +209,7 @@ impl Strategy for Volume {
             && !moved
         {
             let why = "field is immutable, except for updating from beta label to GA";
-            let affinity = shown::compact(shown::AFFINITY, &new["nodeAffinity"]);
+            let affinity = go_values::compact(go_values::AFFINITY, &new["nodeAffinity"]);
             causes.push(Cause::invalid_shown("nodeAffinity", &affinity, why));
         }
         if !unset(old, "/volumeAttributesClassName") && unset(new, "/volumeAttributesClassName") {
@@ -250,7 +327,7 @@ fn validate_sources(causes: &mut Causes, spec: &Value) {
                 }
             }
             "nfs" => validate_nfs(causes, "spec.nfs", &spec["nfs"]),
-            other => older::validate(causes, other, &spec[other]),
+            other => in_tree_sources::validate(causes, other, &spec[other]),
         }
     }
     if found == 0 {
@@ -293,7 +370,7 @@ fn deprecated_labels(spec: &Value) -> Vec<String> {
 }
 
 /// What a host path can be.
-pub const HOST_PATH_TYPES: &[&str] = &[
+pub(super) const HOST_PATH_TYPES: &[&str] = &[
     "",
     "BlockDevice",
     "CharDevice",
@@ -305,7 +382,7 @@ pub const HOST_PATH_TYPES: &[&str] = &[
 ];
 
 /// A directory of an NFS server.
-pub fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
+pub(super) fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
     for part in ["server", "path"] {
         if text(nfs, &format!("/{part}")).is_empty() {
             causes.push(Cause::required(format!("{field}.{part}"), ""));
@@ -319,7 +396,7 @@ pub fn validate_nfs(causes: &mut Causes, field: &str, nfs: &Value) {
 }
 
 /// A path on a node.
-pub fn validate_path(causes: &mut Causes, field: &str, path: &str) {
+pub(super) fn validate_path(causes: &mut Causes, field: &str, path: &str) {
     if path.is_empty() {
         causes.push(Cause::required(field, ""));
     } else if path.split('/').any(|part| part == "..") {
@@ -328,7 +405,7 @@ pub fn validate_path(causes: &mut Causes, field: &str, path: &str) {
 }
 
 /// The CSI source of a volume, here or inline in an attachment.
-pub fn validate_csi(causes: &mut Causes, field: &str, csi: &Value) {
+pub(super) fn validate_csi(causes: &mut Causes, field: &str, csi: &Value) {
     driver_name(causes, &format!("{field}.driver"), text(csi, "/driver"));
     if text(csi, "/volumeHandle").is_empty() {
         causes.push(Cause::required(format!("{field}.volumeHandle"), ""));
@@ -394,7 +471,7 @@ mod tests {
 
     /// What a real server warned of.
     #[test]
-    fn what_is_out_of_date_is_warned_of() {
+    fn deprecated_fields_are_warned_of() {
         let os = json!({"key": "beta.kubernetes.io/os", "operator": "In", "values": ["linux"]});
         let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [os]}]}});
         let rows = [

@@ -25,7 +25,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Reads the record. One that is damaged says nothing and is written anew.
+    /// Reads the record. One that is damaged says nothing and is written again.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let written = match std::fs::read(path) {
             Ok(content) => decode(&content).map_or(Newest::Unknown, Newest::After),

@@ -367,7 +367,7 @@ fn remove_older(dir: &Path, revision: u64) -> io::Result<()> {
     sync_dir(dir)
 }
 
-/// Takes away the remains of a write that nobody was told of.
+/// Removes the remains of a write that was never acknowledged.
 fn cut(path: &Path, file: &File, data: &[u8], at: usize) -> io::Result<()> {
     let torn = data[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     tracing::warn!(

@@ -13,7 +13,7 @@ use super::segment::RESERVE;
 pub(super) enum End {
     /// With zeros after the last frame, which ends here.
     Clean(usize),
-    /// With the remains of a write that nobody was told of.
+    /// With the remains of a write that was never acknowledged.
     Torn(usize),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Space is taken ahead, as zeros that are on disk before a frame goes there: a commit then overwrites
 //! and waits for the disk once, a full disk shows before anything is changed, and a file that is shorter
-//! than its frames was cut by somebody else.
+//! than its frames was cut by another program.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,6 @@ const SMALLEST_STEP: u64 = 256 << 10;
 /// The most that it grows by at once.
 const LARGEST_STEP: u64 = 4 << 20;
 
-/// An open segment.
 pub(super) struct Segment {
     pub(super) path: PathBuf,
     file: File,

@@ -244,7 +244,7 @@ fn after_a_cut_the_log_goes_on() {
 }
 
 #[test]
-fn damage_names_the_file_the_place_and_what_to_do() {
+fn damage_names_the_file_the_offset_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let mut data = filled(dir.path());
     let path = dir.path().join(segment_name(0));

@@ -1,7 +1,7 @@
 //! What is wrong with a text that should be JSON.
 
 /// The first fault; `None` when the text is JSON.
-pub fn json_fault(text: &[u8]) -> Option<String> {
+pub(crate) fn json_fault(text: &[u8]) -> Option<String> {
     Scanner { text, at: 0, depth: 0 }.document().err()
 }
 
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bottomless_texts_end() {
+    fn json_that_nests_too_deep_is_refused() {
         for piece in ["[", "{\"a\":"] {
             let fault = json_fault(piece.repeat(1_000_000).as_bytes());
             assert_eq!(fault.as_deref(), Some("exceeded max depth"));

@@ -9,17 +9,17 @@ mod time;
 
 use serde_json::Value;
 
-pub use fault::type_fault;
-pub use json::json_fault;
-pub use time::time_fault;
+pub(crate) use fault::type_fault;
+pub(crate) use json::json_fault;
+pub(crate) use time::time_fault;
 
 /// What is wrong with a text that should be base64.
-pub fn base64_fault(text: &str) -> Option<String> {
+pub(crate) fn base64_fault(text: &str) -> Option<String> {
     base64_fault_at(text, true).map(|at| format!("illegal base64 data at input byte {at}"))
 }
 
 /// Where a text stops being base64; `padded` says whether it has to end in `=`.
-pub fn base64_fault_at(text: &str, padded: bool) -> Option<usize> {
+pub(crate) fn base64_fault_at(text: &str, padded: bool) -> Option<usize> {
     let valid = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'-' | b'_');
     let bytes: Vec<(usize, u8)> =
         text.bytes().enumerate().filter(|(_, b)| !matches!(b, b'\r' | b'\n')).collect();
@@ -47,7 +47,7 @@ pub fn base64_fault_at(text: &str, padded: bool) -> Option<usize> {
 }
 
 /// The type of a JSON value as Go calls it.
-pub fn type_name(value: &Value) -> &'static str {
+pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -59,7 +59,7 @@ pub fn type_name(value: &Value) -> &'static str {
 }
 
 /// A value as Go prints maps.
-pub fn map_text(value: &Value) -> String {
+pub(crate) fn map_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
         Value::String(text) => text.clone(),
@@ -76,7 +76,7 @@ pub fn map_text(value: &Value) -> String {
 }
 
 /// The start of a body, for an error about it.
-pub fn summary(body: &[u8]) -> String {
+pub(crate) fn summary(body: &[u8]) -> String {
     const MOST: usize = 30;
     let more = if body.len() > MOST { " ..." } else { "" };
     let start = &body[..body.len().min(MOST)];
@@ -93,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn faults_of_base64_have_a_place() {
+    fn base64_faults_have_an_offset() {
         let rows = [
             ("", None),
             ("YQ==", None),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_and_bodies_are_shown() {
+    fn maps_and_bodies_are_quoted_as_go_prints_them() {
         assert_eq!(
             map_text(&json!({"b": [1, "x"], "a": {"c": null}})),
             "map[a:map[c:<nil>] b:[1 x]]"

@@ -1,27 +1,27 @@
-//! Where a value stands in a tree: written out only when somebody has to be told.
+//! The path of a field in an object, written out only when an error or warning names it.
 
 use std::fmt;
 
 use crate::error::start;
 
-/// A place, as steps from the one above.
+/// A path, as steps from the one above.
 #[derive(Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum FieldPath<'a> {
     /// The top, with what stands before it.
     Top(&'a str),
     /// A field of an object.
-    Field(&'a Place<'a>, &'a str),
+    Field(&'a FieldPath<'a>, &'a str),
     /// An element of a list.
-    Element(&'a Place<'a>, usize),
+    Element(&'a FieldPath<'a>, usize),
 }
 
-/// Fields that are told of one object; who sent more of them learns of these.
-const MAX_TOLD: usize = 100;
-/// Longest place that is written out. Names are the client's.
+/// Unknown or duplicate fields of one object that are reported; a client that sends more learns of these.
+const MAX_REPORTED: usize = 100;
+/// Longest path that is written out. Names are the client's.
 const MAX_BYTES: usize = 4 * 1024;
 
-impl Place<'_> {
-    /// The place as a text that is not too long.
+impl FieldPath<'_> {
+    /// The path as a text of bounded length.
     pub(crate) fn text(&self) -> String {
         let mut text = Short(String::new());
         // The only error is that there is no more room.
@@ -31,10 +31,10 @@ impl Place<'_> {
         text.0
     }
 
-    /// Adds the place to those that are told, unless there are enough.
-    pub(crate) fn tell(&self, told: &mut Vec<String>) {
-        if told.len() < MAX_TOLD {
-            told.push(self.text());
+    /// Adds the path to those that are reported, unless there are enough.
+    pub(crate) fn report_to(&self, reported: &mut Vec<String>) {
+        if reported.len() < MAX_REPORTED {
+            reported.push(self.text());
         }
     }
 }
@@ -50,7 +50,7 @@ impl fmt::Write for Short {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Top(name) => f.write_str(name),

@@ -37,14 +37,14 @@ const GONE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Says that a source no longer works.
-pub fn warnings(spec: &Value) -> impl Iterator<Item = String> {
+pub(super) fn warnings(spec: &Value) -> impl Iterator<Item = String> {
     GONE.iter().filter(|(source, ..)| spec[*source].is_object()).map(|(_, shown, since, gone)| {
         format!("spec.{shown}: deprecated in {since}, non-functional in {gone}")
     })
 }
 
 /// Judges a source by its name.
-pub fn validate(causes: &mut Causes, source: &str, spec: &Value) {
+pub(super) fn validate(causes: &mut Causes, source: &str, spec: &Value) {
     let field = match source {
         // Upstream has another name for it here.
         "gcePersistentDisk" => "spec.persistentDisk".to_owned(),

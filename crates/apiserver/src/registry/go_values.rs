@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// How a field is written.
 #[derive(Clone, Copy)]
-pub enum Form {
+pub(crate) enum Form {
     /// A text, empty when absent.
     Text,
     /// A flag, false when absent.
@@ -28,7 +28,7 @@ pub enum Form {
 }
 
 /// Field names, as shown and as in the object, and their forms.
-pub type Record = &'static [(&'static str, &'static str, Form)];
+pub(crate) type Record = &'static [(&'static str, &'static str, Form)];
 
 use Form::{Any, Flag, List, Maybe, Sparse, SparseList, Text, Whole};
 
@@ -41,7 +41,7 @@ const TERM: Record = &[
 ];
 const NODE_SELECTOR: Record = &[("NodeSelectorTerms", "nodeSelectorTerms", List(TERM))];
 /// `nodeAffinity` of a volume.
-pub const AFFINITY: Record = &[("Required", "required", Maybe(NODE_SELECTOR))];
+pub(crate) const AFFINITY: Record = &[("Required", "required", Maybe(NODE_SELECTOR))];
 const LABEL_SELECTOR: Record =
     &[("matchLabels", "matchLabels", Any), ("matchExpressions", "matchExpressions", Any)];
 const RESOURCES: Record = &[("Limits", "limits", Any), ("Requests", "requests", Any)];
@@ -54,7 +54,7 @@ const SOURCE_REF: Record = &[
     ("Namespace", "namespace", Any),
 ];
 /// `spec` of a claim.
-pub const CLAIM: Record = &[
+pub(crate) const CLAIM: Record = &[
     ("AccessModes", "accessModes", Any),
     ("Selector", "selector", Sparse(LABEL_SELECTOR)),
     ("Resources", "resources", Whole(RESOURCES)),
@@ -81,8 +81,8 @@ const HOST_PATH: Record = &[("Path", "path", Text), ("Type", "type", Any)];
 const LOCAL: Record = &[("Path", "path", Text), ("FSType", "fsType", Any)];
 const NFS: Record =
     &[("Server", "server", Text), ("Path", "path", Text), ("ReadOnly", "readOnly", Flag)];
-/// What backs a volume. Of sources that nobody serves any more only the name is as upstream shows it.
-pub const VOLUME_SOURCE: Record = &[
+/// What backs a volume. Of sources that no plugin serves any more only the name is as upstream shows it.
+pub(crate) const VOLUME_SOURCE: Record = &[
     ("GCEPersistentDisk", "gcePersistentDisk", Any),
     ("AWSElasticBlockStore", "awsElasticBlockStore", Any),
     ("HostPath", "hostPath", Maybe(HOST_PATH)),
@@ -108,21 +108,21 @@ pub const VOLUME_SOURCE: Record = &[
 ];
 const ALLOCATABLE: Record = &[("Count", "count", Any)];
 /// A driver of a CSINode.
-pub const NODE_DRIVER: Record = &[
+pub(crate) const NODE_DRIVER: Record = &[
     ("Name", "name", Text),
     ("NodeID", "nodeID", Text),
     ("TopologyKeys", "topologyKeys", Any),
     ("Allocatable", "allocatable", Maybe(ALLOCATABLE)),
 ];
 /// A taint of a node.
-pub const TAINT: Record = &[
+pub(crate) const TAINT: Record = &[
     ("Key", "key", Text),
     ("Value", "value", Text),
     ("Effect", "effect", Text),
     ("TimeAdded", "timeAdded", Any),
 ];
 /// A rule of a definition.
-pub const RULE: Record = &[
+pub(crate) const RULE: Record = &[
     ("Rule", "rule", Text),
     ("Message", "message", Text),
     ("MessageExpression", "messageExpression", Text),
@@ -131,10 +131,10 @@ pub const RULE: Record = &[
     ("OptionalOldSelf", "optionalOldSelf", Any),
 ];
 /// `roleRef` of a binding.
-pub const ROLE_REF: Record =
+pub(crate) const ROLE_REF: Record =
     &[("APIGroup", "apiGroup", Text), ("Kind", "kind", Text), ("Name", "name", Text)];
 /// `nonResourceAttributes` of a review.
-pub const PATH_ATTRIBUTES: Record = &[("Path", "path", Text), ("Verb", "verb", Text)];
+pub(crate) const PATH_ATTRIBUTES: Record = &[("Path", "path", Text), ("Verb", "verb", Text)];
 
 const MANAGER: Record = &[
     ("manager", "manager", Any),
@@ -171,15 +171,15 @@ const METADATA: Record = &[
 ];
 
 /// A reference to an owner.
-pub fn owner(value: &Value) -> String {
+pub(crate) fn owner(value: &Value) -> String {
     let mut out = String::new();
     write(&mut out, Sparse(OWNER), value, None);
     out
 }
 
 /// A whole object in one line; `ordered` says whether its metadata stands in the order of its
-/// declaration, as in an object that nobody has touched there.
-pub fn object(value: &Value, ordered: bool) -> String {
+/// declaration, as in an object that no rule has changed there.
+pub(crate) fn object(value: &Value, ordered: bool) -> String {
     let mut out = String::new();
     let form = |name: &str| if ordered && name == "metadata" { Sparse(METADATA) } else { Any };
     let fields = value.as_object().into_iter().flatten();
@@ -189,14 +189,14 @@ pub fn object(value: &Value, ordered: bool) -> String {
 }
 
 /// A value in one line.
-pub fn compact(record: Record, value: &Value) -> String {
+pub(crate) fn compact(record: Record, value: &Value) -> String {
     let mut out = String::new();
     write(&mut out, Maybe(record), value, None);
     out
 }
 
 /// What changed between two values, line by line with a few lines around it.
-pub fn difference(record: Record, old: &Value, new: &Value) -> String {
+pub(crate) fn difference(record: Record, old: &Value, new: &Value) -> String {
     let lines = |value: &Value| {
         let mut out = String::new();
         write(&mut out, Whole(record), value, Some(0));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_source_has_two_places() {
+    fn a_changed_source_shows_both_versions_in_the_diff() {
         let old = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
         let new = json!({"hostPath": {"path": "/x", "type": ""}});
         let text = difference(VOLUME_SOURCE, &old, &new);

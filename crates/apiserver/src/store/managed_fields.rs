@@ -12,14 +12,13 @@ pub const MANAGED_FIELDS: &str = "managedFields";
 
 /// An object without its managers.
 #[derive(Debug)]
-pub struct Parted {
-    /// The object.
+pub struct SplitObject {
     pub object: Value,
     /// The text of its managers, if it has any.
     pub managers: Option<Box<RawValue>>,
 }
 
-impl<'de> Deserialize<'de> for Parted {
+impl<'de> Deserialize<'de> for SplitObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut managers = None;
         let object = deserializer.deserialize_map(Level::Object(&mut managers))?;
@@ -97,7 +96,7 @@ mod tests {
         without["metadata"].as_object_mut().unwrap().remove(MANAGED_FIELDS);
         for object in [with, without] {
             let stored = Stored::new(&key, 7, object.clone());
-            let Parted { object: tree, managers } = stored.parted();
+            let SplitObject { object: tree, managers } = stored.split_managed_fields();
             assert_eq!(tree["metadata"].get(MANAGED_FIELDS), None);
             assert_eq!(tree["spec"], object["spec"]);
             assert_eq!(managers.is_some(), object["metadata"].get(MANAGED_FIELDS).is_some());

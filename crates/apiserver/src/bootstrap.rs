@@ -75,11 +75,11 @@ async fn write_definitions(core: &Core) -> ApiResult<()> {
     for text in DEFINITIONS {
         write_definition(core, resource, text).await?;
     }
-    // Served before anybody can ask.
+    // Served before the first request.
     housekeeping::settle_definitions(core).await
 }
 
-/// Makes a definition, or brings one that an earlier release made up to date. One that somebody
+/// Makes a definition, or brings one that an earlier release made up to date. One that a user
 /// changed or brought is theirs.
 async fn write_definition(core: &Core, resource: &Arc<Resource>, text: &str) -> ApiResult<()> {
     let mut body: Value = serde_saphyr::from_str(text)

@@ -1,75 +1,56 @@
-//! `ConfigMap` and `Secret`.
+//! `Secret`.
+
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
+use super::config_map::{MAX_BYTES, validate_frozen, validate_keys};
 use crate::error::{Cause, Causes};
-use crate::registry::names;
-use crate::registry::rules::{same, set_default, text};
-use crate::registry::strategy::Strategy;
-use crate::words::json_fault;
+use crate::go_errors::json_fault;
+use crate::registry::builtin::{ALL, BuiltinKind, CORE, Names, Scope, Storage};
+use crate::registry::codec::of;
+use crate::registry::rules::{set_default, text};
+use crate::registry::strategy::{Strategy, Traits};
+use crate::registry::table::{AGE, NAME, Row, Table, column};
 
-/// All values of one object together.
-const MAX_BYTES: usize = 1024 * 1024;
+pub(super) static SECRET: BuiltinKind = BuiltinKind {
+    group_version: CORE,
+    names: Names { kind: "Secret", plural: "secrets", short: &[], categories: &[] },
+    scope: Scope::Namespaced,
+    verbs: ALL,
+    subresources: &[],
+    storage: Storage::Own,
+    typed: of::<core::Secret>,
+    rules: || Arc::new(Secret),
+    table: Table { columns: &[NAME, column("Type"), column("Data"), AGE], cells },
+    selectors: &["type"],
+    quantities: &[],
+    patch_keys: &[],
+    facts: &["type core.v1.Secret.type v1.SecretType"],
+    protobuf: &[
+        "core.Secret: 1 metadata meta.ObjectMeta, 2 data {}y, 3 type s, 4 stringData {}s, \
+         5 immutable =b",
+    ],
+};
+
+fn cells(row: &Row<'_>) -> Value {
+    let entries = row.object["data"].as_object().map_or(0, serde_json::Map::len);
+    json!([row.name, text(row.object, "/type"), entries, row.age])
+}
+
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-fn validate_keys(causes: &mut Causes, object: &Value, field: &str) -> usize {
-    let mut size = 0;
-    for (key, value) in object[field].as_object().into_iter().flatten() {
-        causes.extend(Cause::each(&format!("{field}[{key}]"), key, names::config_key(key)));
-        size += value.as_str().map_or(0, str::len);
-    }
-    size
-}
-
-fn validate_frozen(causes: &mut Causes, new: &Value, old: &Value, fields: &[&str]) {
-    const WHY: &str = "field is immutable when `immutable` is set";
-    if old["immutable"] != true {
-        return;
-    }
-    if new["immutable"] != true {
-        causes.push(Cause::forbidden("immutable", WHY));
-    }
-    for field in fields {
-        if !same(&new[*field], &old[*field]) {
-            causes.push(Cause::forbidden(*field, WHY));
-        }
-    }
-}
-
-/// The rules of config maps.
-pub struct ConfigMap;
-
-impl Strategy for ConfigMap {
-    fn validate_create(&self, object: &Value) -> Causes {
-        let mut causes = Causes::new();
-        let size = validate_keys(&mut causes, object, "data")
-            + validate_keys(&mut causes, object, "binaryData");
-        for key in object["data"].as_object().into_iter().flatten().map(|(k, _)| k) {
-            if !object["binaryData"][key].is_null() {
-                let why = "duplicate of key present in binaryData";
-                causes.push(Cause::invalid(format!("data[{key}]"), &json!(key), why));
-            }
-        }
-        if size > MAX_BYTES {
-            causes.push(Cause::too_long("[]", MAX_BYTES));
-        }
-        causes
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> Causes {
-        let mut causes = Causes::new();
-        validate_frozen(&mut causes, new, old, &["data", "binaryData"]);
-        causes.extend(self.validate_create(new));
-        causes
-    }
-}
-
 /// The rules of secrets.
-pub struct Secret;
+pub(super) struct Secret;
 
 impl Strategy for Secret {
+    fn traits(&self) -> Traits {
+        Traits::PLAIN
+    }
+
     fn default(&self, object: &mut Value) {
         set_default(object, "type", "Opaque");
         let Some(plain) = object.as_object_mut().and_then(|o| o.remove("stringData")) else {

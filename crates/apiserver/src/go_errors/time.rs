@@ -1,7 +1,7 @@
 //! What is wrong with a text that should be a time.
 
 /// The first fault of a time; `micro` says whether it has exactly six digits after the second.
-pub fn time_fault(text: &str, micro: bool) -> Option<String> {
+pub(crate) fn time_fault(text: &str, micro: bool) -> Option<String> {
     let fraction = if micro { ".000000" } else { "" };
     let layout = format!("2006-01-02T15:04:05{fraction}Z07:00");
     let parts = [

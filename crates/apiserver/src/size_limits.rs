@@ -10,11 +10,11 @@ use crate::error::{ApiResult, Status};
 /// Levels of an object, what belongs to its managers included.
 const MAX_DEPTH: usize = 120;
 /// Text of an object. Requests are as large at most, but objects grow with each patch.
-pub const MAX_BYTES: usize = 3 << 20;
+pub(crate) const MAX_BYTES: usize = 3 << 20;
 
 /// What an object takes.
 #[derive(Debug, Default)]
-struct Extent {
+struct Size {
     /// Length of its text, about.
     bytes: usize,
     /// Memory, about, its texts apart.
@@ -25,12 +25,12 @@ struct Extent {
 ///
 /// # Errors
 /// 413 or 400.
-pub fn check_extent(object: &Value) -> ApiResult<()> {
-    let mut extent = Extent::default();
-    if depth(object, MAX_DEPTH, &mut extent).is_none() {
+pub(crate) fn check_size(object: &Value) -> ApiResult<()> {
+    let mut size = Size::default();
+    if depth(object, MAX_DEPTH, &mut size).is_none() {
         return Err(too_deep());
     }
-    if extent.bytes > MAX_BYTES {
+    if size.bytes > MAX_BYTES {
         return Err(Status::too_large(MAX_BYTES));
     }
     Ok(())
@@ -41,26 +41,26 @@ pub fn check_extent(object: &Value) -> ApiResult<()> {
 ///
 /// # Errors
 /// 413.
-pub fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
-    let mut extent = Extent::default();
-    depth(object, usize::MAX, &mut extent);
+pub(crate) fn check_memory(object: &Value, kind: &str) -> ApiResult<()> {
+    let mut size = Size::default();
+    depth(object, usize::MAX, &mut size);
     match most_memory(kind) {
-        most if extent.memory > most => Err(Status::too_many_parts(extent.memory, most)),
+        most if size.memory > most => Err(Status::too_many_parts(size.memory, most)),
         _ => Ok(()),
     }
 }
 
 /// 400 for an object with too many levels.
-pub fn too_deep() -> Status {
+pub(crate) fn too_deep() -> Status {
     Status::bad_request(format!("the object is nested more than {MAX_DEPTH} levels deep"))
 }
 
 /// Whether an object is so far from the bounds that its managers cannot bring it over them: what they
 /// have is a few levels deeper than the object.
-pub fn leaves_room(object: &Value, managers: &str) -> bool {
+pub(crate) fn leaves_room(object: &Value, managers: &str) -> bool {
     const LEVELS: usize = 8;
-    let mut extent = Extent { bytes: managers.len(), memory: 0 };
-    depth(object, MAX_DEPTH - LEVELS, &mut extent).is_some() && extent.bytes <= MAX_BYTES
+    let mut size = Size { bytes: managers.len(), memory: 0 };
+    depth(object, MAX_DEPTH - LEVELS, &mut size).is_some() && size.bytes <= MAX_BYTES
 }
 
 /// What a value of so many parts takes in memory, about: an object has room for eleven fields from its
@@ -79,7 +79,7 @@ const SHORT: usize = 64 << 10;
 ///
 /// # Errors
 /// 413 that says so.
-pub fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
+pub(crate) fn check_parts(text: &[u8], kind: &str) -> ApiResult<()> {
     if text.len() <= SHORT {
         return Ok(());
     }
@@ -121,37 +121,37 @@ fn in_memory(text: &[u8]) -> usize {
 }
 
 /// About how long the text of a value is.
-pub fn text_len(value: &Value) -> usize {
-    let mut extent = Extent::default();
-    depth(value, usize::MAX, &mut extent);
-    extent.bytes
+pub(crate) fn text_len(value: &Value) -> usize {
+    let mut size = Size::default();
+    depth(value, usize::MAX, &mut size);
+    size.bytes
 }
 
 /// Adds up what a value takes; `None` when there are more levels than allowed.
-fn depth(value: &Value, left: usize, extent: &mut Extent) -> Option<()> {
+fn depth(value: &Value, left: usize, size: &mut Size) -> Option<()> {
     match value {
-        Value::Null | Value::Bool(_) => extent.bytes += 4,
-        Value::Number(_) => extent.bytes += 8,
-        Value::String(text) => extent.bytes += text.len() + 2,
+        Value::Null | Value::Bool(_) => size.bytes += 4,
+        Value::Number(_) => size.bytes += 8,
+        Value::String(text) => size.bytes += text.len() + 2,
         Value::Array(items) => {
             let left = left.checked_sub(1)?;
-            extent.bytes += 2 + items.len();
+            size.bytes += 2 + items.len();
             if !items.is_empty() {
-                extent.memory += LIST_BYTES + items.len() * VALUE_BYTES;
+                size.memory += LIST_BYTES + items.len() * VALUE_BYTES;
             }
             for item in items {
-                depth(item, left, extent)?;
+                depth(item, left, size)?;
             }
         }
         Value::Object(map) => {
             let left = left.checked_sub(1)?;
-            extent.bytes += 2;
+            size.bytes += 2;
             if !map.is_empty() {
-                extent.memory += OBJECT_BYTES + map.len() * VALUE_BYTES;
+                size.memory += OBJECT_BYTES + map.len() * VALUE_BYTES;
             }
             for (key, item) in map {
-                extent.bytes += key.len() + 4;
-                depth(item, left, extent)?;
+                size.bytes += key.len() + 4;
+                depth(item, left, size)?;
             }
         }
     }
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn depth_and_size_are_bounded() {
-        assert!(check_extent(&nested(MAX_DEPTH)).is_ok());
-        assert_eq!(check_extent(&nested(MAX_DEPTH + 1)).unwrap_err().code, 400);
-        assert!(check_extent(&json!({"a": "x".repeat(MAX_BYTES / 2)})).is_ok());
-        assert_eq!(check_extent(&json!({"a": "x".repeat(MAX_BYTES)})).unwrap_err().code, 413);
+        assert!(check_size(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(check_size(&nested(MAX_DEPTH + 1)).unwrap_err().code, 400);
+        assert!(check_size(&json!({"a": "x".repeat(MAX_BYTES / 2)})).is_ok());
+        assert_eq!(check_size(&json!({"a": "x".repeat(MAX_BYTES)})).unwrap_err().code, 413);
         let deepest = nested(MAX_DEPTH).to_string();
         assert!(serde_json::from_str::<Value>(&deepest).is_ok(), "it can be read again");
     }

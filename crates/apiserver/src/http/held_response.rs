@@ -1,4 +1,4 @@
-//! Answers that keep their place until the client has them, but not for ever.
+//! Responses keep their in-flight permit until the client has read them, but not for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -15,60 +15,65 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::body::{Answer, Body};
+use super::body::{ApiResponse, Body};
 
 /// Pieces of this size are handed out one by one, so that what a client does not take is not
 /// copied into the buffers of its connection.
 const PIECE_BYTES: usize = 64 << 10;
-/// After so much of one answer the others get their turn: what a socket takes at once keeps a worker
-/// for as long as its encryption takes.
+/// After this much of one response the task yields: what a socket takes at once keeps a worker for as
+/// long as its encryption takes.
 const TURN_BYTES: usize = 2 * PIECE_BYTES;
-/// What was handed out of an answer that nobody reads stays in the connection. So many are borne.
-const UNREAD_ANSWERS: usize = 16;
+/// Unread response chunks stay buffered in the connection; it is closed at this many such responses.
+const UNREAD_RESPONSES: usize = 16;
 
-/// A connection's patience with answers that are not read.
+/// Limits how many responses of a connection the client leaves unread.
 ///
-/// HTTP/2 has many answers under way at once, each with its own window: a client that reads one
+/// HTTP/2 has many responses in flight at once, each with its own window: a client that reads one
 /// and leaves the others alone looks alive.
 #[derive(Debug)]
-pub struct Patience {
+pub(super) struct UnreadLimit {
     limit: Duration,
     unread: AtomicUsize,
     exhausted: CancellationToken,
 }
 
-impl Patience {
-    /// Answers are given up after this long without progress.
-    pub fn new(limit: Duration) -> Self {
+impl UnreadLimit {
+    /// A response is given up after this long without progress.
+    pub(super) fn new(limit: Duration) -> Self {
         Self { limit, unread: AtomicUsize::new(0), exhausted: CancellationToken::new() }
     }
 
-    /// Waits until so many answers were given up that the connection should close.
-    pub async fn exhausted(&self) {
+    /// Waits until so many responses were given up that the connection should close.
+    pub(super) async fn exhausted(&self) {
         self.exhausted.cancelled().await;
     }
 
     fn gave_up(&self) {
-        if self.unread.fetch_add(1, Ordering::Relaxed) + 1 >= UNREAD_ANSWERS {
+        if self.unread.fetch_add(1, Ordering::Relaxed) + 1 >= UNREAD_RESPONSES {
             self.exhausted.cancel();
         }
     }
 }
 
-/// Keeps something until the client has taken the whole answer, or has left, or, where there is
-/// a patience, has run out of it.
-pub fn hold(answer: Answer, held: impl Send + 'static, patience: Option<Arc<Patience>>) -> Answer {
-    answer.map(|body| {
+/// Keeps `held` until the client has read the whole response, has left, or, where there is a limit,
+/// has stalled for too long.
+pub(super) fn hold(
+    response: ApiResponse,
+    held: impl Send + 'static,
+    unread_limit: Option<Arc<UnreadLimit>>,
+) -> ApiResponse {
+    response.map(|body| {
         let inside =
             Inside { body, rest: Bytes::new(), turn: 0, _held: Box::new(held), handed_out: None };
-        Held { inside: Arc::new(Mutex::new(Some(inside))), patience, watchdog: None }.boxed_unsync()
+        HeldBody { inside: Arc::new(Mutex::new(Some(inside))), unread_limit, watchdog: None }
+            .boxed_unsync()
     })
 }
 
 struct Inside {
     body: Body,
     rest: Bytes,
-    /// Bytes handed out since others had their turn.
+    /// Bytes handed out since the task last yielded.
     turn: usize,
     _held: Box<dyn Send>,
     /// When a piece was handed out; nothing has been asked for since.
@@ -106,14 +111,14 @@ impl Inside {
     }
 }
 
-struct Held {
+struct HeldBody {
     /// `None` once it was given up.
     inside: Arc<Mutex<Option<Inside>>>,
-    patience: Option<Arc<Patience>>,
+    unread_limit: Option<Arc<UnreadLimit>>,
     watchdog: Option<AbortOnDropHandle<()>>,
 }
 
-impl http_body::Body for Held {
+impl http_body::Body for HeldBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -130,10 +135,10 @@ impl http_body::Body for Held {
             ))));
         };
         let polled = inside.poll(cx);
-        // Most answers are one piece, and need nobody to look after them.
+        // Most responses are one piece, and need no watchdog.
         if inside.handed_out.is_some() && self.watchdog.is_none() {
-            self.watchdog = self.patience.as_ref().map(|patience| {
-                let task = look_after(Arc::downgrade(&self.inside), Arc::clone(patience));
+            self.watchdog = self.unread_limit.as_ref().map(|unread_limit| {
+                let task = look_after(Arc::downgrade(&self.inside), Arc::clone(unread_limit));
                 AbortOnDropHandle::new(tokio::spawn(task))
             });
         }
@@ -157,15 +162,15 @@ impl http_body::Body for Held {
     }
 }
 
-/// Gives an answer up when its client has not come back for the next piece in time.
-async fn look_after(inside: Weak<Mutex<Option<Inside>>>, patience: Arc<Patience>) {
-    let mut until = Instant::now() + patience.limit;
+/// Gives a response up when its client has not asked for the next piece in time.
+async fn look_after(inside: Weak<Mutex<Option<Inside>>>, unread_limit: Arc<UnreadLimit>) {
+    let mut until = Instant::now() + unread_limit.limit;
     loop {
         tokio::time::sleep_until(until).await;
         let Some(shared) = inside.upgrade() else { return };
         let mut slot = shared.lock();
         let Some(inside) = slot.as_ref() else { return };
-        until = inside.handed_out.unwrap_or_else(Instant::now) + patience.limit;
+        until = inside.handed_out.unwrap_or_else(Instant::now) + unread_limit.limit;
         if until > Instant::now() {
             continue;
         }
@@ -173,7 +178,7 @@ async fn look_after(inside: Weak<Mutex<Option<Inside>>>, patience: Arc<Patience>
         drop(slot);
         drop(given_up);
         tracing::debug!("an answer is given up: its client does not take it");
-        patience.gave_up();
+        unread_limit.gave_up();
         return;
     }
 }
@@ -182,38 +187,38 @@ async fn look_after(inside: Weak<Mutex<Option<Inside>>>, patience: Arc<Patience>
 mod tests {
     use super::*;
 
-    fn large() -> Answer {
-        super::super::body::answer(200, "text/plain", vec![b'x'; PIECE_BYTES * 3])
+    fn large() -> ApiResponse {
+        super::super::body::response(200, "text/plain", vec![b'x'; PIECE_BYTES * 3])
     }
 
-    async fn piece(answer: &mut Answer) -> Option<io::Result<usize>> {
-        let frame = answer.body_mut().frame().await?;
+    async fn piece(response: &mut ApiResponse) -> Option<io::Result<usize>> {
+        let frame = response.body_mut().frame().await?;
         Some(frame.map(|frame| frame.into_data().unwrap().len()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_is_free_when_the_answer_is_not_taken() {
+    async fn the_permit_is_returned_when_the_response_is_not_read() {
         let limit = Duration::from_secs(60);
-        let patience = Arc::new(Patience::new(limit));
+        let unread_limit = Arc::new(UnreadLimit::new(limit));
         let place = Arc::new(());
-        let mut answer = hold(large(), Arc::clone(&place), Some(Arc::clone(&patience)));
+        let mut response = hold(large(), Arc::clone(&place), Some(Arc::clone(&unread_limit)));
         for _ in 0..2 {
             tokio::time::sleep(limit * 3 / 4).await;
-            assert_eq!(piece(&mut answer).await.unwrap().unwrap(), PIECE_BYTES);
+            assert_eq!(piece(&mut response).await.unwrap().unwrap(), PIECE_BYTES);
             assert_eq!(Arc::strong_count(&place), 2, "a slow client is not a dead one");
         }
         tokio::time::sleep(limit * 2).await;
         assert_eq!(Arc::strong_count(&place), 1);
-        assert!(piece(&mut answer).await.unwrap().is_err(), "half an answer is not a whole one");
+        assert!(piece(&mut response).await.unwrap().is_err(), "half an answer is not a whole one");
     }
 
     #[tokio::test]
-    async fn a_long_answer_lets_others_have_their_turn() {
+    async fn a_long_response_yields_to_other_tasks() {
         let body = vec![b'x'; TURN_BYTES * 3];
-        let mut answer = hold(super::super::body::answer(200, "text/plain", body), (), None);
+        let mut response = hold(super::super::body::response(200, "text/plain", body), (), None);
         let mut waits = 0;
         let mut bytes = 0;
-        std::future::poll_fn(|cx| match Pin::new(answer.body_mut()).poll_frame(cx) {
+        std::future::poll_fn(|cx| match Pin::new(response.body_mut()).poll_frame(cx) {
             Poll::Ready(Some(frame)) => {
                 bytes += frame.unwrap().into_data().unwrap().len();
                 cx.waker().wake_by_ref();
@@ -231,7 +236,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_without_news_is_not_given_up() {
-        let patience = Arc::new(Patience::new(Duration::from_secs(60)));
+        let unread_limit = Arc::new(UnreadLimit::new(Duration::from_secs(60)));
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         let chunks = futures::stream::unfold(
             receiver,
@@ -239,27 +244,28 @@ mod tests {
                 receiver.recv().await.map(|news| (news, receiver))
             },
         );
-        let mut answer = hold(super::super::body::stream("text/plain", chunks), (), Some(patience));
+        let mut response =
+            hold(super::super::body::stream("text/plain", chunks), (), Some(unread_limit));
         for _ in 0..3 {
             let send = async {
                 tokio::time::sleep(Duration::from_secs(600)).await;
                 sender.send(Bytes::from_static(b"news")).unwrap();
             };
-            let (read, ()) = tokio::join!(piece(&mut answer), send);
+            let (read, ()) = tokio::join!(piece(&mut response), send);
             assert_eq!(read.unwrap().unwrap(), 4);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_answers_left_alone_close_the_connection() {
-        let patience = Arc::new(Patience::new(Duration::from_secs(60)));
+    async fn many_unread_responses_close_the_connection() {
+        let unread_limit = Arc::new(UnreadLimit::new(Duration::from_secs(60)));
         let mut left = Vec::new();
-        for _ in 0..UNREAD_ANSWERS {
-            assert!(!patience.exhausted.is_cancelled());
-            let mut answer = hold(large(), (), Some(Arc::clone(&patience)));
-            piece(&mut answer).await.unwrap().unwrap();
-            left.push(answer);
+        for _ in 0..UNREAD_RESPONSES {
+            assert!(!unread_limit.exhausted.is_cancelled());
+            let mut response = hold(large(), (), Some(Arc::clone(&unread_limit)));
+            piece(&mut response).await.unwrap().unwrap();
+            left.push(response);
         }
-        patience.exhausted().await;
+        unread_limit.exhausted().await;
     }
 }

@@ -3,10 +3,14 @@
 use serde_json::{Map, Value};
 
 use super::{base64_fault, time_fault, type_name};
-use crate::http::field_type;
+use crate::registry::facts;
 
 /// The first field whose value does not fit its type, in the words of Go's JSON decoder.
-pub fn type_fault(schemas: &Map<String, Value>, name: &str, value: &Value) -> Option<String> {
+pub(crate) fn type_fault(
+    schemas: &Map<String, Value>,
+    name: &str,
+    value: &Value,
+) -> Option<String> {
     Walk { schemas }.record(name, value, &mut Vec::new())
 }
 
@@ -16,7 +20,7 @@ struct Walk<'a> {
 
 /// Where a value stands: the type it is a field of, and the field.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct TypedField<'a> {
     owner: &'a str,
     field: &'a str,
 }
@@ -27,7 +31,7 @@ impl Walk<'_> {
         for (field, value) in value.as_object()? {
             let Some(schema) = fields.get(field) else { continue };
             path.push(field.clone());
-            let place = Place { owner: name, field };
+            let place = TypedField { owner: name, field };
             if let Some(fault) = self.value(schema, value, place, path) {
                 return Some(fault);
             }
@@ -40,7 +44,7 @@ impl Walk<'_> {
         &self,
         schema: &Value,
         value: &Value,
-        place: Place<'_>,
+        place: TypedField<'_>,
         path: &mut Vec<String>,
     ) -> Option<String> {
         if value.is_null() {
@@ -73,7 +77,7 @@ impl Walk<'_> {
         &self,
         target: &str,
         value: &Value,
-        place: Place<'_>,
+        place: TypedField<'_>,
         path: &mut Vec<String>,
     ) -> Option<String> {
         match (target.rsplit('.').next().unwrap_or_default(), value) {
@@ -82,7 +86,7 @@ impl Walk<'_> {
             ("Quantity" | "IntOrString" | "RawExtension" | "JSON" | "FieldsV1", _) => None,
             (_, Value::Object(_)) => self.record(target, value, path),
             (name, _) if self.schemas.get(target).is_some_and(|s| s["type"] == "object") => {
-                let go = field_type(place.owner, place.field)
+                let go = facts::go_type(place.owner, place.field)
                     .map_or(format!("v1.{name}"), str::to_owned);
                 Some(told(value, place.owner, path, &go))
             }
@@ -90,8 +94,14 @@ impl Walk<'_> {
         }
     }
 
-    fn wrong(&self, schema: &Value, value: &Value, place: Place<'_>, path: &[String]) -> String {
-        let go = match field_type(place.owner, place.field) {
+    fn wrong(
+        &self,
+        schema: &Value,
+        value: &Value,
+        place: TypedField<'_>,
+        path: &[String],
+    ) -> String {
+        let go = match facts::go_type(place.owner, place.field) {
             // The named type is that of the list; an element of it lacks the brackets.
             Some(named) if schema["type"] != "array" => named.trim_start_matches("[]").to_owned(),
             Some(named) => named.to_owned(),

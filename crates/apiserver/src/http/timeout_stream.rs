@@ -1,4 +1,4 @@
-//! A connection that does not wait forever for the other side.
+//! A stream that fails when the client stalls.
 
 use std::future::Future;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 /// How long each direction may make no progress.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub(super) struct StallTimeouts {
     /// Without a byte from the client. Only for protocols in which a living client always sends
     /// something, as HTTP/2 does when it is pinged.
     pub read: Option<Duration>,
@@ -20,19 +20,18 @@ pub struct Patience {
 }
 
 /// A stream that fails when the other side stands still for too long.
-pub struct Guarded<S> {
+pub(super) struct TimeoutStream<S> {
     inner: S,
-    patience: Patience,
+    timeouts: StallTimeouts,
     reading: Pin<Box<Sleep>>,
     /// Set while bytes wait to be taken.
     writing: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Guarded<S> {
-    /// Guards a stream.
-    pub fn new(inner: S, patience: Patience) -> Self {
-        let reading = Box::pin(tokio::time::sleep(patience.read.unwrap_or_default()));
-        Self { inner, patience, reading, writing: None }
+impl<S> TimeoutStream<S> {
+    pub(super) fn new(inner: S, timeouts: StallTimeouts) -> Self {
+        let reading = Box::pin(tokio::time::sleep(timeouts.read.unwrap_or_default()));
+        Self { inner, timeouts, reading, writing: None }
     }
 
     fn watch_write<T>(
@@ -44,7 +43,7 @@ impl<S> Guarded<S> {
             self.writing = None;
             return polled;
         }
-        let limit = self.patience.write;
+        let limit = self.timeouts.write;
         let timer = self.writing.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(stalled("the client takes no more of its answers")))
@@ -55,7 +54,7 @@ fn stalled(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -63,7 +62,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let polled = Pin::new(&mut this.inner).poll_read(cx, buf);
-        let Some(limit) = this.patience.read else { return polled };
+        let Some(limit) = this.timeouts.read else { return polled };
         if polled.is_ready() {
             this.reading.as_mut().reset(Instant::now() + limit);
             return polled;
@@ -73,7 +72,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

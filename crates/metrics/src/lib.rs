@@ -1,0 +1,10 @@
+//! What the API server and the programs around it report alike: families with a bounded number of
+//! series, the process itself, and the Prometheus text format. Counting is prometheus-client's.
+
+mod family;
+mod process;
+mod text;
+
+pub use family::{BoundedFamily, MAX_SERIES};
+pub use process::ProcessCollector;
+pub use text::render;
