@@ -1,9 +1,7 @@
 //! Named points between the steps of every call, where a test can end the process.
-//!
-//! A driver has no hook unless it is given one, and then a point is one comparison with nothing.
 
-use std::fmt;
-use std::sync::Arc;
+/// What happens at the points of a driver.
+pub type Faults = longshore_files::fault::Faults<Leak>;
 
 /// Every point, in the order in which a volume's life passes them.
 pub const POINTS: [&str; 54] = [
@@ -72,62 +70,4 @@ pub enum Leak {
     SnapshotImage,
     /// The mount and the device of a volume that is unstaged.
     Device,
-}
-
-type Hook = Arc<dyn Fn(&'static str) + Send + Sync>;
-
-/// What happens at the points: nothing, unless a test arms them.
-#[derive(Clone, Default)]
-pub struct Faults {
-    hook: Option<Hook>,
-    #[cfg(feature = "planted-bugs")]
-    leak: Option<Leak>,
-}
-
-impl Faults {
-    /// Nothing happens.
-    pub const NONE: Self = Self {
-        hook: None,
-        #[cfg(feature = "planted-bugs")]
-        leak: None,
-    };
-
-    /// `hook` is called with the name of every point that is passed.
-    pub fn new(hook: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
-        let mut faults = Self::NONE;
-        faults.hook = Some(Arc::new(hook));
-        faults
-    }
-
-    /// The driver forgets something, each time.
-    #[cfg(feature = "planted-bugs")]
-    #[must_use]
-    pub fn forgetting(self, leak: Leak) -> Self {
-        Self { leak: Some(leak), ..self }
-    }
-
-    /// Passes a point.
-    pub(crate) fn at(&self, point: &'static str) {
-        if let Some(hook) = &self.hook {
-            hook(point);
-        }
-    }
-
-    /// Whether this is to be forgotten. Never, in what is shipped.
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn forgets(&self, leak: Leak) -> bool {
-        self.leak == Some(leak)
-    }
-
-    /// Whether this is to be forgotten. Never, in what is shipped.
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn forgets(&self, _: Leak) -> bool {
-        false
-    }
-}
-
-impl fmt::Debug for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.hook.is_some() { "Faults(a hook)" } else { "Faults(none)" })
-    }
 }

@@ -1,4 +1,4 @@
-//! Files of the host that root handles for others.
+//! Files of the host that root handles for others, and what else driver and node agent share.
 //!
 //! A pod may rename what it owns at any moment, so a path that was looked at is not the path that is
 //! acted on. Everything here therefore goes by descriptors: links are never followed, mount points
@@ -6,6 +6,8 @@
 
 #![warn(missing_docs, unreachable_pub)]
 
+pub mod fault;
+pub mod mounts;
 mod place;
 mod private;
 mod remove;

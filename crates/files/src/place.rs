@@ -28,7 +28,7 @@ const DIR: OFlags =
 const UNFINISHED: &str = ".longshore-new";
 
 /// Writes a file below a directory, with the directories on the way: whole or not at all, and never
-/// through a link that somebody put there.
+/// through a link that was put there.
 ///
 /// # Errors
 /// The path is not a plain one, something on the way is a link, or it cannot be written.

@@ -1,4 +1,4 @@
-//! Removes directory trees that somebody else filled.
+//! Removes directory trees that others filled.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
@@ -11,14 +11,14 @@ use rustix::io::{Errno, Result};
 
 use crate::walk::{WITHIN, names};
 
-/// How often a directory that others still write to is emptied anew.
+/// How often a directory that others still write to is emptied again.
 const ROUNDS: u32 = 100;
 const DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Removes a directory with everything in it; nothing happens when it is not there.
 ///
-/// Links are removed, never followed. A mount point is an error: what is mounted belongs to somebody.
+/// Links are removed, never followed. A mount point is an error: what is mounted belongs to another.
 ///
 /// # Errors
 /// The root is not a directory, the tree has a mount point in it, or the filesystem refuses.

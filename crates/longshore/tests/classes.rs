@@ -23,10 +23,9 @@ fn fast(name: &str, fstype: &str) -> String {
 
 /// The options of the mounts below a directory that are of a filesystem on a loop device.
 fn mount_options(up: &Instance) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dir = up.data_dir.display().to_string();
-    let ours = table.lines().filter(|line| line.contains(&dir) && line.contains("/dev/loop"));
-    ours.map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned()).collect()
+    let table = longshore_files::mounts::MountTable::read().unwrap();
+    let ours = table.below(&up.data_dir).filter(|mount| mount.source.starts_with("/dev"));
+    ours.map(|mount| mount.options.clone()).collect()
 }
 
 fn running(pod: &Value) -> bool {

@@ -13,15 +13,11 @@ use tokio::sync::watch;
 /// Deadline of every node call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A registered driver.
-#[derive(Clone)]
-pub struct Driver {
-    /// Its highest supported version.
-    pub version: Version,
-    /// Its socket.
-    pub endpoint: PathBuf,
-    /// Calls it; connects when first used and again after a loss.
-    pub client: Client,
+struct Driver {
+    /// The highest version that it supports.
+    version: Version,
+    /// Connects when first used, and again after a loss.
+    client: Client,
 }
 
 /// All registered drivers by name. Shared.
@@ -33,51 +29,44 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// A registered driver's client.
+    /// The client of a registered driver.
     #[must_use]
     pub fn client(&self, name: &str) -> Option<Client> {
         self.by_name.lock().get(name).map(|driver| driver.client.clone())
     }
 
-    /// A registered driver.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<Driver> {
-        self.by_name.lock().get(name).cloned()
+    /// The version with which a driver is registered.
+    pub(crate) fn version(&self, name: &str) -> Option<Version> {
+        self.by_name.lock().get(name).map(|driver| driver.version)
     }
 
-    /// Measures the calls to drivers that are remembered from now on.
+    /// Measures the calls to drivers that register from now on.
     pub(crate) fn measure(&self, metrics: longshore_csi::metrics::Metrics) {
         *self.metrics.lock() = Some(metrics);
     }
 
-    /// Remembers a driver by its socket.
-    pub fn insert(&self, name: &str, version: Version, endpoint: PathBuf) -> Client {
-        let path = endpoint.clone();
-        let dial = move || UnixStream::connect(path.clone());
+    /// Registers a driver by its socket.
+    pub(crate) fn insert(&self, name: &str, version: Version, socket: PathBuf) -> Client {
+        let dial = move || UnixStream::connect(socket.clone());
         let metrics = self.metrics.lock().clone();
         let options = Options { timeout: Some(CALL_TIMEOUT), metrics, ..Options::default() };
         let client = Client::with_dialer(dial, None, options)
             .with_driver_name(name)
             .with_migrated(Some(false));
-        self.insert_client(name, version, endpoint, client.clone());
+        let driver = Driver { version, client: client.clone() };
+        self.by_name.lock().insert(name.to_owned(), driver);
+        self.changes.send_modify(|count| *count += 1);
         client
     }
 
-    /// Remembers a driver by a client, for instance one in memory.
-    pub fn insert_client(&self, name: &str, version: Version, endpoint: PathBuf, client: Client) {
-        self.by_name.lock().insert(name.to_owned(), Driver { version, endpoint, client });
-        self.changes.send_modify(|count| *count += 1);
-    }
-
-    /// Forgets a driver.
-    pub fn remove(&self, name: &str) {
+    /// Deregisters a driver.
+    pub(crate) fn remove(&self, name: &str) {
         self.by_name.lock().remove(name);
         self.changes.send_modify(|count| *count += 1);
     }
 
     /// Changes whenever a driver comes or goes.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 }

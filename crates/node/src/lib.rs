@@ -5,25 +5,27 @@
 //! [`pods`] runs containers under one [`shim`] per pod, which outlives the agent. Decisions are in
 //! `longshore_core::stage`; here is the looking and the acting.
 //!
-//! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs and
-//! is told so in an event. A pod that asks for less or other isolation than there is, the node's
+//! What is absent on purpose: ports, resource limits and probes. A pod that asks for them runs, and
+//! an event says that they are ignored. A pod that asks for less or other isolation than there is, the node's
 //! processes or an AppArmor profile, does not run, and an event names the field.
 
+#![warn(unreachable_pub)]
+
 mod agent;
-pub mod drivers;
+mod drivers;
 pub mod fault;
 pub mod http;
 pub mod liveness;
 mod metrics;
-pub mod node_object;
+mod node_object;
 pub mod pods;
 mod protected;
 pub mod registrar;
-pub mod registration;
+mod registration;
 pub mod shim;
-pub mod volumes;
+mod volumes;
 
-pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode};
+pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode, Settings};
 pub use pods::hidden::hide_from_pods;
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;

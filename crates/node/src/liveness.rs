@@ -1,7 +1,7 @@
-//! Whether a driver is alive: a page that forwards to its Probe.
+//! `/healthz` of a driver: each request calls Probe.
 //!
-//! Each request dials anew. A driver that has hung or gone is noticed by that, and one that is back
-//! needs nobody to be restarted.
+//! Each request opens a connection. So a driver that hangs or ended is noticed, and one that is back is
+//! found without a restart.
 
 use std::future::IntoFuture as _;
 use std::io;
@@ -12,7 +12,7 @@ use axum::{Router, extract::Request, response::IntoResponse as _, response::Resp
 use http::{StatusCode, header};
 use longshore_cluster::Metrics;
 use longshore_csi::client::{ConnectError, DriverNameError};
-use longshore_csi::{Client, ConnectOptions, Options, metrics, v1};
+use longshore_csi::{Client, ConnectOptions, CsiError, Options, metrics, v1};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -25,6 +25,22 @@ pub enum LivenessError {
     /// The driver does not say who it is.
     #[error("cannot learn the driver's name")]
     Name(#[from] DriverNameError),
+}
+
+/// Why a driver counts as dead.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The socket is of no use.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The connection was not accepted in time.
+    #[error("cannot connect to {} within {timeout:?}", socket.display())]
+    Timeout { socket: PathBuf, timeout: Duration },
+    #[error(transparent)]
+    Call(#[from] CsiError),
+    /// The driver is still starting.
+    #[error("driver responded but is not ready")]
+    NotReady,
 }
 
 /// A driver that can be asked whether it is alive.
@@ -41,7 +57,7 @@ impl Liveness {
     /// one look later on.
     ///
     /// # Errors
-    /// When it answers with an error or without a name.
+    /// The driver returns an error or no name.
     pub async fn find(
         socket: &Path,
         timeout: Duration,
@@ -62,20 +78,19 @@ impl Liveness {
     ///
     /// # Errors
     /// Why the driver counts as dead.
-    pub async fn probe(&self) -> Result<(), String> {
+    pub async fn probe(&self) -> Result<(), ProbeError> {
         let deadline = Instant::now() + self.timeout;
         let dialing = Client::connect(options(&self.socket, Some(self.timeout), &self.calls));
         let client = match tokio::time::timeout_at(deadline, dialing).await {
-            Ok(dialed) => dialed.map_err(|error| error.to_string())?,
+            Ok(dialed) => dialed?,
             Err(_) => {
-                let socket = self.socket.display();
-                return Err(format!("cannot connect to {socket} within {:?}", self.timeout));
+                let (socket, timeout) = (self.socket.clone(), self.timeout);
+                return Err(ProbeError::Timeout { socket, timeout });
             }
         };
         let client = client.with_driver_name(&self.driver).with_deadline(deadline);
-        let answer = client.probe(v1::ProbeRequest {}).await.map_err(|error| error.to_string())?;
-        match answer.ready {
-            Some(false) => Err("driver responded but is not ready".to_owned()),
+        match client.probe(v1::ProbeRequest {}).await?.ready {
+            Some(false) => Err(ProbeError::NotReady),
             _ => Ok(()),
         }
     }
@@ -89,7 +104,7 @@ fn options(socket: &Path, timeout: Option<Duration>, calls: &metrics::Metrics) -
     }
 }
 
-/// What one HTTP server shows.
+/// The pages of one HTTP server.
 #[derive(Clone, Default)]
 pub struct Pages {
     /// Under `/healthz`.
@@ -106,17 +121,18 @@ impl Pages {
     pub async fn serve(self, listener: TcpListener) -> io::Result<()> {
         let router = Router::new().fallback(move |request: Request| {
             let pages = self.clone();
-            async move { pages.answer(request.uri().path()).await }
+            async move { pages.respond(request.uri().path()).await }
         });
         axum::serve(listener, router).into_future().await
     }
 
-    async fn answer(&self, path: &str) -> Response {
+    async fn respond(&self, path: &str) -> Response {
         match self {
             Self { health: Some(liveness), .. } if path == "/healthz" => {
-                let Err(reason) = liveness.probe().await else {
+                let Err(error) = liveness.probe().await else {
                     return (StatusCode::OK, "ok").into_response();
                 };
+                let reason = error.to_string();
                 tracing::error!(driver = liveness.driver, reason, "health check failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, reason).into_response()
             }

@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 use crate::registration::Registrar;
 use crate::volumes::VolumeManager;
-use crate::volumes::stats::{ClaimUsage, Usage};
+use crate::volumes::stats::{Amount, ClaimUsage, Usage};
 
 type Pair = [(&'static str, String); 2];
 type OperationLabels = [(&'static str, String); 4];
@@ -32,8 +32,8 @@ fn seconds() -> Histogram {
 pub(crate) struct NodeMetrics {
     /// Durations of the calls to drivers.
     pub csi: longshore_csi::metrics::Metrics,
-    bytes: [Family<Pair, Gauge>; 3],
-    inodes: [Family<Pair, Gauge>; 3],
+    bytes: AmountGauges,
+    inodes: AmountGauges,
     abnormal: Family<Pair, Gauge>,
     label_conflicts: Family<Pair, Counter>,
     operations: Family<OperationLabels, Histogram>,
@@ -46,13 +46,13 @@ pub(crate) struct NodeMetrics {
 }
 
 impl NodeMetrics {
-    /// Those of the registry.
+    /// Registers the metrics, or finds those that are.
     pub(crate) fn of(metrics: &Metrics) -> Self {
         metrics.shared(|registry| {
             let new = Self {
                 csi: longshore_csi::metrics::Metrics::register(registry, Side::Node),
-                bytes: Default::default(),
-                inodes: Default::default(),
+                bytes: AmountGauges::default(),
+                inodes: AmountGauges::default(),
                 abnormal: Family::default(),
                 label_conflicts: Family::default(),
                 operations: Family::new_with_constructor(seconds as fn() -> Histogram),
@@ -71,15 +71,14 @@ impl NodeMetrics {
     }
 
     fn register_stats(&self, registry: &mut Registry) {
-        let [capacity, available, used] = &self.bytes;
-        let [inodes, free, taken] = &self.inodes;
+        let Self { bytes, inodes, .. } = self;
         for (name, help, family) in [
-            ("capacity_bytes", "Capacity in bytes of the volume", capacity),
-            ("available_bytes", "Number of available bytes in the volume", available),
-            ("used_bytes", "Number of used bytes in the volume", used),
-            ("inodes", "Maximum number of inodes in the volume", inodes),
-            ("inodes_free", "Number of free inodes in the volume", free),
-            ("inodes_used", "Number of used inodes in the volume", taken),
+            ("capacity_bytes", "Capacity in bytes of the volume", &bytes.total),
+            ("available_bytes", "Number of available bytes in the volume", &bytes.available),
+            ("used_bytes", "Number of used bytes in the volume", &bytes.used),
+            ("inodes", "Maximum number of inodes in the volume", &inodes.total),
+            ("inodes_free", "Number of free inodes in the volume", &inodes.available),
+            ("inodes_used", "Number of used inodes in the volume", &inodes.used),
             (
                 "health_status_abnormal",
                 "Whether the driver calls the volume abnormal: 1 if it does, else 0",
@@ -153,7 +152,7 @@ impl NodeMetrics {
         self.operations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A volume is there, so long after somebody wanted it.
+    /// A volume was mounted this long after its pod was first seen.
     pub(crate) fn mounted(&self, plugin: &str, took: Duration) {
         let labels = [
             ("plugin_name", plugin.to_owned()),
@@ -163,19 +162,16 @@ impl NodeMetrics {
     }
 
     /// Shows how full claims are, and nothing of those that are not here any more.
-    pub(crate) fn show(&self, claims: &[ClaimUsage]) {
-        for family in self.bytes.iter().chain(&self.inodes).chain([&self.abnormal]) {
-            family.clear();
-        }
+    pub(crate) fn set_usage(&self, claims: &[ClaimUsage]) {
+        self.bytes.clear();
+        self.inodes.clear();
+        self.abnormal.clear();
         for ClaimUsage { namespace, claim, usage } in claims {
             let labels =
                 [("namespace", namespace.clone()), ("persistentvolumeclaim", claim.clone())];
             let Usage { bytes, inodes, abnormal } = usage;
-            for (families, values) in [(&self.bytes, bytes), (&self.inodes, inodes)] {
-                for (family, value) in families.iter().zip(values) {
-                    family.get_or_create(&labels).set(*value);
-                }
-            }
+            self.bytes.set(&labels, bytes);
+            self.inodes.set(&labels, inodes);
             if let Some(abnormal) = abnormal {
                 self.abnormal.get_or_create(&labels).set(i64::from(*abnormal));
             }
@@ -183,7 +179,28 @@ impl NodeMetrics {
     }
 }
 
-/// Counts when somebody asks.
+/// The gauges of one [`Amount`].
+#[derive(Clone, Default)]
+struct AmountGauges {
+    total: Family<Pair, Gauge>,
+    available: Family<Pair, Gauge>,
+    used: Family<Pair, Gauge>,
+}
+
+impl AmountGauges {
+    fn clear(&self) {
+        let Self { total, available, used } = self;
+        [total, available, used].into_iter().for_each(Family::clear);
+    }
+
+    fn set(&self, labels: &Pair, amount: &Amount) {
+        self.total.get_or_create(labels).set(amount.total);
+        self.available.get_or_create(labels).set(amount.available);
+        self.used.get_or_create(labels).set(amount.used);
+    }
+}
+
+/// Counts at each scrape.
 #[derive(Default)]
 struct State {
     volumes: Mutex<Weak<VolumeManager>>,
@@ -196,7 +213,7 @@ impl fmt::Debug for State {
     }
 }
 
-/// How many things of one name are in one of the two worlds.
+/// Counts by name and by desired or actual state.
 pub(crate) type Counts = BTreeMap<(String, &'static str), u64>;
 
 impl Collector for State {

@@ -1,8 +1,12 @@
 //! This node's `Node` object and its lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, ApiError, Patch, clock};
+use longshore_cluster::{
+    Api, ApiError, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
+    clock,
+};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::keys::{annotations, labels};
 use longshore_core::model::kinds::{CsiNode, Lease, Namespace, Node};
@@ -16,23 +20,49 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 
 /// Keeps the node's object and lease fresh.
-pub struct NodeObject {
+pub(crate) struct NodeObject {
     api: Api,
     name: String,
 }
 
+/// What is renewed, each at its own pace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Duty {
+    /// The lease by which the cluster knows that the node lives.
+    Lease,
+    /// The node object and its conditions.
+    Status,
+}
+
+impl Reconciler for NodeObject {
+    type Key = Duty;
+
+    fn sources(&self, _: &mut Sources<Self>) {}
+
+    fn subject(&self, _: &Duty) -> Subject {
+        Subject::node(&self.name)
+    }
+
+    async fn reconcile(&self, duty: &Duty) -> Outcome {
+        let (renewed, period) = match duty {
+            Duty::Lease => (self.renew().await, RENEW_EVERY),
+            Duty::Status => (self.ensure().await, REPORT_EVERY),
+        };
+        if let Err(error) = renewed {
+            tracing::warn!(%error, "cannot renew the node's lease or status");
+        }
+        Outcome::After(period)
+    }
+}
+
 impl NodeObject {
     /// For the node of this name.
-    #[must_use]
-    pub fn new(api: Api, name: &str) -> Self {
+    pub(crate) fn new(api: Api, name: &str) -> Self {
         Self { api, name: name.to_owned() }
     }
 
     /// Makes the node and its `CSINode` if missing and says that it is ready.
-    ///
-    /// # Errors
-    /// The API cannot be reached or refuses.
-    pub async fn ensure(&self) -> Result<(), ApiError> {
+    pub(crate) async fn ensure(&self) -> Result<(), ApiError> {
         let node = self.ensure_node().await?;
         self.ensure_csi_node(&node).await?;
         self.report(&node).await
@@ -90,20 +120,11 @@ impl NodeObject {
     }
 
     /// Renews the lease every ten seconds and the conditions every five minutes.
-    pub async fn run(self, shutdown: CancellationToken) {
-        let mut lease = tokio::time::interval(RENEW_EVERY);
-        let mut report =
-            tokio::time::interval_at(tokio::time::Instant::now() + REPORT_EVERY, REPORT_EVERY);
-        loop {
-            let result = tokio::select! {
-                () = shutdown.cancelled() => return,
-                _ = lease.tick() => self.renew().await,
-                _ = report.tick() => self.ensure().await,
-            };
-            if let Err(error) = result {
-                tracing::warn!(%error, "cannot renew the node's lease or status");
-            }
-        }
+    pub(crate) async fn run(self, shutdown: CancellationToken) {
+        let queue = WorkQueue::new("node", QueueOptions::default());
+        queue.add(Duty::Lease);
+        queue.add_after(Duty::Status, REPORT_EVERY);
+        Loop::new("node", Arc::new(self), queue).run(&shutdown).await;
     }
 
     async fn renew(&self) -> Result<(), ApiError> {

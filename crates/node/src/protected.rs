@@ -8,9 +8,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use longshore_files::mounts::{Mount, MountTable};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::volumes::mount_table::{self, Mount};
+/// Where a file is: in its filesystem, and for this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub device: (u32, u32),
+    /// The path inside the filesystem.
+    pub root: PathBuf,
+    pub path: PathBuf,
+}
+
+impl From<&Mount> for Location {
+    fn from(mount: &Mount) -> Self {
+        Self { device: mount.device, root: mount.root.clone(), path: mount.path.clone() }
+    }
+}
 
 /// How a directory of the host stands to the instance's own ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,27 +38,22 @@ pub(crate) enum Relation {
 }
 
 /// Opens a path of the host as it is now, links followed, for looking and for binding.
-///
-/// # Errors
-/// There is nothing at the path.
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Judges an open file or directory of the host.
-///
-/// # Errors
-/// The mount table cannot be read, or does not have the file.
 pub(crate) fn relation(file: impl AsFd, protected: &[PathBuf]) -> io::Result<Relation> {
-    let table = mount_table::read()?;
+    let table = MountTable::read()?;
     let shown = locate(&table, file)?;
+    let mounts: Vec<Location> = table.mounts.iter().map(Location::from).collect();
     let mut below = Vec::new();
     for dir in protected {
         let Ok(dir) = open(dir).and_then(|opened| locate(&table, opened)) else { continue };
         if is_within(&dir, &shown) {
-            return Ok(Relation::Inside(dir.point));
+            return Ok(Relation::Inside(dir.path));
         }
-        below.extend(seen_below(&table, &shown, &dir));
+        below.extend(seen_below(&mounts, &shown, &dir));
     }
     below.sort();
     below.dedup();
@@ -61,37 +70,31 @@ pub(crate) fn refusal(dir: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Where an open file is: its path, and its path inside its filesystem.
-///
-/// # Errors
-/// The mount table does not have the file.
-pub(crate) fn locate(table: &[Mount], file: impl AsFd) -> io::Result<Mount> {
-    let number = file.as_fd().as_raw_fd();
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
-    let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
-    let mount = table.iter().find(|mount| Some(mount.id) == id);
-    let mount =
-        mount.ok_or_else(|| io::Error::other(format!("{} has no mount", path.display())))?;
-    let below = path.strip_prefix(&mount.point).map_err(io::Error::other)?;
+/// Locates an open file.
+pub(crate) fn locate(table: &MountTable, file: impl AsFd) -> io::Result<Location> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?;
+    let mount = table
+        .of_file(file)?
+        .ok_or_else(|| io::Error::other(format!("{} has no mount", path.display())))?;
+    let below = path.strip_prefix(&mount.path).map_err(io::Error::other)?;
     let root =
         if below.as_os_str().is_empty() { mount.root.clone() } else { mount.root.join(below) };
-    Ok(Mount { id: mount.id, device: mount.device.clone(), root, point: path })
+    Ok(Location { device: mount.device, root, path })
 }
 
 /// Whether `one` is `dir`, or lies in it.
-fn is_within(dir: &Mount, one: &Mount) -> bool {
+fn is_within(dir: &Location, one: &Location) -> bool {
     one.device == dir.device && one.root.starts_with(&dir.root)
 }
 
 /// Where `dir`, or a part of it, is seen below `shown`, as paths relative to it.
-fn seen_below(table: &[Mount], shown: &Mount, dir: &Mount) -> Vec<PathBuf> {
-    let through = table
+fn seen_below(mounts: &[Location], shown: &Location, dir: &Location) -> Vec<PathBuf> {
+    let through = mounts
         .iter()
-        .filter(|mount| mount.point != shown.point && mount.point.starts_with(&shown.point))
+        .filter(|mount| mount.path != shown.path && mount.path.starts_with(&shown.path))
         .chain([shown]);
-    let place = |mount: &Mount| {
-        let at = mount.point.strip_prefix(&shown.point).ok()?;
+    let place = |mount: &Location| {
+        let at = mount.path.strip_prefix(&shown.path).ok()?;
         if is_within(dir, mount) {
             // A mount of a part of it.
             return Some(at.to_owned());
@@ -100,9 +103,9 @@ fn seen_below(table: &[Mount], shown: &Mount, dir: &Mount) -> Vec<PathBuf> {
         (mount.device == dir.device).then(|| at.join(inside))
     };
     // What is mounted inside it goes with it.
-    let nested = |path: &PathBuf| shown.point.join(path).starts_with(&dir.point);
+    let nested = |path: &PathBuf| shown.path.join(path).starts_with(&dir.path);
     let mut places: Vec<PathBuf> = through.filter_map(place).collect();
-    let own = dir.point.strip_prefix(&shown.point).ok().map(Path::to_owned);
+    let own = dir.path.strip_prefix(&shown.path).ok().map(Path::to_owned);
     places.retain(|path| own.as_ref() == Some(path) || !nested(path));
     places
 }
@@ -113,22 +116,22 @@ mod tests {
     use longshore_core::testing::{Need, need};
     use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-    fn on(device: &str, root: &str, point: &str) -> Mount {
-        Mount { id: 1, device: device.into(), root: root.into(), point: point.into() }
+    fn on(device: (u32, u32), root: &str, path: &str) -> Location {
+        Location { device, root: root.into(), path: path.into() }
     }
 
     #[test]
     fn directories_are_judged_by_their_place_in_their_filesystem() {
-        let data = on("8:1", "/srv/real/data", "/data");
+        let data = on((8, 1), "/srv/real/data", "/data");
         for (shown, inside, below) in [
-            (on("8:1", "/srv/real/data", "/data"), true, &[][..]),
-            (on("8:1", "/srv/real/data/api", "/elsewhere"), true, &[]),
-            (on("8:1", "/srv/real/database", "/elsewhere"), false, &[]),
-            (on("8:1", "/srv", "/mnt"), false, &["real/data"]),
-            (on("8:1", "/", "/"), false, &["data", "srv/real/data"]),
-            (on("8:2", "/", "/other"), false, &[]),
+            (on((8, 1), "/srv/real/data", "/data"), true, &[][..]),
+            (on((8, 1), "/srv/real/data/api", "/elsewhere"), true, &[]),
+            (on((8, 1), "/srv/real/database", "/elsewhere"), false, &[]),
+            (on((8, 1), "/srv", "/mnt"), false, &["real/data"]),
+            (on((8, 1), "/", "/"), false, &["data", "srv/real/data"]),
+            (on((8, 2), "/", "/other"), false, &[]),
         ] {
-            let table = [on("8:1", "/", "/"), on("8:1", "/srv/real/data", "/data")];
+            let table = [on((8, 1), "/", "/"), on((8, 1), "/srv/real/data", "/data")];
             assert_eq!(is_within(&data, &shown), inside, "{shown:?}");
             let mut seen = seen_below(&table, &shown, &data);
             seen.sort();
@@ -141,9 +144,9 @@ mod tests {
 
     #[test]
     fn a_mount_of_a_part_of_the_data_directory_is_seen_elsewhere_too() {
-        let data = on("8:1", "/data", "/data");
+        let data = on((8, 1), "/data", "/data");
         let table =
-            [on("8:1", "/", "/"), on("8:1", "/data/api", "/mnt/x"), on("7:0", "/", "/data/v")];
+            [on((8, 1), "/", "/"), on((8, 1), "/data/api", "/mnt/x"), on((7, 0), "/", "/data/v")];
         let mut seen = seen_below(&table, &table[0], &data);
         seen.sort();
         assert_eq!(seen, ["data", "mnt/x"].map(PathBuf::from));

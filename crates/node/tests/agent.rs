@@ -220,8 +220,8 @@ async fn init_containers_config_maps_and_restarts() {
 }
 
 #[tokio::test]
-async fn what_the_driver_is_told() {
-    if !need("what_the_driver_is_told", &[Need::Root]) {
+async fn requests_carry_options_group_attributes_and_pod_info() {
+    if !need("requests_carry_options_group_attributes_and_pod_info", &[Need::Root]) {
         return;
     }
     let rig = Rig::start_with(false, json!({"podInfoOnMount": true})).await;

@@ -76,10 +76,12 @@ impl Subject {
     }
 }
 
-/// The span of a pass. Fields that are not known yet are recorded later with [`note`].
+/// The span of a pass, without a parent: an operation that a pass starts is about its own key.
+/// Fields that are not known yet are recorded later with [`note`].
 #[must_use]
 pub fn pass_span(step: &'static str, subject: &Subject, attempt: u32) -> Span {
     let span = tracing::info_span!(
+        parent: None,
         "pass",
         r#loop = step,
         key = subject.key,

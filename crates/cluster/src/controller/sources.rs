@@ -45,7 +45,20 @@ impl<R: Reconciler> Sources<R> {
         T: Cacheable,
         Keys: IntoIterator<Item = R::Key>,
     {
-        self.needs(cache);
+        self.needs(cache).on_optional(cache, keys_of)
+    }
+
+    /// Like [`Self::on`], for a kind that the loop may lack the right to watch: it does not wait for
+    /// the first list.
+    pub fn on_optional<T, Keys>(
+        &mut self,
+        cache: &Cache<T>,
+        keys_of: impl Fn(&R, &Change<T>) -> Keys + Send + 'static,
+    ) -> &mut Self
+    where
+        T: Cacheable,
+        Keys: IntoIterator<Item = R::Key>,
+    {
         let (cache, queue, reconciler) =
             (cache.clone(), self.queue.clone(), self.reconciler.clone());
         self.subscribe.push(Box::new(move || {

@@ -3,7 +3,6 @@
 
 pub mod checked_path;
 pub mod options;
-pub mod table;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

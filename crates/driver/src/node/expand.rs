@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use longshore_csi::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
+use longshore_files::mounts::Mount;
 
 use super::{Observed, show};
 use crate::access::Access;
@@ -13,7 +14,6 @@ use crate::driver::Inner;
 use crate::format::{self, grow};
 use crate::loopdev::{self, LoopDevice};
 use crate::mount::checked_path::{CheckedPath, PathError, same_text};
-use crate::mount::table::Entry;
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
@@ -115,7 +115,7 @@ fn log_failure<E: std::fmt::Display>(record: &Record, grown: Result<(), E>) {
 fn shown_at<'a>(
     observed: &'a Observed,
     given: &str,
-) -> Result<(LoopDevice, Option<&'a Entry>), Refusal> {
+) -> Result<(LoopDevice, Option<&'a Mount>), Refusal> {
     let absent = || Refusal::NotFound(format!("volume {} is not at {given}", observed.id));
     let device = observed.device.ok_or_else(absent)?;
     if observed.staged.as_ref().is_some_and(|note| note.block && same_text(&note.path, given)) {
@@ -130,7 +130,7 @@ fn shown_at<'a>(
     Ok((device, Some(entry)))
 }
 
-fn grow_seen(device: LoopDevice, entry: &Entry, record: &Record) -> Result<(), Refusal> {
+fn grow_seen(device: LoopDevice, entry: &Mount, record: &Record) -> Result<(), Refusal> {
     let fstype: FsType = entry.fstype.parse().map_err(Refusal::Precondition)?;
     let file = open_device(device)?;
     let at = CheckedPath::resolve(&show(&entry.path))?.open()?;

@@ -14,11 +14,12 @@ pub(crate) mod tune;
 
 use std::path::Path;
 
+use longshore_files::mounts::{Mount, MountTable};
+
 use crate::driver::Inner;
 use crate::id::VolumeId;
 use crate::loopdev::{self, Backing, LoopDevice, MAJOR, Tag};
 use crate::mount::checked_path::CheckedPath;
-use crate::mount::table::{Entry, MountTable, is_within};
 use crate::pool::record::Staged;
 use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required, required_short};
@@ -36,26 +37,26 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Whether a mount shows this volume, as a filesystem or as a device node.
-    pub(crate) fn shows(&self, entry: &Entry) -> bool {
+    pub(crate) fn shows(&self, entry: &Mount) -> bool {
         self.is_filesystem(entry) || self.is_node(entry)
     }
 
     /// Whether a mount is of the filesystem on this volume.
-    pub(crate) fn is_filesystem(&self, entry: &Entry) -> bool {
+    pub(crate) fn is_filesystem(&self, entry: &Mount) -> bool {
         self.device.is_some_and(|device| entry.is_of((MAJOR, device.number), &device.path()))
     }
 
-    fn is_node(&self, entry: &Entry) -> bool {
+    fn is_node(&self, entry: &Mount) -> bool {
         let Some(device) = self.device else { return false };
         self.table.of_node(&device.path()).any(|node| node.path == entry.path)
     }
 
     /// Every mount that shows this volume.
-    pub(crate) fn mounts(&self) -> Vec<&Entry> {
+    pub(crate) fn mounts(&self) -> Vec<&Mount> {
         let Some(device) = self.device else { return Vec::new() };
         let path = device.path();
         let mut mounts = self.table.of_device((MAJOR, device.number), &path);
-        for entry in &self.table.entries {
+        for entry in &self.table.mounts {
             if entry.root.file_name() == path.file_name() && self.is_node(entry) {
                 mounts.push(entry);
             }
@@ -64,7 +65,7 @@ impl Observed {
     }
 
     /// What is mounted at a path.
-    pub(crate) fn at(&self, checked: &CheckedPath) -> Option<&Entry> {
+    pub(crate) fn at(&self, checked: &CheckedPath) -> Option<&Mount> {
         self.table.at(checked.path())
     }
 }
@@ -111,7 +112,7 @@ impl Inner {
     pub(crate) fn node_path(&self, field: &str, given: &str) -> Result<CheckedPath, Refusal> {
         let checked = CheckedPath::resolve(required(field, given)?)?;
         let inside = |pool: &Pool| {
-            is_within(checked.path(), pool.path()) || is_within(pool.path(), checked.path())
+            checked.path().starts_with(pool.path()) || pool.path().starts_with(checked.path())
         };
         if self.pools.iter().any(inside) {
             return Err(Refusal::Invalid(format!("{field} {given:?} overlaps a pool")));

@@ -4,13 +4,13 @@ use longshore_csi::v1::volume_usage::Unit;
 use longshore_csi::v1::{
     NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage,
 };
+use longshore_files::mounts::Mount;
 
 use super::Observed;
 use crate::controller::condition::abnormal;
 use crate::driver::Inner;
 use crate::loopdev;
 use crate::mount::checked_path::{CheckedPath, PathError};
-use crate::mount::table::Entry;
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
@@ -60,7 +60,7 @@ impl Inner {
         pool: &Pool,
         record: &Record,
         observed: &Observed,
-        entry: &Entry,
+        entry: &Mount,
     ) -> Result<VolumeCondition, Refusal> {
         let asked_for = observed.staged.as_ref().is_some_and(|staged| staged.read_only);
         if observed.is_filesystem(entry) && entry.filesystem_read_only && !asked_for {

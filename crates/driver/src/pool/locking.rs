@@ -3,12 +3,13 @@
 //! Nodes of a `shared` driver take turns through locks on files. Where each machine keeps its locks
 //! to itself, two would write to one volume and neither would know.
 
+use longshore_files::mounts::Mount;
+
 use super::PoolError;
-use crate::mount::table::Entry;
 
 /// Refuses a pool on which locks do not hold across machines. A mount that is hidden from this
 /// process is not checked.
-pub(super) fn check(pool: &str, mount: Option<&Entry>) -> Result<(), PoolError> {
+pub(super) fn check(pool: &str, mount: Option<&Mount>) -> Result<(), PoolError> {
     let Some(mount) = mount else { return Ok(()) };
     match doubt(&mount.fstype, &mount.options) {
         None => Ok(()),

@@ -32,9 +32,9 @@ use rustix::fs::{FlockOperation, OFlags};
 use crate::config::PoolConfig;
 use crate::fault::Faults;
 use crate::id::VolumeId;
-use crate::mount::table::MountTable;
 use accounts::Accounts;
 use dir::Dir;
+use longshore_files::mounts::MountTable;
 use record::Record;
 
 pub use error::PoolError;
@@ -92,8 +92,9 @@ impl Pool {
         let path = std::path::absolute(&config.dir).map_err(|e| fail("use", e))?;
         let dir = Dir::open_private(&path).map_err(|e| fail("open", e))?;
         if role.elsewhere {
-            let entry = MountTable::entry_of(dir.fd()).map_err(|e| fail("find the mount of", e))?;
-            locking::check(&config.name, entry.as_ref())?;
+            let table = MountTable::read().map_err(|e| fail("find the mount of", e))?;
+            let mount = table.of_file(dir.fd()).map_err(|e| fail("find the mount of", e))?;
+            locking::check(&config.name, mount)?;
         }
         let lock = if role.controller { Some(own(&dir, config, &fail)?) } else { None };
         let mut pool = Self {

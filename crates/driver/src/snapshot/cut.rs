@@ -16,13 +16,13 @@ use crate::driver::Inner;
 use crate::freeze::{FreezeError, Frozen};
 use crate::id::VolumeId;
 use crate::loopdev::{self, LoopDevice};
-use crate::mount::table::MountTable;
 use crate::node::show;
 use crate::pool::Pool;
 use crate::pool::record::Record;
 use crate::quiesce::Usage;
 use crate::quiesce::client::RemoteVolume;
 use crate::refusal::Refusal;
+use longshore_files::mounts::MountTable;
 
 /// A volume to be copied, and the empty file that gets the copy.
 pub(crate) struct Job<'a> {
@@ -308,8 +308,9 @@ pub(super) fn open_mount(path: &std::path::Path, device: (u32, u32)) -> Result<O
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
-    let found = MountTable::device_of(&fd).map_err(Refusal::MountTable)?;
-    if found != Some(device) {
+    let table = MountTable::read().map_err(Refusal::MountTable)?;
+    let found = table.of_file(&fd).map_err(Refusal::MountTable)?;
+    if found.map(|mount| mount.device) != Some(device) {
         let text = format!("what is mounted at {} changed meanwhile", show(path));
         return Err(Refusal::Precondition(text));
     }

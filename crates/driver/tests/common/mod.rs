@@ -91,9 +91,7 @@ impl World {
 
     /// Mount points below the world, innermost and newest first.
     pub fn mounts(&self) -> Vec<PathBuf> {
-        let text = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-        let mut points: Vec<_> = points.filter(|point| point.starts_with(self.path())).collect();
+        let mut points = longshore_files::mounts::mounts_below(&self.path()).expect("mount table");
         points.reverse();
         points
     }

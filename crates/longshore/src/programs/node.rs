@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
-use longshore_node::{NodeAgent, PodLimits, PodsMode, ShimProgram};
+use longshore_node::{NodeAgent, PodLimits, PodsMode, Settings, ShimProgram};
 
 use super::internal;
 use super::pod_limits::PodLimitFlags;
@@ -166,9 +166,9 @@ async fn run(config: Config) -> Result<()> {
         limits,
     };
     let api = Api::new(client.client().await?);
-    let agent = NodeAgent::new(config, api)
-        .with_metrics(&metrics)
-        .with_faults(crate::process::faults::of_agent());
+    let faults = crate::process::faults::of_agent();
+    let settings = Settings { metrics: metrics.clone(), faults, ..Settings::default() };
+    let agent = NodeAgent::new(config, api).with(settings);
     if let Some(address) = http_endpoint {
         let endpoint = Endpoint::new(&metrics);
         longshore_node::http::serve(&address, endpoint, agent.stats(), &signal).await?;

@@ -104,10 +104,8 @@ pub fn processes_of(dir: &Path) -> Vec<u32> {
 }
 
 pub fn mounts_below(dir: &Path) -> Vec<String> {
-    let text = dir.display().to_string();
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    points.filter(|point| point.starts_with(&text)).map(str::to_owned).collect()
+    let points = longshore_files::mounts::mounts_below(dir).unwrap();
+    points.into_iter().map(|point| point.display().to_string()).collect()
 }
 
 /// Where instances below `dir` have the cgroups of their pods.

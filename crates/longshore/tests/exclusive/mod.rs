@@ -4,8 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -80,16 +79,12 @@ fn look(nodes: &Path, seen: &mut Seen) {
 
 /// The nodes below whose root a volume of the shared driver is mounted for writing.
 fn writers(nodes: &Path) -> BTreeSet<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = longshore_files::mounts::MountTable::read().unwrap();
     let mut found = BTreeSet::new();
-    for line in table.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let (point, mount_options) = (PathBuf::from(fields[4]), fields[5]);
-        let Ok(below) = point.strip_prefix(nodes) else { continue };
+    for mount in table.below(nodes) {
+        let below = mount.path.strip_prefix(nodes).unwrap();
         let staged = below.to_string_lossy().contains("shared.csi.longshore.dev");
-        let writable = mount_options.split(',').any(|one| one == "rw")
-            && fields.last().unwrap().split(',').any(|one| one == "rw");
-        if staged && writable {
+        if staged && !mount.read_only && !mount.filesystem_read_only {
             let node = below.components().next().unwrap();
             found.insert(node.as_os_str().to_string_lossy().into_owned());
         }

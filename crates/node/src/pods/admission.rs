@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_are_limited_unless_somebody_says_otherwise() {
+    fn system_calls_are_limited_unless_the_pod_says_otherwise() {
         let profile = |kind: &str| json!({"seccompProfile": {"type": kind}});
         for (of_pod, own, expected) in [
             (json!({}), json!({}), Ok(Seccomp::RuntimeDefault)),

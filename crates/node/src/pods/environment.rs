@@ -1,24 +1,46 @@
 //! A container's environment variables.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use base64::Engine;
-use longshore_cluster::Api;
+use longshore_cluster::{Api, ApiError};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Container, EnvVar, Pod, Secret};
 use serde_json::Value;
 
+use super::shim_client::ShimError;
+
+/// Why a container is not started. The text is the message of its status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Shim(#[from] ShimError),
+    #[error("failed to prepare subPath {part:?} for container {container:?}: {source}")]
+    SubPath { part: String, container: String, source: io::Error },
+    /// The container cannot be run as it is written.
+    #[error("{0}")]
+    Spec(String),
+}
+
+impl From<String> for StartError {
+    fn from(text: String) -> Self {
+        Self::Spec(text)
+    }
+}
+
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The environment of a container, in order, or why it cannot be known.
-///
-/// # Errors
-/// A source is missing or of a kind that is not served.
 pub(crate) async fn environment(
     api: &Api,
     pod: &Pod,
     container: &Container,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<Vec<(String, String)>, StartError> {
     let root = container
         .security_context
         .run_as_user
@@ -93,17 +115,20 @@ async fn whole_object(
     api: &Api,
     pod: &Pod,
     source: &Value,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, StartError> {
     let (reference, is_secret) = match (source.get("secretRef"), source.get("configMapRef")) {
         (Some(reference), _) => (reference, true),
         (None, Some(reference)) => (reference, false),
-        (None, None) => return Err("envFrom names neither a secret nor a config map".to_owned()),
+        (None, None) => {
+            let text = "envFrom names neither a secret nor a config map";
+            return Err(StartError::Spec(text.to_owned()));
+        }
     };
     let name = reference["name"].as_str().unwrap_or_default();
     match values(api, pod, name, is_secret).await? {
         Some(values) => Ok(values),
         None if reference["optional"] == true => Ok(BTreeMap::new()),
-        None => Err(not_found(name, is_secret)),
+        None => Err(not_found(name, is_secret).into()),
     }
 }
 
@@ -112,20 +137,18 @@ async fn from_source(
     pod: &Pod,
     variable: &EnvVar,
     source: &Value,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, StartError> {
     if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
         return field(pod, path)
             .map(Some)
-            .ok_or_else(|| format!("variable {}: unknown field {path}", variable.name));
+            .ok_or_else(|| format!("variable {}: unknown field {path}", variable.name).into());
     }
     let (reference, is_secret) = match (source.get("secretKeyRef"), source.get("configMapKeyRef")) {
         (Some(reference), _) => (reference, true),
         (None, Some(reference)) => (reference, false),
         (None, None) => {
-            return Err(format!(
-                "variable {}: its source is not served by this node",
-                variable.name
-            ));
+            let text = format!("variable {}: its source is not served by this node", variable.name);
+            return Err(text.into());
         }
     };
     let (name, key) = (
@@ -136,7 +159,7 @@ async fn from_source(
     match value.and_then(|values| values.get(key).cloned()) {
         Some(value) => Ok(Some(value)),
         None if reference["optional"] == true => Ok(None),
-        None => Err(format!("{} or its key {key:?}", not_found(name, is_secret))),
+        None => Err(format!("{} or its key {key:?}", not_found(name, is_secret)).into()),
     }
 }
 
@@ -145,13 +168,13 @@ async fn values(
     pod: &Pod,
     name: &str,
     is_secret: bool,
-) -> Result<Option<BTreeMap<String, String>>, String> {
+) -> Result<Option<BTreeMap<String, String>>, StartError> {
     let key = ObjectKey::new(&pod.metadata.namespace, name);
     if !is_secret {
-        let map = api.get::<ConfigMap>(&key).await.map_err(|error| error.to_string())?;
+        let map = api.get::<ConfigMap>(&key).await?;
         return Ok(map.map(|map| map.data));
     }
-    let secret = api.get::<Secret>(&key).await.map_err(|error| error.to_string())?;
+    let secret = api.get::<Secret>(&key).await?;
     let decode = |value: &String| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(value).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -254,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_pod() {
+    fn field_references_are_read_from_the_pod() {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web"}}, "spec": {"nodeName": "node-1"}
         }))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{EventType, Patch, clock};
+use longshore_cluster::{EventType, clock};
 use longshore_core::model::kinds::Pod;
 use tokio::time::Instant;
 
@@ -40,15 +40,10 @@ impl Worker {
     pub(super) async fn evict_if_over(&mut self) -> bool {
         let began = Instant::now();
         let (paths, uid) = (&self.deps.paths, &self.pod.metadata.uid);
-        let volumes: Vec<_> = self
-            .measuring
-            .limited
-            .iter()
-            .map(|(name, scratch)| {
-                (paths.own_volume(uid, "empty-dir", name), scratch.clone(), name)
-            })
-            .map(|(dir, scratch, name)| (dir, scratch, name.clone()))
-            .collect();
+        let volume = |(name, scratch): &(String, Scratch)| {
+            (paths.own_volume(uid, "empty-dir", name), scratch.clone(), name.clone())
+        };
+        let volumes: Vec<_> = self.measuring.limited.iter().map(volume).collect();
         let over = tokio::task::spawn_blocking(move || {
             volumes.into_iter().find_map(|(dir, scratch, name)| {
                 let used = scratch::used_bytes(&dir).ok()?;
@@ -74,16 +69,11 @@ impl Worker {
         status["message"] = text.into();
         status["startTime"] =
             clock::seconds(self.pod.status.start_time.unwrap_or(self.since)).into();
-        let patch =
-            serde_json::json!({"metadata": {"uid": self.pod.metadata.uid}, "status": status});
-        let key = self.pod.metadata.key();
         loop {
-            match self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
-                Ok(_) => return,
+            match self.patch_status(&status).await {
+                Ok(()) => return,
                 Err(error) if error.is_not_found() => return,
-                Err(error) => {
-                    tracing::warn!(pod = %key, %error, "eviction not reported; tried again");
-                }
+                Err(error) => tracing::warn!(%error, "cannot report the eviction yet"),
             }
             if self.stop_reason().is_some() {
                 return;

@@ -11,9 +11,6 @@ use longshore_core::stage::paths::NodePaths;
 use crate::protected::{self, Relation};
 
 /// Checks, and where the type says so makes, what is at the path.
-///
-/// # Errors
-/// There is nothing at the path, or something else than the type says.
 pub(super) fn check(source: &HostPathSource) -> io::Result<()> {
     let path = Path::new(&source.path);
     let kind = source.kind.as_deref().unwrap_or_default();
@@ -48,7 +45,7 @@ pub(super) fn check(source: &HostPathSource) -> io::Result<()> {
     }
 }
 
-/// Whether a volume is a directory of the host that somebody named: it was not made below the pod's
+/// Whether a volume is a directory of the host that the pod or its volume names: it was not made below the pod's
 /// directory, or is a local volume that is bound there.
 pub(super) fn is_of_the_host(paths: &NodePaths, pod: &Pod, volume: &Path) -> bool {
     let below = volume.strip_prefix(paths.pod(&pod.metadata.uid));
@@ -59,9 +56,6 @@ pub(super) fn is_of_the_host(paths: &NodePaths, pod: &Pod, volume: &Path) -> boo
 
 /// Refuses what belongs to this instance. The container's start judges again what it really binds;
 /// this look gives the pod its event before anything is started.
-///
-/// # Errors
-/// The path lies in one of the hidden directories.
 pub(super) fn refuse_own(path: &Path, hidden: &[PathBuf]) -> io::Result<()> {
     match protected::relation(protected::open(path)?, hidden)? {
         Relation::Inside(dir) => Err(protected::refusal(&dir)),
@@ -75,7 +69,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn every_type_is_checked() {
+    fn a_host_path_of_another_type_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         fs::create_dir(at("dir")).unwrap();

@@ -24,9 +24,7 @@ const WITHOUT_WATCH: Duration = Duration::from_millis(500);
 /// Which log, and how much of it.
 #[derive(Debug, Clone, Default)]
 pub struct LogQuery {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
     /// The container; may be left out when there is only one.
     pub container: Option<String>,

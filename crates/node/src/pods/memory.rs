@@ -4,17 +4,13 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
+use longshore_files::mounts::{is_mount_point, mounts_below};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-
-use crate::volumes::mount_table;
 
 /// Mounts a filesystem in memory on a directory, unless one is there. `bytes` limits it; without, the
 /// kernel does, to half of the machine's memory.
-///
-/// # Errors
-/// It cannot be mounted.
 pub(super) fn mount_memory(dir: &Path, mode: u32, bytes: Option<u64>) -> io::Result<()> {
-    if mount_table::is_mount_point(dir)? {
+    if is_mount_point(dir)? {
         return Ok(());
     }
     let size = bytes.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
@@ -23,13 +19,10 @@ pub(super) fn mount_memory(dir: &Path, mode: u32, bytes: Option<u64>) -> io::Res
 }
 
 /// Unmounts what [`mount_memory`] mounted below a pod's directory. Nothing runs in the pod any more.
-///
-/// # Errors
-/// One of them cannot be unmounted.
 pub(crate) fn unmount_memory(pod_dir: &Path) -> io::Result<()> {
     let volumes = pod_dir.join("volumes");
     let ours = ["kubernetes.io~empty-dir", "kubernetes.io~secret"].map(|name| volumes.join(name));
-    for point in mount_table::mounts_below(&volumes)? {
+    for point in mounts_below(&volumes)? {
         if point.parent().is_some_and(|parent| ours.iter().any(|dir| dir == parent)) {
             unmount(&point, UnmountFlags::NOFOLLOW)?;
         }

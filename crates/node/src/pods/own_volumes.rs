@@ -20,37 +20,19 @@ use super::scratch::{Medium, Scratch};
 
 /// Why a volume cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum OwnVolumeError {
+pub(super) enum OwnVolumeError {
     /// A file or directory cannot be made.
     #[error("volume {volume}: {path}: {source}")]
-    Io {
-        /// The pod's volume.
-        volume: String,
-        /// Where.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Io { volume: String, path: PathBuf, source: io::Error },
     /// The API cannot be asked.
     #[error("volume {volume}: {source}")]
-    Api {
-        /// The pod's volume.
-        volume: String,
-        /// Cause.
-        source: ApiError,
-    },
+    Api { volume: String, source: ApiError },
     /// The object does not exist, or lacks a key.
     #[error("volume {volume}: {what} not found")]
-    Missing {
-        /// The pod's volume.
-        volume: String,
-        /// What.
-        what: String,
-    },
+    Missing { volume: String, what: String },
     /// It asks for something that this node does not have.
     #[error("volume {volume}: {what}")]
     Refused {
-        /// The pod's volume.
         volume: String,
         /// What, and what to write instead.
         what: String,
@@ -62,9 +44,6 @@ pub enum OwnVolumeError {
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
 /// any that would show a pod the instance's own directories.
-///
-/// # Errors
-/// The name of a volume that cannot be had now, and why.
 pub(crate) async fn add(
     api: &Api,
     paths: &NodePaths,
@@ -89,9 +68,6 @@ pub(crate) async fn add(
 }
 
 /// Makes one volume if it is of a kind that is made here; `None` for CSI volumes.
-///
-/// # Errors
-/// It cannot be made now.
 async fn make(
     api: &Api,
     paths: &NodePaths,
@@ -127,7 +103,7 @@ async fn make(
     if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
 }
 
-/// A secret has at most 1 MiB; more would be somebody else's.
+/// A secret has at most 1 MiB; more would be no secret.
 const SECRETS_BYTES: u64 = 4 << 20;
 
 /// Whether only privileged containers mount a volume.

@@ -6,9 +6,6 @@ use std::path::Path;
 use longshore_core::stage::paths::NodePaths;
 
 /// Removes a pod's directory, but never through a mount.
-///
-/// # Errors
-/// Something is still mounted below it, or it cannot be removed.
 pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     let uid = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let sub_paths = dir.join("volume-subpaths");
@@ -17,7 +14,7 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
         crate::volumes::remove_sub_paths(&paths, &uid, &entry.file_name().to_string_lossy())?;
     }
     super::memory::unmount_memory(dir)?;
-    let mounts = crate::volumes::mounts_below(dir)?;
+    let mounts = longshore_files::mounts::mounts_below(dir)?;
     if !mounts.is_empty() {
         return Err(io::Error::other(format!("still mounted: {mounts:?}")));
     }

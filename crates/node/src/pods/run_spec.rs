@@ -1,4 +1,4 @@
-//! From a pod's container to what its shim is told.
+//! The shim's request for one run of a container.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use longshore_core::stage::paths::NodePaths;
 
 use super::admission::seccomp;
 use super::cgroups::{Cgroups, Devices};
-use super::environment::{expand, hostname, hosts};
+use super::environment::{StartError, expand, hostname, hosts};
 use super::host_path;
 use crate::shim::protocol::{Bind, Cgroup, ContainerRun, LogLimit, Sandbox};
 use crate::shim::rights;
@@ -25,17 +25,14 @@ pub(crate) struct PodRun<'a> {
 }
 
 impl PodRun<'_> {
-    /// The shim's order for one run, or why there is none.
-    ///
-    /// # Errors
-    /// The container cannot be run as it is written.
+    /// The shim's request for one run.
     pub(crate) fn container(
         &self,
         container: &Container,
         attempt: u32,
         env: Vec<(String, String)>,
         message_file: Option<Bind>,
-    ) -> Result<ContainerRun, String> {
+    ) -> Result<ContainerRun, StartError> {
         let values: BTreeMap<String, String> = env.iter().cloned().collect();
         let argv: Vec<String> = container
             .command
@@ -44,14 +41,14 @@ impl PodRun<'_> {
             .map(|text| expand(text, &values))
             .collect();
         if argv.is_empty() {
-            return Err(
-                "no command specified: the image \"host\" has no program of its own".to_owned()
-            );
+            let text = "no command specified: the image \"host\" has no program of its own";
+            return Err(StartError::Spec(text.to_owned()));
         }
         let (own, pod) = (&container.security_context, &self.pod.spec.security_context);
         let uid = own.run_as_user.or(pod.run_as_user).unwrap_or(0);
         if uid == 0 && own.run_as_non_root.or(pod.run_as_non_root) == Some(true) {
-            return Err("container has runAsNonRoot and would run as root".to_owned());
+            let text = "container has runAsNonRoot and would run as root";
+            return Err(StartError::Spec(text.to_owned()));
         }
         let gid = own.run_as_group.or(pod.run_as_group).unwrap_or(0);
         let privileged = own.privileged == Some(true);
@@ -118,7 +115,7 @@ impl PodRun<'_> {
         container: &Container,
         env: &BTreeMap<String, String>,
         message_file: Option<Bind>,
-    ) -> Result<Vec<Bind>, String> {
+    ) -> Result<Vec<Bind>, StartError> {
         let mut binds = Vec::new();
         for (index, mount) in container.volume_mounts.iter().enumerate() {
             let volume = self.volumes.get(&mount.name);
@@ -133,7 +130,7 @@ impl PodRun<'_> {
                 self.sub_path(volume, &part, container, index)?
             };
             if !mount.mount_path.starts_with('/') {
-                return Err(format!("mountPath {:?} is not absolute", mount.mount_path));
+                return Err(format!("mountPath {:?} is not absolute", mount.mount_path).into());
             }
             let target = PathBuf::from(&mount.mount_path);
             let read_only = mount.read_only || self.is_read_only(&mount.name);
@@ -144,7 +141,7 @@ impl PodRun<'_> {
             let source = self.volumes.get(&device.name);
             let source = source.ok_or_else(|| format!("device {} is not there", device.name))?;
             if !device.device_path.starts_with('/') {
-                return Err(format!("devicePath {:?} is not absolute", device.device_path));
+                return Err(format!("devicePath {:?} is not absolute", device.device_path).into());
             }
             let target = PathBuf::from(&device.device_path);
             let read_only = self.is_read_only(&device.name);
@@ -169,7 +166,7 @@ impl PodRun<'_> {
         part: &str,
         container: &Container,
         index: usize,
-    ) -> Result<PathBuf, String> {
+    ) -> Result<PathBuf, StartError> {
         // The directory above `mount` carries the volume's own name, which the pod's name is not.
         let owner = volume.parent().filter(|_| volume.ends_with("mount")).unwrap_or(volume);
         let spec_name =
@@ -182,11 +179,9 @@ impl PodRun<'_> {
             }
             Ok(bound)
         });
-        bound.map_err(|error| {
-            format!(
-                "failed to prepare subPath {part:?} for container {:?}: {error}",
-                container.name
-            )
+        bound.map_err(|source| {
+            let (part, container) = (part.to_owned(), container.name.clone());
+            StartError::SubPath { part, container, source }
         })
     }
 

@@ -30,9 +30,6 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Reads the source of a volume.
-    ///
-    /// # Errors
-    /// Says what this node does not have.
     pub(super) fn of(source: &Value) -> Result<Self, String> {
         let medium = match source["medium"].as_str().unwrap_or_default() {
             "" => Medium::Disk,
@@ -71,9 +68,6 @@ pub(super) fn limited(pod: &Pod) -> Vec<(String, Scratch)> {
 }
 
 /// Bytes on disk below a directory that pods write to; what has two names counts once.
-///
-/// # Errors
-/// The directory cannot be read.
 pub(super) fn used_bytes(dir: &Path) -> io::Result<u64> {
     let mut seen = BTreeSet::new();
     let mut bytes = 0;

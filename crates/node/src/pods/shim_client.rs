@@ -1,4 +1,4 @@
-//! The agent's side of a pod's shim: start or adopt it, tell it what to do, hear what happened.
+//! The client of a pod's shim: starts or adopts it, sends requests, follows the runs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,31 +22,16 @@ use crate::shim::protocol::{
 pub enum ShimError {
     /// The pod's directory cannot be used.
     #[error("pod directory {dir}: {source}")]
-    Dir {
-        /// The directory.
-        dir: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Dir { dir: PathBuf, source: io::Error },
     /// The program cannot be started.
     #[error("start {program}: {source}")]
-    Spawn {
-        /// The program.
-        program: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Spawn { program: PathBuf, source: io::Error },
     /// It ended before it could serve.
     #[error("the shim ended before it was ready: {0}")]
     NotReady(String),
     /// It is there but does not answer.
     #[error("talk to the shim in {dir}: {source}")]
-    Talk {
-        /// The pod's directory.
-        dir: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    Talk { dir: PathBuf, source: io::Error },
 }
 
 /// How to start a shim: program and the arguments before the pod's directory.
@@ -95,7 +80,7 @@ impl ShimView {
     }
 }
 
-/// Waits for news of a shim; forever when there is none.
+/// Waits for a change of a shim's view; forever when there is none.
 pub(crate) async fn changed(view: Option<&mut watch::Receiver<ShimView>>) {
     match view {
         // An ended channel means that the shim is gone, which the next look finds out.
@@ -171,7 +156,7 @@ impl ShimClient {
         self.view.clone()
     }
 
-    /// Tells the shim something.
+    /// Sends a request to the shim.
     ///
     /// # Errors
     /// The shim is gone.

@@ -30,9 +30,6 @@ fn file(dir: &Path, attempt: u32) -> PathBuf {
 }
 
 /// Makes the message file of one run and says where the container sees it.
-///
-/// # Errors
-/// The file cannot be made.
 fn make_file(
     paths: &NodePaths,
     uid: &str,

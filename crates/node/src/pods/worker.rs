@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{Api, DeleteParams, EventType, Patch, Recorder, clock};
+use longshore_cluster::{Api, ApiError, DeleteParams, EventType, Patch, Recorder, clock};
 use longshore_core::model::kinds::{Container, Pod};
 use longshore_core::model::{ObjectRef, PodPhase, Uid};
 use longshore_core::stage::lifecycle::{
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::admission;
 use super::cgroups::Cgroups;
-use super::environment::environment;
+use super::environment::{StartError, environment};
 use super::evict::Measuring;
 use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
@@ -42,7 +42,7 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// What all workers share.
+/// What the workers of all pods share.
 pub(crate) struct PodDeps {
     pub api: Api,
     pub recorder: Recorder,
@@ -56,19 +56,18 @@ pub(crate) struct PodDeps {
     /// Set when the agent ends and takes its pods along; the value cuts their grace.
     pub stop_pods: watch::Receiver<Option<Duration>>,
     pub registrar: Arc<Registrar>,
-    /// How long a pod waits for its volumes before somebody looks why.
-    pub mount_patience: Duration,
-    /// What happens at the points of the steps.
+    /// How long a pod waits for its volumes before the worker checks whether the node is full.
+    pub mount_timeout: Duration,
     pub faults: crate::fault::Faults,
 }
 
-/// See the module's description.
+/// Runs one pod from its volumes to its end; see the module.
 pub(crate) struct Worker {
     pub(super) deps: Arc<PodDeps>,
     pub(super) pod: Arc<Pod>,
     updates: watch::Receiver<Option<Arc<Pod>>>,
     shim: Option<ShimClient>,
-    /// Kept, so that only news wake the worker.
+    /// Kept, so that only changes wake the worker.
     shim_view: Option<watch::Receiver<ShimView>>,
     /// What the last decision saw; reports speak of nothing newer.
     pub(super) seen: ShimView,
@@ -80,8 +79,8 @@ pub(crate) struct Worker {
     pub(super) since: jiff::Timestamp,
     /// It was found when the agent started.
     first_pass: bool,
-    /// When to look why its volumes are not there.
-    look_at: Instant,
+    /// When to check whether the node is full, if its volumes are not there.
+    full_check_at: Instant,
     pub(super) rejected: bool,
     pub(super) measuring: Measuring,
 }
@@ -89,9 +88,9 @@ pub(crate) struct Worker {
 /// Why the worker stops its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The object asks for it.
+    /// The pod object is being deleted.
     Deleted,
-    /// The object is gone.
+    /// The pod object is gone.
     Gone,
     /// The agent ends and takes the pod along.
     Agent(Duration),
@@ -106,7 +105,7 @@ impl Worker {
     ) -> Self {
         Self {
             first_pass,
-            look_at: Instant::now() + deps.mount_patience,
+            full_check_at: Instant::now() + deps.mount_timeout,
             rejected: false,
             measuring: Measuring::new(&pod),
             deps,
@@ -180,7 +179,7 @@ impl Worker {
             over: false,
         };
         if populate::wants(&view) {
-            self.deps.volumes.want(&self.pod);
+            self.deps.volumes.add_pod(&self.pod);
         }
         let mut volumes = self.deps.volumes.changes();
         loop {
@@ -198,7 +197,7 @@ impl Worker {
                 _ = self.updates.changed() => {}
                 _ = stop.changed() => {}
                 _ = volumes.changed(), if self.volumes.is_none() => {}
-                () = tokio::time::sleep_until(self.look_at), if self.volumes.is_none() => {
+                () = tokio::time::sleep_until(self.full_check_at), if self.volumes.is_none() => {
                     if self.reject_if_full().await {
                         return self.wait_for_stop().await;
                     }
@@ -215,14 +214,15 @@ impl Worker {
         }
     }
 
-    /// Looks, decides and starts.
+    /// One pass: decides from the shim's view, and starts what was decided.
     async fn step(&mut self) -> Next {
         if !self.volumes_ready().await || !self.shim_ready().await {
             return pending();
         }
         let next = self.decide(false);
         for (name, attempt) in &next.start {
-            if let Err(message) = self.start(name, *attempt).await {
+            if let Err(error) = self.start(name, *attempt).await {
+                let message = error.to_string();
                 if self.waiting.message != message {
                     self.event(EventType::Warning, "Failed", &format!("Error: {message}"));
                 }
@@ -287,7 +287,7 @@ impl Worker {
         }
     }
 
-    fn look(&mut self) -> ShimView {
+    fn shim_state(&mut self) -> ShimView {
         if let Some(view) = &mut self.shim_view {
             return view.borrow_and_update().clone();
         }
@@ -297,7 +297,7 @@ impl Worker {
     }
 
     pub(super) fn decide(&mut self, stopping: bool) -> Next {
-        let view = self.look();
+        let view = self.shim_state();
         self.seen = view.clone();
         let pod = self.pod.clone();
         let facts = |worker: &mut Self, list: &[Container]| -> Vec<(String, bool, Run)> {
@@ -331,9 +331,10 @@ impl Worker {
         Run::Ended { attempt: run.attempt, exit_code: outcome.exit_code, may_restart_at_ms }
     }
 
-    async fn start(&mut self, name: &str, attempt: u32) -> Result<(), String> {
+    async fn start(&mut self, name: &str, attempt: u32) -> Result<(), StartError> {
         let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
-        let container = all.into_iter().find(|one| one.name == name).ok_or("no such container")?;
+        let container = all.into_iter().find(|one| one.name == name);
+        let container = container.ok_or_else(|| "no such container".to_owned())?;
         let env = environment(&self.deps.api, &self.pod, container).await?;
         let none = BTreeMap::new();
         let pod_run = PodRun {
@@ -346,13 +347,13 @@ impl Worker {
         };
         let message_file = self.message_file(container, attempt);
         let run = pod_run.container(container, attempt, env, message_file)?;
-        let shim = self.shim.as_ref().ok_or("the pod has no shim")?;
+        let shim = self.shim.as_ref().ok_or_else(|| "the pod has no shim".to_owned())?;
         if shim.is_old() {
             let text = "an earlier version began this pod and isolates it less; make the pod anew";
             self.event(EventType::Warning, "NotEnforced", text);
         }
         let mut view = shim.view();
-        shim.tell(&Request::Start(Box::new(run))).await.map_err(|error| error.to_string())?;
+        shim.tell(&Request::Start(Box::new(run))).await?;
         self.deps.faults.at("container.told");
         // Heard before the next decision, or it would be started twice.
         let known = |view: &ShimView| {
@@ -368,7 +369,7 @@ impl Worker {
         if let Some(shim) = &self.shim
             && let Err(error) = shim.tell(&Request::Signal { name: name.to_owned(), signal }).await
         {
-            tracing::debug!(pod = %self.pod.metadata.key(), %error, "signal not delivered");
+            tracing::debug!(%error, "cannot signal the container");
         }
     }
 
@@ -379,22 +380,21 @@ impl Worker {
         if back || self.written.as_ref() == Some(&status) {
             return;
         }
-        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
-        match self
-            .deps
-            .api
-            .patch_status::<Pod>(&self.pod.metadata.key(), Patch::Merge(&patch))
-            .await
-        {
-            Ok(_) => {
+        match self.patch_status(&status).await {
+            Ok(()) => {
                 self.deps.faults.at("status.written");
                 self.written = Some(status);
             }
             Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                tracing::warn!(pod = %self.pod.metadata.key(), %error, "status not written")
-            }
+            Err(error) => tracing::warn!(%error, "cannot write the pod status"),
         }
+    }
+
+    /// Patches the status of this very pod, never of another one with its name.
+    pub(super) async fn patch_status(&self, status: &Value) -> Result<(), ApiError> {
+        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
+        let key = self.pod.metadata.key();
+        self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await.map(drop)
     }
 
     /// All containers are over for good: nothing needs the volumes any more.
@@ -404,12 +404,12 @@ impl Worker {
         }
         self.shim_view = None;
         self.deps.remove_cgroup(self.uid()).await;
-        self.deps.volumes.release(self.uid());
+        self.deps.volumes.remove_pod(self.uid());
     }
 
     /// The volumes do not come. If that is because the node is full, another node may have room.
     async fn reject_if_full(&mut self) -> bool {
-        self.look_at = Instant::now() + self.deps.mount_patience;
+        self.full_check_at = Instant::now() + self.deps.mount_timeout;
         let Some(full) = self.deps.volumes.full_driver(self.uid()).await else { return false };
         self.deps.registrar.refresh(&full.driver).await;
         let reason = "VolumeAttachmentLimitExceeded";
@@ -426,10 +426,8 @@ impl Worker {
         let status = serde_json::json!({"phase": "Failed", "reason": reason,
             "message": format!("Pod was rejected: {text}"),
             "startTime": clock::seconds(self.pod.status.start_time.unwrap_or(self.since))});
-        let patch = serde_json::json!({"metadata": {"uid": self.uid()}, "status": status});
-        let key = self.pod.metadata.key();
-        if let Err(error) = self.deps.api.patch_status::<Pod>(&key, Patch::Merge(&patch)).await {
-            tracing::warn!(pod = %key, %error, "pod not rejected; tried again later");
+        if let Err(error) = self.patch_status(&status).await {
+            tracing::warn!(%error, "cannot reject the pod yet");
             return false;
         }
         self.rejected = true;
@@ -442,7 +440,7 @@ impl Worker {
         match update {
             None => return Some(Stop::Gone),
             Some(pod) => {
-                self.deps.volumes.want_if_known(&pod);
+                self.deps.volumes.update_pod(&pod);
                 self.pod = pod;
             }
         }
@@ -473,7 +471,7 @@ impl Worker {
         }
     }
 
-    /// The way back.
+    /// Stops the containers, then unmounts, removes and deletes, in this order.
     async fn end(mut self, stop: Stop) {
         self.stop_containers(stop).await;
         self.deps.remove_cgroup(self.uid()).await;
@@ -486,14 +484,14 @@ impl Worker {
             }
         }
         let volumes = self.deps.volumes.volumes_of(self.uid());
-        self.deps.volumes.release(self.uid());
+        self.deps.volumes.remove_pod(self.uid());
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
         self.deps.faults.at("pod.unmounted");
         if let Err(error) = unmount_memory(&self.dir()) {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "volumes in memory stay");
+            tracing::warn!(%error, "cannot unmount memory volumes");
         }
         match stop {
-            Stop::Agent(_) => self.forget_runs(),
+            Stop::Agent(_) => self.remove_runs(),
             Stop::Gone | Stop::Deleted => {
                 self.remove_dir().await;
                 self.deps.faults.at("pod.directory-removed");
@@ -520,9 +518,7 @@ impl Worker {
         if self.shim.is_none() {
             match ShimClient::adopt(&self.dir()).await {
                 Ok(shim) => self.shim = shim,
-                Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "shim not adopted")
-                }
+                Err(error) => tracing::warn!(%error, "cannot adopt the shim"),
             }
         }
         let Some(shim) = self.shim.take() else {
@@ -559,12 +555,12 @@ impl Worker {
         shim.quit().await;
     }
 
-    /// The next life of the agent starts the containers anew, as after a reboot.
-    fn forget_runs(&self) {
+    /// Removes the run records, so that the next agent starts the containers again, as after a reboot.
+    fn remove_runs(&self) {
         if let Err(error) = std::fs::remove_dir_all(shim_dir(&self.dir()))
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "runs not forgotten");
+            tracing::warn!(%error, "cannot remove container run records");
         }
     }
 
@@ -572,7 +568,7 @@ impl Worker {
         let dir = self.dir();
         let done = tokio::task::spawn_blocking(move || remove_pod_dir(&dir)).await;
         if let Ok(Err(error)) = done {
-            tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod directory stays");
+            tracing::warn!(%error, "cannot remove the pod directory");
         }
     }
 
@@ -586,9 +582,7 @@ impl Worker {
                 Ok(()) => return,
                 // Gone, or a new pod of the same name.
                 Err(error) if error.is_not_found() || error.is_conflict() => return,
-                Err(error) => {
-                    tracing::warn!(pod = %self.pod.metadata.key(), %error, "pod not deleted")
-                }
+                Err(error) => tracing::warn!(%error, "cannot delete the pod"),
             }
             tokio::time::sleep(RETRY).await;
         }

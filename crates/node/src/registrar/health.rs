@@ -1,6 +1,6 @@
-//! The health of a registrar: does its own socket still answer with its own name?
+//! The health of a registrar: does its socket still introduce its own driver?
 //!
-//! Somebody may have removed the socket, or put another in its place. A kubelet would then not find
+//! The socket may have been removed or replaced. A kubelet would then not find
 //! the driver any more, and only a restart of the registrar repairs that.
 
 use std::future::IntoFuture as _;
@@ -15,14 +15,14 @@ use http::StatusCode;
 use longshore_csi::registration::{InfoRequest, registration_client::RegistrationClient};
 use tokio::net::TcpListener;
 
-/// What is looked at, and how long an answer may take.
+/// Which socket is checked, and how long the response may take.
 #[derive(Debug, Clone)]
 pub struct Health {
     /// The registration socket.
     pub socket: PathBuf,
     /// The driver it shall introduce.
     pub driver: String,
-    /// How long its answer may take.
+    /// How long the response may take.
     pub timeout: Duration,
 }
 
@@ -100,13 +100,13 @@ impl HealthServer {
         self.listener.local_addr()
     }
 
-    /// Answers `/healthz`, for ever.
+    /// Serves `/healthz`, for ever.
     ///
     /// # Errors
     /// When the server fails.
     pub async fn run(self) -> io::Result<()> {
         let health = self.health;
-        let answer = move || {
+        let respond = move || {
             let health = health.clone();
             async move {
                 match health.check().await {
@@ -118,7 +118,7 @@ impl HealthServer {
                 }
             }
         };
-        let router = Router::new().route("/healthz", any(answer));
+        let router = Router::new().route("/healthz", any(respond));
         axum::serve(self.listener, router).into_future().await
     }
 }

@@ -59,24 +59,13 @@ impl Introduction {
 pub enum RegistrarError {
     /// The registration socket cannot be made.
     #[error("cannot make the registration socket of driver {driver}")]
-    Bind {
-        /// The driver.
-        driver: String,
-        /// Why.
-        source: server::BindError,
-    },
+    Bind { driver: String, source: server::BindError },
     /// The registration socket stopped serving.
     #[error("the registration socket of driver {driver} failed")]
-    Serve {
-        /// The driver.
-        driver: String,
-        /// Why.
-        source: server::ServeError,
-    },
+    Serve { driver: String, source: server::ServeError },
     /// The kubelet does not want the driver.
     #[error("registration process failed for driver {driver}: {reason}; a restart tries it again")]
     Refused {
-        /// The driver.
         driver: String,
         /// The kubelet's words.
         reason: String,
@@ -120,7 +109,7 @@ impl Registrar {
         self.verdict.subscribe()
     }
 
-    /// Answers the agent until shutdown, then removes the socket, which deregisters the driver.
+    /// Serves the agent until shutdown, then removes the socket, which deregisters the driver.
     ///
     /// # Errors
     /// When the socket stops serving for another reason.
@@ -166,7 +155,7 @@ impl Registrar {
     }
 }
 
-/// Whether a refusal gets an answer.
+/// Whether a refusal gets a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Answered,

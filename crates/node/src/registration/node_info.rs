@@ -1,4 +1,4 @@
-//! What drivers tell of a node, written to its `Node` and `CSINode`.
+//! Node ids, topology and limits of drivers, written to the `Node` and the `CSINode`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,24 +20,29 @@ const RETRY_PAUSES: [Duration; 3] =
 pub(super) struct NodeInfo {
     api: Api,
     name: String,
-    // Drivers register at the same time; their writes go to the same two objects.
-    turn: tokio::sync::Mutex<()>,
+    /// Drivers register at the same time; their writes go to the same two objects.
+    writing: tokio::sync::Mutex<()>,
 }
 
-enum Problem {
-    Again(String),
-    Final(String),
-}
-
-impl From<ApiError> for Problem {
-    fn from(error: ApiError) -> Self {
-        Self::Again(error.to_string())
-    }
+/// Why a driver's node info is not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeInfoError {
+    #[error("driver {0} returned an empty node id")]
+    NoId(String),
+    /// A label has another value than the driver's topology.
+    #[error("{0}")]
+    Topology(String),
+    #[error("node {0} not found")]
+    NoNode(String),
+    #[error("the CSINode belonged to another node")]
+    Foreign,
+    #[error(transparent)]
+    Api(#[from] ApiError),
 }
 
 impl NodeInfo {
     pub(super) fn new(api: Api, name: &str) -> Self {
-        Self { api, name: name.to_owned(), turn: tokio::sync::Mutex::new(()) }
+        Self { api, name: name.to_owned(), writing: tokio::sync::Mutex::new(()) }
     }
 
     fn key(&self) -> ObjectKey {
@@ -49,49 +54,51 @@ impl NodeInfo {
         &self,
         driver: &str,
         info: &NodeGetInfoResponse,
-    ) -> Result<(), String> {
+    ) -> Result<(), NodeInfoError> {
         if info.node_id.is_empty() {
-            return Err(format!("driver {driver} returned an empty node id"));
+            return Err(NodeInfoError::NoId(driver.to_owned()));
         }
-        let _turn = self.turn.lock().await;
+        let _writing = self.writing.lock().await;
         self.with_retries(|| self.install_node(driver, info)).await?;
         self.with_retries(|| self.install_csi_node(driver, info)).await
     }
 
     /// The `CSINode` first, then the annotation; labels stay.
-    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), String> {
-        let _turn = self.turn.lock().await;
+    pub(super) async fn uninstall(&self, driver: &str) -> Result<(), NodeInfoError> {
+        let _writing = self.writing.lock().await;
         self.with_retries(|| self.uninstall_csi_node(driver)).await?;
         self.with_retries(|| self.uninstall_node(driver)).await
     }
 
-    async fn with_retries<F>(&self, attempt: impl Fn() -> F) -> Result<(), String>
+    async fn with_retries<F>(&self, attempt: impl Fn() -> F) -> Result<(), NodeInfoError>
     where
-        F: Future<Output = Result<(), Problem>>,
+        F: Future<Output = Result<(), NodeInfoError>>,
     {
         for pause in RETRY_PAUSES {
             match attempt().await {
                 Ok(()) => return Ok(()),
-                Err(Problem::Final(text)) => return Err(text),
-                Err(Problem::Again(_)) => tokio::time::sleep(pause).await,
+                Err(error @ NodeInfoError::Topology(_)) => return Err(error),
+                Err(_) => tokio::time::sleep(pause).await,
             }
         }
-        attempt().await.map_err(|problem| match problem {
-            Problem::Again(text) | Problem::Final(text) => text,
-        })
+        attempt().await
     }
 
-    async fn node(&self) -> Result<Value, Problem> {
+    async fn node(&self) -> Result<Value, NodeInfoError> {
         let node = self.api.get_raw::<Node>(&self.key()).await?;
-        node.ok_or_else(|| Problem::Again(format!("node {} not found", self.name)))
+        node.ok_or_else(|| NodeInfoError::NoNode(self.name.clone()))
     }
 
-    async fn install_node(&self, driver: &str, info: &NodeGetInfoResponse) -> Result<(), Problem> {
+    async fn install_node(
+        &self,
+        driver: &str,
+        info: &NodeGetInfoResponse,
+    ) -> Result<(), NodeInfoError> {
         let node = self.node().await?;
         let present = |key: &str| node["metadata"]["labels"][key].as_str();
         let segments = info.accessible_topology.iter().flat_map(|topology| &topology.segments);
         let segments = segments.map(|(key, value)| (key.as_str(), value.as_str()));
-        let missing = topology_labels(present, segments).map_err(Problem::Final)?;
+        let missing = topology_labels(present, segments).map_err(NodeInfoError::Topology)?;
         let mut ids = node_ids(&node);
         let known = ids.insert(driver.to_owned(), info.node_id.clone());
         if missing.is_empty() && known.as_ref() == Some(&info.node_id) {
@@ -102,7 +109,7 @@ impl NodeInfo {
         self.patch_node(&json!({"metadata": {"annotations": annotation, "labels": labels}})).await
     }
 
-    async fn uninstall_node(&self, driver: &str) -> Result<(), Problem> {
+    async fn uninstall_node(&self, driver: &str) -> Result<(), NodeInfoError> {
         let node = self.node().await?;
         let mut ids = node_ids(&node);
         if ids.remove(driver).is_none() {
@@ -113,36 +120,33 @@ impl NodeInfo {
             .await
     }
 
-    async fn patch_node(&self, patch: &Value) -> Result<(), Problem> {
+    async fn patch_node(&self, patch: &Value) -> Result<(), NodeInfoError> {
         Ok(self.api.patch::<Node>(&self.key(), Patch::Merge(patch)).await.map(drop)?)
     }
 
     /// The `CSINode` of this very node; one of an earlier node of the same name is deleted.
-    async fn csi_node(&self) -> Result<Option<Value>, Problem> {
+    async fn csi_node(&self) -> Result<Value, NodeInfoError> {
         let node = self.node().await?;
         let uid = node["metadata"]["uid"].as_str().unwrap_or_default();
         let Some(object) = self.api.get_raw::<CsiNode>(&self.key()).await? else {
-            return match self.api.create::<CsiNode>(&csi_node(&self.name, uid)).await {
-                Ok(object) => Ok(Some(object)),
-                Err(error) => Err(error.into()),
-            };
+            return Ok(self.api.create::<CsiNode>(&csi_node(&self.name, uid)).await?);
         };
         let owners = object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
         let owner = owners.iter().find(|owner| owner["kind"] == "Node");
         if owner.is_some_and(|owner| owner["uid"] != uid) {
             let params = DeleteParams::uid(object["metadata"]["uid"].as_str().unwrap_or_default());
             self.api.delete::<CsiNode>(&self.key(), &params).await?;
-            return Err(Problem::Again("the CSINode belonged to another node".to_owned()));
+            return Err(NodeInfoError::Foreign);
         }
-        Ok(Some(object))
+        Ok(object)
     }
 
     async fn install_csi_node(
         &self,
         driver: &str,
         info: &NodeGetInfoResponse,
-    ) -> Result<(), Problem> {
-        let Some(mut object) = self.csi_node().await? else { return Ok(()) };
+    ) -> Result<(), NodeInfoError> {
+        let mut object = self.csi_node().await?;
         let entry = driver_entry(driver, info);
         let mut drivers = object["spec"]["drivers"].as_array().cloned().unwrap_or_default();
         match drivers.iter_mut().find(|one| one["name"] == driver) {
@@ -154,7 +158,7 @@ impl NodeInfo {
         Ok(self.api.update::<CsiNode>(&object).await.map(drop)?)
     }
 
-    async fn uninstall_csi_node(&self, driver: &str) -> Result<(), Problem> {
+    async fn uninstall_csi_node(&self, driver: &str) -> Result<(), NodeInfoError> {
         let Some(mut object) = self.api.get_raw::<CsiNode>(&self.key()).await? else {
             return Ok(());
         };

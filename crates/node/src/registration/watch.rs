@@ -1,4 +1,4 @@
-//! Sockets below a directory, as they come and go.
+//! Watches a directory for sockets.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use futures::StreamExt;
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask};
 
-/// What was seen.
+/// A change of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// A socket is there, or was made anew.
+    /// A socket was found or created.
     Socket(PathBuf),
-    /// Something went away.
+    /// Something was removed.
     Gone(PathBuf),
 }
 

@@ -9,16 +9,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use longshore_files::mounts::MountTable;
 use rustix::mount::{MountFlags, mount, mount_bind};
 
-use crate::protected::{locate, open};
-use crate::volumes::mount_table::{self, Mount};
+use crate::protected::{Location, locate, open};
 
 use super::root::{SYSTEM_DIRS, SetupError, Step, is_separate_filesystem};
 
 /// Covers the directories in the container's root, which is not mounted on yet; files with `null`.
 pub(super) fn hide(dirs: &[PathBuf], root: &Path, null: &Path) -> Result<(), SetupError> {
-    let table = mount_table::read().step("read the mount table")?;
+    let table = MountTable::read().step("read the mount table")?;
     let mut shown = vec![shown_mount(&table, Path::new("/"))];
     shown.extend(
         SYSTEM_DIRS
@@ -27,7 +27,7 @@ pub(super) fn hide(dirs: &[PathBuf], root: &Path, null: &Path) -> Result<(), Set
             .filter(|dir| is_separate_filesystem(dir))
             .map(|dir| shown_mount(&table, dir)),
     );
-    let shown: Vec<Mount> =
+    let shown: Vec<Location> =
         shown.into_iter().collect::<io::Result<_>>().step("look at the root")?;
     for dir in dirs {
         let mut places = vec![dir.clone()];
@@ -54,36 +54,36 @@ pub(super) fn cover(inside: &Path, null: &Path) -> io::Result<()> {
 }
 
 /// Where a directory is, and its place inside its filesystem.
-fn shown_mount(table: &[Mount], dir: &Path) -> io::Result<Mount> {
+fn shown_mount(table: &MountTable, dir: &Path) -> io::Result<Location> {
     locate(table, open(dir)?)
 }
 
 /// Where a directory is seen through what is shown of its filesystem.
-fn place_in(shown: &Mount, dir: &Mount) -> Option<PathBuf> {
+fn place_in(shown: &Location, dir: &Location) -> Option<PathBuf> {
     if shown.device != dir.device {
         return None;
     }
     let below = dir.root.strip_prefix(&shown.root).ok()?;
-    Some(shown.point.join(below))
+    Some(shown.path.join(below))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn on(device: &str, root: &str, point: &str) -> Mount {
-        Mount { id: 1, device: device.into(), root: root.into(), point: point.into() }
+    fn on(device: (u32, u32), root: &str, path: &str) -> Location {
+        Location { device, root: root.into(), path: path.into() }
     }
 
     #[test]
     fn a_directory_is_found_wherever_its_filesystem_shows_it() {
-        let data = on("8:1", "/srv/real/data", "/data");
+        let data = on((8, 1), "/srv/real/data", "/data");
         for (shown, place) in [
-            (on("8:1", "/", "/"), Some("/srv/real/data")),
-            (on("8:1", "/srv", "/opt"), Some("/opt/real/data")),
-            (on("8:1", "/srv/real/data", "/home"), Some("/home")),
-            (on("8:1", "/var", "/var"), None),
-            (on("8:2", "/", "/"), None),
+            (on((8, 1), "/", "/"), Some("/srv/real/data")),
+            (on((8, 1), "/srv", "/opt"), Some("/opt/real/data")),
+            (on((8, 1), "/srv/real/data", "/home"), Some("/home")),
+            (on((8, 1), "/var", "/var"), None),
+            (on((8, 2), "/", "/"), None),
         ] {
             assert_eq!(place_in(&shown, &data), place.map(PathBuf::from), "{shown:?}");
         }

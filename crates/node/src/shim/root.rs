@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use longshore_files::mounts::mounts_below;
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
@@ -23,12 +24,11 @@ use super::hide::{cover, hide};
 use super::protocol::{Bind, ContainerRun, Sandbox};
 use super::system::system_mounts;
 use crate::protected::{self, Relation};
-use crate::volumes::mount_table;
 
 /// A step that failed, for the container's status.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
-pub struct SetupError {
+pub(super) struct SetupError {
     what: String,
     source: io::Error,
 }
@@ -118,7 +118,7 @@ fn cover_all(target: &Path, places: &[PathBuf]) -> Result<(), SetupError> {
     for place in places {
         let inside = target.join(place);
         let step = || format!("hide {}", inside.display());
-        for point in mount_table::mounts_below(&inside).step(step())?.into_iter().rev() {
+        for point in mounts_below(&inside).step(step())?.into_iter().rev() {
             // One that lay below another is gone with it.
             let _ = unmount(&point, UnmountFlags::DETACH);
         }

@@ -14,14 +14,12 @@ use longshore_core::model::{ObjectRef, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_csi::v1;
+use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
-use tonic::Code;
 
-use super::mount::{call_failed, not_registered, text};
 use super::mounting::Mounting;
-use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE, unmount_forgotten};
-use super::{OpError, VolumeFacts, VolumeManager, files, mount_table};
+use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
+use super::{OpError, VolumeFacts, VolumeManager, files};
 
 /// Steps as users know them.
 pub(super) const MAP_DEVICE: &str = "SetUpDevice";
@@ -49,7 +47,7 @@ impl VolumeManager {
         let request = mounting.stage_request(self, MAP_DEVICE, &places.staging).await?;
         files::make_dir(&places.staging).map_err(local)?;
         let Err(error) = mounting.client.node_stage_volume(request).await else { return Ok(()) };
-        let error = call_failed(MAP_DEVICE, &error);
+        let error = OpError::call(MAP_DEVICE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             self.clean_block(&facts.spec_name).map_err(local)?;
         }
@@ -71,17 +69,14 @@ impl VolumeManager {
         let request =
             mounting.publish_request(self, MAP_POD, &target, Some(&places.staging)).await?;
         files::make_dir(&places.publish).map_err(local)?;
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
+        self.begin_publish(unique, uid);
         let called = mounting.client.node_publish_volume(request).await;
-        called.map_err(|error| call_failed(MAP_POD, &error))?;
+        called.map_err(|error| OpError::call(MAP_POD, error))?;
         let global = places.dev.join(uid.as_str());
         let link = self.deps.paths.block_link(uid, &facts.spec_name);
         let mapped = bind_device(&target, &global).and_then(|()| link_device(&target, &link));
         mapped.map_err(|error| OpError::new(MAP_POD, Failure::Uncertain, error))?;
-        self.say_mapped(
+        self.record_mapped(
             &mounting.pod,
             &facts.spec_name,
             &places.dev,
@@ -90,7 +85,7 @@ impl VolumeManager {
         Ok(())
     }
 
-    fn say_mapped(&self, pod: &Pod, name: &str, global: &Path, link: &Path) {
+    fn record_mapped(&self, pod: &Pod, name: &str, global: &Path, link: &Path) {
         for (what, place) in [("globalMapPath", global), ("volumeMapPath", link)] {
             let text = format!(
                 "MapVolume.MapPodDevice succeeded for volume \"{name}\" {what} \"{}\"",
@@ -115,27 +110,14 @@ impl VolumeManager {
         files::tolerate_absence(fs::remove_file(link)).map_err(local)?;
         unbind_device(&places.dev.join(uid.as_str())).map_err(local)?;
         let target = places.publish.join(uid.as_str());
-        let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| not_registered(TEAR_DOWN, &facts.driver))?;
-        let request = v1::NodeUnpublishVolumeRequest {
-            volume_id: facts.handle.to_string(),
-            target_path: text(&target),
-        };
-        match client.node_unpublish_volume(request).await {
-            Err(error) if error.code() == Code::NotFound => {
-                unmount_forgotten(&target).map_err(local)?;
-            }
-            done => drop(done.map_err(|error| call_failed(TEAR_DOWN, &error))?),
-        }
+        self.call_unpublish(&facts.driver, &facts.handle, &target).await?;
         // A driver may leave the empty file, never a mount.
-        if mount_table::is_mount_point(&target).map_err(local)? {
+        if is_mount_point(&target).map_err(local)? {
             let text = format!("{} is still a mount point", target.display());
             return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
         }
         files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
-        if let Some(known) = self.state().world.actual.get_mut(unique) {
-            known.pods.remove(uid);
-        }
+        self.forget_pod(unique, uid);
         Ok(())
     }
 
@@ -148,17 +130,7 @@ impl VolumeManager {
         let places = self.deps.paths.block(&facts.spec_name);
         self.set_device(unique, Mounted::Unknown);
         if places.staging.exists() {
-            let client = self.deps.drivers.client(&facts.driver);
-            let client = client.ok_or_else(|| not_registered(UNMOUNT_DEVICE, &facts.driver))?;
-            let request = v1::NodeUnstageVolumeRequest {
-                volume_id: facts.handle.to_string(),
-                staging_target_path: text(&places.staging),
-            };
-            match client.node_unstage_volume(request).await {
-                // Nothing of ours is mounted there, and the driver has nothing left.
-                Err(error) if error.code() == Code::NotFound => {}
-                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
-            }
+            self.call_unstage(facts, &places.staging).await?;
         }
         self.clean_block(&facts.spec_name).map_err(local)?;
         self.set_device(unique, Mounted::No);
@@ -181,7 +153,7 @@ impl VolumeManager {
 }
 
 fn bind_device(source: &Path, place: &Path) -> io::Result<()> {
-    if mount_table::is_mount_point(place)? {
+    if is_mount_point(place)? {
         return Ok(());
     }
     files::make_dir(place.parent().unwrap_or(place))?;
@@ -190,7 +162,7 @@ fn bind_device(source: &Path, place: &Path) -> io::Result<()> {
 }
 
 fn unbind_device(place: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(place)? {
+    while is_mount_point(place)? {
         unmount(place, UnmountFlags::NOFOLLOW)?;
     }
     files::tolerate_absence(fs::remove_file(place))

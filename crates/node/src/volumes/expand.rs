@@ -1,78 +1,81 @@
-//! Growing a volume under its pod.
+//! NodeExpandVolume: with a mount, and under a running pod.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use longshore_cluster::{EventType, Patch, clock};
+use longshore_cluster::{EventType, Outcome, Patch, clock};
 use longshore_core::model::kinds::{Claim, Pod, Volume};
 use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
 use longshore_core::stage::paths::staging_target;
 use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_core::stage::world::Known;
 use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::{CsiError, v1};
 use serde_json::{Value, json};
 
 use super::mount::text;
 use super::mounting::Mounting;
-use super::{OpError, VolumeManager};
+use super::{OpCause, OpError, VolumeManager};
 
-/// The step of a growth that a mount brings along.
+/// The step of an expansion that is part of a mount.
 pub(super) const EXPAND_IN_MOUNT: &str = "Setup failed while expanding volume";
-/// The step of a growth under a running pod.
+/// The step of an expansion under a running pod.
 pub(super) const EXPAND: &str = "NodeExpandVolume";
 const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
-/// Conditions that end with the growth.
+/// Conditions of the claim that are removed after an expansion.
 const RESIZE_CONDITIONS: [&str; 4] =
     ["Resizing", "FileSystemResizePending", "NodeResizeError", "ControllerResizeError"];
 
 impl VolumeManager {
-    /// A claim has news: if it waits for its node, its volume is looked at again.
-    pub(super) fn claim_changed(self: &Arc<Self>, claim: &Claim) {
+    /// Whether a claim waits for its node to expand the volume.
+    pub(super) fn waits_for_node(&self, claim: &Claim) -> bool {
         let status = claim.status.allocated_resource_statuses.get("storage");
         let pending =
             claim.status.conditions.iter().any(|one| one.kind == "FileSystemResizePending");
-        if !pending && !status.is_some_and(|status| status.starts_with("Node")) {
-            return;
-        }
-        let key = claim.metadata.key();
-        let used: Vec<UniqueName> = {
-            let state = self.state();
-            let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
-            let of_claim =
-                uses.flat_map(|uses| uses.values()).filter(|one| one.claim.as_ref() == Some(&key));
-            of_claim.map(|one| one.unique.clone()).collect()
-        };
-        for unique in used {
-            self.spawn(self.clone().look_at_size(unique, claim.spec.volume_name.clone()));
-        }
+        (pending || status.is_some_and(|status| status.starts_with("Node")))
+            && !self.volumes_of_claim(&claim.metadata.key()).is_empty()
     }
 
-    async fn look_at_size(self: Arc<Self>, unique: UniqueName, name: String) {
-        let volume = match self.deps.api.get::<Volume>(&ObjectKey::cluster(&name)).await {
-            Ok(Some(volume)) => volume,
-            Ok(None) => return,
-            // The next news of the claim, or the next start, looks again.
-            Err(error) => return tracing::warn!(volume = name, %error, "size not read"),
+    /// Volumes that pods of this node use through a claim.
+    fn volumes_of_claim(&self, key: &ObjectKey) -> BTreeSet<UniqueName> {
+        let state = self.state();
+        let uses = state.pods.values().filter_map(|pod| pod.uses.as_ref());
+        let of_claim =
+            uses.flat_map(|uses| uses.values()).filter(|one| one.claim.as_ref() == Some(key));
+        of_claim.map(|one| one.unique.clone()).collect()
+    }
+
+    /// Reads the size of the volume of a claim that waits for its node.
+    pub(super) async fn read_size(&self, key: &ObjectKey) -> Outcome {
+        let Some(claim) = self.deps.claims.get(key) else { return Outcome::Done };
+        let name = ObjectKey::cluster(&claim.spec.volume_name);
+        let volume = match self.deps.api.get::<Volume>(&name).await {
+            Ok(Some(volume)) => Arc::new(volume),
+            Ok(None) => return Outcome::Done,
+            Err(error) => return Outcome::retry(error),
         };
         let size = volume.capacity().bytes();
-        let mut state = self.state();
-        if let Some(wanted) = state.world.desired.get_mut(&unique) {
-            wanted.size = wanted.size.max(size);
+        for unique in self.volumes_of_claim(key) {
+            let mut state = self.state();
+            if let Some(wanted) = state.world.desired.get_mut(&unique) {
+                wanted.size = wanted.size.max(size);
+            }
+            if let Some(known) = state.world.actual.get_mut(&unique) {
+                known.hold_size = false;
+            }
+            if let Some(facts) = state.volumes.get_mut(&unique) {
+                facts.volume = Some(volume.clone());
+            }
         }
-        if let Some(known) = state.world.actual.get_mut(&unique) {
-            known.hold_size = false;
-        }
-        if let Some(facts) = state.volumes.get_mut(&unique) {
-            facts.volume = Some(Arc::new(volume));
-        }
-        drop(state);
-        self.poke();
+        self.notify();
+        Outcome::Done
     }
 
     /// Whether a volume is larger than its claim, so that a mount has to bring the size along.
-    pub(super) fn grows_with_mount(&self, unique: &UniqueName, mounting: &Mounting) -> bool {
+    pub(super) fn needs_expansion(&self, unique: &UniqueName, mounting: &Mounting) -> bool {
         let mut state = self.state();
         // The volume itself, because a pod that only reads does not ask for a size; it is told why
         // it does not see it.
@@ -92,7 +95,7 @@ impl VolumeManager {
         uid: &Uid,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
-        self.grow(unique, EXPAND_IN_MOUNT, mounting).await?;
+        self.expand_volume(unique, EXPAND_IN_MOUNT, mounting).await?;
         self.change(unique, |known| {
             if let Some(mount) = known.pods.get_mut(uid) {
                 mount.state = Mounted::Yes;
@@ -101,13 +104,15 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// Under a running pod.
+    /// Expands a volume under a running pod.
     pub(super) async fn expand(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let writer = self.writer_of(unique);
         let uid = writer.as_ref().unwrap_or(uid);
-        let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
+        let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
+            return Ok(());
+        };
         let mounting = self.prepare(facts, one, pod, attachable).await?;
-        self.grow(unique, EXPAND, &mounting).await
+        self.expand_volume(unique, EXPAND, &mounting).await
     }
 
     /// A pod that has the volume and may write to it: one that only reads cannot let it grow.
@@ -123,29 +128,48 @@ impl VolumeManager {
         mounted.map(|(uid, _)| uid).find(|uid| writes(uid)).cloned()
     }
 
-    async fn grow(
+    async fn expand_volume(
         &self,
         unique: &UniqueName,
         step: &'static str,
         mounting: &Mounting,
     ) -> Result<(), OpError> {
-        let transient =
-            |error: longshore_cluster::ApiError| OpError::new(step, Failure::Transient, error);
         let Some(key) = &mounting.one.claim else {
             self.change(unique, |known| known.no_expand = true);
             return Ok(());
         };
-        let Some(claim) = self.deps.api.get::<Claim>(key).await.map_err(transient)? else {
-            return Err(OpError::new(step, Failure::Transient, format!("claim {key} not found")));
-        };
-        let volume = ObjectKey::cluster(&claim.spec.volume_name);
-        let Some(volume) = self.deps.api.get::<Volume>(&volume).await.map_err(transient)? else {
-            return Err(OpError::new(
-                step,
-                Failure::Transient,
-                format!("volume {volume} not found"),
-            ));
-        };
+        let transient = |cause: OpCause| OpError::new(step, Failure::Transient, cause);
+        let claim =
+            self.deps.api.get::<Claim>(key).await.map_err(|error| transient(error.into()))?;
+        let claim = claim.ok_or_else(|| transient(format!("claim {key} not found").into()))?;
+        let key = ObjectKey::cluster(&claim.spec.volume_name);
+        let volume = self.deps.api.get::<Volume>(&key).await;
+        let volume = volume.map_err(|error| transient(error.into()))?;
+        let volume = volume.ok_or_else(|| transient(format!("volume {key} not found").into()))?;
+        Expansion { manager: self, unique, step, mounting, claim: &claim }.run(&volume).await
+    }
+}
+
+/// The expansion of a volume for one of its pods.
+struct Expansion<'a> {
+    manager: &'a VolumeManager,
+    unique: &'a UniqueName,
+    step: &'static str,
+    mounting: &'a Mounting,
+    claim: &'a Claim,
+}
+
+impl Expansion<'_> {
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        self.manager.change(self.unique, change);
+    }
+
+    fn transient(&self, cause: impl Into<OpCause>) -> OpError {
+        OpError::new(self.step, Failure::Transient, cause)
+    }
+
+    async fn run(&self, volume: &Volume) -> Result<(), OpError> {
+        let Self { mounting, claim, .. } = self;
         let status = claim.status.allocated_resource_statuses.get("storage");
         let bytes = |amount: &Quantity| amount.bytes();
         let view = View {
@@ -159,75 +183,60 @@ impl VolumeManager {
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
         };
         match decide(&view) {
-            Step::Done(size) => self.change(unique, |known| known.size = size),
-            Step::Later => self.change(unique, |known| known.hold_size = true),
+            Step::Done(size) => self.change(|known| known.size = size),
+            Step::Later => self.change(|known| known.hold_size = true),
             Step::ReadOnly(size) => {
                 let text = format!(
                     "MountVolume.NodeExpandVolume failed for volume \"{}\" requested read-only file system",
                     mounting.facts.spec_name
                 );
-                self.say(mounting, &claim, EventType::Warning, "FileSystemResizeFailed", &text);
+                self.record_event(EventType::Warning, "FileSystemResizeFailed", &text);
                 // With a mount nothing has grown: a pod that writes may come yet.
-                if step == EXPAND {
-                    self.change(unique, |known| known.size = size);
+                if self.step == EXPAND {
+                    self.change(|known| known.size = size);
                 }
             }
             Step::Unsupported => {
                 let driver = &mounting.facts.driver;
                 let text = format!("NodeExpand is not supported by the CSI driver {driver}");
-                self.write_status(step, &claim, "NodeResizeInProgress", Some(&text)).await?;
-                return Err(OpError::new(step, Failure::Final, text));
+                self.write_status("NodeResizeInProgress", Some(&text)).await?;
+                return Err(OpError::new(self.step, Failure::Final, text));
             }
-            Step::Call { bytes, record } => {
-                return self.call_expand(unique, step, mounting, &claim, bytes, record).await;
-            }
+            Step::Call { bytes, record } => return self.call(bytes, record).await,
         }
         Ok(())
     }
 
-    async fn call_expand(
-        &self,
-        unique: &UniqueName,
-        step: &'static str,
-        mounting: &Mounting,
-        claim: &Claim,
-        bytes: i64,
-        record: Record,
-    ) -> Result<(), OpError> {
+    async fn call(&self, bytes: i64, record: Record) -> Result<(), OpError> {
         if record == Record::Steps {
-            self.write_status(step, claim, "NodeResizeInProgress", None).await?;
+            self.write_status("NodeResizeInProgress", None).await?;
         }
-        let request = self.expand_request(step, mounting, bytes).await?;
-        if let Err(error) = mounting.client.node_expand_volume(request).await {
-            return self.expand_refused(unique, step, claim, record, &error).await;
+        let request = self.request(bytes).await?;
+        if let Err(error) = self.mounting.client.node_expand_volume(request).await {
+            return self.refused(record, &error).await;
         }
         if record != Record::Nothing {
-            self.write_size(step, claim, bytes).await?;
+            self.write_size(bytes).await?;
         }
-        let volume = &mounting.facts.spec_name;
         let text = format!(
-            "MountVolume.NodeExpandVolume succeeded for volume \"{volume}\" {}",
-            self.deps.node_name
+            "MountVolume.NodeExpandVolume succeeded for volume \"{}\" {}",
+            self.mounting.facts.spec_name, self.manager.deps.node_name
         );
-        self.say(mounting, claim, EventType::Normal, "FileSystemResizeSuccessful", &text);
-        self.change(unique, |known| known.size = bytes);
+        self.record_event(EventType::Normal, "FileSystemResizeSuccessful", &text);
+        self.change(|known| known.size = bytes);
         Ok(())
     }
 
-    async fn expand_request(
-        &self,
-        step: &'static str,
-        mounting: &Mounting,
-        bytes: i64,
-    ) -> Result<v1::NodeExpandVolumeRequest, OpError> {
-        let facts = &mounting.facts;
+    async fn request(&self, bytes: i64) -> Result<v1::NodeExpandVolumeRequest, OpError> {
+        let Self { manager, step, mounting, .. } = *self;
+        let (facts, paths) = (&mounting.facts, &manager.deps.paths);
         let csi = facts.volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
         let secret = csi.and_then(|csi| csi.node_expand_secret_ref.as_ref());
         let staging = match facts.block {
-            true => self.deps.paths.block(&facts.spec_name).staging,
+            true => paths.block(&facts.spec_name).staging,
             false => {
-                let dir = self.deps.paths.staging(&facts.driver, &facts.handle);
-                staging_target(&dir.map_err(|error| OpError::new(step, Failure::Transient, error))?)
+                let dir = paths.staging(&facts.driver, &facts.handle);
+                staging_target(&dir.map_err(|error| self.transient(error))?)
             }
         };
         // A kubelet sends it whether or not the driver stages, but for a device that is just being
@@ -240,104 +249,75 @@ impl VolumeManager {
             capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
             staging_target_path: if sent { text(&staging) } else { String::new() },
             volume_capability: Some(mounting.plain_capability(step)?),
-            secrets: self.secrets(step, secret, None).await?,
+            secrets: manager.secrets(step, secret, None).await?,
         })
     }
 
-    async fn expand_refused(
-        &self,
-        unique: &UniqueName,
-        step: &'static str,
-        claim: &Claim,
-        record: Record,
-        error: &CsiError,
-    ) -> Result<(), OpError> {
-        let said = longshore_csi::status_text(error.status());
+    async fn refused(&self, record: Record, error: &CsiError) -> Result<(), OpError> {
+        let said = error.to_string();
         let refused = classify(error.code() as i32);
         if record == Record::Steps {
-            let allocated = claim.status.allocated_resources.get("storage");
-            let edited = allocated.is_some_and(|allocated| *allocated != claim.request());
+            let allocated = self.claim.status.allocated_resources.get("storage");
+            let edited = allocated.is_some_and(|allocated| *allocated != self.claim.request());
             let mut again = false;
-            self.change(unique, |known| again = std::mem::replace(&mut known.refused_size, true));
+            self.change(|known| again = std::mem::replace(&mut known.refused_size, true));
             let status = status_after(refused, edited && again);
-            self.write_status(step, claim, status, Some(&said)).await?;
+            self.write_status(status, Some(&said)).await?;
             if status == "NodeResizeInfeasible" {
-                // Nothing more until the claim has news.
-                self.change(unique, |known| known.hold_size = true);
+                // The next change of the claim tries again.
+                self.change(|known| known.hold_size = true);
             }
         }
         if refused == Refused::InUse {
             // Not while it is in use: the next attachment tries again, and the mount is good.
-            self.change(unique, |known| known.no_expand = true);
-            tracing::warn!(volume = unique.as_str(), error = said, "cannot grow while in use");
+            self.change(|known| known.no_expand = true);
+            let volume = self.unique.as_str();
+            tracing::warn!(volume, error = said, "cannot expand the volume while it is in use");
             return Ok(());
         }
         let head = "Expander.NodeExpand failed to expand the volume";
         let colon = if refused == Refused::Infeasible { "" } else { ": " };
-        Err(OpError::new(step, Failure::Final, format!("{head} {colon}{said}")))
+        Err(OpError::new(self.step, Failure::Final, format!("{head} {colon}{said}")))
     }
 
-    async fn write_status(
-        &self,
-        step: &'static str,
-        claim: &Claim,
-        status: &str,
-        trouble: Option<&str>,
-    ) -> Result<(), OpError> {
-        let mut patch = json!({"metadata": {"uid": claim.metadata.uid},
+    async fn write_status(&self, status: &str, trouble: Option<&str>) -> Result<(), OpError> {
+        let mut patch = json!({"metadata": {"uid": self.claim.metadata.uid},
             "status": {"allocatedResourceStatuses": {"storage": status}}});
         if let Some(text) = trouble {
-            let raw = self.raw_conditions(step, claim).await?;
-            let mut all: Vec<Value> =
-                raw.into_iter().filter(|one| one["type"] != "NodeResizeError").collect();
+            let mut all = self.conditions_without(&["NodeResizeError"]).await?;
             all.push(json!({"type": "NodeResizeError", "status": "True", "message": text,
                 "lastTransitionTime": clock::seconds(clock::now())}));
             patch["status"]["conditions"] = all.into();
         }
-        self.patch_claim(step, claim, &patch).await
+        self.patch_claim(&patch).await
     }
 
-    async fn write_size(
-        &self,
-        step: &'static str,
-        claim: &Claim,
-        bytes: i64,
-    ) -> Result<(), OpError> {
-        let raw = self.raw_conditions(step, claim).await?;
-        let kept = |one: &Value| !RESIZE_CONDITIONS.iter().any(|kind| one["type"] == *kind);
-        let conditions: Vec<Value> = raw.into_iter().filter(kept).collect();
+    async fn write_size(&self, bytes: i64) -> Result<(), OpError> {
+        let conditions = self.conditions_without(&RESIZE_CONDITIONS).await?;
         let size = Quantity::from_bytes(bytes).to_string();
-        let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": {
+        let patch = json!({"metadata": {"uid": self.claim.metadata.uid}, "status": {
             "capacity": {"storage": size}, "allocatedResourceStatuses": null, "conditions": conditions}});
-        self.patch_claim(step, claim, &patch).await
+        self.patch_claim(&patch).await
     }
 
-    async fn raw_conditions(
-        &self,
-        step: &'static str,
-        claim: &Claim,
-    ) -> Result<Vec<Value>, OpError> {
-        let raw = self.deps.api.get_raw::<Claim>(&claim.metadata.key()).await;
-        let raw = raw.map_err(|error| OpError::new(step, Failure::Transient, error))?;
-        let raw = raw.unwrap_or_default();
-        Ok(raw["status"]["conditions"].as_array().cloned().unwrap_or_default())
+    async fn conditions_without(&self, kinds: &[&str]) -> Result<Vec<Value>, OpError> {
+        let raw = self.manager.deps.api.get_raw::<Claim>(&self.claim.metadata.key()).await;
+        let raw = raw.map_err(|error| self.transient(error))?.unwrap_or_default();
+        let all = raw["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let kept = |one: &Value| !kinds.iter().any(|kind| one["type"] == *kind);
+        Ok(all.into_iter().filter(kept).collect())
     }
 
-    async fn patch_claim(
-        &self,
-        step: &'static str,
-        claim: &Claim,
-        patch: &Value,
-    ) -> Result<(), OpError> {
-        let key = claim.metadata.key();
-        let written = self.deps.api.patch_status::<Claim>(&key, Patch::Merge(patch)).await;
-        written.map(drop).map_err(|error| OpError::new(step, Failure::Transient, error))
+    async fn patch_claim(&self, patch: &Value) -> Result<(), OpError> {
+        let (api, key) = (&self.manager.deps.api, self.claim.metadata.key());
+        let written = api.patch_status::<Claim>(&key, Patch::Merge(patch)).await;
+        written.map(drop).map_err(|error| self.transient(error))
     }
 
-    fn say(&self, mounting: &Mounting, claim: &Claim, kind: EventType, reason: &str, text: &str) {
-        let pod = ObjectRef::of::<Pod>(&mounting.pod.metadata);
-        for about in [pod, ObjectRef::of::<Claim>(&claim.metadata)] {
-            self.deps.recorder.event(&about, kind, reason, text);
+    fn record_event(&self, kind: EventType, reason: &str, text: &str) {
+        let pod = ObjectRef::of::<Pod>(&self.mounting.pod.metadata);
+        for about in [pod, ObjectRef::of::<Claim>(&self.claim.metadata)] {
+            self.manager.deps.recorder.event(&about, kind, reason, text);
         }
     }
 }

@@ -6,10 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use longshore_core::stage::paths::{VOL_DATA, VolData};
+use longshore_files::mounts::is_mount_point;
 
-use super::mount_table::is_mount_point;
-
-/// Metadata that is being written.
+/// The name of `vol_data.json` while it is being written.
 pub(crate) const UNFINISHED: &str = ".vol_data.json.new";
 
 /// Makes a directory and its parents, 0750.

@@ -14,7 +14,7 @@ use longshore_files::{Entry, Tree};
 
 use super::VolumeManager;
 
-/// When a pod is told that its files are still being changed, and how often after that.
+/// When an event says that the files of a pod's volume are still being changed, and how often after that.
 const FIRST_WORD: Duration = Duration::from_secs(30);
 const NEXT_WORD: Duration = Duration::from_secs(60);
 
@@ -26,18 +26,18 @@ impl VolumeManager {
         root: &Path,
         group: u32,
         only_on_mismatch: bool,
-    ) -> Result<(), String> {
+    ) -> io::Result<()> {
         let changed = Arc::new(AtomicU64::new(0));
         let (path, counter) = (root.to_owned(), changed.clone());
         let mut work = tokio::task::spawn_blocking(move || {
             apply_counting(&path, group, only_on_mismatch, &counter)
         });
-        let mut patience = FIRST_WORD;
+        let mut wait = FIRST_WORD;
         loop {
-            match tokio::time::timeout(patience, &mut work).await {
-                Ok(Ok(result)) => return result.map_err(|error| error.to_string()),
-                Ok(Err(error)) => return Err(error.to_string()),
-                Err(_) => patience = NEXT_WORD,
+            match tokio::time::timeout(wait, &mut work).await {
+                Ok(Ok(result)) => return result,
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => wait = NEXT_WORD,
             }
             let text = format!(
                 "Setting volume ownership for {} is taking longer than expected: {} files so far; \
@@ -56,9 +56,6 @@ impl VolumeManager {
 ///
 /// The walk goes by descriptors, because pods that use the volume rename its files meanwhile: a path
 /// that is looked at and then changed would let them point root at any file of the host.
-///
-/// # Errors
-/// A directory cannot be read. A single file that cannot be changed is logged and passed over.
 fn apply_counting(
     root: &Path,
     group: u32,
@@ -107,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn ownership_as_recorded() {
-        if !need("ownership_as_recorded", &[Need::Root]) {
+    fn fs_group_changes_owner_and_mode_of_all_files() {
+        if !need("fs_group_changes_owner_and_mode_of_all_files", &[Need::Root]) {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

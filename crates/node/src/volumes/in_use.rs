@@ -2,18 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use longshore_cluster::Patch;
+use longshore_cluster::{ApiError, Patch};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Node;
 use longshore_core::names::UniqueName;
-use longshore_core::stage::world::Slot;
-use tokio::time::Instant;
 
-use super::{BACKOFF, Failures, State, VolumeManager};
+use super::{State, VolumeManager};
 
 impl VolumeManager {
     /// Reads the lists of the node object.
-    pub(super) fn look_at_node(&self, state: &mut State) {
+    pub(super) fn observe_node(&self, state: &mut State) {
         let Some(node) = self.deps.node.get(&ObjectKey::cluster(&self.deps.node_name)) else {
             return;
         };
@@ -24,13 +22,15 @@ impl VolumeManager {
         }
     }
 
-    /// Tells the node object which volumes are in use, as soon as the list changes.
-    pub(super) async fn write_in_use(&self) {
+    /// Writes to the node object which volumes are in use, as soon as the list changes.
+    pub(super) async fn write_in_use(&self) -> Result<(), ApiError> {
         let list = {
             let mut state = self.state();
-            let Some(list) = state.world.volumes_in_use(self.deps.list_staged) else { return };
+            let Some(list) = state.world.volumes_in_use(self.deps.list_staged) else {
+                return Ok(());
+            };
             if self.is_written(&state, &list) {
-                return;
+                return Ok(());
             }
             // What leaves the list counts as left from now on: the write may land at any moment.
             state.world.node.in_use.retain(|name| list.contains(name));
@@ -38,20 +38,15 @@ impl VolumeManager {
         };
         let patch = serde_json::json!({"status": {"volumesInUse": list}});
         let key = ObjectKey::cluster(&self.deps.node_name);
-        match self.deps.api.patch_status::<Node>(&key, Patch::Merge(&patch)).await {
-            Ok(_) => {
-                self.deps.faults.at("in-use.written");
-                let mut state = self.state();
-                state.world.node.in_use = list.iter().cloned().collect();
-                state.in_use_written = Some(list);
-                drop(state);
-                self.wake.notify_one();
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot write volumesInUse");
-                self.retry_soon();
-            }
+        self.deps.api.patch_status::<Node>(&key, Patch::Merge(&patch)).await?;
+        self.deps.faults.at("in-use.written");
+        {
+            let mut state = self.state();
+            state.world.node.in_use = list.iter().cloned().collect();
+            state.in_use_written = Some(list);
         }
+        self.enqueue();
+        Ok(())
     }
 
     fn is_written(&self, state: &State, list: &[UniqueName]) -> bool {
@@ -63,11 +58,5 @@ impl VolumeManager {
                     && in_use == list.iter().collect()
             }
         }
-    }
-
-    fn retry_soon(&self) {
-        let mut state = self.state();
-        let until = Instant::now() + BACKOFF.after(0);
-        state.backoff.insert(Slot::volume("volumesInUse"), Failures { count: 1, until });
     }
 }

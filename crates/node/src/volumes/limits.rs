@@ -1,4 +1,4 @@
-//! Nodes that are full.
+//! Pods that wait for a volume because the node has reached the limit of its driver.
 
 use longshore_core::model::kinds::VolumeAttachment;
 use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
@@ -31,7 +31,7 @@ impl VolumeManager {
             let attachment = match self.deps.api.get::<VolumeAttachment>(&key).await {
                 Ok(attachment) => attachment?,
                 Err(error) => {
-                    tracing::warn!(attachment = name, %error, "cannot look why it is not attached");
+                    tracing::warn!(attachment = name, %error, "cannot read why the volume is not attached");
                     continue;
                 }
             };
@@ -43,7 +43,7 @@ impl VolumeManager {
         None
     }
 
-    /// Driver and handle of the pod's volumes that are not attached, and words about them.
+    /// Driver and handle of the pod's volumes that are not attached, and the text for its event.
     fn unattached(&self, uid: &Uid) -> Option<(Vec<(DriverName, VolumeHandle)>, String)> {
         let state = self.state();
         let uses = state.pods.get(uid)?.uses.as_ref()?;

@@ -7,14 +7,16 @@ use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::Action;
 use tokio::time::Instant;
 
-use super::{Counts, Plugin, VolumeFacts, VolumeManager};
+use crate::metrics::Counts;
 
-/// An operation under way.
+use super::{Plugin, VolumeFacts, VolumeManager};
+
+/// An operation in flight.
 pub(super) struct Timed {
     plugin: String,
     name: &'static str,
     began: Instant,
-    /// When the pod that now gets the volume was first heard of; absent when it has it already.
+    /// When the pod that now gets the volume was first seen; absent when it has it already.
     wanted: Option<Instant>,
 }
 

@@ -1,28 +1,28 @@
 //! The volume manager: keeps what is staged and published in step with what pods want.
 //!
 //! A pod is announced with [`VolumeManager::want`] and let go with [`VolumeManager::release`]; in
-//! between, a loop looks at desired and actual world, asks [`longshore_core::stage::world`] and
-//! starts what it answers. It wakes on events: a pod, the node object, a driver's registration, an
-//! operation's end, a back-off's end. Nothing is polled.
+//! between, the loop compares desired and actual state, asks [`longshore_core::stage::world`] and
+//! starts what it decides. Events wake it: a pod, the node object, a claim, a driver's registration,
+//! the end of an operation or of a pause. Nothing is polled.
 
 mod block;
+mod error;
 mod expand;
 mod files;
 mod measure;
 pub(crate) use files::make_dir;
-pub(crate) use mount_table::mounts_below;
 pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
 mod fsgroup;
+mod in_tree;
 mod in_use;
 mod limits;
 mod mount;
-pub(crate) mod mount_table;
 mod mounting;
-mod own;
+mod reconcile;
 mod reconstruct;
 mod report;
 mod resolve;
-pub mod stats;
+pub(crate) mod stats;
 mod sub_path;
 mod tokens;
 mod unmount;
@@ -32,72 +32,60 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::controller::pass_span;
-use longshore_cluster::{Api, Cache, Recorder, Subject, Subscription};
+use longshore_cluster::{Api, Cache, QueueOptions, Recorder, WorkQueue};
 use longshore_core::backoff::Backoff;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
 use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
-use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_core::stage::world::{Action, Slot, World, decide};
+use longshore_core::stage::verdict::Mounted;
+use longshore_core::stage::world::{Slot, World};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument as _, Span};
 
 use crate::drivers::Drivers;
-use crate::metrics::{Counts, NodeMetrics};
+use crate::metrics::NodeMetrics;
+use error::{OpCause, OpError};
+use reconcile::Key;
 use stats::NodeStats;
 
 /// The pause after a failure, as the kubelet's.
 pub(crate) const BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
-/// How often publish is repeated for drivers that want that, besides changes of the pod.
-const RESYNC: Duration = Duration::from_secs(75);
 
 /// What the manager is built from.
-pub struct Deps {
-    /// The API.
+pub(crate) struct Deps {
     pub api: Api,
-    /// Events.
     pub recorder: Recorder,
-    /// This node's object, alone.
+    /// Holds only the object of this node.
     pub node: Cache<Node>,
-    /// All drivers' objects.
     pub csi_drivers: Cache<CsiDriver>,
-    /// All claims; only their news matter here, so it need not be synced.
+    /// It need not be synced: only changes matter here, and claims are read live.
     pub claims: Cache<Claim>,
-    /// Registered drivers.
     pub drivers: Arc<Drivers>,
-    /// Where things lie.
     pub paths: NodePaths,
-    /// This node.
     pub node_name: String,
-    /// The node enforces SELinux labels.
+    /// Volumes are mounted with SELinux labels.
     pub selinux: bool,
-    /// What is staged counts as in use, attached or not.
+    /// Staged volumes are listed in `volumesInUse` even if they are not attached.
     pub list_staged: bool,
-    /// What happens at the points of the steps.
     pub faults: crate::fault::Faults,
-    /// Where measurements go.
     pub(crate) metrics: NodeMetrics,
-    /// How full volumes are.
     pub stats: NodeStats,
-    /// How often that is looked at.
+    /// How often drivers are asked for the statistics of their volumes.
     pub stats_period: Duration,
 }
 
-/// Who mounts a volume.
+/// The plugin that mounts a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plugin {
-    /// A driver.
     Csi,
-    /// This node: a directory or a disk of its own.
+    /// In-tree: a directory or a disk of this node.
     Local,
-    /// This node, with the system's NFS client.
+    /// In-tree, through the NFS client of the system.
     Nfs,
 }
 
@@ -117,6 +105,21 @@ pub(crate) struct VolumeFacts {
     pub block: bool,
 }
 
+impl VolumeFacts {
+    /// A filesystem of a driver of which nothing more is known.
+    fn csi(driver: &DriverName, handle: &VolumeHandle, spec_name: &str) -> Self {
+        Self {
+            plugin: Plugin::Csi,
+            driver: driver.to_owned(),
+            handle: handle.to_owned(),
+            spec_name: spec_name.to_owned(),
+            volume: None,
+            inline: false,
+            block: false,
+        }
+    }
+}
+
 /// How a pod uses a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Use {
@@ -124,7 +127,6 @@ pub(crate) struct Use {
     pub read_only: bool,
     /// Where the pod finds it.
     pub path: PathBuf,
-    /// The claim in between.
     pub claim: Option<ObjectKey>,
     /// How many bytes the claim said it has; 0 when that does not matter.
     pub claim_size: i64,
@@ -139,8 +141,6 @@ struct PodFacts {
     /// Directories of this node that need no mount, by the pod's own name for the volume.
     host: BTreeMap<String, PathBuf>,
     error: Option<String>,
-    /// Somebody is looking its volumes up.
-    resolving: bool,
     since: Instant,
 }
 
@@ -161,64 +161,44 @@ struct State {
     mounting: BTreeSet<(Uid, UniqueName)>,
 }
 
-/// How a pod's volumes stand.
+/// Whether the volumes of a pod are mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodVolumes {
+pub(crate) enum PodVolumes {
     /// All are mounted: the pod's name for each, and where it is.
     Ready(BTreeMap<String, PathBuf>),
     /// Some are not; the text says which and why.
     Waiting(String),
 }
 
-/// See the module's description.
-pub struct VolumeManager {
+/// Keeps staged and published volumes in step with pods; see the module.
+pub(crate) struct VolumeManager {
     deps: Deps,
     state: Mutex<State>,
     tokens: tokens::Tokens,
     /// Directories whose metadata cannot be read, by pod.
     broken: Mutex<Vec<reconstruct::Broken>>,
-    wake: Notify,
+    queue: WorkQueue<Key>,
     changes: watch::Sender<u64>,
-    claim_changes: watch::Sender<u64>,
+    /// Operations in flight.
     tasks: TaskTracker,
-    stop: CancellationToken,
     dropped: CancellationToken,
-    /// They end with the manager.
-    subscriptions: Mutex<Vec<Subscription>>,
 }
 
 impl VolumeManager {
     /// A manager that knows nothing yet; [`Self::reconstruct`] comes next.
-    #[must_use]
-    pub fn new(deps: Deps) -> Arc<Self> {
+    pub(crate) fn new(deps: Deps) -> Arc<Self> {
+        let options = QueueOptions { backoff: BACKOFF, ..QueueOptions::default() };
         let manager = Arc::new(Self {
             broken: Mutex::default(),
             deps,
             state: Mutex::default(),
             tokens: tokens::Tokens::default(),
-            wake: Notify::new(),
+            queue: WorkQueue::new("stage", options),
             changes: watch::Sender::new(0),
-            claim_changes: watch::Sender::new(0),
             tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
             dropped: CancellationToken::new(),
-            subscriptions: Mutex::default(),
         });
         manager.deps.metrics.count_volumes(&manager);
-        let weak = Arc::downgrade(&manager);
-        let node = manager.deps.node.subscribe(move |_| {
-            if let Some(manager) = weak.upgrade() {
-                manager.wake.notify_one();
-            }
-        });
-        let weak = Arc::downgrade(&manager);
-        let claims = manager.deps.claims.subscribe(move |change| {
-            if let Some(manager) = weak.upgrade() {
-                manager.claim_changes.send_modify(|count| *count += 1);
-                manager.claim_changed(change.object());
-            }
-        });
-        manager.subscriptions.lock().extend([node, claims]);
         manager
     }
 
@@ -226,35 +206,30 @@ impl VolumeManager {
         self.state.lock()
     }
 
-    /// Announces a pod that may run: its volumes will be mounted. Repeat it when the pod changes.
-    pub fn want(self: &Arc<Self>, pod: &Arc<Pod>) {
+    /// Adds a pod that may run to the desired state: its volumes will be mounted.
+    pub(crate) fn add_pod(&self, pod: &Arc<Pod>) {
         let uid = pod.metadata.uid.clone();
         {
             let mut state = self.state();
             if let Some(known) = state.pods.get_mut(&uid) {
                 known.pod = pod.clone();
-                if known.uses.is_some() || known.resolving {
-                    return;
-                }
-                known.resolving = true;
-            } else {
-                state.world.unresolved.insert(uid.clone());
-                let facts = PodFacts {
-                    pod: pod.clone(),
-                    uses: None,
-                    host: BTreeMap::new(),
-                    error: None,
-                    resolving: true,
-                    since: Instant::now(),
-                };
-                state.pods.insert(uid.clone(), facts);
+                return;
             }
+            state.world.unresolved.insert(uid.clone());
+            let facts = PodFacts {
+                pod: pod.clone(),
+                uses: None,
+                host: BTreeMap::new(),
+                error: None,
+                since: Instant::now(),
+            };
+            state.pods.insert(uid.clone(), facts);
         }
-        self.spawn(self.clone().resolve_until_known(uid));
+        self.queue.add(Key::Pod(uid));
     }
 
-    /// Tells a changed pod, if its volumes are wanted. Drivers that want to be told again are.
-    pub fn want_if_known(&self, pod: &Arc<Pod>) {
+    /// Takes note of a changed pod, if it was added. Drivers that require republish get it.
+    pub(crate) fn update_pod(&self, pod: &Arc<Pod>) {
         let uid = &pod.metadata.uid;
         {
             let mut state = self.state();
@@ -264,11 +239,11 @@ impl VolumeManager {
             }
             known.pod = pod.clone();
         }
-        self.publish_again(Some(uid));
+        self.mark_for_republish(Some(uid));
     }
 
     /// Marks the mounts of one pod, or of all, whose drivers want publish to be repeated.
-    fn publish_again(&self, only: Option<&Uid>) {
+    fn mark_for_republish(&self, only: Option<&Uid>) {
         let mut state = self.state();
         let State { world, volumes, .. } = &mut *state;
         let mut found = false;
@@ -286,12 +261,12 @@ impl VolumeManager {
         }
         drop(state);
         if found {
-            self.wake.notify_one();
+            self.enqueue();
         }
     }
 
-    /// Lets a pod's volumes go. Only for a pod of which no process runs.
-    pub fn release(&self, uid: &Uid) {
+    /// Removes a pod from the desired state: its volumes will be unmounted. No process of it may run.
+    pub(crate) fn remove_pod(&self, uid: &Uid) {
         let mut state = self.state();
         state.pods.remove(uid);
         self.tokens.forget(uid);
@@ -301,24 +276,17 @@ impl VolumeManager {
             !wanted.pods.is_empty()
         });
         drop(state);
-        self.poke();
+        self.notify();
     }
 
-    /// All pods that may run have been announced: what is not wanted now may be unmounted.
-    pub fn all_pods_known(&self) {
+    /// All pods that may run have been added: volumes that none of them uses may be unmounted now.
+    pub(crate) fn all_pods_known(&self) {
         self.state().world.ready_to_unmount = true;
-        self.poke();
+        self.notify();
     }
 
-    /// Whether anything of a pod is, or may be, mounted.
-    #[must_use]
-    pub fn has_mounts_of(&self, uid: &Uid) -> bool {
-        self.state().world.has_mounts_of(uid)
-    }
-
-    /// Volumes that a pod wants or has.
-    #[must_use]
-    pub fn volumes_of(&self, uid: &Uid) -> BTreeSet<UniqueName> {
+    /// Volumes of a pod in the desired or the actual state.
+    pub(crate) fn volumes_of(&self, uid: &Uid) -> BTreeSet<UniqueName> {
         let state = self.state();
         let wanted = state.world.desired.iter().filter(|(_, wanted)| wanted.pods.contains(uid));
         let known = state.world.actual.iter().filter(|(_, known)| known.pods.contains_key(uid));
@@ -327,7 +295,7 @@ impl VolumeManager {
 
     /// Waits until nothing of a released pod is mounted, and those of its `volumes` that no other
     /// pod uses are unstaged: only then may their claims be let go.
-    pub async fn wait_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) {
+    pub(crate) async fn wait_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) {
         self.clean_broken();
         let mut changes = self.changes();
         while !self.is_unmounted(uid, volumes) {
@@ -339,31 +307,28 @@ impl VolumeManager {
 
     fn is_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) -> bool {
         let state = self.state();
-        let staged_for_nobody = |name: &UniqueName| {
+        let staged_without_pods = |name: &UniqueName| {
             let known = state.world.actual.get(name);
             known.is_some_and(|known| known.pods.is_empty())
                 && !state.world.desired.contains_key(name)
         };
         // One that began while the pod was wanted may have nothing to show for it yet.
         let mounting = state.mounting.iter().any(|(pod, _)| pod == uid);
-        !mounting && !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_for_nobody)
+        !mounting && !state.world.has_mounts_of(uid) && !volumes.iter().any(staged_without_pods)
     }
 
     /// Whether anything is, or may be, staged or mounted.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.state().world.actual.is_empty()
     }
 
     /// Changes whenever an operation ended.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// How a pod's volumes stand.
-    #[must_use]
-    pub fn pod_volumes(&self, uid: &Uid) -> PodVolumes {
+    /// Whether the volumes of a pod are mounted.
+    pub(crate) fn pod_volumes(&self, uid: &Uid) -> PodVolumes {
         let state = self.state();
         let Some(facts) = state.pods.get(uid) else {
             return PodVolumes::Waiting("the pod's volumes are not wanted".to_owned());
@@ -390,144 +355,13 @@ impl VolumeManager {
         PodVolumes::Waiting(format!("unmounted volumes=[{}]: {why}", unmounted.join(" ")))
     }
 
-    /// The loop. Returns when told to; operations in flight are waited for.
-    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        let _dropped = self.dropped.clone().drop_guard();
-        let mut drivers = self.deps.drivers.changes();
-        let mut again = tokio::time::interval(RESYNC);
-        loop {
-            let next = self.pass();
-            self.write_in_use().await;
-            self.clean_broken();
-            tokio::select! {
-                _ = again.tick() => self.publish_again(None),
-                () = shutdown.cancelled() => break,
-                () = self.wake.notified() => {}
-                _ = drivers.changed() => self.state().backoff.clear(),
-                () = sleep_until(next) => {}
-            }
-        }
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-
-    /// Looks, decides and starts; returns when to look again at the latest.
-    fn pass(self: &Arc<Self>) -> Option<Instant> {
-        let now = Instant::now();
-        let mut state = self.state();
-        self.look_at_node(&mut state);
-        state.world.backing_off = state
-            .backoff
-            .iter()
-            .filter(|(_, one)| one.until > now)
-            .map(|(slot, _)| slot.clone())
-            .collect();
-        let actions = decide(&state.world);
-        for action in actions {
-            if let Action::Forget { volume } = &action {
-                state.world.actual.remove(volume);
-                state.volumes.remove(volume);
-                self.poke();
-                continue;
-            }
-            state.world.busy.insert(action.slot());
-            if let Action::Mount { volume, pod } = &action {
-                state.mounting.insert((pod.clone(), volume.clone()));
-            }
-            let span = span_of(&state, &action);
-            self.spawn(self.clone().act(action).instrument(span));
-        }
-        state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
-    }
-
-    async fn act(self: Arc<Self>, action: Action) {
-        let timed = self.timed(&action);
-        let result = match &action {
-            Action::Mount { volume, pod } => self.mount(volume, pod).await,
-            Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
-            Action::Expand { volume, pod } => self.expand(volume, pod).await,
-            Action::Unstage { volume } => self.unstage(volume).await,
-            Action::Forget { .. } => Ok(()),
-        };
-        self.measured(timed, result.is_ok());
-        if result.is_ok() {
-            tracing::debug!(action = action.name(), "done");
-        }
-        let mut state = self.state();
-        state.world.busy.remove(&action.slot());
-        if let Action::Mount { volume, pod } = &action {
-            state.mounting.remove(&(pod.clone(), volume.clone()));
-        }
-        let slot = action.backoff_slot();
-        match result {
-            Ok(()) => {
-                state.backoff.remove(&slot);
-                self.clear_error(&mut state, &action);
-            }
-            Err(failure) => {
-                let count = state.backoff.get(&slot).map_or(0, |one| one.count);
-                let until = Instant::now() + BACKOFF.after(count);
-                state.backoff.insert(slot, Failures { count: count + 1, until });
-                self.report(&mut state, &action, &failure);
-            }
-        }
-        drop(state);
-        self.poke();
-    }
-
-    /// Runs work that ends with the loop: dropping [`Self::run`] drops it too.
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let dropped = self.dropped.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = dropped.cancelled() => {}
-                () = work => {}
-            }
-        });
-    }
-
-    fn poke(&self) {
+    /// Wakes who waits for [`Self::changes`], and the loop.
+    fn notify(&self) {
         self.changes.send_modify(|count| *count += 1);
-        self.wake.notify_one();
+        self.enqueue();
     }
-}
 
-/// The span of one action: the volume by the name that users know, and the pod.
-fn span_of(state: &State, action: &Action) -> Span {
-    let unique = action.volume();
-    let facts = state.volumes.get(unique);
-    let name = facts.map_or(unique, |facts| facts.spec_name.as_str());
-    let failures = state.backoff.get(&action.backoff_slot()).map_or(0, |one| one.count);
-    let span = pass_span("stage", &Subject::volume(name), failures.saturating_add(1));
-    if let Some(facts) = facts {
-        span.record("driver", facts.driver.as_str());
-    }
-    if let Some(pod) = action.pod().and_then(|uid| state.pods.get(uid)) {
-        span.record("pod", pod.pod.metadata.key().to_string());
-    }
-    span
-}
-
-/// A failed operation.
-#[derive(Debug)]
-pub(crate) struct OpError {
-    /// The step as users know it, for instance `MountDevice`.
-    pub step: &'static str,
-    /// What it says about the mount.
-    pub failure: Failure,
-    pub text: String,
-}
-
-impl OpError {
-    pub(crate) fn new(step: &'static str, failure: Failure, text: impl std::fmt::Display) -> Self {
-        Self { step, failure, text: text.to_string() }
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
+    fn enqueue(&self) {
+        self.queue.add(Key::Node);
     }
 }

@@ -12,11 +12,11 @@ use longshore_core::names::attachment_name;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::{Known, PodMount};
-use longshore_csi::CsiError;
+use longshore_csi::Client;
 use longshore_csi::capabilities::NodeCapability;
 
 use super::mounting::Mounting;
-use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
+use super::{OpCause, OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
 
 pub(super) const STAGE: &str = "MountDevice";
 pub(super) const PUBLISH: &str = "SetUp";
@@ -25,17 +25,19 @@ pub(super) const NODE_AFFINITY: &str = "NodeAffinity check";
 impl VolumeManager {
     /// Stages the volume if it is not, then publishes it to the pod.
     pub(super) async fn mount(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
-        let Some((facts, one, pod, attachable)) = self.look(unique, uid) else { return Ok(()) };
+        let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
+            return Ok(());
+        };
         self.check_node(&facts)?;
         self.check_other_pods(unique, uid, &facts)?;
         if facts.plugin != Plugin::Csi {
-            return self.mount_own(unique, uid, &facts, &one, &pod).await;
+            return self.mount_in_tree(unique, uid, &facts, &one, &pod).await;
         }
         let mounting = self.prepare(facts, one, pod, attachable).await?;
         if !mounting.facts.inline {
             self.stage(unique, attachable, &mounting).await?;
         }
-        let grows = self.grows_with_mount(unique, &mounting);
+        let grows = self.needs_expansion(unique, &mounting);
         self.publish(unique, uid, &mounting, grows).await?;
         if grows { self.expand_after_mount(unique, uid, &mounting).await } else { Ok(()) }
     }
@@ -49,10 +51,9 @@ impl VolumeManager {
         attachable: bool,
     ) -> Result<Mounting, OpError> {
         let publish_context = self.verified(&facts, attachable).await?;
-        let client = self.deps.drivers.client(&facts.driver);
-        let client = client.ok_or_else(|| not_registered(STAGE, &facts.driver))?;
+        let client = self.client(STAGE, &facts.driver)?;
         let capabilities = client.node_capabilities().await;
-        let capabilities = capabilities.map_err(|error| call_failed(STAGE, &error))?;
+        let capabilities = capabilities.map_err(|error| OpError::call(STAGE, error))?;
         let driver_object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let label = one.label.clone();
         Ok(Mounting {
@@ -67,7 +68,7 @@ impl VolumeManager {
         })
     }
 
-    pub(super) fn look(
+    pub(super) fn mount_view(
         &self,
         unique: &UniqueName,
         uid: &Uid,
@@ -192,10 +193,10 @@ impl VolumeManager {
         self.deps.faults.at("stage.recorded");
         // From here on the driver may have done it, whatever becomes of this task.
         self.change(unique, |known| known.device = known.device.max(Mounted::Unknown));
-        let answer = client.node_stage_volume(request).await;
+        let response = client.node_stage_volume(request).await;
         self.deps.faults.at("stage.answered");
-        let Err(error) = answer else { return Ok(()) };
-        let error = call_failed(STAGE, &error);
+        let Err(error) = response else { return Ok(()) };
+        let error = OpError::call(STAGE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
             files::clean(&target).map_err(local)?;
         }
@@ -257,15 +258,12 @@ impl VolumeManager {
             VolData::published(&facts.driver, &facts.handle, &facts.spec_name, node, facts.inline);
         let data = data.with_context(&mounting.label);
         files::write_vol_data(&dir, &data).map_err(local)?;
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
+        self.begin_publish(unique, uid);
         self.deps.faults.at("publish.recorded");
-        let answer = mounting.client.node_publish_volume(request).await;
+        let response = mounting.client.node_publish_volume(request).await;
         self.deps.faults.at("publish.answered");
-        if let Err(error) = answer {
-            let error = call_failed(PUBLISH, &error);
+        if let Err(error) = response {
+            let error = OpError::call(PUBLISH, error);
             // What the pod may be using, now or before a crash, is not taken from it by a "no".
             let may_be_used = before.reconstructed || before.state == Mounted::Yes;
             if error.failure == Failure::Final && !may_be_used {
@@ -287,21 +285,24 @@ impl VolumeManager {
         Ok(Some(staging_target(&staging)))
     }
 
+    /// From here on the volume may be mounted for the pod, whatever becomes of the call.
+    pub(super) fn begin_publish(&self, unique: &UniqueName, uid: &Uid) {
+        self.change(unique, |known| {
+            let mount = known.pods.entry(uid.to_owned()).or_default();
+            mount.state = mount.state.max(Mounted::Unknown);
+        });
+    }
+
+    /// The client of a registered driver.
+    pub(super) fn client(&self, step: &'static str, driver: &str) -> Result<Client, OpError> {
+        let not_registered = || OpCause::NotRegistered(driver.to_owned());
+        let client = self.deps.drivers.client(driver).ok_or_else(not_registered);
+        client.map_err(|cause| OpError::new(step, Failure::Transient, cause))
+    }
+
     pub(super) fn change(&self, unique: &UniqueName, change: impl FnOnce(&mut Known)) {
         change(self.state().world.actual.entry(unique.to_owned()).or_default());
     }
-}
-
-pub(super) fn not_registered(step: &'static str, driver: &str) -> OpError {
-    let text = format!("driver name {driver} not found in the list of registered CSI drivers");
-    OpError::new(step, Failure::Transient, text)
-}
-
-/// A driver's answer as a failure of a step.
-pub(super) fn call_failed(step: &'static str, error: &CsiError) -> OpError {
-    let failure =
-        if error.is_final() || error.is_infeasible() { Failure::Final } else { Failure::Uncertain };
-    OpError::new(step, failure, longshore_csi::status_text(error.status()))
 }
 
 pub(super) fn text(path: &Path) -> String {

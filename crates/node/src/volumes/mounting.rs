@@ -1,4 +1,4 @@
-//! What the driver's calls are made of.
+//! Requests of NodeStageVolume and NodePublishVolume.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,9 +17,9 @@ use longshore_csi::{Client, v1};
 
 use super::mount::{PUBLISH, text};
 use super::tokens::account;
-use super::{OpError, Use, VolumeFacts, VolumeManager};
+use super::{OpCause, OpError, Use, VolumeFacts, VolumeManager};
 
-/// Everything that the calls need.
+/// A volume that is being mounted for a pod, with its driver.
 pub(super) struct Mounting {
     pub facts: VolumeFacts,
     pub one: Use,
@@ -42,8 +42,8 @@ impl VolumeManager {
         let Some(reference) = reference else { return Ok(BTreeMap::new()) };
         let key = ObjectKey::new(namespace.unwrap_or(&reference.namespace), &reference.name);
         let read = read_secret(&self.deps.api, &key).await;
-        read.map_err(|error| {
-            OpError::new(step, Failure::Transient, format_args!("secret {key}: {error}"))
+        read.map_err(|source| {
+            OpError::new(step, Failure::Transient, OpCause::Secret { key, source })
         })
     }
 }
@@ -231,7 +231,6 @@ impl Mounting {
         manager: &VolumeManager,
         target: &Path,
     ) -> Result<(), OpError> {
-        let uncertain = |text: String| OpError::new(PUBLISH, Failure::Uncertain, text);
         let word =
             self.driver_object.as_ref().and_then(|driver| driver.spec.fs_group_policy.clone());
         let policy =
@@ -253,6 +252,6 @@ impl Mounting {
         let given = manager.give_to_group(&self.pod, target, group, on_mismatch).await;
         let part = "volume_apply_access_control";
         manager.measured_part(&self.facts, part, began.elapsed(), given.is_ok());
-        given.map_err(|text| uncertain(format!("applyFSGroup failed: {text}")))
+        given.map_err(|error| OpError::new(PUBLISH, Failure::Uncertain, OpCause::FsGroup(error)))
     }
 }

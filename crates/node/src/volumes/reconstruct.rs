@@ -1,26 +1,30 @@
-//! What an earlier life of this process left on disk.
+//! Rebuilds the actual state from what an earlier process left on disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
+use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
 
+use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::fault::Forgets;
 
-use super::{Plugin, VolumeFacts, VolumeManager, files, mount_table};
+use super::{Plugin, VolumeFacts, VolumeManager, files};
+
+/// A mount that was found on disk and may be there.
+const FOUND: PodMount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
 
 impl VolumeManager {
     /// Reads the directories of pods and of staged volumes. Everything found may be mounted.
     ///
     /// Pods found here count as possibly running until they are announced or released; their UIDs
     /// are returned. The caches must be synced.
-    pub fn reconstruct(&self) -> Vec<Uid> {
+    pub(crate) fn reconstruct(&self) -> Vec<Uid> {
         let mut pods = Vec::new();
         for uid in names_in(&self.deps.paths.pods()).into_iter().map(Uid::from) {
             let volumes = self.deps.paths.pod(&uid).join("volumes").join(CSI_DIR);
@@ -30,7 +34,7 @@ impl VolumeManager {
             for plugin in [Plugin::Local, Plugin::Nfs] {
                 let dir = plugin.dir();
                 for name in names_in(&self.deps.paths.own_volume(&uid, dir, "")) {
-                    self.found_own(&uid, plugin, &name);
+                    self.found_in_tree(&uid, plugin, &name);
                 }
             }
             self.state().world.unresolved.insert(uid.clone());
@@ -38,7 +42,7 @@ impl VolumeManager {
         }
         for name in names_in(&self.deps.paths.local_mounts()) {
             let unique = UniqueName::local(&name);
-            self.remember(&unique, own_facts(Plugin::Local, &name));
+            self.remember(&unique, in_tree_facts(Plugin::Local, &name));
             self.state().world.actual.entry(unique).or_default().device = Mounted::Unknown;
         }
         for name in names_in(&self.deps.paths.block_volumes()) {
@@ -74,19 +78,21 @@ impl VolumeManager {
         let unique =
             if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(&driver, &handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
-        self.remember(&unique, csi_facts(&driver, &handle, spec_name, inline));
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
+        self.remember(
+            &unique,
+            VolumeFacts { inline, ..VolumeFacts::csi(&driver, &handle, spec_name) },
+        );
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
-        known.pods.insert(uid.to_owned(), mount);
+        known.pods.insert(uid.to_owned(), FOUND);
         if !inline {
             known.device = Mounted::Unknown;
             known.context = data.get("seLinuxMountContext").unwrap_or_default().to_owned();
         }
     }
 
-    /// Volumes whose metadata was lost and whose pods are gone: nobody can ask their driver, so they
-    /// are unmounted here, once. Those of pods that still want them are left alone.
+    /// Volumes whose metadata was lost and whose pods are gone are unmounted without their driver,
+    /// once. Those of pods in the desired state are left alone.
     pub(super) fn clean_broken(&self) {
         if self.broken.lock().is_empty() {
             return;
@@ -117,7 +123,7 @@ impl VolumeManager {
         }
     }
 
-    /// A volume that pods use as a device: everybody who has a file of it may have it.
+    /// A volume that pods use as a device: each pod that has a file of it may have it mapped.
     fn found_mapped(&self, name: &str) {
         let places = self.deps.paths.block(name);
         let Some(data) = readable(&places.data) else { return };
@@ -126,14 +132,13 @@ impl VolumeManager {
         let spec_name = data.get("specVolID").unwrap_or(name);
         self.remember(
             &unique,
-            VolumeFacts { block: true, ..csi_facts(&driver, &handle, spec_name, false) },
+            VolumeFacts { block: true, ..VolumeFacts::csi(&driver, &handle, spec_name) },
         );
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            if known.pods.insert(uid.into(), mount).is_none() {
+            if known.pods.insert(uid.into(), FOUND).is_none() {
                 self.deps.metrics.reconstructed.inc();
             }
         }
@@ -143,7 +148,7 @@ impl VolumeManager {
     fn found_staged(&self, data: &VolData) {
         let Some((driver, handle)) = data.volume() else { return };
         let unique = UniqueName::new(&driver, &handle);
-        self.remember(&unique, csi_facts(&driver, &handle, "", false));
+        self.remember(&unique, VolumeFacts::csi(&driver, &handle, ""));
         let mut state = self.state();
         let known = state.world.actual.entry(unique).or_default();
         known.device = Mounted::Unknown;
@@ -151,12 +156,11 @@ impl VolumeManager {
     }
 
     /// A directory below a pod in which this node itself mounts something.
-    fn found_own(&self, uid: &Uid, plugin: Plugin, name: &str) {
+    fn found_in_tree(&self, uid: &Uid, plugin: Plugin, name: &str) {
         let unique = plugin.unique_name(uid, name);
-        self.remember(&unique, own_facts(plugin, name));
-        let mount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
+        self.remember(&unique, in_tree_facts(plugin, name));
         let mut state = self.state();
-        state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), mount);
+        state.world.actual.entry(unique).or_default().pods.insert(uid.to_owned(), FOUND);
     }
 
     fn remember(&self, unique: &UniqueName, facts: VolumeFacts) {
@@ -168,7 +172,7 @@ impl VolumeManager {
         known.reconstructed = true;
         known.attachable = attachable;
         state.volumes.entry(unique.to_owned()).or_insert(facts);
-        tracing::info!(volume = unique.as_str(), "found on disk");
+        tracing::info!(volume = unique.as_str(), "volume found on disk");
     }
 }
 
@@ -181,7 +185,7 @@ pub(super) struct Broken {
 
 fn force_clean(dir: &Path) -> std::io::Result<()> {
     let target = publish_target(dir);
-    while mount_table::is_mount_point(&target)? {
+    while is_mount_point(&target)? {
         unmount(&target, UnmountFlags::NOFOLLOW)?;
     }
     files::clean(&target)
@@ -196,29 +200,12 @@ fn remove_unwritten(dir: &Path) {
     // Left by a write that was interrupted; usually there is none.
     let _ = fs::remove_file(dir.join(files::UNFINISHED));
     if let Err(error) = files::clean(&staging_target(dir)) {
-        tracing::warn!(dir = %dir.display(), %error, "a staging directory without metadata stays");
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove a staging directory without metadata");
     }
 }
 
-fn csi_facts(
-    driver: &DriverName,
-    handle: &VolumeHandle,
-    spec_name: &str,
-    inline: bool,
-) -> VolumeFacts {
-    VolumeFacts {
-        plugin: Plugin::Csi,
-        driver: driver.to_owned(),
-        handle: handle.to_owned(),
-        spec_name: spec_name.to_owned(),
-        volume: None,
-        inline,
-        block: false,
-    }
-}
-
-fn own_facts(plugin: Plugin, name: &str) -> VolumeFacts {
-    VolumeFacts { plugin, ..csi_facts(&"".into(), &"".into(), name, false) }
+fn in_tree_facts(plugin: Plugin, name: &str) -> VolumeFacts {
+    VolumeFacts { plugin, ..VolumeFacts::csi(&"".into(), &"".into(), name) }
 }
 
 fn readable(dir: &Path) -> Option<VolData> {

@@ -1,4 +1,4 @@
-//! What pods are told of their volumes' troubles.
+//! Failed operations as events of their pods.
 
 use longshore_cluster::EventType;
 use longshore_core::model::ObjectRef;
@@ -21,7 +21,7 @@ impl VolumeManager {
     // Unmount failures are logged only, as users know it: the pod is gone or going.
     pub(super) fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
         let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
-            tracing::warn!(?action, error = %failure.text, "will be tried again");
+            tracing::warn!(?action, error = %failure, "volume operation failed; will be tried again");
             return;
         };
         let facts = state.volumes.get(volume);
@@ -48,8 +48,8 @@ impl VolumeManager {
             (_, step) if block => ("FailedMapVolume", format!("MapVolume.{step} failed")),
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
         };
-        let text = format!("{head} for volume \"{name}\" : {}", failure.text);
-        tracing::warn!(pod = pod.as_str(), volume = volume.as_str(), error = %text, "will be tried again");
+        let text = format!("{head} for volume \"{name}\" : {failure}");
+        tracing::warn!(pod = pod.as_str(), volume = volume.as_str(), error = %text, "volume operation failed; will be tried again");
         if let Some(facts) = state.pods.get_mut(pod) {
             self.deps.recorder.event(
                 &ObjectRef::of::<Pod>(&facts.pod.metadata),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::EventType;
+use longshore_cluster::{ApiError, EventType, Outcome};
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
@@ -14,16 +14,16 @@ use longshore_core::model::{
 };
 use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
-
 use longshore_core::stage::paths::publish_target;
-use longshore_core::stage::selinux::{admit, label_of, mount_label};
-use tokio::time::Instant;
+use longshore_core::stage::selinux::{self, admit, label_of, mount_label};
 
-use super::{BACKOFF, Plugin, Use, VolumeFacts, VolumeManager};
+use super::{Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
 
 /// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
 /// takes that long.
-const BIND_PATIENCE: Duration = Duration::from_secs(10);
+const BIND_GRACE: Duration = Duration::from_secs(10);
+/// How often a claim that is being bound is read where its changes cannot be watched.
+const BIND_POLL: Duration = Duration::from_secs(1);
 
 /// A use of a volume together with what is known of it.
 struct Found {
@@ -35,7 +35,7 @@ struct Found {
 }
 
 /// What is behind one volume of a pod.
-enum Behind {
+enum Resolved {
     /// A driver stages and publishes it.
     Driver(Box<Found>),
     /// A directory of this node, used as it is.
@@ -43,65 +43,54 @@ enum Behind {
 }
 
 impl VolumeManager {
-    /// Looks a pod's volumes up, again and again until it works or nobody wants them any more.
-    pub(super) async fn resolve_until_known(self: Arc<Self>, uid: Uid) {
-        let (mut pauses, began) = (BACKOFF.series(), Instant::now());
-        let mut pause = pauses.pause();
-        loop {
-            let Some(pod) = self.state().pods.get(&uid).map(|facts| facts.pod.clone()) else {
-                return;
-            };
-            let seen = self.claim_versions(&pod);
-            let mut news = self.claim_changes.subscribe();
-            match self.resolve(&pod).await {
-                Ok(found) => return self.adopt(&uid, found),
-                // A claim that is just being made or bound is no trouble; one that stays so is.
-                Err(failed) if failed.cause.passes && began.elapsed() < BIND_PATIENCE => {
-                    self.set_error(&uid, failed.text());
-                }
-                Err(failed) => self.refuse(&uid, &pod, &failed.text()),
+    /// Looks up the volumes of a pod that are not known yet.
+    pub(super) async fn resolve_pod(&self, uid: &Uid) -> Outcome {
+        let waiting = self
+            .state()
+            .pods
+            .get(uid)
+            .filter(|facts| facts.uses.is_none())
+            .map(|facts| (facts.pod.clone(), facts.since));
+        let Some((pod, since)) = waiting else { return Outcome::Done };
+        match self.resolve(&pod).await {
+            Ok(found) => {
+                self.adopt(uid, found);
+                Outcome::Done
             }
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => pause = pauses.pause(),
-                () = self.claims_changed(&pod, &seen, &mut news) => {}
+            // Only a claim that stays so is worth an event.
+            Err(failed) if failed.cause.passes() && since.elapsed() < BIND_GRACE => {
+                self.set_error(uid, failed.to_string());
+                Outcome::After(BIND_POLL)
+            }
+            Err(failed) => {
+                self.refuse(uid, &pod, &failed.to_string());
+                Outcome::retry(failed)
             }
         }
     }
 
-    /// What is known of the pod's claims, to notice a change.
-    fn claim_versions(&self, pod: &Pod) -> Vec<Option<String>> {
-        let version = |(name, _): (String, &PodVolume)| {
-            let claim = self.deps.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name));
-            claim.map(|claim| claim.metadata.resource_version.clone())
+    /// Pods that use a claim and whose volumes are not known yet.
+    pub(super) fn pods_waiting_for(&self, claim: &Claim) -> Vec<Uid> {
+        let Claim { metadata, .. } = claim;
+        let waits = |facts: &PodFacts| {
+            facts.uses.is_none()
+                && facts.pod.metadata.namespace == metadata.namespace
+                && facts.pod.claim_names().any(|(name, _)| name == metadata.name)
         };
-        pod.claim_names().map(version).collect()
+        let state = self.state();
+        state.pods.iter().filter(|(_, facts)| waits(facts)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    async fn claims_changed(
-        &self,
-        pod: &Pod,
-        seen: &[Option<String>],
-        news: &mut tokio::sync::watch::Receiver<u64>,
-    ) {
-        while self.claim_versions(pod) == seen {
-            if news.changed().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
-    }
-
-    fn adopt(&self, uid: &Uid, behind: BTreeMap<String, Behind>) {
+    fn adopt(&self, uid: &Uid, behind: BTreeMap<String, Resolved>) {
         let (mut found, mut host) = (BTreeMap::new(), BTreeMap::new());
         for (name, one) in behind {
             match one {
-                Behind::Driver(one) => drop(found.insert(name, *one)),
-                Behind::Host(path) => drop(host.insert(name, path)),
+                Resolved::Driver(one) => drop(found.insert(name, *one)),
+                Resolved::Host(path) => drop(host.insert(name, path)),
             }
         }
         let mut state = self.state();
         let Some(facts) = state.pods.get_mut(uid) else { return };
-        facts.resolving = false;
         facts.error = None;
         facts.host = host;
         facts.uses =
@@ -116,11 +105,10 @@ impl VolumeManager {
         }
         state.world.unresolved.remove(uid);
         drop(state);
-        self.poke();
+        self.notify();
     }
 
     fn refuse(&self, uid: &Uid, pod: &Pod, text: &str) {
-        tracing::warn!(pod = %pod.metadata.key(), error = text, "volumes cannot be used");
         self.deps.recorder.event(
             &ObjectRef::of::<Pod>(&pod.metadata),
             EventType::Warning,
@@ -139,7 +127,7 @@ impl VolumeManager {
 
     /// All volumes of drivers and claims that containers use; on failure the names that failed and
     /// the first cause, one that lasts before one that passes.
-    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Behind>, Unresolved> {
+    async fn resolve(&self, pod: &Pod) -> Result<BTreeMap<String, Resolved>, Unresolved> {
         let (mut found, mut failed) = (BTreeMap::new(), Vec::new());
         let mut cause: Option<Cause> = None;
         let usage = Usage::of(pod);
@@ -155,7 +143,7 @@ impl VolumeManager {
                 Err(error) => {
                     failed.push(volume.name.clone());
                     cause = match cause {
-                        Some(first) if !first.passes || error.passes => Some(first),
+                        Some(first) if !first.passes() || error.passes() => Some(first),
                         _ => Some(error),
                     };
                 }
@@ -170,7 +158,7 @@ impl VolumeManager {
         pod: &Pod,
         volume: &PodVolume,
         usage: &Usage,
-    ) -> Result<Option<Behind>, Cause> {
+    ) -> Result<Option<Resolved>, Cause> {
         if let Some(claim) = &volume.persistent_volume_claim {
             return self
                 .resolve_claim(pod, volume, &claim.claim_name, claim.read_only, None, usage)
@@ -185,7 +173,7 @@ impl VolumeManager {
         Ok(volume.csi.as_ref().map(|inline| {
             let uid = &pod.metadata.uid;
             let unique = UniqueName::of_pod(uid, &volume.name);
-            Behind::Driver(Box::new(Found {
+            Resolved::Driver(Box::new(Found {
                 one: Use {
                     unique,
                     read_only: inline.read_only,
@@ -195,13 +183,12 @@ impl VolumeManager {
                     label: String::new(),
                 },
                 facts: VolumeFacts {
-                    plugin: Plugin::Csi,
-                    driver: inline.driver.clone(),
-                    handle: inline_handle(uid, &volume.name),
-                    spec_name: volume.name.clone(),
-                    volume: None,
                     inline: true,
-                    block: false,
+                    ..VolumeFacts::csi(
+                        &inline.driver,
+                        &inline_handle(uid, &volume.name),
+                        &volume.name,
+                    )
                 },
                 attachable: false,
                 size: 0,
@@ -217,31 +204,29 @@ impl VolumeManager {
         read_only: bool,
         owner: Option<&str>,
         usage: &Usage,
-    ) -> Result<Behind, Cause> {
+    ) -> Result<Resolved, Cause> {
         let (claim, volume) = self.volume_behind(pod, claim_name, owner).await?;
         let block = volume.volume_mode() == &VolumeMode::Block;
         let (mounts, devices) =
             (usage.mounts.contains(&pod_volume.name), usage.devices.contains(&pod_volume.name));
-        check_mode(&pod_volume.name, block, mounts, devices)
-            .map_err(|refusal| Cause::lasting(refusal.to_string()))?;
+        check_mode(&pod_volume.name, block, mounts, devices)?;
         let there = if block { local_device(&volume) } else { host_directory(&volume) };
-        if let Some(path) = there.map_err(Cause::lasting)? {
-            return Ok(Behind::Host(path));
+        if let Some(path) = there? {
+            return Ok(Resolved::Host(path));
         }
-        let mut found =
-            self.found_volume(&pod.metadata.uid, volume, read_only).map_err(Cause::lasting)?;
+        let mut found = self.found_volume(&pod.metadata.uid, volume, read_only)?;
         found.one.claim = Some(claim.metadata.key());
         found.one.claim_size = claim.status.capacity.get("storage").map_or(0, |size| size.bytes());
-        found.one.label = self.label(pod, &pod_volume.name, &found).map_err(Cause::lasting)?;
-        Ok(Behind::Driver(Box::new(found)))
+        found.one.label = self.label(pod, &pod_volume.name, &found)?;
+        Ok(Resolved::Driver(Box::new(found)))
     }
 
     /// The SELinux label that a volume is mounted with for a pod; empty for none.
-    fn label(&self, pod: &Pod, volume: &str, found: &Found) -> Result<String, String> {
+    fn label(&self, pod: &Pod, volume: &str, found: &Found) -> Result<String, Cause> {
         if !self.deps.selinux || found.facts.plugin != Plugin::Csi {
             return Ok(String::new());
         }
-        let label = label_of(pod, volume).map_err(|refusal| refusal.to_string())?;
+        let label = label_of(pod, volume)?;
         let driver = self.deps.csi_drivers.get(&ObjectKey::cluster(&found.facts.driver));
         let mounts = driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true));
         let label = mount_label(pod, &label, mounts);
@@ -252,13 +237,12 @@ impl VolumeManager {
         let wanted = state.world.desired.get(&found.one.unique);
         let others = wanted.filter(|wanted| wanted.pods.iter().any(|uid| *uid != pod.metadata.uid));
         let first = others.map(|wanted| wanted.label.as_str());
-        admit(&found.facts.spec_name, first, &label).map_err(|refusal| {
+        admit(&found.facts.spec_name, first, &label).inspect_err(|_| {
             let volume = found.facts.volume.as_ref();
             let mode = volume.and_then(|volume| volume.spec.access_modes.first());
             self.deps
                 .metrics
                 .label_conflict(mode.map_or("", AccessMode::as_str), &found.facts.driver);
-            refusal.to_string()
         })?;
         Ok(label)
     }
@@ -270,29 +254,23 @@ impl VolumeManager {
         claim_name: &str,
         owner: Option<&str>,
     ) -> Result<(Claim, Volume), Cause> {
-        let failed = |error: longshore_cluster::ApiError| Cause::lasting(error.to_string());
         let key = ObjectKey::new(&pod.metadata.namespace, claim_name);
-        let claim = self.deps.api.get::<Claim>(&key).await.map_err(failed)?;
-        let claim = claim.ok_or_else(|| Cause {
-            text: format!("persistentvolumeclaim \"{claim_name}\" not found"),
-            // The claim of an ephemeral volume is made after its pod.
-            passes: owner.is_some(),
+        let claim = self.deps.api.get::<Claim>(&key).await?;
+        let claim = claim.ok_or_else(|| Cause::NoClaim {
+            name: claim_name.to_owned(),
+            ephemeral: owner.is_some(),
         })?;
-        let name = volume_of_claim(claim_name, &claim_view(&claim, owner)).map_err(|refusal| {
-            Cause { passes: refusal == Refusal::NotBound, text: refusal.to_string() }
-        })?;
-        let volume =
-            self.deps.api.get::<Volume>(&ObjectKey::cluster(name)).await.map_err(failed)?;
-        let volume = volume
-            .ok_or_else(|| Cause::lasting(format!("persistentvolume \"{name}\" not found")))?;
+        let name = volume_of_claim(claim_name, &claim_view(&claim, owner))?;
+        let volume = self.deps.api.get::<Volume>(&ObjectKey::cluster(name)).await?;
+        let volume = volume.ok_or_else(|| Cause::NoVolume(name.to_owned()))?;
         let ours = |reference: &ObjectReference| reference.uid == claim.metadata.uid;
         if volume.spec.claim_ref.as_ref().is_some_and(ours) {
             return Ok((claim, volume));
         }
-        Err(Cause::lasting(Refusal::Stolen(name.to_owned()).to_string()))
+        Err(Refusal::Stolen(name.to_owned()).into())
     }
 
-    fn found_volume(&self, uid: &Uid, volume: Volume, read_only: bool) -> Result<Found, String> {
+    fn found_volume(&self, uid: &Uid, volume: Volume, read_only: bool) -> Result<Found, Cause> {
         let name = volume.metadata.name.clone();
         let block = volume.volume_mode() == &VolumeMode::Block;
         let (plugin, driver, handle) = match &volume.spec {
@@ -306,10 +284,10 @@ impl VolumeManager {
                 (Plugin::Nfs, Default::default(), Default::default())
             }
             _ => {
-                return Err(format!(
+                return Err(Cause::Unusable(format!(
                     "persistentvolume \"{name}\" is neither a CSI, local, hostPath nor NFS volume; \
                      this node mounts no others"
-                ));
+                )));
             }
         };
         let (unique, path, attachable) = if plugin == Plugin::Csi {
@@ -334,36 +312,44 @@ impl VolumeManager {
 }
 
 /// Why a volume cannot be looked up.
-struct Cause {
-    text: String,
-    /// It is expected to pass by itself soon.
-    passes: bool,
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error("persistentvolumeclaim \"{name}\" not found")]
+    NoClaim { name: String, ephemeral: bool },
+    #[error("persistentvolume \"{0}\" not found")]
+    NoVolume(String),
+    #[error(transparent)]
+    Claim(#[from] Refusal),
+    #[error(transparent)]
+    Label(#[from] selinux::Refusal),
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// A kind of volume, or a path, that this node cannot mount.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 impl Cause {
-    fn lasting(text: String) -> Self {
-        Self { text, passes: false }
+    /// Whether it is expected to pass by itself soon: a claim that is just being made or bound. The
+    /// claim of an ephemeral volume is made after its pod.
+    fn passes(&self) -> bool {
+        matches!(self, Self::NoClaim { ephemeral: true, .. } | Self::Claim(Refusal::NotBound))
     }
 }
 
 /// Volumes of a pod that cannot be looked up, and why.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "unmounted volumes=[{0}], unattached volumes=[], failed to process volumes=[{0}]: {cause}",
+    volumes.join(" ")
+)]
 struct Unresolved {
     volumes: Vec<String>,
     cause: Cause,
 }
 
-impl Unresolved {
-    fn text(&self) -> String {
-        let list = self.volumes.join(" ");
-        format!(
-            "unmounted volumes=[{list}], unattached volumes=[], failed to process volumes=[{list}]: {}",
-            self.cause.text
-        )
-    }
-}
-
 /// The device of a local volume that is used as one; devices of drivers come later.
-fn local_device(volume: &Volume) -> Result<Option<PathBuf>, String> {
+fn local_device(volume: &Volume) -> Result<Option<PathBuf>, Cause> {
     use std::os::unix::fs::FileTypeExt;
     let name = &volume.metadata.name;
     let VolumeSpec { csi, local, .. } = &volume.spec;
@@ -371,24 +357,30 @@ fn local_device(volume: &Volume) -> Result<Option<PathBuf>, String> {
         (Some(_), _) => return Ok(None),
         (None, Some(local)) => PathBuf::from(&local.path),
         (None, None) => {
-            return Err(format!("persistentvolume \"{name}\" cannot be used as a device"));
+            let text = format!("persistentvolume \"{name}\" cannot be used as a device");
+            return Err(Cause::Unusable(text));
         }
     };
     let device = std::fs::metadata(&path).is_ok_and(|data| data.file_type().is_block_device());
-    if device { Ok(Some(path)) } else { Err(format!("{} is not a block device", path.display())) }
+    if device {
+        return Ok(Some(path));
+    }
+    Err(Cause::Unusable(format!("{} is not a block device", path.display())))
 }
 
 /// The directory of a hostPath volume. Nothing is made here: a directory that is missing is a loss
 /// that must be seen.
-fn host_directory(volume: &Volume) -> Result<Option<PathBuf>, String> {
+fn host_directory(volume: &Volume) -> Result<Option<PathBuf>, Cause> {
     let Some(source) = &volume.spec.host_path else { return Ok(None) };
     let path = PathBuf::from(&source.path);
     let kind = source.kind.as_deref().unwrap_or_default();
-    match path.is_dir() {
-        true if ["", "Directory", "DirectoryOrCreate"].contains(&kind) => Ok(Some(path)),
-        true => Err(format!("hostPath type check failed: {} is a directory", path.display())),
-        false => Err(format!("hostPath type check failed: {} is not a directory", path.display())),
-    }
+    let found = match path.is_dir() {
+        true if ["", "Directory", "DirectoryOrCreate"].contains(&kind) => return Ok(Some(path)),
+        true => "is a directory",
+        false => "is not a directory",
+    };
+    let text = format!("hostPath type check failed: {} {found}", path.display());
+    Err(Cause::Unusable(text))
 }
 
 fn claim_view<'a>(claim: &'a Claim, owner: Option<&str>) -> ClaimView<'a> {

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use longshore_cluster::clock;
+use longshore_cluster::controller::note;
+use longshore_cluster::{
+    Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue, clock,
+};
 use longshore_core::model::Uid;
 use longshore_core::stage::verdict::Mounted;
-use longshore_csi::{Call, v1};
+use longshore_csi::{Call, CsiError, v1};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -14,25 +17,36 @@ use tokio_util::sync::CancellationToken;
 use super::mount::text;
 use super::{Plugin, VolumeManager};
 
-/// What a driver says of a volume. Each unit has total, available and used; one that the driver does
-/// not speak of counts as zero, as users know it.
+/// Drivers that are asked side by side.
+const WORKERS: usize = 8;
+
+/// How much of a volume is there, in bytes or inodes. What the driver does not report is zero, as
+/// users know it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub total: i64,
+    pub available: i64,
+    pub used: i64,
+}
+
+/// What a driver reports of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    pub bytes: [i64; 3],
-    pub inodes: [i64; 3],
+    pub bytes: Amount,
+    pub inodes: Amount,
     /// Absent when the driver does not judge.
     pub abnormal: Option<bool>,
 }
 
 impl Usage {
-    fn of(answer: &v1::NodeGetVolumeStatsResponse) -> Self {
-        let abnormal = answer.volume_condition.as_ref().map(|condition| condition.abnormal);
+    fn of(response: &v1::NodeGetVolumeStatsResponse) -> Self {
+        let abnormal = response.volume_condition.as_ref().map(|condition| condition.abnormal);
         let mut usage = Self { abnormal, ..Self::default() };
-        for one in &answer.usage {
-            let values = [one.total, one.available, one.used];
+        for one in &response.usage {
+            let amount = Amount { total: one.total, available: one.available, used: one.used };
             match one.unit() {
-                v1::volume_usage::Unit::Bytes => usage.bytes = values,
-                v1::volume_usage::Unit::Inodes => usage.inodes = values,
+                v1::volume_usage::Unit::Bytes => usage.bytes = amount,
+                v1::volume_usage::Unit::Inodes => usage.inodes = amount,
                 v1::volume_usage::Unit::Unknown => {}
             }
         }
@@ -116,14 +130,12 @@ impl PodSample {
 
 impl Sample {
     fn summary(&self, namespace: &str) -> Value {
-        let mut volume = json!({"time": self.time, "name": self.name});
-        let bytes = ["capacityBytes", "availableBytes", "usedBytes"];
-        let inodes = ["inodes", "inodesFree", "inodesUsed"];
-        for (names, values) in [(bytes, self.usage.bytes), (inodes, self.usage.inodes)] {
-            for (name, value) in names.into_iter().zip(values) {
-                volume[name] = value.into();
-            }
-        }
+        let Usage { bytes, inodes, .. } = &self.usage;
+        let mut volume = json!({
+            "time": self.time, "name": self.name,
+            "capacityBytes": bytes.total, "availableBytes": bytes.available, "usedBytes": bytes.used,
+            "inodes": inodes.total, "inodesFree": inodes.available, "inodesUsed": inodes.used,
+        });
         if let Some(claim) = &self.claim {
             volume["pvcRef"] = json!({"name": claim, "namespace": namespace});
         }
@@ -131,46 +143,96 @@ impl Sample {
     }
 }
 
-/// A mounted volume of a pod that can be asked about.
+/// A mounted volume of a pod whose driver can be asked.
 struct Target {
     uid: Uid,
     sample: Sample,
-    driver: String,
     request: v1::NodeGetVolumeStatsRequest,
 }
 
-impl VolumeManager {
-    /// Asks drivers how full their volumes are, again and again until told to stop.
-    pub(crate) async fn collect_stats(self: Arc<Self>, shutdown: CancellationToken) {
+/// Why there are no statistics of a volume.
+#[derive(Debug, thiserror::Error)]
+enum StatsError {
+    #[error("the driver is not registered")]
+    NotRegistered,
+    #[error(transparent)]
+    Call(#[from] CsiError),
+    #[error("the driver answered without usage")]
+    NoUsage,
+}
+
+/// The loop that measures volumes. A key is a driver, so a slow one holds up only its own volumes.
+struct StatsLoop {
+    manager: Arc<VolumeManager>,
+    /// Samples by driver, with the UIDs of their pods.
+    measured: Mutex<BTreeMap<String, Vec<(Uid, Sample)>>>,
+}
+
+impl Reconciler for StatsLoop {
+    type Key = String;
+
+    fn sources(&self, _: &mut Sources<Self>) {}
+
+    fn subject(&self, driver: &String) -> Subject {
+        Subject::key(driver)
+    }
+
+    async fn reconcile(&self, driver: &String) -> Outcome {
+        note("driver", driver);
+        let mut samples = Vec::new();
+        for Target { uid, mut sample, request } in self.manager.stats_targets(driver) {
+            match self.manager.volume_usage(driver, request).await {
+                Ok(Some(usage)) => {
+                    sample.usage = usage;
+                    samples.push((uid, sample));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(driver, volume = sample.name, %error, "cannot read volume statistics");
+                }
+            }
+        }
+        self.measured.lock().insert(driver.clone(), samples);
+        self.publish();
+        Outcome::Done
+    }
+}
+
+impl StatsLoop {
+    /// Enqueues all drivers with mounted volumes, once in a period.
+    async fn enqueue_drivers(self: Arc<Self>, queue: WorkQueue<String>) {
         loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(self.deps.stats_period) => {}
-            }
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = self.collect_once() => {}
-            }
+            tokio::time::sleep(self.manager.deps.stats_period).await;
+            let drivers = self.manager.drivers_in_use();
+            self.measured.lock().retain(|driver, _| drivers.contains(driver));
+            drivers.into_iter().for_each(|driver| queue.add(driver));
+            self.publish();
         }
     }
 
-    /// Asks once, now.
-    async fn collect_once(&self) {
-        let mut measured: BTreeMap<Uid, Vec<Sample>> = BTreeMap::new();
-        for Target { uid, mut sample, driver, request } in self.stats_targets() {
-            match self.ask_stats(&driver, request).await {
-                Ok(Some(usage)) => sample.usage = usage,
-                Ok(None) => continue,
-                Err(text) => {
-                    tracing::debug!(driver, volume = sample.name, error = text, "no statistics");
-                    continue;
-                }
-            }
-            measured.entry(uid).or_default().push(sample);
+    /// Shows all pods of the node with what was measured of them.
+    fn publish(&self) {
+        let mut by_pod: BTreeMap<Uid, Vec<Sample>> = BTreeMap::new();
+        for (uid, sample) in self.measured.lock().values().flatten() {
+            by_pod.entry(uid.clone()).or_default().push(sample.clone());
         }
-        let pods = self.pods_with(measured);
-        *self.deps.stats.pods.lock() = pods;
-        self.deps.metrics.show(&self.deps.stats.claims());
+        by_pod.values_mut().for_each(|samples| samples.sort_by(|a, b| a.name.cmp(&b.name)));
+        let deps = &self.manager.deps;
+        *deps.stats.pods.lock() = self.manager.pods_with(by_pod);
+        deps.metrics.set_usage(&deps.stats.claims());
+    }
+}
+
+impl VolumeManager {
+    /// Asks drivers how full their volumes are, again and again until `shutdown`.
+    pub(crate) async fn collect_stats(self: Arc<Self>, shutdown: CancellationToken) {
+        let queue = WorkQueue::new("stats", QueueOptions::default());
+        let stats = Arc::new(StatsLoop { manager: self, measured: Mutex::default() });
+        let passes = Loop::new("stats", stats.clone(), queue.clone())
+            .workers(WORKERS)
+            .beside(stats.enqueue_drivers(queue));
+        // A pass in flight is dropped at shutdown: it may wait for a driver that hangs.
+        shutdown.run_until_cancelled(passes.run(&CancellationToken::new())).await;
     }
 
     /// All pods that are here, with what was measured of them.
@@ -185,7 +247,15 @@ impl VolumeManager {
         state.pods.iter().map(sample).collect()
     }
 
-    fn stats_targets(&self) -> Vec<Target> {
+    /// Drivers of the volumes that are mounted, or may be.
+    fn drivers_in_use(&self) -> BTreeSet<String> {
+        let state = self.state();
+        let volumes = state.world.actual.keys().filter_map(|unique| state.volumes.get(unique));
+        let drivers = volumes.filter(|volume| volume.plugin == Plugin::Csi);
+        drivers.map(|volume| volume.driver.to_string()).collect()
+    }
+
+    fn stats_targets(&self, driver: &str) -> Vec<Target> {
         let state = self.state();
         let mut targets = Vec::new();
         for (uid, facts) in &state.pods {
@@ -196,7 +266,7 @@ impl VolumeManager {
                     continue;
                 };
                 let mounted = known.pods.get(uid).is_some_and(|mount| mount.state == Mounted::Yes);
-                if volume.plugin != Plugin::Csi || !mounted {
+                if volume.plugin != Plugin::Csi || volume.driver != driver || !mounted {
                     continue;
                 }
                 let path = match volume.block {
@@ -211,7 +281,6 @@ impl VolumeManager {
                         usage: Usage::default(),
                         time: clock::seconds(clock::now()),
                     },
-                    driver: volume.driver.to_string(),
                     request: v1::NodeGetVolumeStatsRequest {
                         volume_id: volume.handle.to_string(),
                         volume_path: text(&path),
@@ -223,22 +292,21 @@ impl VolumeManager {
         targets
     }
 
-    async fn ask_stats(
+    /// What a driver says of a volume; `None` if it does not measure volumes.
+    async fn volume_usage(
         &self,
         driver: &str,
         request: v1::NodeGetVolumeStatsRequest,
-    ) -> Result<Option<Usage>, String> {
-        let client = self.deps.drivers.client(driver).ok_or("the driver is not registered")?;
-        let supported = client.supports(Call::NodeGetVolumeStats).await;
-        if !supported.map_err(|error| error.to_string())? {
+    ) -> Result<Option<Usage>, StatsError> {
+        let client = self.deps.drivers.client(driver).ok_or(StatsError::NotRegistered)?;
+        if !client.supports(Call::NodeGetVolumeStats).await? {
             return Ok(None);
         }
-        let answer = client.node_get_volume_stats(request).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        if answer.usage.is_empty() {
-            return Err("the driver answered without usage".to_owned());
+        let response = client.node_get_volume_stats(request).await?;
+        if response.usage.is_empty() {
+            return Err(StatsError::NoUsage);
         }
-        Ok(Some(Usage::of(&answer)))
+        Ok(Some(Usage::of(&response)))
     }
 }
 
@@ -248,7 +316,7 @@ mod tests {
     use crate::metrics::NodeMetrics;
     use longshore_cluster::Metrics;
 
-    fn answer() -> v1::NodeGetVolumeStatsResponse {
+    fn response() -> v1::NodeGetVolumeStatsResponse {
         let usage = |unit: v1::volume_usage::Unit, [total, available, used]: [i64; 3]| {
             v1::VolumeUsage { total, available, used, unit: unit.into() }
         };
@@ -266,7 +334,7 @@ mod tests {
         let sample = Sample {
             name: "v".to_owned(),
             claim: claim.map(str::to_owned),
-            usage: Usage::of(&answer()),
+            usage: Usage::of(&response()),
             time: "2026-01-01T00:00:00Z".to_owned(),
         };
         PodSample {
@@ -283,7 +351,7 @@ mod tests {
         let metrics = Metrics::new();
         let stats = NodeStats::new("n1");
         *stats.pods.lock() = vec![pod("a", Some("data")), pod("b", Some("data")), pod("c", None)];
-        NodeMetrics::of(&metrics).show(&stats.claims());
+        NodeMetrics::of(&metrics).set_usage(&stats.claims());
         let text = metrics.render();
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("kubelet_volume_stats_")).collect();
@@ -317,16 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_judges_is_heard() {
+    fn an_abnormal_volume_condition_sets_the_gauge() {
         let condition = v1::VolumeCondition { abnormal: true, message: "bad".to_owned() };
-        let answer =
-            v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..answer() };
+        let response =
+            v1::NodeGetVolumeStatsResponse { volume_condition: Some(condition), ..response() };
         let metrics = Metrics::new();
         let mut bad = pod("a", Some("data"));
-        bad.volumes[0].usage = Usage::of(&answer);
+        bad.volumes[0].usage = Usage::of(&response);
         let stats = NodeStats::new("n1");
         *stats.pods.lock() = vec![bad];
-        NodeMetrics::of(&metrics).show(&stats.claims());
+        NodeMetrics::of(&metrics).set_usage(&stats.claims());
         let line = "kubelet_volume_stats_health_status_abnormal{namespace=\"ns\",persistentvolumeclaim=\"data\"} 1";
         assert!(metrics.render().contains(line));
     }

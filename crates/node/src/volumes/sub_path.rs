@@ -6,17 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use longshore_core::stage::paths::{NodePaths, escape};
+use longshore_files::mounts::is_mount_point;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
 
-use super::{files, mount_table};
+use super::files;
 
 /// Binds `volume`/`part` to its place below the pod's directory and returns that place.
-///
-/// # Errors
-/// The part leaves the volume, or the bind fails.
 pub(crate) fn bind(volume: &Path, part: &str, place: &Path) -> io::Result<PathBuf> {
-    if mount_table::is_mount_point(place)? {
+    if is_mount_point(place)? {
         return Ok(place.to_owned());
     }
     let source = open_inside(volume, part)?;
@@ -64,9 +62,6 @@ fn open_inside(volume: &Path, part: &str) -> io::Result<OwnedFd> {
 }
 
 /// Removes a pod's binds of one volume.
-///
-/// # Errors
-/// One of them is busy.
 pub(crate) fn remove(paths: &NodePaths, uid: &str, spec_name: &str) -> io::Result<()> {
     let dir = paths.pod(uid).join("volume-subpaths").join(escape(spec_name));
     if spec_name.is_empty() || !dir.exists() {
@@ -76,7 +71,7 @@ pub(crate) fn remove(paths: &NodePaths, uid: &str, spec_name: &str) -> io::Resul
         let container = container?.path();
         for place in fs::read_dir(&container)? {
             let place = place?.path();
-            if mount_table::is_mount_point(&place)? {
+            if is_mount_point(&place)? {
                 unmount(&place, UnmountFlags::NOFOLLOW)?;
             }
             if place.is_dir() { fs::remove_dir(&place)? } else { fs::remove_file(&place)? }

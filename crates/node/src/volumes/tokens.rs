@@ -11,7 +11,7 @@ use longshore_core::stage::verdict::Failure;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{OpError, VolumeManager};
+use super::{OpCause, OpError, VolumeManager};
 
 /// Pod, audience and lifetime.
 type Slot = (Uid, String, Option<i64>);
@@ -23,7 +23,6 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Forgets a pod's tokens.
     pub(super) fn forget(&self, uid: &Uid) {
         self.kept.lock().retain(|(pod, ..), _| pod != uid);
     }
@@ -52,13 +51,13 @@ impl VolumeManager {
         let mut tokens = BTreeMap::new();
         for one in wanted {
             let token = self.token(pod, one).await;
-            let token = token.map_err(|text| OpError::new(step, Failure::Transient, text))?;
+            let token = token.map_err(|cause| OpError::new(step, Failure::Transient, cause))?;
             tokens.insert(one.audience.clone(), token);
         }
         Ok(Some(to_json(&tokens)))
     }
 
-    async fn token(&self, pod: &Pod, wanted: &TokenRequest) -> Result<Token, String> {
+    async fn token(&self, pod: &Pod, wanted: &TokenRequest) -> Result<Token, OpCause> {
         let slot = (pod.metadata.uid.clone(), wanted.audience.clone(), wanted.expiration_seconds);
         let now = clock::now();
         let kept = self.tokens.kept.lock().get(&slot).cloned();
@@ -77,15 +76,14 @@ impl VolumeManager {
         let request =
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
         let key = ObjectKey::new(&pod.metadata.namespace, account(pod));
-        let asked =
+        let granted =
             self.deps.api.create_subresource::<ServiceAccount>(&key, "token", &request).await;
-        let answer = asked.map_err(|error| format!("failed to fetch token: {error}"))?;
-        let text = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
+        let granted = granted.map_err(OpCause::Token)?;
+        let text = |field: &str| granted["status"][field].as_str().unwrap_or_default().to_owned();
         let token =
             Token { token: text("token"), expiration_timestamp: text("expirationTimestamp") };
         let expires = token.expiration_timestamp.parse::<Timestamp>();
-        let expires =
-            expires.map_err(|error| format!("failed to fetch token: its end: {error}"))?;
+        let expires = expires.map_err(OpCause::TokenEnd)?;
         self.tokens.kept.lock().insert(slot, (token.clone(), renew_at(now, expires)));
         Ok(token)
     }

@@ -3,16 +3,17 @@
 use std::io;
 use std::path::Path;
 
-use longshore_core::model::Uid;
+use longshore_core::model::{DriverName, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_csi::v1;
+use longshore_csi::{CsiError, v1};
+use longshore_files::mounts::{MountTable, is_mount_point};
 use rustix::mount::{UnmountFlags, unmount};
 use tonic::Code;
 
-use super::mount::{call_failed, not_registered, text};
-use super::{OpError, Plugin, VolumeManager, files, mount_table, sub_path};
+use super::mount::text;
+use super::{OpCause, OpError, Plugin, VolumeFacts, VolumeManager, files, sub_path};
 
 pub(super) const TEAR_DOWN: &str = "TearDown";
 pub(super) const UNMOUNT_DEVICE: &str = "UnmountDevice";
@@ -23,7 +24,7 @@ impl VolumeManager {
     pub(super) async fn unpublish(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
         let known = self.state().volumes.get(unique).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
-            return self.unmount_own(unique, uid, facts).await;
+            return self.unmount_in_tree(unique, uid, facts).await;
         }
         if let Some(facts) = known.as_ref().filter(|facts| facts.block) {
             return self.unpublish_block(unique, uid, facts).await;
@@ -39,15 +40,24 @@ impl VolumeManager {
         if let Some(data) = data.filter(|_| dir.exists()) {
             self.mark_pod_unknown(unique, uid);
             self.deps.faults.at("unpublish.begun");
-            self.call_unpublish(&data, &target).await?;
+            let (driver, handle) = data.volume().ok_or_else(|| {
+                let text = "vol_data.json names no driver or handle";
+                OpError::new(TEAR_DOWN, Failure::Uncertain, text)
+            })?;
+            self.call_unpublish(&driver, &handle, &target).await?;
             self.deps.faults.at("unpublish.answered");
             files::clean(&target).map_err(local)?;
             self.deps.faults.at("unpublish.cleaned");
         }
+        self.forget_pod(unique, uid);
+        Ok(())
+    }
+
+    /// Nothing of the volume is mounted for the pod any more.
+    pub(super) fn forget_pod(&self, unique: &UniqueName, uid: &Uid) {
         if let Some(known) = self.state().world.actual.get_mut(unique) {
             known.pods.remove(uid);
         }
-        Ok(())
     }
 
     pub(super) fn mark_pod_unknown(&self, unique: &UniqueName, uid: &Uid) {
@@ -58,41 +68,43 @@ impl VolumeManager {
         }
     }
 
-    async fn call_unpublish(&self, data: &VolData, target: &Path) -> Result<(), OpError> {
-        let (Some(driver), Some(handle)) = (data.get("driverName"), data.get("volumeHandle"))
-        else {
-            return Err(OpError::new(
-                TEAR_DOWN,
-                Failure::Uncertain,
-                "vol_data.json names no driver or handle",
-            ));
-        };
-        let client =
-            self.deps.drivers.client(driver).ok_or_else(|| not_registered(TEAR_DOWN, driver))?;
+    /// Calls NodeUnpublishVolume. What is left of a volume that its driver does not know any more is
+    /// unmounted here.
+    pub(super) async fn call_unpublish(
+        &self,
+        driver: &DriverName,
+        handle: &VolumeHandle,
+        target: &Path,
+    ) -> Result<(), OpError> {
         let request = v1::NodeUnpublishVolumeRequest {
-            volume_id: handle.to_owned(),
+            volume_id: handle.to_string(),
             target_path: text(target),
         };
-        match client.node_unpublish_volume(request).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.code() == Code::NotFound => {
-                unmount_forgotten(target).map_err(|failed| {
-                    let text = format!("{}; {failed}", longshore_csi::status_text(error.status()));
-                    OpError::new(TEAR_DOWN, Failure::Uncertain, text)
-                })
-            }
-            Err(error) => Err(call_failed(TEAR_DOWN, &error)),
-        }
+        let called = self.client(TEAR_DOWN, driver)?.node_unpublish_volume(request).await;
+        unmount_forgotten(TEAR_DOWN, called, target)
     }
 
-    /// Undoes the staging.
+    /// Calls NodeUnstageVolume, likewise.
+    pub(super) async fn call_unstage(
+        &self,
+        facts: &VolumeFacts,
+        staging: &Path,
+    ) -> Result<(), OpError> {
+        let request = v1::NodeUnstageVolumeRequest {
+            volume_id: facts.handle.to_string(),
+            staging_target_path: text(staging),
+        };
+        let client = self.client(UNMOUNT_DEVICE, &facts.driver)?;
+        unmount_forgotten(UNMOUNT_DEVICE, client.node_unstage_volume(request).await, staging)
+    }
+
     pub(super) async fn unstage(&self, unique: &UniqueName) -> Result<(), OpError> {
         let Some(facts) = self.state().volumes.get(unique).cloned() else {
             self.set_device(unique, Mounted::No);
             return Ok(());
         };
         if facts.plugin != Plugin::Csi {
-            return self.unmount_own_device(unique, &facts).await;
+            return self.unmount_in_tree_device(unique, &facts).await;
         }
         if facts.block {
             return self.unstage_block(unique, &facts).await;
@@ -106,25 +118,10 @@ impl VolumeManager {
         if files::read_vol_data(&dir).map_err(local)?.is_some() {
             refuse_while_mounted_elsewhere(&target)?;
             self.set_device(unique, Mounted::Unknown);
-            let driver = &facts.driver;
-            let client = self
-                .deps
-                .drivers
-                .client(driver)
-                .ok_or_else(|| not_registered(UNMOUNT_DEVICE, driver))?;
-            let request = v1::NodeUnstageVolumeRequest {
-                volume_id: facts.handle.to_string(),
-                staging_target_path: text(&target),
-            };
             self.deps.faults.at("unstage.begun");
-            let answer = client.node_unstage_volume(request).await;
+            let called = self.call_unstage(&facts, &target).await;
             self.deps.faults.at("unstage.answered");
-            match answer {
-                Err(error) if error.code() == Code::NotFound => {
-                    unmount_forgotten(&target).map_err(local)?;
-                }
-                done => drop(done.map_err(|error| call_failed(UNMOUNT_DEVICE, &error))?),
-            }
+            called?;
         }
         files::clean(&target).map_err(local)?;
         self.deps.faults.at("unstage.cleaned");
@@ -139,10 +136,23 @@ impl VolumeManager {
     }
 }
 
-/// The driver knows the volume no longer: somebody deleted it too early. Asking again would never
-/// help, so what is left of the mount is taken down here; never lazily.
-pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(target)? {
+/// The result of a call. A driver that does not know the volume any more, because it was deleted too
+/// early, never will: what is left of its mount is unmounted here, never lazily.
+fn unmount_forgotten<T>(
+    step: &'static str,
+    called: Result<T, CsiError>,
+    target: &Path,
+) -> Result<(), OpError> {
+    match called {
+        Err(call) if call.code() == Code::NotFound => unmount_all(target).map_err(|unmount| {
+            OpError::new(step, Failure::Uncertain, OpCause::Forgotten { call, unmount })
+        }),
+        called => called.map(drop).map_err(|error| OpError::call(step, error)),
+    }
+}
+
+fn unmount_all(target: &Path) -> io::Result<()> {
+    while is_mount_point(target)? {
         tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
         unmount(target, UnmountFlags::NOFOLLOW)?;
     }
@@ -150,8 +160,9 @@ pub(super) fn unmount_forgotten(target: &Path) -> io::Result<()> {
 }
 
 fn refuse_while_mounted_elsewhere(target: &Path) -> Result<(), OpError> {
-    let others = mount_table::other_mounts_of(target)
+    let table = MountTable::read()
         .map_err(|error| OpError::new(UNMOUNT_DEVICE, Failure::Transient, error))?;
+    let others = table.others_of(target);
     if others.is_empty() {
         return Ok(());
     }

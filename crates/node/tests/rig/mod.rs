@@ -24,7 +24,7 @@ use longshore_csi::server::{Listener, Routes, serve};
 use longshore_csi::{fake, v1};
 use longshore_node::pods::shim_client::living_shim;
 use longshore_node::shim::protocol::read_runs;
-use longshore_node::{NodeAgent, NodeConfig, NodeStats, PodsMode, ShimProgram};
+use longshore_node::{NodeAgent, NodeConfig, NodeStats, PodsMode, Settings, ShimProgram};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -42,7 +42,7 @@ pub struct Rig {
     /// What drivers were told about their registration.
     pub notes: Notes,
     agent: Option<Agent>,
-    tweak: fn(NodeAgent) -> NodeAgent,
+    tweak: fn(&mut Settings),
     pub metrics: longshore_cluster::Metrics,
     pub stats: Option<NodeStats>,
     serving: Option<(CancellationToken, JoinHandle<()>)>,
@@ -99,15 +99,11 @@ impl Rig {
 
     /// With further fields in the `CSIDriver`'s spec.
     pub async fn start_with(attach: bool, extra: Value) -> Self {
-        Self::start_tweaked(attach, extra, |agent| agent).await
+        Self::start_tweaked(attach, extra, |_| {}).await
     }
 
     /// With further settings of the agent.
-    pub async fn start_tweaked(
-        attach: bool,
-        extra: Value,
-        tweak: fn(NodeAgent) -> NodeAgent,
-    ) -> Self {
+    pub async fn start_tweaked(attach: bool, extra: Value, tweak: fn(&mut Settings)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let server = ApiServer::open(Config::memory()).await.unwrap();
         let api = Api::new(server.client());
@@ -223,8 +219,9 @@ impl Rig {
             run_any_image_on_host: false,
             limits: longshore_node::PodLimits::default(),
         };
-        let agent = NodeAgent::new(config, self.api.clone()).with_metrics(&self.metrics);
-        let agent = (self.tweak)(agent);
+        let mut settings = Settings { metrics: self.metrics.clone(), ..Settings::default() };
+        (self.tweak)(&mut settings);
+        let agent = NodeAgent::new(config, self.api.clone()).with(settings);
         let drivers = agent.drivers();
         self.stats = Some(agent.stats());
         let shutdown = CancellationToken::new();
@@ -510,10 +507,6 @@ pub fn calls(driver: &fake::Driver) -> Vec<String> {
 }
 
 pub fn mounts_below(dir: impl AsRef<Path>) -> usize {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let dir = dir.as_ref().display().to_string();
-    table
-        .lines()
-        .filter(|line| line.split(' ').nth(4).is_some_and(|point| point.starts_with(&dir)))
-        .count()
+    let table = longshore_files::mounts::MountTable::read().unwrap();
+    table.mounts.iter().filter(|mount| mount.path.starts_with(dir.as_ref())).count()
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use longshore_core::testing::{Need, need, report};
 use longshore_node::pods::shim_client::{ShimClient, kill_leftovers, living_shim};
-use longshore_node::shim::protocol::{Request, process_start};
+use longshore_node::shim::protocol::process_start;
 
-use super::{Pod, program, started};
+use super::{Pod, start_and_wait, started};
 
 #[tokio::test]
 async fn a_killed_shim_takes_its_containers_along() {
@@ -14,11 +14,7 @@ async fn a_killed_shim_takes_its_containers_along() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, pod.run("echo up; sleep 1000")).await;
     let pid = started(&client).await;
     kill(living_shim(pod.path()).unwrap().pid);
     client.view().wait_for(|view| view.gone).await.unwrap();
@@ -60,12 +56,8 @@ async fn a_container_that_clears_its_parent_death_signal_ends_with_its_shim() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
     let run = pod.run("exec setpriv --pdeathsig clear sh -c 'echo up; sleep 1000'");
-    client.tell(&Request::Start(Box::new(run))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, run).await;
     kill_shim_and_wait_for_the_end_of(started(&client).await, &pod).await;
 }
 
@@ -76,11 +68,7 @@ async fn a_killed_guard_is_replaced_and_the_next_one_knows_the_containers() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, pod.run("echo up; sleep 1000")).await;
     let container = started(&client).await;
     let first = guard_of(&pod).unwrap();
     report(&format!("guard of a pod: {} of its own memory", own_memory(first)));

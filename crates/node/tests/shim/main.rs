@@ -96,6 +96,16 @@ async fn run_to_end(pod: &Pod, run: ContainerRun) -> RunState {
     state
 }
 
+/// Starts a container that says `up`, and waits until it did.
+async fn start_and_wait(pod: &Pod, run: ContainerRun) -> ShimClient {
+    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    while !pod.log().contains("up") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client
+}
+
 #[tokio::test]
 async fn exit_code_output_and_environment() {
     if !need("exit_code_output_and_environment", &[Need::Root]) {
@@ -262,12 +272,8 @@ async fn a_signal_is_delivered_and_quit_kills_everything() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
     let run = pod.run("trap 'echo caught; exit 5' TERM; echo up; while :; do sleep 0.05; done");
-    client.tell(&Request::Start(Box::new(run))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, run).await;
     client.tell(&Request::Signal { name: "main".into(), signal: 15 }).await.unwrap();
     assert_eq!(ended(&client).await.outcome.unwrap().exit_code, 5);
 
@@ -348,11 +354,7 @@ async fn the_shims_own_program_cannot_be_written_from_a_container() {
         return;
     }
     let pod = Pod::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
-    client.tell(&Request::Start(Box::new(pod.run("echo up; sleep 1000")))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, pod.run("echo up; sleep 1000")).await;
     let shim = living_shim(pod.path()).unwrap().pid;
     // While it runs it is busy; afterwards only the mount is in the way.
     let mount = rustix::fs::statvfs(format!("/proc/{shim}/exe")).unwrap().f_flag;
@@ -418,7 +420,6 @@ async fn a_container_holds_no_mounts_but_its_own() {
     let pod = Pod::new();
     let foreign = Mounted::new();
     let own = Mounted::new();
-    let client = ShimClient::open(&program(), pod.path()).await.unwrap();
     let mut run = pod.run("echo up; sleep 1000");
     run.binds = vec![Bind {
         source: own.path().to_owned(),
@@ -426,10 +427,7 @@ async fn a_container_holds_no_mounts_but_its_own() {
         read_only: false,
         ..Bind::default()
     }];
-    client.tell(&Request::Start(Box::new(run))).await.unwrap();
-    while !pod.log().contains("up") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let client = start_and_wait(&pod, run).await;
     let pid = started(&client).await;
     let inside = device_numbers(&format!("/proc/{pid}/mountinfo"));
     assert!(inside.contains(&own.device()), "the container has its volume");

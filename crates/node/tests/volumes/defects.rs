@@ -8,6 +8,7 @@ use longshore_csi::fake::{Action, Fault, Phase};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use crate::recorded::attach_and_run;
 use crate::rig::Rig;
 use crate::{STAY, quick};
 
@@ -19,9 +20,7 @@ async fn staging_is_not_leaked_by_a_kill_between_unpublish_and_unstage() {
     let mut rig = Rig::start(true).await;
     rig.volume("data").await;
     rig.pod("p", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("p", "Running").await;
+    attach_and_run(&rig, "p").await;
     rig.driver.script(Call::NodeUnstageVolume, [Fault::Hang]);
     rig.delete_pod("p").await;
     rig.until("unstaging", async || !rig.heard.of("NodeUnstageVolume").is_empty()).await;

@@ -10,7 +10,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::recorded::{
-    Names, context, detach, heard, pod_info, recorded, secret, unstaged, volume,
+    Names, attach_and_run, context, detach, heard, pod_info, recorded, secret, unstaged, volume,
 };
 use crate::rig::{DRIVER, Rig};
 use crate::{STAY, block, grow, quick};
@@ -31,7 +31,7 @@ async fn g01_g04_a_whole_life_twice() {
         rig.wait_phase("p", "Running").await;
         rig.end("p").await;
         unstaged(&rig).await;
-        let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+        let expected = names.life(&uid);
         assert_eq!(heard(&rig), expected);
         tree_of_g01(&rig, &uid);
         detach(&rig).await;
@@ -71,9 +71,7 @@ async fn g02_a_device() {
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({"volumeMode": "Block"})).await;
     let uid = rig.create_pod(block::pod("p")).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("p", "Running").await;
+    attach_and_run(&rig, "p").await;
     rig.end("p").await;
     let root = rig.root().join("plugins/kubernetes.io/csi/volumeDevices");
     rig.until("all gone", async || !root.join("pv-data").exists()).await;
@@ -112,24 +110,14 @@ async fn g03_two_pods_one_claim() {
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({})).await;
     let a = rig.pod("a", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("a", "Running").await;
+    attach_and_run(&rig, "a").await;
     let b = rig.pod("b", STAY, quick()).await;
     rig.wait_phase("b", "Running").await;
     rig.end("a").await;
     rig.end("b").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, true);
-    let expected = [
-        names.stage(),
-        names.publish(&a),
-        names.publish(&b),
-        names.unpublish(&a),
-        names.unpublish(&b),
-        names.unstage(),
-    ];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.shared_life(&a, &b));
     detach(&rig).await;
     rig.stop(true).await;
 }
@@ -196,8 +184,7 @@ async fn g07_without_attach_and_with_pod_info() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names { pod_info: pod_info("p", &uid, false), ..Names::new(&rig, false) };
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     rig.stop(true).await;
 }
 
@@ -285,8 +272,7 @@ async fn g10_a_part_of_a_volume() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     let tree = &rig.heard.all()[2].tree;
     assert!(!tree.iter().any(|line| line.contains("volume-subpaths/pv-data")), "{tree:#?}");
     rig.stop(true).await;
@@ -322,7 +308,7 @@ async fn fails(call: Call, code: Code, kept: bool) {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+    let expected = names.life(&uid);
     assert_eq!(heard(&rig), expected, "{call:?} {code:?}");
     assert_eq!(rig.heard.of(&name).len(), 4);
     let repeated = rig.heard.all().into_iter().filter(|one| one.name == name).nth(1).unwrap();

@@ -10,16 +10,14 @@ use longshore_csi::fake::Fault;
 use serde_json::json;
 use tonic::Code;
 
-use crate::recorded::{Names, detach, heard, recorded, unstaged, volume};
+use crate::recorded::{Names, attach_and_run, detach, heard, recorded, unstaged, volume};
 use crate::rig::proxy::tree;
 use crate::rig::{DRIVER, Rig};
 use crate::{STAY, grow, quick};
 
 async fn attached_pod(rig: &Rig, name: &str, script: &str, extra: serde_json::Value) -> String {
     let uid = rig.pod(name, script, extra).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase(name, "Running").await;
+    attach_and_run(rig, name).await;
     uid
 }
 
@@ -53,8 +51,7 @@ async fn g17_the_drivers_socket_is_gone() {
     rig.driver_up();
     unstaged(&rig).await;
     let names = Names::new(&rig, true);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     detach(&rig).await;
     rig.stop(true).await;
 }
@@ -87,8 +84,7 @@ async fn g21_a_graceful_end() {
     }
     rig.wait_gone("p").await;
     let names = Names::new(&rig, true);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     assert!(rig.staged_dirs().is_empty(), "unstaged before the object went");
     detach(&rig).await;
     rig.stop(true).await;
@@ -115,15 +111,7 @@ async fn g21_g04_an_end_by_force_and_a_successor() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, true);
-    let expected = [
-        names.stage(),
-        names.publish(&old),
-        names.publish(&new),
-        names.unpublish(&old),
-        names.unpublish(&new),
-        names.unstage(),
-    ];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.shared_life(&old, &new));
     detach(&rig).await;
     rig.stop(true).await;
 }
@@ -150,8 +138,7 @@ async fn g22_a_driver_with_a_limit_and_no_object() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, true);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     detach(&rig).await;
     rig.stop(true).await;
 }
@@ -188,8 +175,7 @@ async fn g24_attaching_fails_for_a_while() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, true);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     detach(&rig).await;
     rig.stop(true).await;
 }

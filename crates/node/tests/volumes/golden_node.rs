@@ -10,7 +10,8 @@ use longshore_csi::Call;
 use serde_json::{Value, json};
 
 use crate::recorded::{
-    Names, context, detach, heard_of, pod_of, recorded, unstaged, volume, volume_named,
+    Names, attach_and_run, context, detach, heard_of, pod_of, recorded, unstaged, volume,
+    volume_named,
 };
 use crate::rig::proxy::tree;
 use crate::rig::{DRIVER, Rig, mounts_below};
@@ -38,9 +39,7 @@ async fn g01_g03_metadata_and_two_pods() {
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({})).await;
     let a = rig.pod("a", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("a", "Running").await;
+    attach_and_run(&rig, "a").await;
     let b = rig.pod("b", STAY, quick()).await;
     rig.wait_phase("b", "Running").await;
     let handle = rig.handle("data");
@@ -291,7 +290,7 @@ async fn g03_g10_one_pod_with_two_volumes_and_a_part() {
     unstaged(&rig).await;
     for claim in ["one", "two"] {
         let names = Names { claim, ..Names::new(&rig, false) };
-        let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+        let expected = names.life(&uid);
         assert_eq!(heard_of(&rig, &rig.handle(claim)), expected);
     }
     assert_eq!(rig.heard.of("NodeStageVolume")[0]["volume_context"], context());

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::recorded::{
-    Names, context, detach, heard, heard_of, pod_info, pod_of, recorded, unstaged, volume,
-    volume_named,
+    Names, attach_and_run, context, detach, heard, heard_of, pod_info, pod_of, recorded, unstaged,
+    volume, volume_named,
 };
 use crate::rig::{DRIVER, Rig};
 use crate::{STAY, quick};
@@ -30,14 +30,11 @@ async fn g05_without_a_filesystem_type() {
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({"fsType": ""})).await;
     let uid = rig.pod("p", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("p", "Running").await;
+    attach_and_run(&rig, "p").await;
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names { mount: json!({}), ..Names::new(&rig, true) };
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     detach(&rig).await;
     rig.stop(true).await;
 }

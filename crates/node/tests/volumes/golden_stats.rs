@@ -13,8 +13,8 @@ use crate::{STAY, block};
 
 async fn quick_stats() -> Rig {
     let modes = json!({"volumeLifecycleModes": ["Persistent", "Ephemeral"]});
-    let rig = Rig::start_tweaked(false, modes, |agent| {
-        agent.with_stats_period(Duration::from_millis(50))
+    let rig = Rig::start_tweaked(false, modes, |settings| {
+        settings.stats_period = Duration::from_millis(50);
     })
     .await;
     rig.driver.configure(|config| config.node.insert(NodeCapability::SingleNodeMultiWriter));

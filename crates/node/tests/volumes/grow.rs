@@ -80,8 +80,8 @@ async fn a_volume_grows_under_its_pod() {
 }
 
 #[tokio::test]
-async fn a_size_that_can_never_be_is_said_in_the_claim() {
-    if !need("a_size_that_can_never_be_is_said_in_the_claim", &[Need::Root]) {
+async fn an_infeasible_size_is_written_to_the_claim() {
+    if !need("an_infeasible_size_is_written_to_the_claim", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;

@@ -148,8 +148,8 @@ async fn a_refused_publish_of_something_known_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn tokens_go_where_the_driver_wants_them() {
-    if !need("tokens_go_where_the_driver_wants_them", &[Need::Root]) {
+async fn tokens_go_into_the_context_or_the_secrets_as_the_driver_asks() {
+    if !need("tokens_go_into_the_context_or_the_secrets_as_the_driver_asks", &[Need::Root]) {
         return;
     }
     let wanted = json!({"requiresRepublish": true,
@@ -212,9 +212,10 @@ async fn labels_are_mount_flags_and_must_agree() {
     if !need("labels_are_mount_flags_and_must_agree", &[Need::Root]) {
         return;
     }
-    let rig =
-        Rig::start_tweaked(false, json!({"seLinuxMount": true}), |agent| agent.with_selinux(true))
-            .await;
+    let rig = Rig::start_tweaked(false, json!({"seLinuxMount": true}), |settings| {
+        settings.selinux = true
+    })
+    .await;
     rig.volume("data").await;
     let uid = rig.create_pod(labelled("p", "s0:c0")).await;
     rig.wait_phase("p", "Running").await;
@@ -256,8 +257,8 @@ async fn labels_are_mount_flags_and_must_agree() {
 }
 
 #[tokio::test]
-async fn a_volume_without_metadata_is_unmounted_only_when_nobody_wants_it() {
-    if !need("a_volume_without_metadata_is_unmounted_only_when_nobody_wants_it", &[Need::Root]) {
+async fn a_volume_without_metadata_is_unmounted_only_after_its_pod_is_gone() {
+    if !need("a_volume_without_metadata_is_unmounted_only_after_its_pod_is_gone", &[Need::Root]) {
         return;
     }
     let mut rig = Rig::start(false).await;
@@ -298,8 +299,8 @@ async fn a_pod_on_a_full_node_is_rejected() {
         return;
     }
     let extra = json!({"nodeAllocatableUpdatePeriodSeconds": 3600});
-    let rig = Rig::start_tweaked(true, extra, |agent| {
-        agent.with_mount_patience(Duration::from_millis(500))
+    let rig = Rig::start_tweaked(true, extra, |settings| {
+        settings.mount_timeout = Duration::from_millis(500);
     })
     .await;
     rig.volume("data").await;
@@ -330,8 +331,8 @@ async fn a_pod_on_a_full_node_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_being_bound_is_no_trouble() {
-    if !need("a_claim_that_is_being_bound_is_no_trouble", &[Need::Root]) {
+async fn a_claim_that_is_being_bound_causes_no_event() {
+    if !need("a_claim_that_is_being_bound_causes_no_event", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;
@@ -353,8 +354,8 @@ async fn a_claim_that_is_being_bound_is_no_trouble() {
 
 /// A pod is deleted while its volume is just about to be mounted: it is gone only when that is undone.
 #[tokio::test]
-async fn a_mount_under_way_is_waited_for() {
-    if !need("a_mount_under_way_is_waited_for", &[Need::Root]) {
+async fn a_mount_in_flight_is_waited_for() {
+    if !need("a_mount_in_flight_is_waited_for", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;

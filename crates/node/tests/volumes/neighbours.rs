@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::recorded::{
-    Names, heard, heard_of, pod_of, recorded, secret, unstaged, volume, volume_named,
+    Names, attach_and_run, heard, heard_of, pod_of, recorded, secret, unstaged, volume,
+    volume_named,
 };
 use crate::rig::Rig;
 use crate::rig::proxy::tree;
@@ -24,13 +25,13 @@ async fn whole_life(rig: &Rig, names: &Names<'_>, pod: Value) {
     rig.wait_phase(&name, "Running").await;
     rig.end(&name).await;
     unstaged(rig).await;
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
+    let expected = names.life(&uid);
     assert_eq!(heard_of(rig, &rig.handle(names.claim)), expected, "{name}");
 }
 
 #[tokio::test]
-async fn access_modes_and_reading_only() {
-    if !need("access_modes_and_reading_only", &[Need::Root]) {
+async fn requests_carry_the_access_mode_and_read_only() {
+    if !need("requests_carry_the_access_mode_and_read_only", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -58,8 +59,8 @@ async fn access_modes_and_reading_only() {
 }
 
 #[tokio::test]
-async fn groups_that_the_driver_applies() {
-    if !need("groups_that_the_driver_applies", &[Need::Root]) {
+async fn fs_group_is_sent_to_a_driver_that_applies_it() {
+    if !need("fs_group_is_sent_to_a_driver_that_applies_it", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -96,8 +97,8 @@ async fn groups_that_the_driver_applies() {
 }
 
 #[tokio::test]
-async fn a_single_pod_volume_has_one_pod() {
-    if !need("a_single_pod_volume_has_one_pod", &[Need::Root]) {
+async fn a_read_write_once_pod_volume_is_refused_to_a_second_pod() {
+    if !need("a_read_write_once_pod_volume_is_refused_to_a_second_pod", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -128,8 +129,8 @@ async fn a_single_pod_volume_has_one_pod() {
 }
 
 #[tokio::test]
-async fn a_no_after_a_timeout_leaves_nothing() {
-    if !need("a_no_after_a_timeout_leaves_nothing", &[Need::Root]) {
+async fn a_refusal_after_a_timeout_leaves_nothing_published() {
+    if !need("a_refusal_after_a_timeout_leaves_nothing_published", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -151,8 +152,8 @@ async fn a_no_after_a_timeout_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_verdict_it_is_taken_down() {
-    if !need("without_a_verdict_it_is_taken_down", &[Need::Root]) {
+async fn a_call_without_a_verdict_is_undone_when_the_pod_is_deleted() {
+    if !need("a_call_without_a_verdict_is_undone_when_the_pod_is_deleted", &[Need::Root]) {
         return;
     }
     tokio::join!(
@@ -176,23 +177,21 @@ async fn no_verdict(call: Call, code: Code) {
     // case: node/N55
     let expected = match call {
         Call::NodeStageVolume => vec![names.stage(), names.unstage()],
-        _ => vec![names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()],
+        _ => names.life(&uid).to_vec(),
     };
     assert_eq!(heard(&rig), expected, "{call:?} {code:?}");
     rig.stop(true).await;
 }
 
 #[tokio::test]
-async fn taking_down_fails_a_few_times() {
-    if !need("taking_down_fails_a_few_times", &[Need::Root]) {
+async fn a_volume_stays_in_use_until_unpublish_and_unstage_succeed() {
+    if !need("a_volume_stays_in_use_until_unpublish_and_unstage_succeed", &[Need::Root]) {
         return;
     }
     let rig = recorded(true, json!({})).await;
     volume(&rig, json!({})).await;
     let uid = rig.pod("p", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("p", "Running").await;
+    attach_and_run(&rig, "p").await;
     rig.driver.script(
         Call::NodeUnpublishVolume,
         [Fault::before(Code::Internal), Fault::before(Code::DeadlineExceeded)],
@@ -209,15 +208,14 @@ async fn taking_down_fails_a_few_times() {
     assert_eq!(rig.heard.of("NodeUnpublishVolume").len(), 3);
     assert_eq!(rig.heard.of("NodeUnstageVolume").len(), 2);
     let names = Names::new(&rig, true);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     assert!(!rig.has_event("FailedUnMount", "").await && !rig.has_event("FailedMount", "").await);
     rig.stop(true).await;
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_a_call() {
-    if !need("killed_in_the_middle_of_a_call", &[Need::Root]) {
+async fn a_call_that_was_in_flight_at_a_kill_is_finished_after_the_restart() {
+    if !need("a_call_that_was_in_flight_at_a_kill_is_finished_after_the_restart", &[Need::Root]) {
         return;
     }
     tokio::join!(
@@ -262,16 +260,14 @@ async fn killed_in(call: Call) {
 }
 
 #[tokio::test]
-async fn a_pod_that_vanishes_while_the_agent_is_away() {
-    if !need("a_pod_that_vanishes_while_the_agent_is_away", &[Need::Root]) {
+async fn volumes_of_a_pod_deleted_while_the_agent_is_down_are_unmounted() {
+    if !need("volumes_of_a_pod_deleted_while_the_agent_is_down_are_unmounted", &[Need::Root]) {
         return;
     }
     let mut rig = recorded(true, json!({})).await;
     volume(&rig, json!({})).await;
     let uid = rig.pod("p", STAY, quick()).await;
-    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    rig.attach("data").await;
-    rig.wait_phase("p", "Running").await;
+    attach_and_run(&rig, "p").await;
     rig.kill_agent().await;
     rig.delete_pod("p").await;
     rig.wait_gone("p").await;
@@ -286,8 +282,8 @@ async fn a_pod_that_vanishes_while_the_agent_is_away() {
 }
 
 #[tokio::test]
-async fn a_driver_that_restarts_in_between() {
-    if !need("a_driver_that_restarts_in_between", &[Need::Root]) {
+async fn a_second_pod_waits_for_a_driver_that_restarts() {
+    if !need("a_second_pod_waits_for_a_driver_that_restarts", &[Need::Root]) {
         return;
     }
     let mut rig = recorded(false, json!({})).await;
@@ -305,21 +301,13 @@ async fn a_driver_that_restarts_in_between() {
     rig.end("b").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);
-    let expected = [
-        names.stage(),
-        names.publish(&a),
-        names.publish(&b),
-        names.unpublish(&a),
-        names.unpublish(&b),
-        names.unstage(),
-    ];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.shared_life(&a, &b));
     rig.stop(true).await;
 }
 
 #[tokio::test]
-async fn secrets_that_are_not_there() {
-    if !need("secrets_that_are_not_there", &[Need::Root]) {
+async fn a_missing_stage_secret_delays_the_first_call() {
+    if !need("a_missing_stage_secret_delays_the_first_call", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -352,13 +340,14 @@ async fn secrets_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn labels_where_the_node_has_none() {
-    if !need("labels_where_the_node_has_none", &[Need::Root]) {
+async fn selinux_labels_are_not_sent_from_a_node_without_selinux() {
+    if !need("selinux_labels_are_not_sent_from_a_node_without_selinux", &[Need::Root]) {
         return;
     }
-    let rig =
-        Rig::start_tweaked(false, json!({"seLinuxMount": true}), |agent| agent.with_selinux(false))
-            .await;
+    let rig = Rig::start_tweaked(false, json!({"seLinuxMount": true}), |settings| {
+        settings.selinux = false
+    })
+    .await;
     rig.driver.configure(|config| config.node.insert(NodeCapability::SingleNodeMultiWriter));
     volume(&rig, json!({})).await;
     let mut pod = pod_of("p", &["data"], STAY);
@@ -368,8 +357,8 @@ async fn labels_where_the_node_has_none() {
 }
 
 #[tokio::test]
-async fn devices_that_fail_on_the_way() {
-    if !need("devices_that_fail_on_the_way", &[Need::Root]) {
+async fn failed_calls_for_a_device_are_retried() {
+    if !need("failed_calls_for_a_device_are_retried", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({"podInfoOnMount": true})).await;
@@ -399,8 +388,8 @@ async fn devices_that_fail_on_the_way() {
 }
 
 #[tokio::test]
-async fn a_device_that_its_driver_forgot() {
-    if !need("a_device_that_its_driver_forgot", &[Need::Root]) {
+async fn a_device_unknown_to_its_driver_is_unmapped() {
+    if !need("a_device_unknown_to_its_driver_is_unmapped", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -417,8 +406,8 @@ async fn a_device_that_its_driver_forgot() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_done_lets_its_volumes_go() {
-    if !need("a_pod_that_is_done_lets_its_volumes_go", &[Need::Root]) {
+async fn volumes_of_a_succeeded_pod_are_unstaged() {
+    if !need("volumes_of_a_succeeded_pod_are_unstaged", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -429,8 +418,7 @@ async fn a_pod_that_is_done_lets_its_volumes_go() {
     rig.wait_phase("p", "Succeeded").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     let pod = rig.api.get_raw::<Pod>(&ObjectKey::new("default", "p")).await.unwrap();
     assert!(pod.is_some(), "the object stays");
     assert!(!tree(&rig.root()).iter().any(|line| line.contains("pv-data")));
@@ -440,8 +428,8 @@ async fn a_pod_that_is_done_lets_its_volumes_go() {
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_while_its_volume_is_staged() {
-    if !need("a_pod_that_goes_while_its_volume_is_staged", &[Need::Root]) {
+async fn a_pod_deleted_during_staging_leaves_nothing_staged() {
+    if !need("a_pod_deleted_during_staging_leaves_nothing_staged", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -454,14 +442,13 @@ async fn a_pod_that_goes_while_its_volume_is_staged() {
     unstaged(&rig).await;
     // What was begun is finished, and then taken down.
     let names = Names::new(&rig, false);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     rig.stop(true).await;
 }
 
 #[tokio::test]
-async fn a_claim_under_two_names_in_one_pod() {
-    if !need("a_claim_under_two_names_in_one_pod", &[Need::Root]) {
+async fn a_claim_under_two_names_in_one_pod_is_published_once() {
+    if !need("a_claim_under_two_names_in_one_pod_is_published_once", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -481,14 +468,13 @@ async fn a_claim_under_two_names_in_one_pod() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names::new(&rig, false);
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     rig.stop(true).await;
 }
 
 #[tokio::test]
-async fn a_claim_made_for_its_pod() {
-    if !need("a_claim_made_for_its_pod", &[Need::Root]) {
+async fn an_ephemeral_claim_is_used_only_if_the_pod_owns_it() {
+    if !need("an_ephemeral_claim_is_used_only_if_the_pod_owns_it", &[Need::Root]) {
         return;
     }
     let rig = recorded(false, json!({})).await;
@@ -513,7 +499,6 @@ async fn a_claim_made_for_its_pod() {
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names { claim: "p-v", ..Names::new(&rig, false) };
-    let expected = [names.stage(), names.publish(&uid), names.unpublish(&uid), names.unstage()];
-    assert_eq!(heard(&rig), expected);
+    assert_eq!(heard(&rig), names.life(&uid));
     rig.stop(true).await;
 }

@@ -120,6 +120,17 @@ impl<'a> Names<'a> {
         let one = json!({"volume_id": self.rig.handle(self.claim), "staging": self.staging()});
         ("NodeUnstageVolume", one)
     }
+
+    /// The calls for one pod, from staging to unstaging.
+    pub fn life(&self, uid: &str) -> [(&'static str, Value); 4] {
+        [self.stage(), self.publish(uid), self.unpublish(uid), self.unstage()]
+    }
+
+    /// The calls for two pods that share the volume; the first one ends first.
+    pub fn shared_life(&self, a: &str, b: &str) -> [(&'static str, Value); 6] {
+        let [stage, publish, unpublish, unstage] = self.life(a);
+        [stage, publish, self.publish(b), unpublish, self.unpublish(b), unstage]
+    }
 }
 
 /// What the driver heard, equal neighbours collapsed.
@@ -153,6 +164,13 @@ pub fn pod_of(name: &str, claims: &[&str], script: &str) -> Value {
 
 pub async fn unstaged(rig: &Rig) {
     rig.until("nothing is staged", async || rig.staged_dirs().is_empty()).await;
+}
+
+/// Attaches `data` once the node lists it as in use, and waits until the pod runs.
+pub async fn attach_and_run(rig: &Rig, pod: &str) {
+    rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
+    rig.attach("data").await;
+    rig.wait_phase(pod, "Running").await;
 }
 
 /// What the attach-detach controller does when the node has let go.

@@ -43,8 +43,8 @@ async fn the_node_info_of_an_earlier_node_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_driver_that_leaves_takes_only_its_own_along() {
-    if !need("a_driver_that_leaves_takes_only_its_own_along", &[Need::Root]) {
+async fn a_removed_socket_deregisters_only_its_driver() {
+    if !need("a_removed_socket_deregisters_only_its_driver", &[Need::Root]) {
         return;
     }
     let mut rig = Rig::start(false).await;
@@ -73,8 +73,8 @@ async fn a_driver_that_leaves_takes_only_its_own_along() {
 }
 
 #[tokio::test]
-async fn a_socket_made_anew_registers_anew() {
-    if !need("a_socket_made_anew_registers_anew", &[Need::Root]) {
+async fn a_replaced_socket_registers_its_driver_again() {
+    if !need("a_replaced_socket_registers_its_driver_again", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;
@@ -96,8 +96,8 @@ async fn a_socket_made_anew_registers_anew() {
 }
 
 #[tokio::test]
-async fn a_plugin_of_another_kind_is_told_no() {
-    if !need("a_plugin_of_another_kind_is_told_no", &[Need::Root]) {
+async fn a_plugin_of_an_unknown_type_is_refused() {
+    if !need("a_plugin_of_an_unknown_type_is_refused", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;
@@ -114,8 +114,8 @@ async fn a_plugin_of_another_kind_is_told_no() {
 }
 
 #[tokio::test]
-async fn limits_are_asked_for_again() {
-    if !need("limits_are_asked_for_again", &[Need::Root]) {
+async fn limits_are_refreshed_as_often_as_the_csi_driver_says() {
+    if !need("limits_are_refreshed_as_often_as_the_csi_driver_says", &[Need::Root]) {
         return;
     }
     let rig = Rig::start(false).await;

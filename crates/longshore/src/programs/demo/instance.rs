@@ -99,12 +99,10 @@ async fn spawn(data_dir: &Path, log: &Path) -> Result<(Child, PathBuf)> {
 
 /// Mounts, loop devices and processes that still refer to `dir`.
 fn left_behind(dir: &Path) -> Result<Vec<String>> {
+    let mounts = longshore_files::mounts::mounts_below(dir)?;
+    let mut left: Vec<String> =
+        mounts.iter().map(|point| format!("mount {}", point.display())).collect();
     let dir = dir.display().to_string();
-    let mut left = Vec::new();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    left.extend(
-        mounts.lines().filter(|line| line.contains(&dir)).map(|line| format!("mount {line}")),
-    );
     for entry in std::fs::read_dir("/sys/block")? {
         let path = entry?.path();
         let backing = std::fs::read_to_string(path.join("loop/backing_file")).unwrap_or_default();

@@ -8,13 +8,8 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use longshore_driver::{
-    Driver,
-    mount::{
-        self,
-        table::{MountTable, is_within},
-    },
-};
+use longshore_driver::{Driver, mount};
+use longshore_files::mounts::{Mount, MountTable};
 use longshore_node::pods::cgroups::remove_cgroups;
 use longshore_node::pods::shim_client::{kill_leftovers, living_shim};
 use rustix::{
@@ -117,14 +112,14 @@ fn unmount_below(dir: &Path) -> Result<()> {
     let mut failed = None;
     for _ in 0..ROUNDS {
         let table = MountTable::read().context("cannot read the mount table")?;
-        let below = |entry: &&mount::table::Entry| is_within(&entry.path, dir);
-        let found: Vec<_> = table.entries.iter().rev().filter(below).collect();
+        let within = |mount: &&Mount| mount.path.starts_with(dir);
+        let found: Vec<_> = table.mounts.iter().rev().filter(within).collect();
         if found.is_empty() {
             return Ok(());
         }
         failed = None;
-        for entry in found {
-            if let Err(error) = mount::unmount(&entry.path) {
+        for one in found {
+            if let Err(error) = mount::unmount(&one.path) {
                 failed = Some(error);
             }
         }

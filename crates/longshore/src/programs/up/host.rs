@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
 use longshore_controllers::provision::NodeScope;
 use longshore_csi::server::Listener;
-use longshore_node::{NodeAgent, PodsMode, ShimProgram};
+use longshore_node::{NodeAgent, PodsMode, Settings, ShimProgram};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +36,9 @@ impl Host {
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
         let metrics = Metrics::new();
-        let agent = NodeAgent::new(agent_config(config)?, api).with_staged_listed();
-        let agent = agent.with_metrics(&metrics);
+        let settings =
+            Settings { metrics: metrics.clone(), list_staged: true, ..Settings::default() };
+        let agent = NodeAgent::new(agent_config(config)?, api).with(settings);
         let socket = config.root.join("http.sock");
         let listener = Listener::bind(&socket)
             .with_context(|| format!("cannot serve node {}'s statistics", config.node))?

@@ -98,9 +98,6 @@ struct Attach {
 }
 
 /// Attaches the program to a cgroup in place of an earlier one. It stays until the cgroup goes.
-///
-/// # Errors
-/// The kernel does not take it.
 pub(super) fn attach(program: &[u64], cgroup: &Path) -> io::Result<()> {
     const PROG_LOAD: libc::c_int = 5;
     const PROG_ATTACH: libc::c_int = 8;

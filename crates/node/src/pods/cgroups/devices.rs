@@ -66,9 +66,6 @@ pub(crate) enum Devices {
 
 impl Devices {
     /// The usual devices and those among the container's volumes.
-    ///
-    /// # Errors
-    /// A volume cannot be looked at.
     pub(crate) fn with_volumes(binds: &[Bind]) -> io::Result<Self> {
         let mut rules = USUAL.to_vec();
         for bind in binds.iter().filter(|bind| bind.device) {

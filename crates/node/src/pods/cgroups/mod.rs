@@ -99,9 +99,6 @@ impl Cgroups {
 
     /// Makes the cgroups of a container, or finds them, and sets what they limit. Nothing of the
     /// container runs yet.
-    ///
-    /// # Errors
-    /// The kernel refuses.
     pub(crate) fn make(
         &self,
         uid: &str,

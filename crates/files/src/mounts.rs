@@ -1,23 +1,28 @@
-//! The mount table: what is mounted where, as the kernel lists it.
+//! The kernel's mount table.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Device number of the filesystem.
+pub struct Mount {
+    /// The kernel's number for this mount.
+    pub id: u64,
+    /// Device number of the filesystem. It may differ from that of its files (btrfs).
     pub device: (u32, u32),
-    /// What of that filesystem is mounted.
+    /// Which directory or file of that filesystem is mounted.
     pub root: PathBuf,
+    /// The mount point.
     pub path: PathBuf,
     /// The mount itself refuses writes.
     pub read_only: bool,
     /// The filesystem itself refuses writes, whoever asks.
     pub filesystem_read_only: bool,
+    /// Type of the filesystem, such as `ext4`.
     pub fstype: String,
     /// What it was mounted from, as the one who mounted it wrote it.
     pub source: PathBuf,
@@ -25,7 +30,7 @@ pub struct Entry {
     pub options: String,
 }
 
-impl Entry {
+impl Mount {
     /// Whether this is a mount of the filesystem on a block device.
     #[must_use]
     pub fn is_of(&self, device: (u32, u32), node: &Path) -> bool {
@@ -35,13 +40,18 @@ impl Entry {
     }
 }
 
-/// All mounts of this process's mount namespace, in the order in which they were made.
+/// All mounts of this thread's mount namespace, in the order in which they were made.
 #[derive(Debug, Clone, Default)]
 pub struct MountTable {
-    pub entries: Vec<Entry>,
+    /// The mounts.
+    pub mounts: Vec<Mount>,
 }
 
 impl MountTable {
+    /// Reads the table.
+    ///
+    /// # Errors
+    /// The kernel does not show it, or a line cannot be parsed: half a table would hide mounts.
     pub fn read() -> io::Result<Self> {
         Self::parse(&std::fs::read("/proc/thread-self/mountinfo")?)
     }
@@ -51,49 +61,73 @@ impl MountTable {
         let bad = |line: &[u8]| {
             io::Error::other(format!("mountinfo line {:?}", String::from_utf8_lossy(line)))
         };
-        let entries = lines.map(|line| parse_line(line).ok_or_else(|| bad(line)));
-        Ok(Self { entries: entries.collect::<io::Result<_>>()? })
-    }
-
-    /// Device number of the filesystem that an open file is on, as the table gives it; that of the
-    /// file itself may be another one (btrfs).
-    pub fn device_of(fd: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
-        Ok(Self::entry_of(fd)?.map(|entry| entry.device))
+        let mounts = lines.map(|line| parse_line(line).ok_or_else(|| bad(line)));
+        Ok(Self { mounts: mounts.collect::<io::Result<_>>()? })
     }
 
     /// The mount that an open file is on.
-    pub fn entry_of(fd: &OwnedFd) -> io::Result<Option<Entry>> {
-        let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd()))?;
-        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
-        let Some(id) = id else { return Ok(None) };
-        let table = std::fs::read("/proc/thread-self/mountinfo")?;
-        let line = table.split(|&b| b == b'\n').find(|line| {
-            line.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
-        });
-        Ok(line.and_then(parse_line))
+    ///
+    /// # Errors
+    /// The kernel does not describe the descriptor.
+    pub fn of_file(&self, file: impl AsFd) -> io::Result<Option<&Mount>> {
+        let number = file.as_fd().as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{number}"))?;
+        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+        Ok(self.mounts.iter().find(|mount| Some(mount.id) == id))
     }
 
-    /// The mount that is on top at exactly this path.
+    /// The uppermost mount at exactly this path.
     #[must_use]
-    pub fn at(&self, path: &Path) -> Option<&Entry> {
-        self.entries.iter().rev().find(|entry| entry.path == path)
+    pub fn at(&self, path: &Path) -> Option<&Mount> {
+        self.mounts.iter().rev().find(|mount| mount.path == path)
+    }
+
+    /// Every mount at a path below `dir`, the oldest first.
+    pub fn below<'a>(&'a self, dir: &'a Path) -> impl DoubleEndedIterator<Item = &'a Mount> {
+        self.mounts.iter().filter(move |mount| mount.path.starts_with(dir) && mount.path != dir)
     }
 
     /// Every mount of the filesystem on a device.
     #[must_use]
-    pub fn of_device(&self, device: (u32, u32), node: &Path) -> Vec<&Entry> {
-        self.entries.iter().filter(|entry| entry.is_of(device, node)).collect()
+    pub fn of_device(&self, device: (u32, u32), node: &Path) -> Vec<&Mount> {
+        self.mounts.iter().filter(|mount| mount.is_of(device, node)).collect()
     }
 
     /// Every path at which the node of a block device is mounted, such as a raw volume's target.
-    pub fn of_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Entry> {
+    pub fn of_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Mount> {
         let rdev = std::fs::metadata(node).map(|meta| meta.rdev()).ok();
-        self.entries.iter().filter(move |entry| {
-            entry.root.file_name() == node.file_name()
+        self.mounts.iter().filter(move |mount| {
+            mount.root.file_name() == node.file_name()
                 && rdev.is_some()
-                && node_at(&entry.path) == rdev
+                && node_at(&mount.path) == rdev
         })
     }
+
+    /// Other mounts of what is mounted at `path`: while there are any, it is in use.
+    #[must_use]
+    pub fn others_of(&self, path: &Path) -> Vec<&Path> {
+        let Some(this) = self.at(path) else { return Vec::new() };
+        let same = |mount: &&Mount| {
+            mount.device == this.device && mount.root == this.root && mount.path != path
+        };
+        self.mounts.iter().filter(same).map(|mount| mount.path.as_path()).collect()
+    }
+}
+
+/// Whether something is mounted at exactly this path.
+///
+/// # Errors
+/// The mount table cannot be read.
+pub fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(MountTable::read()?.at(path).is_some())
+}
+
+/// Every mount point below `dir`, the oldest first.
+///
+/// # Errors
+/// The mount table cannot be read.
+pub fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(MountTable::read()?.below(dir).map(|mount| mount.path.clone()).collect())
 }
 
 /// Number of the block device that stands at a path.
@@ -104,9 +138,10 @@ fn node_at(path: &Path) -> Option<u64> {
 }
 
 /// `id parent major:minor root path options [optional…] - type source super-options`
-fn parse_line(line: &[u8]) -> Option<Entry> {
-    let mut fields = line.split(|&b| b == b' ').skip(2);
-    let device = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&b| b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
     let root = unescape(fields.next()?);
     let path = unescape(fields.next()?);
     let options = fields.next()?;
@@ -119,7 +154,8 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     };
     // Newer kernels leave the plain mark alone and say why a filesystem refuses writes.
     let refuses = ["ro", "emergency_ro", "shutdown"].map(str::as_bytes);
-    Some(Entry {
+    Some(Mount {
+        id,
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
         root,
         path,
@@ -148,18 +184,12 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(out).into()
 }
 
-/// Whether `path` lies in `dir` or is it; both without symbolic links.
-#[must_use]
-pub fn is_within(path: &Path, dir: &Path) -> bool {
-    !dir.as_os_str().as_bytes().is_empty() && path.starts_with(dir)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn mountinfo_lines_are_parsed() {
+    fn a_table_is_searched_by_path_device_and_reference() {
         let text = "\
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 30 27 7:3 / /var/a\\040b rw - ext4 /dev/loop3 ro
@@ -169,18 +199,21 @@ mod tests {
 34 27 0:45 / /var/o rw - overlay /dev/loop5 rw
 ";
         let table = MountTable::parse(text.as_bytes()).unwrap();
-        assert_eq!(table.entries.len(), 6);
+        assert_eq!(table.mounts.len(), 6);
         let staged = table.at(Path::new("/var/a b")).unwrap();
         assert_eq!((staged.device, staged.read_only), ((7, 3), false));
         assert!(staged.filesystem_read_only);
         let of = |n| table.of_device((7, n), Path::new(&format!("/dev/loop{n}")));
-        let paths: Vec<_> = of(3).into_iter().map(|entry| &entry.path).collect();
+        let paths: Vec<_> = of(3).into_iter().map(|mount| &mount.path).collect();
         assert_eq!(paths, [Path::new("/var/a b"), Path::new("/var/c")]);
-        let paths: Vec<_> = of(5).into_iter().map(|entry| &entry.path).collect();
+        let paths: Vec<_> = of(5).into_iter().map(|mount| &mount.path).collect();
         assert_eq!(paths, [Path::new("/var/b")]);
         let sub = table.at(Path::new("/var/c")).unwrap();
         assert_eq!((sub.root.as_path(), sub.read_only), (Path::new("/sub"), true));
-        assert_eq!(table.at(Path::new("/var")), None);
+        assert_eq!((sub.id, table.at(Path::new("/var"))), (31, None));
+        let below: Vec<_> = table.below(Path::new("/var/c")).collect();
+        assert_eq!((below.len(), table.below(Path::new("/var")).count()), (0, 5));
+        assert!(table.others_of(Path::new("/var/c")).is_empty(), "another part of the filesystem");
     }
 
     #[test]
@@ -193,17 +226,17 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_an_error() {
+    fn a_line_that_cannot_be_parsed_is_an_error() {
         assert!(MountTable::parse(b"1 2 three / / rw - ext4 a rw\n").is_err());
         assert!(MountTable::parse(b"1 2\n").is_err());
     }
 
     #[test]
-    fn the_real_table_has_a_root() {
+    fn the_mount_of_an_open_file_is_found() {
         let table = MountTable::read().unwrap();
-        assert!(table.at(Path::new("/proc")).is_some());
-        let proc = OwnedFd::from(std::fs::File::open("/proc").unwrap());
-        let entry = MountTable::entry_of(&proc).unwrap().expect("mounted");
-        assert_eq!((entry.fstype.as_str(), entry.path.as_path()), ("proc", Path::new("/proc")));
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        let proc = std::fs::File::open("/proc").unwrap();
+        let mount = table.of_file(&proc).unwrap().expect("mounted");
+        assert_eq!((mount.fstype.as_str(), mount.path.as_path()), ("proc", Path::new("/proc")));
     }
 }

@@ -16,16 +16,17 @@ use longshore_core::model::kinds::{LocalSource, NfsSource, Pod, Volume};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::verdict::{Failure, Mounted, after_failure};
 use longshore_core::stage::world::PodMount;
+use longshore_files::mounts::is_mount_point;
 use tokio::process::Command;
 
 use super::unmount::{TEAR_DOWN, UNMOUNT_DEVICE};
-use super::{OpError, Plugin, Use, VolumeFacts, VolumeManager, files, mount_table, sub_path};
+use super::{OpCause, OpError, Plugin, Use, VolumeFacts, VolumeManager, files, sub_path};
 
 const SET_UP: &str = "SetUp";
 const MOUNT_DEVICE: &str = "MountDevice";
 const FIND: &str = "NewMounter initialization";
 /// How long a mount program may take. An NFS server that does not answer costs this much.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Plugin {
     /// The plugin's part of a directory name, `kubernetes.io~…`.
@@ -56,7 +57,7 @@ enum Content {
 }
 
 impl VolumeManager {
-    pub(super) async fn mount_own(
+    pub(super) async fn mount_in_tree(
         &self,
         unique: &UniqueName,
         uid: &Uid,
@@ -75,12 +76,9 @@ impl VolumeManager {
                 return Err(OpError::new(SET_UP, Failure::Transient, "the volume's kind changed"));
             }
         };
-        let before = self.own_mount_of(unique, uid);
-        self.change(unique, |known| {
-            let mount = known.pods.entry(uid.to_owned()).or_default();
-            mount.state = mount.state.max(Mounted::Unknown);
-        });
-        let result = self.try_mount_own(unique, uid, volume, content, one, pod).await;
+        let before = self.pod_mount_of(unique, uid);
+        self.begin_publish(unique, uid);
+        let result = self.try_mount_in_tree(unique, uid, volume, content, one, pod).await;
         self.change(unique, |known| {
             let state = match &result {
                 Ok(()) => Mounted::Yes,
@@ -101,7 +99,7 @@ impl VolumeManager {
         result
     }
 
-    fn own_mount_of(&self, unique: &UniqueName, uid: &Uid) -> PodMount {
+    fn pod_mount_of(&self, unique: &UniqueName, uid: &Uid) -> PodMount {
         let state = self.state();
         let known = state.world.actual.get(unique).and_then(|known| known.pods.get(uid));
         known.copied().unwrap_or_default()
@@ -133,7 +131,7 @@ impl VolumeManager {
             )));
         }
         let target = self.deps.paths.local_mount(&volume.metadata.name);
-        if mount_table::is_mount_point(&target).map_err(|error| refuse(error.to_string()))? {
+        if is_mount_point(&target).map_err(|error| refuse(error.to_string()))? {
             self.change(unique, |known| known.device = Mounted::Yes);
             return Ok(target);
         }
@@ -146,7 +144,7 @@ impl VolumeManager {
         Ok(target)
     }
 
-    async fn try_mount_own(
+    async fn try_mount_in_tree(
         &self,
         unique: &UniqueName,
         uid: &Uid,
@@ -157,7 +155,7 @@ impl VolumeManager {
     ) -> Result<(), OpError> {
         let target = &one.path;
         let transient = |error: io::Error| OpError::new(SET_UP, Failure::Transient, error);
-        if mount_table::is_mount_point(target).map_err(transient)? {
+        if is_mount_point(target).map_err(transient)? {
             return Ok(());
         }
         files::make_dir(target).map_err(transient)?;
@@ -165,14 +163,17 @@ impl VolumeManager {
         let mounted = match content {
             Content::Bind(source) => {
                 let options = options(["bind"], &volume.spec.mount_options, one.read_only);
-                mount_program(&[
-                    OsStr::new("-o"),
-                    OsStr::new(&options),
-                    source.as_os_str(),
-                    target.as_os_str(),
-                ])
+                run(
+                    "mount",
+                    &[
+                        OsStr::new("-o"),
+                        OsStr::new(&options),
+                        source.as_os_str(),
+                        target.as_os_str(),
+                    ],
+                )
                 .await
-                .map_err(|error| OpError::new(SET_UP, error.failure, error.text))
+                .map_err(|error| OpError::new(SET_UP, error.failure(), error))
             }
             Content::Nfs(nfs) => {
                 let read_only = one.read_only || nfs.read_only;
@@ -193,12 +194,11 @@ impl VolumeManager {
         };
         let only =
             pod.spec.security_context.fs_group_change_policy.as_deref() == Some("OnRootMismatch");
-        self.give_to_group(pod, target, group, only).await.map_err(|text| {
-            OpError::new(SET_UP, Failure::Uncertain, format!("applyFSGroup failed: {text}"))
-        })
+        let given = self.give_to_group(pod, target, group, only).await;
+        given.map_err(|error| OpError::new(SET_UP, Failure::Uncertain, OpCause::FsGroup(error)))
     }
 
-    pub(super) async fn unmount_own(
+    pub(super) async fn unmount_in_tree(
         &self,
         unique: &UniqueName,
         uid: &Uid,
@@ -210,13 +210,11 @@ impl VolumeManager {
         self.mark_pod_unknown(unique, uid);
         unmount(&target).await.map_err(local)?;
         clean(&target).map_err(local)?;
-        if let Some(known) = self.state().world.actual.get_mut(unique) {
-            known.pods.remove(uid);
-        }
+        self.forget_pod(unique, uid);
         Ok(())
     }
 
-    pub(super) async fn unmount_own_device(
+    pub(super) async fn unmount_in_tree_device(
         &self,
         unique: &UniqueName,
         facts: &VolumeFacts,
@@ -245,20 +243,22 @@ async fn mount_disk(
     own: &[String],
     target: &Path,
 ) -> Result<(), OpError> {
-    let refuse = |text: String| OpError::new(MOUNT_DEVICE, Failure::Final, text);
     if is_blank(source).await? {
         let program = format!("mkfs.{kind}");
         tracing::info!(device = %source.display(), kind, "the disk holds nothing; making a filesystem");
         let made = run(&program, &[source.as_os_str()]).await;
-        made.map_err(|error| refuse(format!("{program} {}: {}", source.display(), error.text)))?;
+        made.map_err(|error| {
+            let text = format!("{program} {}: {error}", source.display());
+            OpError::new(MOUNT_DEVICE, Failure::Final, text)
+        })?;
     }
     let options = options(["defaults"], own, false);
     let arguments = ["-t", kind, "-o", &options].map(OsStr::new);
     let arguments: Vec<&OsStr> =
         arguments.into_iter().chain([source.as_os_str(), target.as_os_str()]).collect();
-    mount_program(&arguments)
+    run("mount", &arguments)
         .await
-        .map_err(|error| OpError::new(MOUNT_DEVICE, error.failure, error.text))
+        .map_err(|error| OpError::new(MOUNT_DEVICE, error.failure(), error))
 }
 
 /// Whether a disk holds no filesystem, partition table or anything else that is known. When in doubt
@@ -271,7 +271,7 @@ async fn is_blank(device: &Path) -> Result<bool, OpError> {
         .kill_on_drop(true)
         .output();
     let failed = |text: String| OpError::new(MOUNT_DEVICE, Failure::Transient, text);
-    let done = tokio::time::timeout(PATIENCE, done)
+    let done = tokio::time::timeout(PROGRAM_TIMEOUT, done)
         .await
         .map_err(|_| failed(format!("blkid {}: no answer", device.display())))?
         .map_err(|error| failed(format!("blkid: {error}")))?;
@@ -305,14 +305,14 @@ async fn mount_nfs(
         arguments.extend([OsStr::new("-o"), OsStr::new(options)]);
     }
     arguments.extend([OsStr::new(&source), target.as_os_str()]);
-    mount_program(&arguments).await.map_err(|error| {
-        let mut text = format!("mount of {source}: {}", error.text);
-        if without_kernel_client(&error.text) {
+    run("mount", &arguments).await.map_err(|error| {
+        let mut text = format!("mount of {source}: {error}");
+        if without_kernel_client(&text) {
             text.push_str(&format!(
                 "; the kernel of node {node} has no NFS client (module nfs), so it cannot mount this volume"
             ));
         }
-        OpError::new(SET_UP, error.failure, text)
+        OpError::new(SET_UP, error.failure(), text)
     })
 }
 
@@ -329,47 +329,54 @@ fn has_program(name: &str) -> bool {
     std::env::split_paths(&path).chain(usual).any(|dir| dir.join(name).is_file())
 }
 
-/// A program that failed.
-struct Failed {
-    failure: Failure,
-    text: String,
+/// Why a program of the system did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProgramError {
+    #[error("no answer within {} s", PROGRAM_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("cannot run {program}: {source}")]
+    Start { program: String, source: io::Error },
+    /// With what it wrote to standard error.
+    #[error("{0}")]
+    Failed(String),
 }
 
-/// The system's mount program, which knows the helpers of all filesystems.
-async fn mount_program(arguments: &[&OsStr]) -> Result<(), Failed> {
-    run("mount", arguments).await
+impl ProgramError {
+    fn failure(&self) -> Failure {
+        match self {
+            // It may still happen: the kernel ends a mount when it likes.
+            Self::Timeout => Failure::Uncertain,
+            Self::Start { .. } | Self::Failed(_) => Failure::Final,
+        }
+    }
 }
 
-async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), Failed> {
+/// Runs a program of the system. Its `mount` knows the helpers of all filesystems.
+async fn run(program: &str, arguments: &[&OsStr]) -> Result<(), ProgramError> {
     let done =
         Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    // Without an answer it may still happen: the kernel ends a mount when it likes.
-    let done = tokio::time::timeout(PATIENCE, done).await.map_err(|_| Failed {
-        failure: Failure::Uncertain,
-        text: format!("no answer within {} s", PATIENCE.as_secs()),
-    })?;
-    let done = done.map_err(|error| Failed {
-        failure: Failure::Final,
-        text: format!("cannot run {program}: {error}"),
-    })?;
+    let done =
+        tokio::time::timeout(PROGRAM_TIMEOUT, done).await.map_err(|_| ProgramError::Timeout)?;
+    let done =
+        done.map_err(|source| ProgramError::Start { program: program.to_owned(), source })?;
     if done.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr);
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    Err(Failed { failure: Failure::Final, text: lines.join("; ") })
+    Err(ProgramError::Failed(lines.join("; ")))
 }
 
 /// Unmounts until nothing is mounted there. Never lazily: what is busy stays and is tried again.
 async fn unmount(target: &Path) -> io::Result<()> {
-    while mount_table::is_mount_point(target)? {
-        run("umount", &[target.as_os_str()]).await.map_err(|error| io::Error::other(error.text))?;
+    while is_mount_point(target)? {
+        run("umount", &[target.as_os_str()]).await.map_err(io::Error::other)?;
     }
     Ok(())
 }
 
 fn clean(target: &Path) -> io::Result<()> {
-    if mount_table::is_mount_point(target)? {
+    if is_mount_point(target)? {
         return Err(io::Error::other(format!("{} is still a mount point", target.display())));
     }
     files::tolerate_absence(fs::remove_dir(target))
@@ -380,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_keep_their_order() {
+    fn mount_options_keep_their_order() {
         let own = ["noatime".to_owned(), "nfsvers=4.1".to_owned()];
         for (first, own, read_only, expected) in [
             (Some("bind"), &own[..0], false, "bind"),
@@ -397,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_nfs_is_told_from_a_server_that_refuses() {
+    fn a_kernel_without_nfs_differs_from_a_server_that_refuses() {
         assert!(without_kernel_client("mount.nfs: No such device"));
         assert!(without_kernel_client("mount: /x: unknown filesystem type 'nfs'."));
         assert!(!without_kernel_client("mount.nfs: access denied by server while mounting s:/x"));

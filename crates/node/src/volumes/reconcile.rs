@@ -1,0 +1,222 @@
+//! The loop of the volume manager.
+//!
+//! [`Key::Node`] decides over all volumes of the node at once, because whether one may be unmounted
+//! depends on the pods of all; it starts operations and does not wait for them. Volumes of a pod are
+//! looked up, and sizes of a claim are read, under keys of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use longshore_cluster::controller::pass_span;
+use longshore_cluster::{Change, Loop, Outcome, Reconciler, Sources, Subject};
+use longshore_core::model::kinds::Claim;
+use longshore_core::model::{ObjectKey, Uid};
+use longshore_core::stage::world::{Action, decide};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
+
+use super::{BACKOFF, Failures, State, VolumeManager};
+
+/// How often publish is repeated for drivers that want that, besides changes of the pod.
+const REPUBLISH: Duration = Duration::from_secs(75);
+/// Passes side by side; those of pods wait for the API.
+const WORKERS: usize = 32;
+
+/// What one pass is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// Desired and actual state of all volumes of the node.
+    Node,
+    /// The volumes behind the claims of a pod, by its UID.
+    Pod(Uid),
+    /// The size of the volume of a claim.
+    Claim(ObjectKey),
+}
+
+struct StageLoop(Arc<VolumeManager>);
+
+impl Reconciler for StageLoop {
+    type Key = Key;
+
+    fn sources(&self, sources: &mut Sources<Self>) {
+        let deps = &self.0.deps;
+        sources
+            .needs(&deps.csi_drivers)
+            .on(&deps.node, |_, _| [Key::Node])
+            // Without the right to watch claims, they are read when a pod needs them.
+            .on_optional(&deps.claims, |this, change| this.keys_of_claim(change));
+    }
+
+    fn prepare(&self) {
+        self.0.enqueue();
+    }
+
+    fn subject(&self, key: &Key) -> Subject {
+        match key {
+            Key::Node => Subject::node(&self.0.deps.node_name),
+            Key::Pod(uid) => match self.0.state().pods.get(uid) {
+                Some(facts) => Subject::pod(facts.pod.metadata.key()),
+                None => Subject::key(uid),
+            },
+            Key::Claim(key) => Subject::claim(key),
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) -> Outcome {
+        match key {
+            Key::Node => self.0.reconcile_node().await,
+            Key::Pod(uid) => self.0.resolve_pod(uid).await,
+            Key::Claim(key) => self.0.read_size(key).await,
+        }
+    }
+}
+
+impl StageLoop {
+    fn keys_of_claim(&self, change: &Change<Claim>) -> Vec<Key> {
+        let claim = change.object();
+        let mut keys: Vec<Key> = self.0.pods_waiting_for(claim).into_iter().map(Key::Pod).collect();
+        if self.0.waits_for_node(claim) {
+            keys.push(Key::Claim(claim.metadata.key()));
+        }
+        keys
+    }
+}
+
+impl VolumeManager {
+    /// Runs until `shutdown`; operations in flight are waited for.
+    pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let _dropped = self.dropped.clone().drop_guard();
+        Loop::new("stage", Arc::new(StageLoop(self.clone())), self.queue.clone())
+            .workers(WORKERS)
+            .beside(self.clone().observe_drivers())
+            .beside(self.clone().republish())
+            .run(&shutdown)
+            .await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// A driver that comes or goes ends all pauses: what failed may succeed now.
+    async fn observe_drivers(self: Arc<Self>) {
+        let mut drivers = self.deps.drivers.changes();
+        while drivers.changed().await.is_ok() {
+            self.state().backoff.clear();
+            self.enqueue();
+        }
+    }
+
+    async fn republish(self: Arc<Self>) {
+        let mut due = tokio::time::interval(REPUBLISH);
+        loop {
+            due.tick().await;
+            self.mark_for_republish(None);
+        }
+    }
+
+    async fn reconcile_node(self: &Arc<Self>) -> Outcome {
+        let next = self.start_actions();
+        let retry = match self.write_in_use().await {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!(%error, "cannot write volumesInUse");
+                Some(Instant::now() + BACKOFF.after(0))
+            }
+        };
+        self.clean_broken();
+        let next = next.into_iter().chain(retry).min();
+        next.map_or(Outcome::Done, |at| {
+            Outcome::After(at.saturating_duration_since(Instant::now()))
+        })
+    }
+
+    /// Decides, and starts what was decided; returns when the next pause of an operation ends.
+    fn start_actions(self: &Arc<Self>) -> Option<Instant> {
+        let now = Instant::now();
+        let mut state = self.state();
+        self.observe_node(&mut state);
+        state.world.backing_off = state
+            .backoff
+            .iter()
+            .filter(|(_, one)| one.until > now)
+            .map(|(slot, _)| slot.clone())
+            .collect();
+        for action in decide(&state.world) {
+            if let Action::Forget { volume } = &action {
+                state.world.actual.remove(volume);
+                state.volumes.remove(volume);
+                self.notify();
+                continue;
+            }
+            state.world.busy.insert(action.slot());
+            if let Action::Mount { volume, pod } = &action {
+                state.mounting.insert((pod.clone(), volume.clone()));
+            }
+            let span = span_of(&state, &action);
+            self.spawn(self.clone().act(action).instrument(span));
+        }
+        state.backoff.values().map(|one| one.until).filter(|until| *until > now).min()
+    }
+
+    async fn act(self: Arc<Self>, action: Action) {
+        let timed = self.timed(&action);
+        let result = match &action {
+            Action::Mount { volume, pod } => self.mount(volume, pod).await,
+            Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
+            Action::Expand { volume, pod } => self.expand(volume, pod).await,
+            Action::Unstage { volume } => self.unstage(volume).await,
+            Action::Forget { .. } => Ok(()),
+        };
+        self.measured(timed, result.is_ok());
+        if result.is_ok() {
+            tracing::debug!(action = action.name(), "done");
+        }
+        let mut state = self.state();
+        state.world.busy.remove(&action.slot());
+        if let Action::Mount { volume, pod } = &action {
+            state.mounting.remove(&(pod.clone(), volume.clone()));
+        }
+        let slot = action.backoff_slot();
+        match result {
+            Ok(()) => {
+                state.backoff.remove(&slot);
+                self.clear_error(&mut state, &action);
+            }
+            Err(failure) => {
+                let count = state.backoff.get(&slot).map_or(0, |one| one.count);
+                let until = Instant::now() + BACKOFF.after(count);
+                state.backoff.insert(slot, Failures { count: count + 1, until });
+                self.report(&mut state, &action, &failure);
+            }
+        }
+        drop(state);
+        self.notify();
+    }
+
+    /// Runs an operation that ends with the loop: dropping [`Self::run`] drops it too.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let dropped = self.dropped.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = dropped.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+}
+
+/// The span of one action: the volume by the name that users know, and the pod.
+fn span_of(state: &State, action: &Action) -> Span {
+    let unique = action.volume();
+    let facts = state.volumes.get(unique);
+    let name = facts.map_or(unique, |facts| facts.spec_name.as_str());
+    let failures = state.backoff.get(&action.backoff_slot()).map_or(0, |one| one.count);
+    let span = pass_span("stage", &Subject::volume(name), failures.saturating_add(1));
+    if let Some(facts) = facts {
+        span.record("driver", facts.driver.as_str());
+    }
+    if let Some(pod) = action.pod().and_then(|uid| state.pods.get(uid)) {
+        span.record("pod", pod.pod.metadata.key().to_string());
+    }
+    span
+}
