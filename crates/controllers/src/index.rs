@@ -2,7 +2,7 @@
 
 use longshore_cluster::Cache;
 use longshore_core::model::{
-    ObjectKey,
+    NodeName, ObjectKey,
     kinds::{Pod, VolumeAttachment},
 };
 
@@ -17,7 +17,7 @@ pub(crate) fn index_pods(pods: &Cache<Pod>) {
         let namespace = &pod.metadata.namespace;
         pod.claim_names().map(|(name, _)| format!("{namespace}/{name}")).collect()
     });
-    pods.index(PODS_BY_NODE, |pod: &Pod| vec![pod.spec.node_name.clone()]);
+    pods.index(PODS_BY_NODE, |pod: &Pod| vec![pod.spec.node_name.to_string()]);
 }
 
 /// Pods that name a claim, also by way of an ephemeral volume.
@@ -26,7 +26,7 @@ pub(crate) fn pods_of_claim(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<std::sy
 }
 
 /// Pods on a node; with an empty name, pods on none.
-pub(crate) fn pods_on_node(pods: &Cache<Pod>, node: &str) -> Vec<std::sync::Arc<Pod>> {
+pub(crate) fn pods_on_node(pods: &Cache<Pod>, node: &NodeName) -> Vec<std::sync::Arc<Pod>> {
     pods.by_index(PODS_BY_NODE, node)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn index_attachments(attachments: &Cache<VolumeAttachment>) {
         attachment.spec.source.persistent_volume_name.iter().cloned().collect()
     });
     attachments.index(ATTACHMENTS_BY_NODE, |attachment: &VolumeAttachment| {
-        vec![attachment.spec.node_name.clone()]
+        vec![attachment.spec.node_name.to_string()]
     });
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn attachments_of_volume(
 /// Attachments to a node.
 pub(crate) fn attachments_on_node(
     attachments: &Cache<VolumeAttachment>,
-    node: &str,
+    node: &NodeName,
 ) -> Vec<std::sync::Arc<VolumeAttachment>> {
     attachments.by_index(ATTACHMENTS_BY_NODE, node)
 }

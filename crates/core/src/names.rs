@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::model::{DriverName, Uid, VolumeHandle, text_types};
+use crate::model::{DriverName, NodeName, Uid, VolumeHandle, text_types};
 
 /// The volume plugin of every CSI volume, as kubelet and attach-detach controller name it.
 pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
@@ -85,7 +85,7 @@ impl UniqueName {
 ///
 /// Everyone who needs the object computes the same name, so two writers cannot make two of them.
 #[must_use]
-pub fn attachment_name(handle: &VolumeHandle, driver: &DriverName, node: &str) -> String {
+pub fn attachment_name(handle: &VolumeHandle, driver: &DriverName, node: &NodeName) -> String {
     format!("csi-{}", sha256_hex(&[handle, driver, node]))
 }
 
@@ -122,7 +122,7 @@ mod tests {
             ),
         ];
         for ([handle, driver, node], want) in cases {
-            assert_eq!(attachment_name(&handle.into(), &driver.into(), node), want);
+            assert_eq!(attachment_name(&handle.into(), &driver.into(), &node.into()), want);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use longshore_core::model::{
-    Quantity,
+    NodeName, Quantity,
     kinds::{Claim, StorageClass, Volume},
 };
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ pub struct Request {
     /// The size asked for.
     pub bytes: i64,
     /// The node that the scheduler chose, if it did.
-    pub node: Option<String>,
+    pub node: Option<NodeName>,
 }
 
 /// A volume that was made.

@@ -130,7 +130,7 @@ impl Controller {
                 continue;
             }
             for plugin in self.plugins_of(&pod) {
-                *counts.entry((pod.spec.node_name.clone(), plugin)).or_default() += 1;
+                *counts.entry((pod.spec.node_name.to_string(), plugin)).or_default() += 1;
             }
         }
         counts

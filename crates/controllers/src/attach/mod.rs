@@ -44,7 +44,10 @@ use longshore_cluster::{
     WorkQueue,
 };
 use longshore_core::{
-    model::kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+    model::{
+        NodeName,
+        kinds::{Claim, CsiDriver, Node, Pod, Volume, VolumeAttachment},
+    },
     names::UniqueName,
 };
 use tokio::{
@@ -147,7 +150,7 @@ struct Controller {
     queue: WorkQueue<UniqueName>,
     notifiers: Notifiers,
     /// Nodes whose report has to be written.
-    reports: WorkQueue<String>,
+    reports: WorkQueue<NodeName>,
     counted: AttachMetrics,
     /// Kept alive for those who read the metrics.
     queues: [Arc<QueueView>; 2],
@@ -227,17 +230,17 @@ impl Reconciler for Controller {
 struct Reports(Arc<Controller>);
 
 impl Reconciler for Reports {
-    type Key = String;
+    type Key = NodeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
         sources.needs(&self.0.caches.nodes);
     }
 
-    fn subject(&self, node: &String) -> Subject {
+    fn subject(&self, node: &NodeName) -> Subject {
         Subject::node(node)
     }
 
-    async fn reconcile(&self, node: &String) -> Outcome {
+    async fn reconcile(&self, node: &NodeName) -> Outcome {
         self.0.report(node).await.map_or_else(Outcome::retry, |()| Outcome::Done)
     }
 }

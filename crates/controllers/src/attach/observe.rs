@@ -12,7 +12,7 @@ use longshore_core::{
         },
     },
     model::{
-        ClaimPhase, ObjectKey, Uid,
+        ClaimPhase, NodeName, ObjectKey, Uid,
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
@@ -57,7 +57,7 @@ impl Controller {
             return self.forget_pod(&pod.metadata.uid);
         }
         let specs = self.wanted_by(pod);
-        let (id, node) = (pod_id(pod), pod.spec.node_name.as_str());
+        let (id, node) = (pod_id(pod), &pod.spec.node_name);
         if specs.is_empty() || !self.state.lock().desired.manages(node) {
             return;
         }
@@ -155,11 +155,11 @@ impl Controller {
                     old.ready() == new.ready() && out_of_service(old) == out_of_service(new)
                 };
                 if !old.is_some_and(same) {
-                    self.state.change(|state| mark_node(state, &new.metadata.name));
+                    self.state.change(|state| mark_node(state, &new.name()));
                 }
             }
             Change::Deleted { old } => {
-                let name = &old.metadata.name;
+                let name = &old.name();
                 self.state.change(|state| {
                     // A node with desired volumes left is kept until they are gone.
                     let _ = state.desired.remove_node(name);
@@ -172,7 +172,7 @@ impl Controller {
 
     /// Takes in a node's word. A fresh one may have wiped what was reported to it.
     pub(super) fn observe_node(&self, node: &Node, fresh: bool) {
-        let name = node.metadata.name.as_str();
+        let name = &node.name();
         let managed = node.metadata.annotation(annotations::CONTROLLER_MANAGED_ATTACH).is_some();
         let newly_managed = self.state.change(|state| {
             if state.actual.set_in_use(name, in_use(node)) {
@@ -262,7 +262,7 @@ fn in_use(node: &Node) -> BTreeSet<UniqueName> {
 
 /// Whether the node's object lacks something that was reported to it.
 fn report_lost(state: &Inner, node: &Node) -> bool {
-    let name = node.metadata.name.as_str();
+    let name = &node.name();
     let listed: BTreeSet<&str> =
         node.status.volumes_attached.iter().map(|volume| volume.name.as_str()).collect();
     let lost = |volume: &UniqueName| {
@@ -272,7 +272,7 @@ fn report_lost(state: &Inner, node: &Node) -> bool {
 }
 
 /// Health, taints and use of a node matter for every volume on it.
-fn mark_node(state: &mut Inner, node: &str) {
+fn mark_node(state: &mut Inner, node: &NodeName) {
     for volume in state.actual.volumes_on(node) {
         state.mark(&volume);
     }

@@ -10,7 +10,7 @@ use longshore_core::{
         detach_verdict, timeout_message,
     },
     model::{
-        Kind, ObjectKey, ObjectRef,
+        Kind, NodeName, ObjectKey, ObjectRef,
         kinds::{Node, Pod, VolumeAttachment},
     },
     names::{CSI_PLUGIN, NameError, UniqueName, attachment_name},
@@ -47,7 +47,7 @@ impl Controller {
         self: Arc<Self>,
         mut permit: PermitGuard,
         key: OperationKey,
-        node: String,
+        node: NodeName,
         spec: AttachSpec,
     ) {
         let volume = spec.unique_name();
@@ -90,14 +90,14 @@ impl Controller {
             }
         }
         if let Err(error) = result {
-            tracing::warn!(volume = %name, node, %error, "attach failed");
+            tracing::warn!(volume = %name, node = node.as_str(), %error, "attach failed");
         }
     }
 
     async fn attach_once(
         &self,
         permit: &mut PermitGuard,
-        node: &str,
+        node: &NodeName,
         spec: &AttachSpec,
     ) -> Result<(), OperationError> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
@@ -130,10 +130,10 @@ impl Controller {
         entry: OnNode,
         verify_safe: bool,
     ) {
-        let (volume, node) = (&entry.volume, entry.node.as_str());
+        let (volume, node) = (&entry.volume, &entry.node);
         if let Err(error) = self.report(node).await {
             // The node may still rely on it: nothing has begun.
-            tracing::warn!(%volume, node, %error, "detach put off: the node's report failed");
+            tracing::warn!(%volume, node = node.as_str(), %error, "detach put off: the node's report failed");
             return self.state.change(|state| {
                 state.actual.add_to_report(volume, node);
                 let until = state.pending.fail(&key, self.state.now());
@@ -161,7 +161,7 @@ impl Controller {
             state.mark(volume);
         });
         if let Err(error) = result {
-            tracing::warn!(%volume, node, %error, "detach failed");
+            tracing::warn!(%volume, node = node.as_str(), %error, "detach failed");
         }
     }
 
@@ -169,7 +169,7 @@ impl Controller {
         &self,
         permit: &mut PermitGuard,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         verify_safe: bool,
     ) -> Result<(), OperationError> {
         self.check_unused(volume, node, verify_safe).await?;
@@ -190,7 +190,7 @@ impl Controller {
     async fn check_unused(
         &self,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         verify_safe: bool,
     ) -> Result<(), OperationError> {
         if self.config.has(Planted::EarlyDetach) {

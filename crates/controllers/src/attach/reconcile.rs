@@ -9,7 +9,7 @@ use longshore_core::{
         notice,
     },
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         keys::taints,
         kinds::{Node, VolumeAttachment},
     },
@@ -52,10 +52,10 @@ impl Controller {
         }
     }
 
-    fn enqueue_detaches(&self, volume: &UniqueName, wanting: &[String]) {
+    fn enqueue_detaches(&self, volume: &UniqueName, wanting: &[NodeName]) {
         let mut state = self.state.lock();
         for entry in state.actual.of_volume(volume) {
-            let node = entry.node.as_str();
+            let node = &entry.node;
             match self.may_detach(&mut state, &entry) {
                 Some(_) => {
                     // Another node's pod waits for nothing but this.
@@ -74,7 +74,7 @@ impl Controller {
     /// The detach to start, if one may start now. Otherwise a timer is set where time alone
     /// changes the answer.
     fn may_detach(&self, state: &mut Inner, entry: &OnNode) -> Option<Detach> {
-        let (volume, node, now) = (&entry.volume, entry.node.as_str(), self.state.now());
+        let (volume, node, now) = (&entry.volume, &entry.node, self.state.now());
         if state.desired.get(volume, node).is_some() {
             return None;
         }
@@ -102,11 +102,11 @@ impl Controller {
         self: &Arc<Self>,
         permit: PermitGuard,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         operations: &mut JoinSet<()>,
     ) {
         let mut state = self.state.lock();
-        let entry = state.actual.of_volume(volume).into_iter().find(|entry| entry.node == node);
+        let entry = state.actual.of_volume(volume).into_iter().find(|entry| entry.node == *node);
         let decided = entry.and_then(|entry| Some((self.may_detach(&mut state, &entry)?, entry)));
         let Some((Detach::Start { verify_safe, forced }, entry)) = decided else {
             return no_longer(permit, state, volume);
@@ -119,13 +119,13 @@ impl Controller {
         leave_report(&mut state, volume, node);
         drop(state);
         if let Some(forced) = forced {
-            tracing::warn!(%volume, node, reason = forced.reason(), "forced detach");
+            tracing::warn!(%volume, node = node.as_str(), reason = forced.reason(), "forced detach");
             self.counted.forced(forced);
         }
         operations.spawn(self.clone().detach(permit, key, entry, verify_safe));
     }
 
-    fn detach_view(&self, node: &str, elapsed: Duration, mounted: bool) -> DetachView {
+    fn detach_view(&self, node: &NodeName, elapsed: Duration, mounted: bool) -> DetachView {
         let node = self.caches.nodes.get(&ObjectKey::cluster(node));
         DetachView {
             elapsed,
@@ -137,7 +137,7 @@ impl Controller {
         }
     }
 
-    fn enqueue_attach(&self, volume: &UniqueName, node: &str) {
+    fn enqueue_attach(&self, volume: &UniqueName, node: &NodeName) {
         let now = self.state.now();
         let mut state = self.state.lock();
         let Some(wanted) = state.desired.get(volume, node).cloned() else { return };
@@ -174,7 +174,7 @@ impl Controller {
         &self,
         state: &mut Inner,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         wanted: &Wanted,
     ) -> Option<Attach> {
         let shareable = wanted.spec.shareable;
@@ -214,7 +214,7 @@ impl Controller {
         self: &Arc<Self>,
         permit: PermitGuard,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         operations: &mut JoinSet<()>,
     ) {
         let mut state = self.state.lock();
@@ -229,7 +229,7 @@ impl Controller {
         drop(state);
         match started {
             Ok(()) => {
-                let node = node.to_owned();
+                let node = node.clone();
                 operations.spawn(self.clone().attach(permit, key, node, wanted.spec));
             }
             Err(_) => drop(permit),
@@ -241,7 +241,7 @@ impl Controller {
         &self,
         state: &mut Inner,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         wanted: &Wanted,
     ) -> Option<Waited> {
         let first = self.config.holder_notice?;
@@ -255,7 +255,7 @@ impl Controller {
     }
 
     /// The other nodes that hold the volume, and why they do.
-    fn holders(&self, state: &mut Inner, volume: &UniqueName, node: &str) -> Vec<Holder> {
+    fn holders(&self, state: &mut Inner, volume: &UniqueName, node: &NodeName) -> Vec<Holder> {
         let mut holders = Vec::new();
         for other in nodes_before(state, volume, node) {
             let pods = state.desired.pods_on(volume, std::slice::from_ref(&other));
@@ -266,7 +266,7 @@ impl Controller {
         holders
     }
 
-    fn holding(&self, state: &mut Inner, volume: &UniqueName, node: &str) -> Holding {
+    fn holding(&self, state: &mut Inner, volume: &UniqueName, node: &NodeName) -> Holding {
         if let Some(why) = self.detach_error(volume, node) {
             return Holding::Failing(why);
         }
@@ -282,7 +282,7 @@ impl Controller {
     }
 
     /// What the driver's attacher says against the detach.
-    fn detach_error(&self, volume: &UniqueName, node: &str) -> Option<String> {
+    fn detach_error(&self, volume: &UniqueName, node: &NodeName) -> Option<String> {
         let (driver, handle) = volume.driver_and_handle().ok()?;
         let key = ObjectKey::cluster(attachment_name(&handle, &driver, node));
         let attachment = self.caches.attachments.get(&key)?;
@@ -301,7 +301,7 @@ fn no_longer(permit: PermitGuard, mut state: MutexGuard<'_, Inner>, volume: &Uni
 
 /// Takes the volume off its node's report, and with it all that wait to leave the same node: one
 /// write of the report serves them all.
-fn leave_report(state: &mut Inner, volume: &UniqueName, node: &str) {
+fn leave_report(state: &mut Inner, volume: &UniqueName, node: &NodeName) {
     let waiting = state.queue_of(Operation::Detach).waiting_on(node);
     for leaving in waiting.iter().chain([volume]) {
         state.actual.remove_from_report(leaving, node);
@@ -321,14 +321,14 @@ fn shareable(entry: &OnNode) -> bool {
     entry.spec.as_ref().is_none_or(|spec| spec.shareable)
 }
 
-fn held_elsewhere(state: &Inner, volume: &UniqueName, node: &str) -> bool {
+fn held_elsewhere(state: &Inner, volume: &UniqueName, node: &NodeName) -> bool {
     !nodes_before(state, volume, node).is_empty()
 }
 
 /// The other nodes that come before this one: those that hold the volume and, unless something was
 /// begun here too, those where it is wanted and an attach gave no clear result. There its attacher
 /// tries on, so a second node could get it at the same time.
-fn nodes_before(state: &Inner, volume: &UniqueName, node: &str) -> Vec<String> {
+fn nodes_before(state: &Inner, volume: &UniqueName, node: &NodeName) -> Vec<NodeName> {
     let mut nodes = state.actual.holders(volume);
     if state.actual.state(volume, node) == AttachState::Detached {
         let begun = state.actual.of_volume(volume).into_iter().map(|entry| entry.node);

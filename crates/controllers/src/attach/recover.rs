@@ -10,7 +10,7 @@ use longshore_cluster::DeleteParams;
 use longshore_core::{
     attach::{AttachState, OnNode, OperationKey, resolve::spec_of_volume},
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         kinds::{Volume, VolumeAttachment},
     },
     names::{UniqueName, attachment_name},
@@ -26,7 +26,7 @@ impl Controller {
     /// that only has an attachment is uncertain, and either attached again or cleaned up.
     pub(super) fn recover(&self) {
         for node in self.caches.nodes.list() {
-            let name = &node.metadata.name;
+            let name = &node.name();
             self.state.change(|state| {
                 for volume in &node.status.volumes_attached {
                     let unique = UniqueName::from(&volume.name);
@@ -55,7 +55,7 @@ impl Controller {
         if !self.must_attach(&spec.driver) {
             return;
         }
-        let (unique, node) = (spec.unique_name(), attachment.spec.node_name.as_str());
+        let (unique, node) = (spec.unique_name(), &attachment.spec.node_name);
         self.state.change(|state| {
             if state.actual.state(&unique, node) == AttachState::Detached {
                 state.actual.mark_uncertain(&unique, Some(spec), node);
@@ -74,7 +74,7 @@ impl Controller {
             let wanted: Vec<_> = state
                 .desired
                 .all()
-                .map(|(node, name, wanted)| (node.to_owned(), name.clone(), wanted.spec.clone()))
+                .map(|(node, name, wanted)| (node.clone(), name.clone(), wanted.spec.clone()))
                 .collect();
             for (node, volume, spec) in wanted {
                 if state.actual.state(&volume, &node) == AttachState::Attached {
@@ -88,7 +88,7 @@ impl Controller {
     /// "attached" is not there, and a wanted one is attached again.
     pub(super) async fn verify(self: Arc<Self>) {
         let all = self.state.lock().actual.all();
-        let mut nodes: BTreeMap<String, Vec<OnNode>> = BTreeMap::new();
+        let mut nodes: BTreeMap<NodeName, Vec<OnNode>> = BTreeMap::new();
         for entry in all.into_iter().filter(|entry| entry.confirmed) {
             nodes.entry(entry.node.clone()).or_default().push(entry);
         }
@@ -146,14 +146,14 @@ impl Controller {
         if self.is_attached(entry).await != Some(false) {
             return;
         }
-        let (volume, node) = (&entry.volume, entry.node.as_str());
+        let (volume, node) = (&entry.volume, &entry.node);
         self.state.change(|state| {
             let shareable = entry.spec.as_ref().is_none_or(|spec| spec.shareable);
             // An operation under way knows better, and must not lose what is known so far.
             if state.pending.is_pending(&OperationKey::new(volume, node, shareable)) {
                 return;
             }
-            tracing::warn!(%volume, node, "no longer attached");
+            tracing::warn!(%volume, node = node.as_str(), "no longer attached");
             state.actual.mark_detached(volume, node);
             state.mark(volume);
         });

@@ -3,7 +3,7 @@
 use longshore_cluster::{ApiError, Patch};
 use longshore_core::{
     attach::Reported,
-    model::{ObjectKey, kinds::Node},
+    model::{NodeName, ObjectKey, kinds::Node},
 };
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::Controller;
 
 impl Controller {
     /// Writes a node's report if it has to be written. On failure it has to be written again.
-    pub(super) async fn report(&self, node: &str) -> Result<(), ApiError> {
+    pub(super) async fn report(&self, node: &NodeName) -> Result<(), ApiError> {
         // Two writers of one node would overtake each other.
         let lock = self.state.report_lock(node);
         let _held = lock.lock().await;

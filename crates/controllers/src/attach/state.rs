@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::WorkQueue;
 use longshore_core::attach::{Actual, Desired, FairQueue, Operation, PendingOperations};
-use longshore_core::names::UniqueName;
+use longshore_core::{model::NodeName, names::UniqueName};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
@@ -12,7 +12,7 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) struct State {
     inner: Mutex<Inner>,
     /// One writer per node's report.
-    report_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    report_locks: Mutex<HashMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     wake: Notify,
     started: Instant,
 }
@@ -74,8 +74,8 @@ impl State {
     }
 
     /// The lock to hold while a node's report is written.
-    pub(super) fn report_lock(&self, node: &str) -> Arc<tokio::sync::Mutex<()>> {
-        self.report_locks.lock().entry(node.to_owned()).or_default().clone()
+    pub(super) fn report_lock(&self, node: &NodeName) -> Arc<tokio::sync::Mutex<()>> {
+        self.report_locks.lock().entry(node.clone()).or_default().clone()
     }
 
     /// The time as decisions know it: since the controller started.

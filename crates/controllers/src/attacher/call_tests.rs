@@ -42,7 +42,7 @@ async fn request<const N: usize>(
     let va = bench.get::<VolumeAttachment>(&ObjectKey::cluster("va1")).await.expect("there");
     let volume = sidecar.volume_of(&va).await.map_err(|error| error.to_string())?;
     let attached = describe(&va, volume).map_err(|error| error.to_string())?;
-    let built = sidecar.publish_request("n1", &attached).await;
+    let built = sidecar.publish_request(&"n1".into(), &attached).await;
     built.map_err(|error| error.to_string())
 }
 

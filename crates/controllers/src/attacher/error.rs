@@ -2,7 +2,7 @@
 
 use longshore_cluster::{ApiError, secrets::SecretError};
 use longshore_core::{
-    access_mode::AccessModeError, attach::sidecar::SourceError,
+    access_mode::AccessModeError, attach::sidecar::SourceError, model::NodeName,
     provision::migration::TranslationError,
 };
 use longshore_csi::CsiError;
@@ -25,9 +25,9 @@ pub(super) enum SyncError {
     #[error(transparent)]
     AccessMode(#[from] AccessModeError),
     #[error("csinode.storage.k8s.io \"{0}\" not found")]
-    NoCsiNode(String),
+    NoCsiNode(NodeName),
     #[error("CSINode {node} does not contain driver {driver}")]
-    NoDriver { node: String, driver: String },
+    NoDriver { node: NodeName, driver: String },
     #[error("failed to load secret \"{secret}\": {source}")]
     Secret { secret: String, source: SecretError },
     #[error("could not save VolumeAttachment: {0}")]

@@ -34,7 +34,7 @@ use longshore_core::{
         AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
     },
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         kinds::{CsiNode, Volume, VolumeAttachment},
     },
 };
@@ -187,7 +187,8 @@ impl Sidecar {
         if now.is_none() || before.map(|one| &one.node_id) == now.map(|one| &one.node_id) {
             return Vec::new();
         }
-        let there = attachments_on_node(&self.caches.attachments, &new.metadata.name).into_iter();
+        let node = NodeName::from(&new.metadata.name);
+        let there = attachments_on_node(&self.caches.attachments, &node).into_iter();
         let waiting = there.filter(|attachment| !attachment.status.attached);
         waiting.filter_map(|attachment| self.in_lane(lane, &attachment)).collect()
     }

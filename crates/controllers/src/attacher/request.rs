@@ -8,7 +8,7 @@ use longshore_core::{
     attach::sidecar::{Source, source},
     model::AccessMode,
     model::{
-        ObjectKey, VolumeMode,
+        NodeName, ObjectKey, VolumeMode,
         keys::annotations,
         kinds::{CsiSource, Volume, VolumeAttachment, VolumeSpec},
     },
@@ -92,7 +92,7 @@ impl Sidecar {
 
     pub(super) async fn publish_request(
         &self,
-        node: &str,
+        node: &NodeName,
         attached: &Attached,
     ) -> Result<ControllerPublishVolumeRequest, SyncError> {
         let csi = &attached.csi;
@@ -145,16 +145,15 @@ impl Sidecar {
     }
 
     /// The driver's id of a node, as the node's agent registered it.
-    pub(super) fn node_id(&self, node: &str) -> Result<String, SyncError> {
+    pub(super) fn node_id(&self, node: &NodeName) -> Result<String, SyncError> {
         let csi_node = self
             .caches
             .csi_nodes
             .get(&ObjectKey::cluster(node))
-            .ok_or_else(|| SyncError::NoCsiNode(node.to_owned()))?;
-        let driver = csi_node.driver(&self.name).ok_or_else(|| SyncError::NoDriver {
-            node: node.to_owned(),
-            driver: self.name.clone(),
-        })?;
+            .ok_or_else(|| SyncError::NoCsiNode(node.clone()))?;
+        let driver = csi_node
+            .driver(&self.name)
+            .ok_or_else(|| SyncError::NoDriver { node: node.clone(), driver: self.name.clone() })?;
         Ok(driver.node_id.clone())
     }
 

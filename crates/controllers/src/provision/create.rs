@@ -39,7 +39,7 @@ impl CsiProvisioner {
     pub(super) async fn begin(&self, request: &Request) -> Result<Arc<Plan>, ProvisionError> {
         let Request { claim, class, node, .. } = request;
         let uid = &claim.metadata.uid;
-        let node = node.as_deref();
+        let node = node.as_ref();
         self.recover(uid).await.map_err(|error| ProvisionError::Unchanged(error.into()))?;
         loop {
             match self.attempts.read(uid, |attempt| attempt.next(node)) {

@@ -7,7 +7,7 @@ use longshore_core::{
     bind::edit::select_node,
     claim::selected_node,
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         kinds::{Claim, StorageClass, Volume},
     },
     provision::{
@@ -28,7 +28,7 @@ use super::{call::capabilities, make::CsiProvisioner};
 /// The node that a provisioner is for, in a deployment with one on each node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDeployment {
-    pub node: String,
+    pub node: NodeName,
     /// Where the driver says it is.
     pub segments: Term,
     /// Also take claims that bind at once.
@@ -58,7 +58,7 @@ impl CsiProvisioner {
         let key = claim.metadata.key();
         let cached = || self.parts.classes.get(&ObjectKey::cluster(claim.class_name()));
         let class = match (selected_node(claim), class) {
-            (Some(node), _) => return Ok(node == deployment.node),
+            (Some(node), _) => return Ok(deployment.node == node),
             (None, Some(class)) => class.clone(),
             (None, None) => cached().ok_or_else(|| {
                 let name = claim.class_name();
@@ -181,7 +181,7 @@ impl CsiProvisioner {
         &self,
         claim: &Arc<Claim>,
         class: &Arc<StorageClass>,
-        node: &str,
+        node: &NodeName,
     ) -> Result<bool, String> {
         let bytes = claim.request().bytes();
         if bytes == 0 {
@@ -213,7 +213,7 @@ impl CsiProvisioner {
         Ok(false)
     }
 
-    async fn write_node(&self, claim: &Claim, node: &str) -> Result<Attempted, String> {
+    async fn write_node(&self, claim: &Claim, node: &NodeName) -> Result<Attempted, String> {
         let key = claim.metadata.key();
         let failed = |error: ApiError| format!("selecting node {node:?} for PVC failed: {error}");
         let live = self.parts.api.get_raw::<Claim>(&key).await.map_err(failed)?;

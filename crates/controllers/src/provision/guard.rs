@@ -5,7 +5,7 @@ use std::sync::Arc;
 use longshore_cluster::{Api, ApiError, Cache, DeleteParams, WorkQueue};
 use longshore_core::{
     model::{
-        ObjectKey, Uid,
+        NodeName, ObjectKey, Uid,
         keys::{annotations, labels},
         kinds::ConfigMap,
     },
@@ -30,7 +30,7 @@ pub fn intent_name(claim_uid: &Uid) -> String {
 }
 
 /// The labels of records of one driver, or of one node's instance of it.
-pub(super) fn selector(driver: &str, node: Option<&str>) -> String {
+pub(super) fn selector(driver: &str, node: Option<&NodeName>) -> String {
     let driver = label_value(driver);
     let all = format!("{}={INTENT_KIND},{}={driver}", labels::INTENT, labels::INTENT_DRIVER);
     match node {
@@ -51,7 +51,7 @@ pub(super) struct Intents {
     records: Cache<ConfigMap>,
     namespace: String,
     driver: String,
-    node: Option<String>,
+    node: Option<NodeName>,
     /// The queue of the resolver, while it runs.
     resolver: Arc<Mutex<Option<WorkQueue<Uid>>>>,
 }
@@ -62,14 +62,14 @@ impl Intents {
         records: Cache<ConfigMap>,
         namespace: &str,
         driver: &str,
-        node: Option<&str>,
+        node: Option<&NodeName>,
     ) -> Self {
         Self {
             api,
             records,
             namespace: namespace.into(),
             driver: driver.into(),
-            node: node.map(str::to_owned),
+            node: node.cloned(),
             resolver: Arc::default(),
         }
     }

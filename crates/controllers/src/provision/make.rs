@@ -6,7 +6,7 @@ use longshore_cluster::clock;
 use longshore_core::{
     claim::storage_provisioner,
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         keys::annotations,
         kinds::{Claim, Volume, VolumeNodeAffinity},
     },
@@ -133,7 +133,7 @@ impl CsiProvisioner {
             .is_some_and(|node| volume.reachable_from(&scope.node, &node.metadata.labels))
     }
 
-    fn attached_to(&self, volume: &str) -> Option<String> {
+    fn attached_to(&self, volume: &str) -> Option<NodeName> {
         let attachments = self.parts.attachments.as_ref()?.list();
         let holds = |source: &Option<String>| source.as_deref() == Some(volume);
         let found =

@@ -33,6 +33,7 @@ use longshore_cluster::{
 };
 use longshore_core::{
     model::{
+        NodeName,
         keys::annotations,
         kinds::{
             Claim, ConfigMap, CsiNode, Node, ReferenceGrant, StorageClass, Volume, VolumeAttachment,
@@ -122,7 +123,7 @@ impl Parts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeScope {
     /// Only claims that were placed on this node are answered, and only its volumes deleted.
-    pub node: String,
+    pub node: NodeName,
     /// Also answer claims for which no node was chosen. Exactly one node may say yes.
     pub unplaced: bool,
 }
@@ -130,7 +131,7 @@ pub struct NodeScope {
 impl NodeScope {
     fn answers(&self, claim: &Claim) -> bool {
         match claim.metadata.annotation(annotations::SELECTED_NODE) {
-            Some(node) if !node.is_empty() => node == self.node,
+            Some(node) if !node.is_empty() => self.node == node,
             _ => self.unplaced,
         }
     }
@@ -180,8 +181,8 @@ impl CsiController {
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
         let guarded = config.leak_guard.as_ref().filter(|_| !config.has(Planted::Leak));
-        let deployed = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
-        let node = config.node.as_ref().map(|scope| scope.node.as_str()).or(deployed);
+        let deployed = config.deployment.as_ref().map(|deployment| &deployment.node);
+        let node = config.node.as_ref().map(|scope| &scope.node).or(deployed);
         let intents = guarded.map(|namespace| {
             let scope = Scope {
                 namespace: Some(namespace.clone()),

@@ -50,6 +50,7 @@ impl NodeFlags {
                     .into(),
             )
         })?;
+        let node = node.into();
         let segments = Term::default();
         Ok(Some(NodeDeployment { node, segments, immediate_binding, base_delay, max_delay }))
     }

@@ -9,7 +9,7 @@ use std::{
 use longshore_cluster::Cache;
 use longshore_core::{
     model::{
-        ObjectKey,
+        NodeName, ObjectKey,
         kinds::{Claim, CsiNode, Node, StorageClass},
     },
     provision::{
@@ -28,7 +28,7 @@ pub(super) enum Map {
     Watched(Cache<Node>, Cache<CsiNode>),
     /// The driver said where it is when it was asked, and stays there.
     Fixed {
-        node: String,
+        node: NodeName,
         /// The driver's keys and values for it.
         segments: Term,
     },
@@ -62,12 +62,12 @@ impl Places {
         seen: &mut Observed,
         claim: &Claim,
         class: &StorageClass,
-        node: Option<&str>,
+        node: Option<&NodeName>,
         manner: Manner,
     ) -> Result<Option<Requirement>, TopologyError> {
         let allowed = allowed(class);
-        if seen.node.as_deref() != node {
-            *seen = Observed { node: node.map(String::from), ..Observed::default() };
+        if seen.node.as_ref() != node {
+            *seen = Observed { node: node.cloned(), ..Observed::default() };
         }
         let all_places = allowed.is_empty() && !manner.strict;
         self.complete(seen, all_places || node.is_none());
@@ -95,7 +95,7 @@ impl Places {
 
     /// Looks for what is not remembered. Labels without a key that is needed do not count.
     fn complete(&self, seen: &mut Observed, all_places: bool) {
-        let node = seen.node.as_deref();
+        let node = seen.node.as_ref();
         if seen.keys.as_ref().is_none_or(Vec::is_empty) {
             seen.keys = self.keys(node);
         }
@@ -113,7 +113,7 @@ impl Places {
 
     /// The driver's keys on a node (none when its CSINode is not there), or on any node that has
     /// some.
-    fn keys(&self, node: Option<&str>) -> Option<Vec<String>> {
+    fn keys(&self, node: Option<&NodeName>) -> Option<Vec<String>> {
         let on = |node: &CsiNode| node.driver(&self.driver).map(|one| one.topology_keys.clone());
         match (&self.map, node) {
             (Map::Unknown, _) => None,
@@ -133,7 +133,7 @@ impl Places {
         }
     }
 
-    fn labels(&self, name: &str) -> Option<Labels> {
+    fn labels(&self, name: &NodeName) -> Option<Labels> {
         match &self.map {
             Map::Unknown => None,
             Map::Watched(nodes, _) => {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use longshore_cluster::EventType;
 use longshore_core::{
     model::{
-        ObjectKey, ObjectRef,
+        NodeName, ObjectKey, ObjectRef,
         kinds::{Claim, StorageClass, VolumeAttributesClass},
     },
     provision::{
@@ -24,7 +24,7 @@ impl CsiProvisioner {
         &self,
         claim: &Claim,
         class: &StorageClass,
-        node: Option<&str>,
+        node: Option<&NodeName>,
     ) -> Result<Plan, ProvisionError> {
         let (class, in_tree) = self.csi_class(class)?;
         let capabilities = driver::capabilities(&self.parts.csi).await;
@@ -99,7 +99,7 @@ impl CsiProvisioner {
         &self,
         claim: &Claim,
         class: &StorageClass,
-        node: Option<&str>,
+        node: Option<&NodeName>,
     ) -> Result<Option<Requirement>, TopologyError> {
         let uid = &claim.metadata.uid;
         let manner = Manner {

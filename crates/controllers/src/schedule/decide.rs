@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use longshore_core::{
     model::{
-        AccessMode, ObjectKey,
+        AccessMode, NodeName, ObjectKey,
         kinds::{Node, Pod},
     },
     schedule::{
@@ -55,16 +55,17 @@ impl Scheduler {
             wanted: &self.uses_of(pod),
             once_pod_conflict: self.once_pod_conflict(pod, &claims, &state),
         };
-        let (mut fit, mut unfit): (Vec<Candidate>, Vec<(String, Unfit)>) = (Vec::new(), Vec::new());
+        let (mut fit, mut unfit): (Vec<Candidate>, Vec<(NodeName, Unfit)>) =
+            (Vec::new(), Vec::new());
         for node in &nodes {
             match self.check_node(&question, node, &state) {
                 Ok(plan) => {
-                    let name = node.metadata.name.clone();
+                    let name = node.name();
                     let pods = self.pods_on(&name, &state);
                     let score = volume_score(&claims, &plan, node, &question.cluster);
                     fit.push(Candidate { node: name, pods, score, plan });
                 }
-                Err(reasons) => unfit.push((node.metadata.name.clone(), reasons)),
+                Err(reasons) => unfit.push((node.name(), reasons)),
             }
         }
         let Some(chosen) = pick_node(fit) else {

@@ -6,7 +6,7 @@ use longshore_cluster::{ApiError, EventType, Outcome, Patch};
 use longshore_core::{
     bind::is_for,
     model::{
-        Kind, ObjectKey, ObjectRef,
+        Kind, NodeName, ObjectKey, ObjectRef,
         keys::annotations,
         kinds::{Claim, Pod, Volume},
     },
@@ -81,7 +81,7 @@ impl Scheduler {
 
     /// Tells the provisioner where the claim's volume is wanted. The version is a precondition,
     /// so that a choice made by someone else meanwhile is not overwritten.
-    async fn select_node(&self, key: &ObjectKey, node: &str) -> Result<(), ApiError> {
+    async fn select_node(&self, key: &ObjectKey, node: &NodeName) -> Result<(), ApiError> {
         let Some(claim) = self.caches.claims.get(key) else { return Ok(()) };
         if claim.metadata.annotation(annotations::SELECTED_NODE) == Some(node) {
             return Ok(());
@@ -141,7 +141,7 @@ impl Scheduler {
         })
     }
 
-    async fn bind_pod(&self, pod: &Pod, node: &str) -> Result<Outcome, PlaceError> {
+    async fn bind_pod(&self, pod: &Pod, node: &NodeName) -> Result<Outcome, PlaceError> {
         let meta = &pod.metadata;
         let body = json!({
             "apiVersion": "v1",

@@ -7,7 +7,7 @@ use std::{
 
 use longshore_core::{
     backoff::Backoff,
-    model::{ObjectKey, Uid, kinds::Pod},
+    model::{NodeName, ObjectKey, Uid, kinds::Pod},
     schedule::NodePlan,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// A node chosen for a pod, and how far it has come.
 #[derive(Debug, Clone)]
 pub(super) struct Placement {
-    pub(super) node: String,
+    pub(super) node: NodeName,
     pub(super) plan: NodePlan,
     /// The plan is in the API: all that is left is to wait.
     pub(super) written: bool,
@@ -35,7 +35,7 @@ pub(super) struct Inner {
     /// Placements under way, by pod, with its UID.
     placing: BTreeMap<ObjectKey, (Uid, Placement)>,
     /// Pods bound to a node that the cache still shows without one: UID and node.
-    bound: BTreeMap<ObjectKey, (Uid, String)>,
+    bound: BTreeMap<ObjectKey, (Uid, NodeName)>,
     /// Pods that fit nowhere and wait for a change.
     waiting: BTreeSet<ObjectKey>,
     /// Pods that pause after a failed placement: until when, and the length.
@@ -44,8 +44,8 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Pods that are on their way to a node, by key.
-    pub(super) fn heading_to(&self, node: &str) -> Vec<ObjectKey> {
-        let placing = self.placing.iter().filter(|(_, (_, one))| one.node == node);
+    pub(super) fn heading_to(&self, node: &NodeName) -> Vec<ObjectKey> {
+        let placing = self.placing.iter().filter(|(_, (_, one))| one.node == *node);
         let bound = self.bound.iter().filter(|(_, (_, target))| target == node);
         placing.map(|(key, _)| key.clone()).chain(bound.map(|(key, _)| key.clone())).collect()
     }
@@ -94,12 +94,12 @@ impl State {
     }
 
     /// The pod is bound; the cache shows it soon.
-    pub(super) fn set_bound(&self, pod: &Pod, node: &str) {
+    pub(super) fn set_bound(&self, pod: &Pod, node: &NodeName) {
         let mut inner = self.inner.lock();
         let key = pod.metadata.key();
         inner.placing.remove(&key);
         inner.paused.remove(&key);
-        inner.bound.insert(key, (pod.metadata.uid.clone(), node.to_owned()));
+        inner.bound.insert(key, (pod.metadata.uid.clone(), node.clone()));
     }
 
     /// Whether this very pod is bound already, although the cache does not show it.

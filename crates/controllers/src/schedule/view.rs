@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use longshore_cluster::Cache;
 use longshore_core::{
     model::{
-        ObjectKey, VolumePhase,
+        NodeName, ObjectKey, VolumePhase,
         kinds::{Claim, CsiDriver, Node, Pod, StorageClass, Volume},
     },
     schedule::{ClaimFacts, VolumeUse, volume_use},
@@ -89,7 +89,7 @@ impl Scheduler {
 
     /// Volumes that count on a node already: of its pods, of pods on their way, of attachments.
     pub(super) fn used_on(&self, node: &Node, state: &Inner) -> BTreeSet<VolumeUse> {
-        let name = node.metadata.name.as_str();
+        let name = &node.name();
         let mut used = BTreeSet::new();
         for pod in pods_on_node(&self.caches.pods, name) {
             if !pod.finished() {
@@ -113,7 +113,7 @@ impl Scheduler {
     }
 
     /// How many pods are or will be on a node.
-    pub(super) fn pods_on(&self, node: &str, state: &Inner) -> usize {
+    pub(super) fn pods_on(&self, node: &NodeName, state: &Inner) -> usize {
         let there = pods_on_node(&self.caches.pods, node);
         let live = there.iter().filter(|pod| !pod.finished());
         let coming = state.heading_to(node);

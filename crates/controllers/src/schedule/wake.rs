@@ -93,7 +93,7 @@ impl Scheduler {
         if !relevant {
             return Vec::new();
         }
-        let coming = self.state.lock().heading_to(&change.object().metadata.name);
+        let coming = self.state.lock().heading_to(&change.object().name());
         coming.into_iter().chain(self.take_waiting()).collect()
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::AttachSpec;
-use crate::names::UniqueName;
+use crate::{model::NodeName, names::UniqueName};
 
 /// What is known of one volume on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum AttachState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnNode {
     pub volume: UniqueName,
-    pub node: String,
+    pub node: NodeName,
     /// What is known of the volume itself; `None` for one found in a node's status after a restart.
     pub spec: Option<AttachSpec>,
     /// Whether the attach was confirmed.
@@ -43,7 +43,7 @@ pub struct OnNode {
 struct Volume {
     spec: Option<AttachSpec>,
     device_path: String,
-    nodes: BTreeMap<String, Entry>,
+    nodes: BTreeMap<NodeName, Entry>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -73,8 +73,8 @@ pub struct Reported {
 #[derive(Debug, Default)]
 pub struct Actual {
     volumes: BTreeMap<UniqueName, Volume>,
-    in_use: BTreeMap<String, BTreeSet<UniqueName>>,
-    reports: BTreeMap<String, Report>,
+    in_use: BTreeMap<NodeName, BTreeSet<UniqueName>>,
+    reports: BTreeMap<NodeName, Report>,
 }
 
 impl Actual {
@@ -83,7 +83,7 @@ impl Actual {
         &mut self,
         volume: &UniqueName,
         spec: Option<AttachSpec>,
-        node: &str,
+        node: &NodeName,
         device_path: &str,
     ) {
         self.put(volume, spec, node, device_path, true);
@@ -91,7 +91,12 @@ impl Actual {
     }
 
     /// Takes in a call that gave no clear result. The report stays as it is.
-    pub fn mark_uncertain(&mut self, volume: &UniqueName, spec: Option<AttachSpec>, node: &str) {
+    pub fn mark_uncertain(
+        &mut self,
+        volume: &UniqueName,
+        spec: Option<AttachSpec>,
+        node: &NodeName,
+    ) {
         self.put(volume, spec, node, "", false);
     }
 
@@ -99,7 +104,7 @@ impl Actual {
         &mut self,
         name: &UniqueName,
         spec: Option<AttachSpec>,
-        node: &str,
+        node: &NodeName,
         device_path: &str,
         confirmed: bool,
     ) {
@@ -108,14 +113,14 @@ impl Actual {
             volume.spec = spec;
         }
         device_path.clone_into(&mut volume.device_path);
-        volume.nodes.entry(node.to_owned()).or_default().confirmed = confirmed;
+        volume.nodes.entry(node.clone()).or_default().confirmed = confirmed;
         if confirmed {
             self.mark_held(name, node);
         }
     }
 
     /// Takes in a confirmed detach: entry and report both forget the volume.
-    pub fn mark_detached(&mut self, name: &UniqueName, node: &str) {
+    pub fn mark_detached(&mut self, name: &UniqueName, node: &NodeName) {
         if let Some(volume) = self.volumes.get_mut(name) {
             volume.nodes.remove(node);
             if volume.nodes.is_empty() {
@@ -127,7 +132,7 @@ impl Actual {
 
     /// What is known of one volume on one node.
     #[must_use]
-    pub fn state(&self, volume: &UniqueName, node: &str) -> AttachState {
+    pub fn state(&self, volume: &UniqueName, node: &NodeName) -> AttachState {
         match self.entry(volume, node) {
             None => AttachState::Detached,
             Some(Entry { confirmed: true, .. }) => AttachState::Attached,
@@ -135,21 +140,21 @@ impl Actual {
         }
     }
 
-    fn entry(&self, volume: &UniqueName, node: &str) -> Option<&Entry> {
+    fn entry(&self, volume: &UniqueName, node: &NodeName) -> Option<&Entry> {
         self.volumes.get(volume)?.nodes.get(node)
     }
 
-    fn entry_mut(&mut self, volume: &UniqueName, node: &str) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, volume: &UniqueName, node: &NodeName) -> Option<&mut Entry> {
         self.volumes.get_mut(volume)?.nodes.get_mut(node)
     }
 
     /// Takes in that a volume was attached once, also where it is uncertain now. From then on, and
     /// until the node says otherwise, the node may be using it. One that it was never told of it does
     /// not touch, and that must not be kept from the node where it is wanted.
-    pub fn mark_held(&mut self, volume: &UniqueName, node: &str) {
+    pub fn mark_held(&mut self, volume: &UniqueName, node: &NodeName) {
         let Some(entry) = self.entry_mut(volume, node) else { return };
         if !std::mem::replace(&mut entry.held, true) {
-            self.in_use.entry(node.to_owned()).or_default().insert(volume.clone());
+            self.in_use.entry(node.clone()).or_default().insert(volume.clone());
         }
     }
 
@@ -157,7 +162,7 @@ impl Actual {
     /// detach gave no clear result. One whose attach gave no clear result does not count: it must
     /// not keep a volume from the node where it is wanted forever.
     #[must_use]
-    pub fn holders(&self, volume: &UniqueName) -> Vec<String> {
+    pub fn holders(&self, volume: &UniqueName) -> Vec<NodeName> {
         let Some(volume) = self.volumes.get(volume) else { return Vec::new() };
         let held = volume.nodes.iter().filter(|(_, entry)| entry.held);
         held.map(|(node, _)| node.clone()).collect()
@@ -183,15 +188,21 @@ impl Actual {
 
     /// Names of all volumes known on one node.
     #[must_use]
-    pub fn volumes_on(&self, node: &str) -> Vec<UniqueName> {
+    pub fn volumes_on(&self, node: &NodeName) -> Vec<UniqueName> {
         let on_it = self.volumes.iter().filter(|(_, volume)| volume.nodes.contains_key(node));
         on_it.map(|(name, _)| name.clone()).collect()
     }
 
-    fn on_node(&self, name: &UniqueName, volume: &Volume, node: &str, entry: &Entry) -> OnNode {
+    fn on_node(
+        &self,
+        name: &UniqueName,
+        volume: &Volume,
+        node: &NodeName,
+        entry: &Entry,
+    ) -> OnNode {
         OnNode {
             volume: name.clone(),
-            node: node.to_owned(),
+            node: node.clone(),
             spec: volume.spec.clone(),
             confirmed: entry.confirmed,
             mounted: self.mounted(name, node),
@@ -201,17 +212,17 @@ impl Actual {
 
     /// Whether the node says, or must be assumed, to use the volume.
     #[must_use]
-    pub fn mounted(&self, volume: &UniqueName, node: &str) -> bool {
+    pub fn mounted(&self, volume: &UniqueName, node: &NodeName) -> bool {
         self.in_use.get(node).is_some_and(|volumes| volumes.contains(volume))
     }
 
     /// Takes in what a node says it uses; whatever was known or assumed before is replaced. True
     /// when that changes anything.
-    pub fn set_in_use(&mut self, node: &str, volumes: BTreeSet<UniqueName>) -> bool {
+    pub fn set_in_use(&mut self, node: &NodeName, volumes: BTreeSet<UniqueName>) -> bool {
         if self.in_use.get(node).is_some_and(|known| *known == volumes) {
             return false;
         }
-        self.in_use.insert(node.to_owned(), volumes);
+        self.in_use.insert(node.clone(), volumes);
         true
     }
 
@@ -220,7 +231,7 @@ impl Actual {
     pub fn request_detach(
         &mut self,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         now: Duration,
     ) -> Option<Duration> {
         let entry = self.entry_mut(volume, node)?;
@@ -229,21 +240,21 @@ impl Actual {
     }
 
     /// The volume is wanted again: the wait for its unmount starts anew next time.
-    pub fn reset_detach_request(&mut self, volume: &UniqueName, node: &str) {
+    pub fn reset_detach_request(&mut self, volume: &UniqueName, node: &NodeName) {
         if let Some(entry) = self.entry_mut(volume, node) {
             entry.detach_requested = None;
         }
     }
 
-    fn report_insert(&mut self, volume: &UniqueName, node: &str) {
-        let report = self.reports.entry(node.to_owned()).or_default();
+    fn report_insert(&mut self, volume: &UniqueName, node: &NodeName) {
+        let report = self.reports.entry(node.clone()).or_default();
         if report.volumes.insert(volume.clone()) {
             report.dirty = true;
         }
     }
 
     /// Takes the volume out of the node's report; false when it was not in it.
-    pub fn remove_from_report(&mut self, volume: &UniqueName, node: &str) -> bool {
+    pub fn remove_from_report(&mut self, volume: &UniqueName, node: &NodeName) -> bool {
         let Some(report) = self.reports.get_mut(node) else { return false };
         let removed = report.volumes.remove(volume);
         report.dirty |= removed;
@@ -251,7 +262,7 @@ impl Actual {
     }
 
     /// Puts a volume back into the report after a detach that did not start.
-    pub fn add_to_report(&mut self, volume: &UniqueName, node: &str) {
+    pub fn add_to_report(&mut self, volume: &UniqueName, node: &NodeName) {
         if self.entry(volume, node).is_some() {
             self.report_insert(volume, node);
         }
@@ -259,13 +270,13 @@ impl Actual {
 
     /// Whether the node's report lists the volume.
     #[must_use]
-    pub fn is_reported(&self, volume: &UniqueName, node: &str) -> bool {
+    pub fn is_reported(&self, volume: &UniqueName, node: &NodeName) -> bool {
         self.reports.get(node).is_some_and(|report| report.volumes.contains(volume))
     }
 
     /// Asks for the node's report to be written again, also when nothing changed. A node that
     /// registered anew may have wiped it. False for a node nothing was ever reported for.
-    pub fn rewrite_report(&mut self, node: &str) -> bool {
+    pub fn rewrite_report(&mut self, node: &NodeName) -> bool {
         let Some(report) = self.reports.get_mut(node) else { return false };
         report.dirty = true;
         true
@@ -273,14 +284,14 @@ impl Actual {
 
     /// Nodes whose report has to be written.
     #[must_use]
-    pub fn dirty_reports(&self) -> Vec<String> {
+    pub fn dirty_reports(&self) -> Vec<NodeName> {
         let dirty = self.reports.iter().filter(|(_, report)| report.dirty);
         dirty.map(|(node, _)| node.clone()).collect()
     }
 
     /// Takes one node's report for writing: `Some` when it has to be written, and then only
     /// once. A failed write asks again through [`Actual::rewrite_report`].
-    pub fn take_report(&mut self, node: &str) -> Option<Vec<Reported>> {
+    pub fn take_report(&mut self, node: &NodeName) -> Option<Vec<Reported>> {
         let report = self.reports.get_mut(node)?;
         if !std::mem::take(&mut report.dirty) {
             return None;
@@ -306,13 +317,13 @@ mod tests {
     fn attached(nodes: &[&str]) -> Actual {
         let mut actual = Actual::default();
         for node in nodes {
-            actual.mark_attached(&name(), None, node, "");
+            actual.mark_attached(&name(), None, &(*node).into(), "");
         }
         actual
     }
 
     fn reported(actual: &mut Actual, node: &str) -> Option<usize> {
-        actual.take_report(node).map(|list| list.len())
+        actual.take_report(&node.into()).map(|list| list.len())
     }
 
     #[test]
@@ -322,19 +333,19 @@ mod tests {
         let all = actual.all();
         assert_eq!(all.len(), 1);
         assert!(all[0].mounted && all[0].confirmed && all[0].detach_requested.is_none());
-        assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
+        assert_eq!(actual.state(&name(), &"n1".into()), AttachState::Attached);
     }
 
     #[test]
     fn a_node_holds_its_volume_until_the_detach_is_confirmed() {
         let mut actual = attached(&["n1"]);
-        actual.mark_uncertain(&name(), None, "n1");
-        assert_eq!(actual.state(&name(), "n1"), AttachState::Uncertain);
+        actual.mark_uncertain(&name(), None, &"n1".into());
+        assert_eq!(actual.state(&name(), &"n1".into()), AttachState::Uncertain);
         assert_eq!(actual.holders(&name()), ["n1"], "a failed detach proves nothing");
-        actual.mark_detached(&name(), "n1");
+        actual.mark_detached(&name(), &"n1".into());
         assert!(actual.holders(&name()).is_empty());
-        actual.mark_uncertain(&name(), None, "n1");
-        actual.mark_held(&name(), "n1");
+        actual.mark_uncertain(&name(), None, &"n1".into());
+        actual.mark_held(&name(), &"n1".into());
         assert_eq!(actual.holders(&name()), ["n1"], "found attached after a restart");
     }
 
@@ -342,79 +353,79 @@ mod tests {
     fn an_uncertain_attachment_is_neither_reported_nor_a_holder() {
         // case: attach-detach/A2
         let mut actual = Actual::default();
-        actual.mark_uncertain(&name(), None, "n1");
-        assert_eq!(actual.state(&name(), "n1"), AttachState::Uncertain);
+        actual.mark_uncertain(&name(), None, &"n1".into());
+        assert_eq!(actual.state(&name(), &"n1".into()), AttachState::Uncertain);
         assert_eq!(reported(&mut actual, "n1"), None);
-        assert!(!actual.mounted(&name(), "n1"), "the node was never told of it");
-        actual.mark_attached(&name(), None, "n1", "");
-        assert_eq!(actual.state(&name(), "n1"), AttachState::Attached);
-        assert!(actual.mounted(&name(), "n1"), "it may be");
+        assert!(!actual.mounted(&name(), &"n1".into()), "the node was never told of it");
+        actual.mark_attached(&name(), None, &"n1".into(), "");
+        assert_eq!(actual.state(&name(), &"n1".into()), AttachState::Attached);
+        assert!(actual.mounted(&name(), &"n1".into()), "it may be");
         assert_eq!(reported(&mut actual, "n1"), Some(1));
         // case: attach-detach/A3
-        actual.mark_uncertain(&name(), None, "n2");
+        actual.mark_uncertain(&name(), None, &"n2".into());
         assert_eq!(actual.holders(&name()), ["n1"]);
         assert_eq!(reported(&mut actual, "n2"), None);
-        assert!(actual.is_reported(&name(), "n1"));
+        assert!(actual.is_reported(&name(), &"n1".into()));
     }
 
     #[test]
     fn attaching_again_keeps_what_the_node_said() {
         // case: attach-detach/A4
         let mut actual = attached(&["n1"]);
-        actual.mark_attached(&name(), None, "n1", "");
+        actual.mark_attached(&name(), None, &"n1".into(), "");
         assert_eq!(actual.all().len(), 1);
-        assert!(actual.mounted(&name(), "n1"));
+        assert!(actual.mounted(&name(), &"n1".into()));
         // case: attach-detach/A6
-        actual.set_in_use("n1", BTreeSet::new());
-        assert!(!actual.mounted(&name(), "n1"));
+        actual.set_in_use(&"n1".into(), BTreeSet::new());
+        assert!(!actual.mounted(&name(), &"n1".into()));
         // case: attach-detach/A7
-        actual.mark_attached(&name(), None, "n1", "");
-        assert!(!actual.mounted(&name(), "n1"));
+        actual.mark_attached(&name(), None, &"n1".into(), "");
+        assert!(!actual.mounted(&name(), &"n1".into()));
     }
 
     #[test]
     fn a_detach_leaves_the_other_node_alone() {
         // case: attach-detach/A5
         let mut actual = attached(&["n1", "n2"]);
-        actual.mark_detached(&name(), "n1");
+        actual.mark_detached(&name(), &"n1".into());
         assert_eq!(actual.holders(&name()), ["n2"]);
-        assert_eq!(actual.state(&name(), "n1"), AttachState::Detached);
+        assert_eq!(actual.state(&name(), &"n1".into()), AttachState::Detached);
     }
 
     #[test]
     fn the_detach_stamp_is_set_once() {
         // case: attach-detach/A13
         let mut actual = attached(&["n1"]);
-        assert_eq!(actual.request_detach(&name(), "n1", T0), Some(T0));
+        assert_eq!(actual.request_detach(&name(), &"n1".into(), T0), Some(T0));
         let later = Duration::from_secs(1);
-        assert_eq!(actual.request_detach(&name(), "n1", later), Some(later));
+        assert_eq!(actual.request_detach(&name(), &"n1".into(), later), Some(later));
         // case: attach-detach/A8
-        actual.set_in_use("n1", BTreeSet::from([name()]));
+        actual.set_in_use(&"n1".into(), BTreeSet::from([name()]));
         assert_eq!(actual.all()[0].detach_requested, Some(T0));
-        actual.reset_detach_request(&name(), "n1");
-        assert_eq!(actual.request_detach(&name(), "n1", later), Some(T0));
-        assert_eq!(actual.request_detach(&name(), "other", later), None);
+        actual.reset_detach_request(&name(), &"n1".into());
+        assert_eq!(actual.request_detach(&name(), &"n1".into(), later), Some(T0));
+        assert_eq!(actual.request_detach(&name(), &"other".into(), later), None);
     }
 
     #[test]
     fn the_report_follows_the_detach_attempt() {
         // case: attach-detach/A9
         let mut actual = attached(&["n1"]);
-        assert!(actual.remove_from_report(&name(), "n1"));
+        assert!(actual.remove_from_report(&name(), &"n1".into()));
         assert_eq!(reported(&mut actual, "n1"), Some(0));
         // case: attach-detach/A10
-        actual.mark_attached(&name(), None, "n1", "");
+        actual.mark_attached(&name(), None, &"n1".into(), "");
         assert_eq!(reported(&mut actual, "n1"), Some(1));
         // case: attach-detach/A11
-        actual.remove_from_report(&name(), "n1");
-        actual.add_to_report(&name(), "n1");
+        actual.remove_from_report(&name(), &"n1".into());
+        actual.add_to_report(&name(), &"n1".into());
         assert_eq!(reported(&mut actual, "n1"), Some(1));
         // case: attach-detach/A12
-        actual.remove_from_report(&name(), "n1");
-        actual.mark_detached(&name(), "n1");
-        actual.add_to_report(&name(), "n1");
+        actual.remove_from_report(&name(), &"n1".into());
+        actual.mark_detached(&name(), &"n1".into());
+        actual.add_to_report(&name(), &"n1".into());
         assert_eq!(reported(&mut actual, "n1"), Some(0), "a volume that is gone stays out");
-        actual.mark_attached(&name(), None, "n1", "");
+        actual.mark_attached(&name(), None, &"n1".into(), "");
         assert_eq!(reported(&mut actual, "n1"), Some(1));
     }
 
@@ -422,10 +433,10 @@ mod tests {
     fn one_device_path_per_volume() {
         // case: attach-detach/A14
         let mut actual = Actual::default();
-        actual.mark_attached(&name(), None, "n1", "p1");
-        actual.mark_attached(&name(), None, "n2", "p2");
+        actual.mark_attached(&name(), None, &"n1".into(), "p1");
+        actual.mark_attached(&name(), None, &"n2".into(), "p2");
         for node in ["n1", "n2"] {
-            let list = actual.take_report(node).expect("dirty");
+            let list = actual.take_report(&node.into()).expect("dirty");
             assert_eq!(list[0].device_path, "p2");
         }
     }
@@ -434,12 +445,12 @@ mod tests {
     fn reports_are_handed_out_once() {
         // case: attach-detach/A15
         let mut actual = attached(&["n1"]);
-        assert!(!actual.rewrite_report("unknown"));
+        assert!(!actual.rewrite_report(&"unknown".into()));
         assert_eq!(actual.dirty_reports(), ["n1"]);
         // case: attach-detach/A16
         assert_eq!(reported(&mut actual, "n1"), Some(1));
         assert_eq!(reported(&mut actual, "n1"), None);
-        assert!(actual.rewrite_report("n1"));
+        assert!(actual.rewrite_report(&"n1".into()));
         assert_eq!(reported(&mut actual, "n1"), Some(1));
     }
 }

@@ -6,8 +6,10 @@ use std::{
 };
 
 use super::AttachSpec;
-use crate::model::Uid;
-use crate::names::UniqueName;
+use crate::{
+    model::{NodeName, Uid},
+    names::UniqueName,
+};
 
 /// A pod that wants a volume: enough to find it and to tell it about its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,35 +58,35 @@ pub struct Waited {
 pub enum DesiredError {
     /// The node has not asked for attachment by this controller.
     #[error("node {0} is not managed by this controller")]
-    NotManaged(String),
+    NotManaged(NodeName),
     /// The node still has volumes wanted on it.
     #[error("node {0} still has volumes wanted on it")]
-    NodeInUse(String),
+    NodeInUse(NodeName),
 }
 
 /// All wanted volumes on all managed nodes.
 #[derive(Debug, Default)]
 pub struct Desired {
-    nodes: BTreeMap<String, BTreeMap<UniqueName, Wanted>>,
-    by_pod: HashMap<Uid, BTreeSet<(String, UniqueName)>>,
+    nodes: BTreeMap<NodeName, BTreeMap<UniqueName, Wanted>>,
+    by_pod: HashMap<Uid, BTreeSet<(NodeName, UniqueName)>>,
 }
 
 impl Desired {
     /// Makes a node managed.
-    pub fn add_node(&mut self, node: &str) {
-        self.nodes.entry(node.to_owned()).or_default();
+    pub fn add_node(&mut self, node: &NodeName) {
+        self.nodes.entry(node.clone()).or_default();
     }
 
     /// Whether the node is managed by this controller.
     #[must_use]
-    pub fn manages(&self, node: &str) -> bool {
+    pub fn manages(&self, node: &NodeName) -> bool {
         self.nodes.contains_key(node)
     }
 
     /// Forgets a node. One that still has volumes is kept, so that they are detached in order.
-    pub fn remove_node(&mut self, node: &str) -> Result<(), DesiredError> {
+    pub fn remove_node(&mut self, node: &NodeName) -> Result<(), DesiredError> {
         if self.nodes.get(node).is_some_and(|volumes| !volumes.is_empty()) {
-            return Err(DesiredError::NodeInUse(node.to_owned()));
+            return Err(DesiredError::NodeInUse(node.clone()));
         }
         self.nodes.remove(node);
         Ok(())
@@ -96,10 +98,10 @@ impl Desired {
         pod: &PodId,
         volume: &UniqueName,
         spec: &AttachSpec,
-        node: &str,
+        node: &NodeName,
     ) -> Result<bool, DesiredError> {
         let volumes =
-            self.nodes.get_mut(node).ok_or_else(|| DesiredError::NotManaged(node.to_owned()))?;
+            self.nodes.get_mut(node).ok_or_else(|| DesiredError::NotManaged(node.clone()))?;
         let mut new = false;
         let wanted = volumes.entry(volume.clone()).or_insert_with(|| {
             new = true;
@@ -111,7 +113,7 @@ impl Desired {
             }
         });
         wanted.pods.entry(pod.uid.clone()).or_insert_with(|| pod.clone());
-        self.by_pod.entry(pod.uid.clone()).or_default().insert((node.to_owned(), volume.clone()));
+        self.by_pod.entry(pod.uid.clone()).or_default().insert((node.clone(), volume.clone()));
         Ok(new)
     }
 
@@ -127,7 +129,7 @@ impl Desired {
         wanted.into_iter().map(|(_, volume)| volume).collect()
     }
 
-    fn drop_pod_from(&mut self, uid: &Uid, node: &str, volume: &UniqueName) {
+    fn drop_pod_from(&mut self, uid: &Uid, node: &NodeName, volume: &UniqueName) {
         let Some(volumes) = self.nodes.get_mut(node) else { return };
         let Some(wanted) = volumes.get_mut(volume) else { return };
         wanted.pods.remove(uid);
@@ -149,12 +151,12 @@ impl Desired {
 
     /// The desired attachment of one volume to one node.
     #[must_use]
-    pub fn get(&self, volume: &UniqueName, node: &str) -> Option<&Wanted> {
+    pub fn get(&self, volume: &UniqueName, node: &NodeName) -> Option<&Wanted> {
         self.nodes.get(node)?.get(volume)
     }
 
     /// Remembers that the waiting pods got an event, for as long as the volume is desired.
-    pub fn set_busy_reported(&mut self, volume: &UniqueName, node: &str) {
+    pub fn set_busy_reported(&mut self, volume: &UniqueName, node: &NodeName) {
         if let Some(wanted) = self.nodes.get_mut(node).and_then(|all| all.get_mut(volume)) {
             wanted.busy_reported = true;
         }
@@ -165,7 +167,7 @@ impl Desired {
     pub fn wait(
         &mut self,
         volume: &UniqueName,
-        node: &str,
+        node: &NodeName,
         now: Duration,
         first: Duration,
     ) -> Option<Waited> {
@@ -180,7 +182,7 @@ impl Desired {
     }
 
     /// No node is in the way any more.
-    pub fn end_wait(&mut self, volume: &UniqueName, node: &str) {
+    pub fn end_wait(&mut self, volume: &UniqueName, node: &NodeName) {
         if let Some(wanted) = self.nodes.get_mut(node).and_then(|all| all.get_mut(volume)) {
             wanted.waiting = None;
         }
@@ -188,15 +190,15 @@ impl Desired {
 
     /// The nodes where a volume is wanted.
     #[must_use]
-    pub fn nodes_wanting(&self, volume: &UniqueName) -> Vec<String> {
+    pub fn nodes_wanting(&self, volume: &UniqueName) -> Vec<NodeName> {
         let wanting = self.nodes.iter().filter(|(_, volumes)| volumes.contains_key(volume));
         wanting.map(|(node, _)| node.clone()).collect()
     }
 
     /// Names and specs of all wanted volumes, each once per node.
-    pub fn all(&self) -> impl Iterator<Item = (&str, &UniqueName, &Wanted)> {
+    pub fn all(&self) -> impl Iterator<Item = (&NodeName, &UniqueName, &Wanted)> {
         self.nodes.iter().flat_map(|(node, volumes)| {
-            volumes.iter().map(move |(name, wanted)| (node.as_str(), name, wanted))
+            volumes.iter().map(move |(name, wanted)| (node, name, wanted))
         })
     }
 
@@ -212,7 +214,7 @@ impl Desired {
 
     /// Pods that want the volume on any of these nodes.
     #[must_use]
-    pub fn pods_on(&self, volume: &UniqueName, nodes: &[String]) -> Vec<PodId> {
+    pub fn pods_on(&self, volume: &UniqueName, nodes: &[NodeName]) -> Vec<PodId> {
         let wanted = nodes.iter().filter_map(|node| self.get(volume, node));
         wanted.flat_map(|wanted| wanted.pods.values().cloned()).collect()
     }
@@ -245,7 +247,7 @@ mod tests {
     fn only_managed_nodes_take_pods() {
         // case: attach-detach/A17
         let mut desired = Desired::default();
-        let refused = desired.add_pod(&pod("1"), &name(), &spec(), "n1");
+        let refused = desired.add_pod(&pod("1"), &name(), &spec(), &"n1".into());
         assert_eq!(refused, Err(DesiredError::NotManaged("n1".into())));
         assert_eq!(desired.all().count(), 0);
     }
@@ -254,49 +256,51 @@ mod tests {
     fn a_node_with_volumes_is_kept() {
         // case: attach-detach/A18
         let mut desired = Desired::default();
-        desired.add_node("n1");
-        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
-        assert_eq!(desired.remove_node("n1"), Err(DesiredError::NodeInUse("n1".into())));
+        desired.add_node(&"n1".into());
+        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), &"n1".into()), Ok(true));
+        assert_eq!(desired.remove_node(&"n1".into()), Err(DesiredError::NodeInUse("n1".into())));
         assert_eq!(desired.remove_pod(&"1".into()), [name()]);
-        assert_eq!(desired.remove_node("n1"), Ok(()));
-        assert_eq!(desired.remove_node("unknown"), Ok(()));
-        assert!(!desired.manages("n1"));
+        assert_eq!(desired.remove_node(&"n1".into()), Ok(()));
+        assert_eq!(desired.remove_node(&"unknown".into()), Ok(()));
+        assert!(!desired.manages(&"n1".into()));
     }
 
     #[test]
     fn the_last_pod_takes_the_volume_along() {
         // case: attach-detach/A19
         let mut desired = Desired::default();
-        desired.add_node("n1");
-        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), "n1"), Ok(true));
-        assert_eq!(desired.add_pod(&pod("2"), &name(), &spec(), "n1"), Ok(false));
-        desired.set_busy_reported(&name(), "n1");
+        desired.add_node(&"n1".into());
+        assert_eq!(desired.add_pod(&pod("1"), &name(), &spec(), &"n1".into()), Ok(true));
+        assert_eq!(desired.add_pod(&pod("2"), &name(), &spec(), &"n1".into()), Ok(false));
+        desired.set_busy_reported(&name(), &"n1".into());
         desired.remove_pod(&"1".into());
         assert_eq!(desired.nodes_wanting(&name()), ["n1"]);
-        assert!(desired.get(&name(), "n1").expect("wanted").busy_reported);
+        assert!(desired.get(&name(), &"n1".into()).expect("wanted").busy_reported);
         desired.remove_pod(&"2".into());
         assert!(desired.nodes_wanting(&name()).is_empty());
-        desired.add_pod(&pod("2"), &name(), &spec(), "n1").expect("managed");
-        assert!(!desired.get(&name(), "n1").expect("wanted").busy_reported, "desired anew");
+        desired.add_pod(&pod("2"), &name(), &spec(), &"n1".into()).expect("managed");
+        assert!(!desired.get(&name(), &"n1".into()).expect("wanted").busy_reported, "desired anew");
     }
 
     #[test]
     fn a_wait_is_told_whenever_it_has_doubled() {
         let second = Duration::from_secs(1);
         let mut desired = Desired::default();
-        assert_eq!(desired.wait(&name(), "n1", second, second), None, "nothing is wanted");
-        desired.add_node("n1");
-        desired.add_pod(&pod("1"), &name(), &spec(), "n1").expect("managed");
+        assert_eq!(desired.wait(&name(), &"n1".into(), second, second), None, "nothing is wanted");
+        desired.add_node(&"n1".into());
+        desired.add_pod(&pod("1"), &name(), &spec(), &"n1".into()).expect("managed");
         let told = |desired: &mut Desired, from: u32| -> Vec<u32> {
             let moments = 0..=80_u32;
             let tell = |moment: &u32| {
                 let now = (from + moment) * second;
-                desired.wait(&name(), "n1", now, 10 * second).is_some_and(|waited| waited.tell)
+                desired
+                    .wait(&name(), &"n1".into(), now, 10 * second)
+                    .is_some_and(|waited| waited.tell)
             };
             moments.filter(tell).collect()
         };
         assert_eq!(told(&mut desired, 5), [10, 20, 40, 80]);
-        desired.end_wait(&name(), "n1");
+        desired.end_wait(&name(), &"n1".into());
         assert_eq!(told(&mut desired, 500), [10, 20, 40, 80], "a new wait");
     }
 
@@ -304,8 +308,8 @@ mod tests {
     fn a_volume_can_be_withdrawn_from_all() {
         let mut desired = Desired::default();
         for node in ["n1", "n2"] {
-            desired.add_node(node);
-            desired.add_pod(&pod(node), &name(), &spec(), node).expect("managed");
+            desired.add_node(&node.into());
+            desired.add_pod(&pod(node), &name(), &spec(), &node.into()).expect("managed");
         }
         assert_eq!(desired.pods().len(), 2);
         desired.remove_volume(&name());

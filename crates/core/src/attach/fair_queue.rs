@@ -16,10 +16,10 @@ use std::{
     time::Duration,
 };
 
-use crate::names::UniqueName;
+use crate::{model::NodeName, names::UniqueName};
 
 /// Waiting operations, by node and in the order they came.
-type Lines = BTreeMap<String, VecDeque<(UniqueName, Duration)>>;
+type Lines = BTreeMap<NodeName, VecDeque<(UniqueName, Duration)>>;
 
 /// Operations of one kind.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub struct FairQueue {
     urgent: Lines,
     plain: Lines,
     /// Waiting operations, and whether each is urgent.
-    waiting: BTreeMap<(UniqueName, String), bool>,
-    nodes: BTreeMap<String, Served>,
+    waiting: BTreeMap<(UniqueName, NodeName), bool>,
+    nodes: BTreeMap<NodeName, Served>,
     taken: usize,
     /// Start of each operation in flight, those without a permit included.
     in_flight: BTreeMap<u64, Duration>,
@@ -47,7 +47,7 @@ struct Served {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Permit {
     pub volume: UniqueName,
-    pub node: String,
+    pub node: NodeName,
     id: u64,
     held: bool,
 }
@@ -69,8 +69,8 @@ impl FairQueue {
     }
 
     /// Enqueues an operation. One that waits already keeps its position, or moves up if it has become urgent.
-    pub fn enter(&mut self, volume: &UniqueName, node: &str, now: Duration, urgent: bool) {
-        let key = (volume.clone(), node.to_owned());
+    pub fn enter(&mut self, volume: &UniqueName, node: &NodeName, now: Duration, urgent: bool) {
+        let key = (volume.clone(), node.clone());
         let since = match self.waiting.get(&key) {
             Some(was_urgent) if *was_urgent || !urgent => return,
             Some(_) => self.leave(volume, node).unwrap_or(now),
@@ -78,12 +78,12 @@ impl FairQueue {
         };
         self.waiting.insert(key, urgent);
         let lines = if urgent { &mut self.urgent } else { &mut self.plain };
-        lines.entry(node.to_owned()).or_default().push_back((volume.clone(), since));
+        lines.entry(node.clone()).or_default().push_back((volume.clone(), since));
     }
 
     /// Removes a waiting operation; returns since when it waited.
-    pub fn leave(&mut self, volume: &UniqueName, node: &str) -> Option<Duration> {
-        let urgent = self.waiting.remove(&(volume.clone(), node.to_owned()))?;
+    pub fn leave(&mut self, volume: &UniqueName, node: &NodeName) -> Option<Duration> {
+        let urgent = self.waiting.remove(&(volume.clone(), node.clone()))?;
         let lines = if urgent { &mut self.urgent } else { &mut self.plain };
         let line = lines.get_mut(node)?;
         let at = line.iter().position(|(waiting, _)| waiting == volume)?;
@@ -97,13 +97,13 @@ impl FairQueue {
     /// Whether the volume waits, on any node.
     #[must_use]
     pub fn waits(&self, volume: &UniqueName) -> bool {
-        let from = (volume.clone(), String::new());
+        let from = (volume.clone(), NodeName::default());
         self.waiting.range(from..).next().is_some_and(|((found, _), _)| found == volume)
     }
 
     /// The volumes that wait on this node.
     #[must_use]
-    pub fn waiting_on(&self, node: &str) -> Vec<UniqueName> {
+    pub fn waiting_on(&self, node: &NodeName) -> Vec<UniqueName> {
         let lines = [&self.urgent, &self.plain].into_iter().filter_map(|lines| lines.get(node));
         lines.flatten().map(|(volume, _)| volume.clone()).collect()
     }
@@ -114,7 +114,7 @@ impl FairQueue {
             return None;
         }
         let lines = if self.urgent.is_empty() { &mut self.plain } else { &mut self.urgent };
-        let served = |node: &String| self.nodes.get(node).copied().unwrap_or_default();
+        let served = |node: &NodeName| self.nodes.get(node).copied().unwrap_or_default();
         let node = lines.keys().min_by_key(|node| served(node))?.clone();
         let line = lines.get_mut(&node)?;
         let (volume, _) = line.pop_front()?;
@@ -186,7 +186,7 @@ mod tests {
 
     fn enter(queue: &mut FairQueue, node: &str, volumes: &[&str]) {
         for name in volumes {
-            queue.enter(&volume(name), node, T0, false);
+            queue.enter(&volume(name), &node.into(), T0, false);
         }
     }
 
@@ -240,9 +240,9 @@ mod tests {
     fn what_somebody_waits_for_goes_first() {
         let mut queue = FairQueue::new(1);
         enter(&mut queue, "a", &["1", "2", "3"]);
-        queue.enter(&volume("3"), "a", Duration::from_secs(9), true);
-        queue.enter(&volume("9"), "z", T0, true);
-        queue.enter(&volume("9"), "z", T0, false);
+        queue.enter(&volume("3"), &"a".into(), Duration::from_secs(9), true);
+        queue.enter(&volume("9"), &"z".into(), T0, true);
+        queue.enter(&volume("9"), &"z".into(), T0, false);
         assert_eq!(queue.depth(), 4, "nobody waits twice");
         assert_eq!(queue.oldest(Duration::from_secs(20)), Duration::from_secs(20));
         assert_eq!(order(&mut queue), ["a/3", "z/9", "a/1", "a/2"]);
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn who_steps_out_is_not_called() {
         let mut queue = FairQueue::new(1);
-        queue.enter(&volume("1"), "a", Duration::from_secs(3), false);
-        queue.enter(&volume("1"), "b", T0, true);
+        queue.enter(&volume("1"), &"a".into(), Duration::from_secs(3), false);
+        queue.enter(&volume("1"), &"b".into(), T0, true);
         assert!(queue.waits(&volume("1")) && !queue.waits(&volume("0")));
-        assert_eq!(queue.leave(&volume("1"), "a"), Some(Duration::from_secs(3)));
-        assert_eq!(queue.leave(&volume("1"), "a"), None);
+        assert_eq!(queue.leave(&volume("1"), &"a".into()), Some(Duration::from_secs(3)));
+        assert_eq!(queue.leave(&volume("1"), &"a".into()), None);
         assert!(queue.waits(&volume("1")));
         assert_eq!(order(&mut queue), ["b/1"]);
         assert!(!queue.waits(&volume("1")));
@@ -266,8 +266,8 @@ mod tests {
         let at = Duration::from_secs;
         let mut queue = FairQueue::new(1);
         assert_eq!(queue.oldest(at(5)), T0);
-        queue.enter(&volume("1"), "a", at(1), false);
-        queue.enter(&volume("2"), "a", at(2), false);
+        queue.enter(&volume("1"), &"a".into(), at(1), false);
+        queue.enter(&volume("2"), &"a".into(), at(2), false);
         let mut permit = queue.take(at(3)).expect("a permit");
         assert_eq!((queue.depth(), queue.oldest(at(10))), (1, at(8)));
         queue.release(&mut permit);

@@ -3,6 +3,7 @@
 use std::{fmt::Write as _, time::Duration};
 
 use super::PodId;
+use crate::model::NodeName;
 
 /// Why a node still holds a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum Holding {
 /// A node that holds a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    pub node: String,
+    pub node: NodeName,
     /// The pods that want the volume there.
     pub pods: Vec<PodId>,
     /// Why it is still there.

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::backoff::Backoff;
-use crate::names::UniqueName;
+use crate::{model::NodeName, names::UniqueName};
 
 /// The pause after a failure.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(122));
@@ -26,14 +26,14 @@ pub enum Operation {
 pub struct OperationKey {
     pub volume: UniqueName,
     /// The node; `None` collides with every node.
-    pub node: Option<String>,
+    pub node: Option<NodeName>,
 }
 
 impl OperationKey {
     /// The key for one volume on one node.
     #[must_use]
-    pub fn new(volume: &UniqueName, node: &str, shareable: bool) -> Self {
-        Self { volume: volume.clone(), node: shareable.then(|| node.to_owned()) }
+    pub fn new(volume: &UniqueName, node: &NodeName, shareable: bool) -> Self {
+        Self { volume: volume.clone(), node: shareable.then(|| node.clone()) }
     }
 
     fn collides(&self, other: &Self) -> bool {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn key(node: &str, shareable: bool) -> OperationKey {
-        OperationKey::new(&volume(), node, shareable)
+        OperationKey::new(&volume(), &node.into(), shareable)
     }
 
     #[test]

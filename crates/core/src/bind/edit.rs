@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::model::{
-    ClaimPhase, Meta, ObjectRef, VolumePhase,
+    ClaimPhase, Meta, NodeName, ObjectRef, VolumePhase,
     keys::annotations,
     kinds::{Claim, Volume},
 };
@@ -125,7 +125,7 @@ pub fn note_migration(object: &mut Value, migrated_to: Option<&str>) -> bool {
 }
 
 /// Writes a node onto a claim: its volume is to be made there.
-pub fn select_node(claim: &mut Value, node: &str) -> bool {
+pub fn select_node(claim: &mut Value, node: &NodeName) -> bool {
     annotate(claim, annotations::SELECTED_NODE, node)
 }
 

@@ -5,6 +5,8 @@ use super::text_types;
 text_types! {
     /// UID of an API object: tells it from an earlier one of the same name.
     Uid;
+    /// Name of a `Node`.
+    NodeName;
     /// Name of a CSI driver, as it registers and as classes and volumes name it.
     DriverName;
     /// A driver's own id for a volume.

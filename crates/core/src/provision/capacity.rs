@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::topology::{Term, term_of};
-use crate::model::kinds::{
-    CsiNode, CsiStorageCapacity, LabelSelector, Node, NodeSelectorTerm, OwnerReference,
-    StorageClass, VolumeNodeAffinity,
+use crate::model::{
+    NodeName,
+    kinds::{
+        CsiNode, CsiStorageCapacity, LabelSelector, Node, NodeSelectorTerm, OwnerReference,
+        StorageClass, VolumeNodeAffinity,
+    },
 };
 
 /// Label: the driver whose capacity this is.
@@ -121,8 +124,8 @@ pub fn segment_of(term: &NodeSelectorTerm) -> Option<Term> {
 /// The name under which a node's own provisioner keeps its objects, short enough for a label. Where
 /// it would be too long, hashes keep it unique.
 #[must_use]
-pub fn manager_on(base: &str, node: &str) -> String {
-    let whole = if base.is_empty() { node.to_owned() } else { format!("{base}-{node}") };
+pub fn manager_on(base: &str, node: &NodeName) -> String {
+    let whole = if base.is_empty() { node.to_string() } else { format!("{base}-{node}") };
     if whole.len() <= LONGEST_LABEL {
         return whole;
     }

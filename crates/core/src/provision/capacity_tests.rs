@@ -170,10 +170,10 @@ fn long_node_names_are_hashed_in_the_manager_name() {
         (format!("node{}", a(63)), "external-provisioner-df38e37f".into()),
     ];
     for (node, want) in rows {
-        let name = manager_on(MANAGER, &node);
+        let name = manager_on(MANAGER, &node.as_str().into());
         assert_eq!(name, want, "{node}");
         assert!(name.len() <= 63, "{name}");
     }
-    assert_eq!(manager_on("", &format!("node{}", a(63))), "fa65587e");
-    assert_eq!(manager_on("", "node01"), "node01");
+    assert_eq!(manager_on("", &format!("node{}", a(63)).into()), "fa65587e");
+    assert_eq!(manager_on("", &"node01".into()), "node01");
 }

@@ -3,7 +3,7 @@
 use crate::{
     claim::{selected_node, storage_provisioner},
     model::{
-        VolumeMode,
+        NodeName, VolumeMode,
         keys::annotations,
         kinds::{Claim, StorageClass},
     },
@@ -41,7 +41,7 @@ pub enum Choice {
     /// Make a volume.
     Provision {
         /// The node the scheduler chose, if any.
-        node: Option<String>,
+        node: Option<NodeName>,
     },
 }
 
@@ -70,7 +70,7 @@ pub fn choose(view: &ChoiceView<'_>) -> Choice {
         return Choice::ForeignClass;
     }
     let alpha = || claim.metadata.annotation(annotations::ALPHA_SELECTED_NODE);
-    let node = selected_node(claim).or_else(alpha).map(String::from);
+    let node = selected_node(claim).or_else(alpha).map(NodeName::from);
     Choice::Provision { node }
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use crate::{
     claim::selected_node,
-    model::kinds::{Claim, StorageClass},
+    model::{
+        NodeName,
+        kinds::{Claim, StorageClass},
+    },
 };
 
 /// What a claim means to the provisioner of one node.
@@ -27,12 +30,12 @@ pub enum Stake {
 pub fn stake(
     claim: &Claim,
     class: &StorageClass,
-    node: &str,
+    node: &NodeName,
     immediate: bool,
     fits: impl FnOnce() -> bool,
 ) -> Stake {
     match selected_node(claim) {
-        Some(chosen) if chosen == node => Stake::Ours,
+        Some(chosen) if *node == chosen => Stake::Ours,
         Some(_) => Stake::NotOurs,
         None => {
             let binds_now = class.volume_binding_mode.as_deref() == Some("Immediate");
@@ -71,7 +74,7 @@ mod tests {
             json!({"volumeBindingMode": mode, "allowedTopologies": allowed}),
         )
         .unwrap();
-        stake(&claim, &class, "node-a", true, || fits)
+        stake(&claim, &class, &"node-a".into(), true, || fits)
     }
 
     /// case: provisioner/121 and case: provisioner/122, the rules
@@ -95,7 +98,11 @@ mod tests {
         assert_eq!(stake_of(json!({}), now, true, false), Stake::NotOurs, "not in the topologies");
         assert_eq!(stake_of(json!({}), now, true, true), Stake::Open, "in the topologies");
         let class = serde_json::from_value(json!({"volumeBindingMode": "Immediate"})).unwrap();
-        assert_eq!(stake(&Claim::default(), &class, "a", false, || true), Stake::NotOurs, "off");
+        assert_eq!(
+            stake(&Claim::default(), &class, &"a".into(), false, || true),
+            Stake::NotOurs,
+            "off"
+        );
     }
 
     /// case: provisioner/124

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::access_mode;
 use crate::model::{
-    AccessMode, ObjectKey, ReclaimPolicy, Uid, VolumeMode,
+    AccessMode, NodeName, ObjectKey, ReclaimPolicy, Uid, VolumeMode,
     kinds::{Claim, ReferenceGrant, SecretRef, StorageClass},
 };
 
@@ -122,7 +122,7 @@ pub struct PlanView<'a> {
     /// How provisioning is configured.
     pub settings: &'a PlanSettings,
     /// The node the scheduler chose.
-    pub selected_node: Option<&'a str>,
+    pub selected_node: Option<&'a NodeName>,
     /// All grants for sources of other namespaces; absent when there may be no such sources.
     pub grants: Option<&'a [Arc<ReferenceGrant>]>,
     /// What the driver is told to fill the volume from, once [`check`] has named a source.
@@ -219,7 +219,7 @@ pub struct Plan {
     pub volume: String,
     /// The node the scheduler had chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selected_node: Option<String>,
+    pub selected_node: Option<NodeName>,
     /// The size asked for.
     pub bytes: i64,
     /// What the driver is told.
@@ -346,7 +346,7 @@ pub fn plan(view: &PlanView<'_>) -> Result<Plan, NotPlanned> {
             name: claim.metadata.name.clone(),
             uid: claim.metadata.uid.clone(),
         },
-        selected_node: view.selected_node.map(String::from),
+        selected_node: view.selected_node.cloned(),
         bytes: claim.request().bytes(),
         topology,
         topology_in_use: view.topology.is_some(),

@@ -288,8 +288,8 @@ fn a_plan_survives_being_written_down() {
     let class = class(
         json!({"csi.storage.k8s.io/secret-name": "s", "csi.storage.k8s.io/secret-namespace": "n"}),
     );
-    let plan =
-        plan_with(&claim(json!({})), &class, |view| view.selected_node = Some("n1")).unwrap();
+    let planned = plan_with(&claim(json!({})), &class, |_| {}).unwrap();
+    let plan = Plan { selected_node: Some("n1".into()), ..planned };
     let text = serde_json::to_string(&plan).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
 }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::model::NodeName;
+
 /// One place: topology keys and their values, sorted by key.
 pub type Term = BTreeMap<String, String>;
 
@@ -21,7 +23,7 @@ pub struct Requirement {
 /// The node the scheduler chose.
 #[derive(Debug, Clone)]
 pub struct SelectedNode<'a> {
-    pub name: &'a str,
+    pub name: &'a NodeName,
     /// The topology keys that the driver registered there; `None` when its CSINode is gone.
     pub keys: Option<&'a [String]>,
     /// Its labels; `None` when the Node is gone.
@@ -57,11 +59,11 @@ pub enum TopologyError {
     #[error("failed to get selected CSINode {node}: csinode.storage.k8s.io \"{node}\" not found")]
     NoCsiNode {
         /// The chosen node.
-        node: String,
+        node: NodeName,
     },
     /// The driver registered no keys on the chosen node.
     #[error("error generating accessibility requirements: no topology key found for node {0}")]
-    NoKeys(String),
+    NoKeys(NodeName),
     /// The chosen node lacks a label.
     #[error(
         "error generating accessibility requirements: topology labels from selected node {labels:?} does not match topology keys from CSINode {keys:?}"
@@ -78,7 +80,7 @@ pub enum TopologyError {
     )]
     NotAllowed {
         /// The chosen node.
-        node: String,
+        node: NodeName,
         /// Its place.
         term: Term,
         /// What the class allows.
@@ -90,7 +92,7 @@ pub enum TopologyError {
     )]
     NotRequisite {
         /// The chosen node.
-        node: String,
+        node: NodeName,
         /// Its place.
         term: Term,
         requisite: Vec<Term>,
@@ -112,11 +114,10 @@ pub enum TopologyError {
 pub fn requirement(view: &View<'_>) -> Result<Option<Requirement>, TopologyError> {
     let allowed = flatten(view.allowed);
     let Some(selected) = &view.selected else { return unselected(view, allowed) };
-    let keys = selected
-        .keys
-        .ok_or_else(|| TopologyError::NoCsiNode { node: selected.name.to_string() })?;
+    let keys =
+        selected.keys.ok_or_else(|| TopologyError::NoCsiNode { node: selected.name.clone() })?;
     if keys.is_empty() {
-        return Err(TopologyError::NoKeys(selected.name.to_string()));
+        return Err(TopologyError::NoKeys(selected.name.clone()));
     }
     let term = selected.labels.and_then(|labels| term_of(labels, keys)).ok_or_else(|| {
         TopologyError::LabelsMissing {
@@ -136,20 +137,18 @@ pub fn requirement(view: &View<'_>) -> Result<Option<Requirement>, TopologyError
     };
     match requisite.iter().position(|candidate| is_subset(candidate, &term)) {
         Some(first) => Ok(Some(rotated(requisite, first))),
-        None => {
-            Err(TopologyError::NotRequisite { node: selected.name.to_string(), term, requisite })
-        }
+        None => Err(TopologyError::NotRequisite { node: selected.name.clone(), term, requisite }),
     }
 }
 
 fn strict(
-    node: &str,
+    node: &NodeName,
     term: Term,
     given: &[Allowed],
     allowed: Vec<Term>,
 ) -> Result<Option<Requirement>, TopologyError> {
     if !given.is_empty() && !allowed.iter().any(|candidate| is_subset(candidate, &term)) {
-        return Err(TopologyError::NotAllowed { node: node.to_string(), term, allowed });
+        return Err(TopologyError::NotAllowed { node: node.clone(), term, allowed });
     }
     Ok(Some(Requirement { requisite: vec![term.clone()], preferred: vec![term] }))
 }

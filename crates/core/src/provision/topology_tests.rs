@@ -49,11 +49,12 @@ impl Default for Case<'_> {
 fn check(case: Case<'_>) {
     let node_keys = case.selected.as_ref().and_then(|(names, _)| names.map(keys));
     let cluster_keys = case.cluster_keys.map(keys);
+    let node = "node".into();
     let nodes: Vec<&Labels> = case.nodes.iter().collect();
     let view = View {
         claim: case.claim,
         selected: case.selected.as_ref().map(|(_, labels)| SelectedNode {
-            name: "node",
+            name: &node,
             keys: node_keys.as_deref(),
             labels: labels.as_ref(),
         }),

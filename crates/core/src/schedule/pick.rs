@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{NodePlan, Reason};
+use crate::model::NodeName;
 
 /// A node that fits.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// The node's name.
-    pub node: String,
+    pub node: NodeName,
     /// Pods that are or will be on it.
     pub pods: usize,
     /// How much room its storage keeps, from 0 to 100; see [`volume_score`](super::volume_score).
@@ -39,7 +40,7 @@ const NAMED: usize = 8;
 /// The message for a pod that fits nowhere: each objection with the number of nodes that have it,
 /// then node by node. `unfit` has the nodes by name.
 #[must_use]
-pub fn no_fit_message(unfit: &[(String, Unfit)]) -> String {
+pub fn no_fit_message(unfit: &[(NodeName, Unfit)]) -> String {
     if unfit.is_empty() {
         return "no nodes available to schedule pods".to_owned();
     }
@@ -57,8 +58,8 @@ pub fn no_fit_message(unfit: &[(String, Unfit)]) -> String {
     }
 }
 
-fn by_node(unfit: &[(String, Unfit)]) -> String {
-    let one = |(node, reasons): &(String, Unfit)| {
+fn by_node(unfit: &[(NodeName, Unfit)]) -> String {
+    let one = |(node, reasons): &(NodeName, Unfit)| {
         let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         format!("{node}: {}", reasons.join(", "))
     };

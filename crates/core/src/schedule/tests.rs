@@ -426,7 +426,7 @@ fn nodes_without_enough_published_capacity_do_not_fit() {
 
 #[test]
 fn messages_count_the_nodes() {
-    let node = |name: &str, reason| (name.to_owned(), BTreeSet::from([reason]));
+    let node = |name: &str, reason| (name.into(), BTreeSet::from([reason]));
     let unfit = [
         node("a", Reason::VolumeCount),
         node("b", Reason::VolumeAffinity),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::model::{DriverName, VolumeHandle};
+use crate::model::{DriverName, NodeName, VolumeHandle};
 use crate::names::sha256_hex;
 
 /// Directory of CSI volumes inside a pod's `volumes` directory.
@@ -189,7 +189,7 @@ impl VolData {
         driver: &DriverName,
         handle: &VolumeHandle,
         spec_name: &str,
-        node: &str,
+        node: &NodeName,
         inline: bool,
     ) -> Self {
         let attachment = crate::names::attachment_name(handle, driver, node);
@@ -205,7 +205,12 @@ impl VolData {
 
     /// Metadata of a volume that is used as a device.
     #[must_use]
-    pub fn mapped(driver: &DriverName, handle: &VolumeHandle, spec_name: &str, node: &str) -> Self {
+    pub fn mapped(
+        driver: &DriverName,
+        handle: &VolumeHandle,
+        spec_name: &str,
+        node: &NodeName,
+    ) -> Self {
         let mut data = Self::published(driver, handle, spec_name, node, false);
         data.0.remove("volumeLifecycleMode");
         data
@@ -297,15 +302,15 @@ mod tests {
         ] {
             assert_eq!(path, PathBuf::from(expected));
         }
-        let data = VolData::mapped(&"d".into(), &"h".into(), "pv", "n1");
+        let data = VolData::mapped(&"d".into(), &"h".into(), "pv", &"n1".into());
         assert_eq!(data.get("volumeLifecycleMode"), None);
         assert_eq!(data.0.len(), 5);
     }
 
     #[test]
     fn vol_data_is_one_sorted_line() {
-        let data = VolData::published(&"d".into(), &"h".into(), "pv", "n1", false);
-        let va = crate::names::attachment_name(&"h".into(), &"d".into(), "n1");
+        let data = VolData::published(&"d".into(), &"h".into(), "pv", &"n1".into(), false);
+        let va = crate::names::attachment_name(&"h".into(), &"d".into(), &"n1".into());
         assert_eq!(
             data.to_json(),
             format!(

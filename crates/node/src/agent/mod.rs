@@ -269,7 +269,7 @@ impl Running {
             claims: context.cache(),
             drivers: drivers.clone(),
             paths: paths.clone(),
-            node_name: name.clone(),
+            node_name: name.into(),
             selinux: settings.selinux,
             metrics,
             stats: stats.clone(),

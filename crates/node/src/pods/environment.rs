@@ -78,7 +78,7 @@ const HOSTNAME_MAX: usize = 63;
 pub(crate) fn hostname(pod: &Pod) -> String {
     let spec = &pod.spec;
     let name = match (spec.host_network, spec.hostname.is_empty()) {
-        (true, _) => &spec.node_name,
+        (true, _) => spec.node_name.as_str(),
         (false, false) => &spec.hostname,
         (false, true) => &pod.metadata.name,
     };
@@ -201,7 +201,7 @@ fn field(pod: &Pod, path: &str) -> Option<String> {
         "metadata.name" => meta.name.clone(),
         "metadata.namespace" => meta.namespace.clone(),
         "metadata.uid" => meta.uid.to_string(),
-        "spec.nodeName" => pod.spec.node_name.clone(),
+        "spec.nodeName" => pod.spec.node_name.to_string(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
         "status.hostIP" | "status.podIP" => "127.0.0.1".to_owned(),
         _ => return None,

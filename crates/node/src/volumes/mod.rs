@@ -35,7 +35,7 @@ use std::time::Duration;
 use longshore_cluster::{Api, Cache, QueueOptions, Recorder, WorkQueue};
 use longshore_core::backoff::Backoff;
 use longshore_core::model::kinds::{Claim, CsiDriver, Node, Pod, Volume};
-use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
+use longshore_core::model::{DriverName, NodeName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::Mounted;
@@ -67,7 +67,7 @@ pub(crate) struct Deps {
     pub claims: Cache<Claim>,
     pub drivers: Arc<Drivers>,
     pub paths: NodePaths,
-    pub node_name: String,
+    pub node_name: NodeName,
     /// Volumes are mounted with SELinux labels.
     pub selinux: bool,
     /// Staged volumes are listed in `volumesInUse` even if they are not attached.

@@ -338,7 +338,7 @@ impl Rig {
         };
         self.driver.client().controller_publish_volume(request).await.unwrap();
         self.driver.clear_calls();
-        let va = attachment_name(&handle, &DRIVER.into(), "n1");
+        let va = attachment_name(&handle, &DRIVER.into(), &"n1".into());
         let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
             "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": format!("pv-{name}")}}});
         self.api.create::<VolumeAttachment>(&object).await.unwrap();

@@ -146,7 +146,7 @@ async fn g06_inline() {
         let dir = rig.root().join(format!("pods/{uid}/volumes/kubernetes.io~csi/v"));
         let handle = inline_handle(&uid.as_str().into(), "v");
         let data = std::fs::read_to_string(dir.join("vol_data.json")).unwrap();
-        let expected = json!({"attachmentID": attachment_name(&handle, &DRIVER.into(), "n1"), "driverName": DRIVER,
+        let expected = json!({"attachmentID": attachment_name(&handle, &DRIVER.into(), &"n1".into()), "driverName": DRIVER,
             "nodeName": "n1", "specVolID": "v", "volumeHandle": handle, "volumeLifecycleMode": "Ephemeral"});
         assert_eq!(data, expected.to_string());
         rig.end(name).await;
@@ -180,7 +180,10 @@ async fn g07_without_attach_and_with_pod_info() {
     assert!(rig.in_use().await.is_empty());
     let data =
         std::fs::read_to_string(rig.publish_dir(&uid, "data").join("vol_data.json")).unwrap();
-    assert!(data.contains(&attachment_name(&rig.handle("data"), &DRIVER.into(), "n1")), "{data}");
+    assert!(
+        data.contains(&attachment_name(&rig.handle("data"), &DRIVER.into(), &"n1".into())),
+        "{data}"
+    );
     rig.end("p").await;
     unstaged(&rig).await;
     let names = Names { pod_info: pod_info("p", &uid, false), ..Names::new(&rig, false) };

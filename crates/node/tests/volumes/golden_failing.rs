@@ -152,7 +152,7 @@ async fn g24_attaching_fails_for_a_while() {
     volume(&rig, json!({})).await;
     let uid = rig.pod("p", STAY, quick()).await;
     rig.until("in use", async || rig.in_use().await == [rig.unique("data")]).await;
-    let va = attachment_name(&rig.handle("data"), &DRIVER.into(), "n1");
+    let va = attachment_name(&rig.handle("data"), &DRIVER.into(), &"n1".into());
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
         "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": "pv-data"}}});
     rig.api.create::<VolumeAttachment>(&object).await.unwrap();

@@ -24,7 +24,7 @@ fn read(path: impl AsRef<std::path::Path>) -> String {
 /// One line, keys in alphabetical order.
 fn published(rig: &Rig, name: &str) -> String {
     let handle = rig.handle(name);
-    let va = attachment_name(&handle, &DRIVER.into(), "n1");
+    let va = attachment_name(&handle, &DRIVER.into(), &"n1".into());
     format!(
         "{{\"attachmentID\":\"{va}\",\"driverName\":\"{DRIVER}\",\"nodeName\":\"n1\",\"specVolID\":\"pv-{name}\",\
          \"volumeHandle\":\"{handle}\",\"volumeLifecycleMode\":\"Persistent\"}}"

@@ -305,7 +305,7 @@ async fn a_pod_on_a_full_node_is_rejected() {
     .await;
     rig.volume("data").await;
     let handle = rig.handle("data");
-    let va = attachment_name(&handle, &DRIVER.into(), "n1");
+    let va = attachment_name(&handle, &DRIVER.into(), &"n1".into());
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": va},
         "spec": {"attacher": DRIVER, "nodeName": "n1", "source": {"persistentVolumeName": "pv-data"}}});
     rig.api.create::<VolumeAttachment>(&object).await.unwrap();

@@ -178,7 +178,7 @@ pub async fn detach(rig: &Rig) {
     rig.until("not in use", async || rig.in_use().await.is_empty()).await;
     let none = json!({"status": {"volumesAttached": []}});
     rig.api.patch_status::<Node>(&ObjectKey::cluster("n1"), Patch::Merge(&none)).await.unwrap();
-    let va = ObjectKey::cluster(attachment_name(&rig.handle("data"), &DRIVER.into(), "n1"));
+    let va = ObjectKey::cluster(attachment_name(&rig.handle("data"), &DRIVER.into(), &"n1".into()));
     rig.api.delete::<VolumeAttachment>(&va, &Default::default()).await.unwrap();
 }
 

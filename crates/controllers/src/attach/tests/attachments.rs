@@ -54,9 +54,9 @@ async fn only_the_right_attachment_counts() {
     // case: attach-detach/C2
     let rig = Rig::start().await;
     for name in [
-        attachment_name(&"other".into(), &DRIVER.into(), "n1"),
-        attachment_name(&"h1".into(), &"other.example".into(), "n1"),
-        attachment_name(&"h1".into(), &DRIVER.into(), "n2"),
+        attachment_name(&"other".into(), &DRIVER.into(), &"n1".into()),
+        attachment_name(&"h1".into(), &"other.example".into(), &"n1".into()),
+        attachment_name(&"h1".into(), &DRIVER.into(), &"n2".into()),
     ] {
         foreign(&rig, &name, true).await;
     }
@@ -73,7 +73,8 @@ async fn attachments_are_compared_with_their_objects() {
     // case: attach-detach/C7
     let rig = Rig::start().await;
     for (handle, attached) in [("a", true), ("b", true), ("c", false)] {
-        foreign(&rig, &attachment_name(&handle.into(), &DRIVER.into(), "n1"), attached).await;
+        foreign(&rig, &attachment_name(&handle.into(), &DRIVER.into(), &"n1".into()), attached)
+            .await;
     }
     rig.bench.pass(SECOND).await;
     for (handle, want) in [("a", true), ("b", true), ("c", false), ("missing", false)] {
@@ -149,7 +150,7 @@ async fn an_in_tree_source_in_a_pod_is_attached_by_its_driver() {
         .await;
     let (driver, handle) =
         ("pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk");
-    let va = ObjectKey::cluster(attachment_name(&handle.into(), &driver.into(), "n1"));
+    let va = ObjectKey::cluster(attachment_name(&handle.into(), &driver.into(), &"n1".into()));
     let made = rig.bench.until::<VolumeAttachment>(&va, |_| true).await;
     assert_eq!(made.spec.source.persistent_volume_name, None);
     let inline = made.spec.source.inline_volume_spec.expect("its own description");
@@ -167,7 +168,7 @@ async fn an_in_tree_source_in_a_pod_is_attached_by_its_driver() {
          volume_plugin=\"kubernetes.io/csi:{driver}\"}}"
     );
     assert_eq!(rig.metric(&in_use), Some(1.0));
-    assert_eq!(rig.controller.state.lock().actual.state(&volume, "n1"), Attached);
+    assert_eq!(rig.controller.state.lock().actual.state(&volume, &"n1".into()), Attached);
 }
 
 /// The rules of the role that nodes are shipped with.

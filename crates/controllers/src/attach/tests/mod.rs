@@ -29,7 +29,7 @@ fn unique(handle: &str) -> String {
 }
 
 fn attachment(handle: &str, node: &str) -> ObjectKey {
-    ObjectKey::cluster(attachment_name(&handle.into(), &DRIVER.into(), node))
+    ObjectKey::cluster(attachment_name(&handle.into(), &DRIVER.into(), &node.into()))
 }
 
 fn controller(process: &Process) -> AttachDetach {

@@ -44,8 +44,8 @@ async fn the_slow_pass_finds_what_events_missed() {
     rig.controller.state.change(|state| {
         let mut old = state.desired.pods()[0].clone();
         old.uid = "of an earlier pod".into();
-        let spec = state.desired.get(&volume, "n1").expect("wanted").spec.clone();
-        state.desired.add_pod(&old, &volume, &spec, "n1").expect("managed");
+        let spec = state.desired.get(&volume, &"n1".into()).expect("wanted").spec.clone();
+        state.desired.add_pod(&old, &volume, &spec, &"n1".into()).expect("managed");
     });
     rig.controller.populate(false);
     let pods = rig.controller.state.lock().desired.pods();

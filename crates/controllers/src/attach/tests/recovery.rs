@@ -73,7 +73,7 @@ async fn a_migrated_volume_goes_by_the_name_of_its_driver() {
     in_tree_volume(&bench).await;
     let (volume, in_tree) =
         (UniqueName::new(&GCE.into(), &DISK.into()), UniqueName::from("kubernetes.io/gce-pd/disk"));
-    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), "n1"));
+    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), &"n1".into()));
     put_attachment(&bench, &va.name, GCE, json!({"persistentVolumeName": "pv1"}), true).await;
     let status = json!({"status": {"volumesInUse": [volume.as_str()],
         "volumesAttached": [{"name": volume.as_str(), "devicePath": ""}]}});
@@ -81,7 +81,7 @@ async fn a_migrated_volume_goes_by_the_name_of_its_driver() {
     bench.pod("web", Some("n1"), &["data"]).await;
     let rig = Rig::on(bench, Config::default());
     rig.bench.pass(90 * SECOND).await;
-    let state = |name: &UniqueName| rig.controller.state.lock().actual.state(name, "n1");
+    let state = |name: &UniqueName| rig.controller.state.lock().actual.state(name, &"n1".into());
     assert_eq!((state(&volume), state(&in_tree)), (Attached, Detached));
     assert!(rig.wire.sent("volumeattachments").is_empty(), "nothing to do");
     for state in ["actual", "desired"] {
@@ -98,12 +98,12 @@ async fn a_migrated_volume_without_its_pod_is_uncertain() {
     let bench = Bench::start().await;
     bench.node("n1").await;
     in_tree_volume(&bench).await;
-    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), "n1"));
+    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), &"n1".into()));
     put_attachment(&bench, &va.name, GCE, json!({"persistentVolumeName": "pv1"}), true).await;
     let rig = Rig::on(bench, Config::default());
     rig.bench.until::<VolumeAttachment>(&va, |va| va.metadata.deleting()).await;
     let volume = UniqueName::new(&GCE.into(), &DISK.into());
-    assert_eq!(rig.controller.state.lock().actual.state(&volume, "n1"), Uncertain);
+    assert_eq!(rig.controller.state.lock().actual.state(&volume, &"n1".into()), Uncertain);
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +111,7 @@ async fn an_attachment_without_a_volume_object_is_left_alone() {
     // case: attach-detach/V6
     let bench = Bench::start().await;
     bench.node("n1").await;
-    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), "n1"));
+    let va = ObjectKey::cluster(attachment_name(&DISK.into(), &GCE.into(), &"n1".into()));
     let source = json!({"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"],
         "csi": {"driver": GCE, "volumeHandle": DISK}}});
     put_attachment(&bench, &va.name, GCE, source, true).await;
@@ -149,8 +149,8 @@ async fn attachments_of_volumes_that_are_gone_are_swept_up() {
     bench.node("n1").await;
     bench.claim("data", "").await;
     bench.bind("data", "pv1", "h1").await;
-    let names =
-        ["gone", "held", "h1"].map(|handle| attachment_name(&handle.into(), &DRIVER.into(), "n1"));
+    let names = ["gone", "held", "h1"]
+        .map(|handle| attachment_name(&handle.into(), &DRIVER.into(), &"n1".into()));
     let [gone, held, there] = &names;
     for (name, pv, finalizers) in [
         (gone.as_str(), "pv-gone", json!([])),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use longshore_core::{
-    model::{ObjectKey, kinds::Node},
+    model::{NodeName, ObjectKey, kinds::Node},
     names::UniqueName,
 };
 
@@ -23,11 +23,11 @@ async fn two_nodes(rig: &Rig) {
     rig.bench.pass(SECOND).await;
     for node in ["n1", "n2"] {
         let volume = UniqueName::new(&DRIVER.into(), &format!("of-{node}").into());
-        rig.controller.state.lock().actual.mark_attached(&volume, None, node, "");
+        rig.controller.state.lock().actual.mark_attached(&volume, None, &node.into(), "");
     }
 }
 
-fn unwritten(rig: &Rig) -> Vec<String> {
+fn unwritten(rig: &Rig) -> Vec<NodeName> {
     rig.controller.state.lock().actual.dirty_reports()
 }
 
@@ -79,7 +79,7 @@ async fn one_node_can_be_written_alone() {
     // case: attach-detach/S3
     let rig = Rig::start().await;
     two_nodes(&rig).await;
-    rig.controller.report("n1").await.expect("written");
+    rig.controller.report(&"n1".into()).await.expect("written");
     assert_eq!(unwritten(&rig), ["n2"]);
     assert_eq!(rig.wire.sent("PATCH"), ["PATCH /api/v1/nodes/n1/status"]);
     assert_eq!(listed(&rig, "n1").await, [unique("of-n1")]);
@@ -95,7 +95,7 @@ async fn a_node_that_is_gone_hears_nothing() {
         true => Fate::Refuse(404),
         false => Fate::Pass,
     });
-    rig.controller.report("n1").await.expect("nothing to do");
+    rig.controller.report(&"n1".into()).await.expect("nothing to do");
     assert_eq!(unwritten(&rig), ["n2"], "not tried again");
     // Gone from the cache too.
     rig.bench.delete::<Node>(&ObjectKey::cluster("n2")).await;

@@ -139,7 +139,7 @@ impl Rig {
             .state
             .lock()
             .actual
-            .state(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
+            .state(&UniqueName::new(&DRIVER.into(), &handle.into()), &node.into())
     }
 
     /// Waits, in virtual time, until the controller knows this of the volume.
@@ -159,7 +159,7 @@ impl Rig {
             .state
             .lock()
             .actual
-            .is_reported(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
+            .is_reported(&UniqueName::new(&DRIVER.into(), &handle.into()), &node.into())
     }
 
     pub(super) fn wanted(&self, handle: &str, node: &str) -> bool {
@@ -167,7 +167,7 @@ impl Rig {
             .state
             .lock()
             .desired
-            .get(&UniqueName::new(&DRIVER.into(), &handle.into()), node)
+            .get(&UniqueName::new(&DRIVER.into(), &handle.into()), &node.into())
             .is_some()
     }
 

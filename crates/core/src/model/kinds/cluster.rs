@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{Meta, ObjectRef, meta::nullable};
-use crate::model::Quantity;
+use crate::model::{NodeName, Quantity};
 use crate::names::UniqueName;
 
 /// A taint on a node.
@@ -89,6 +89,12 @@ pub struct Node {
 }
 
 impl Node {
+    /// The node's name, with its type.
+    #[must_use]
+    pub fn name(&self) -> NodeName {
+        (&self.metadata.name).into()
+    }
+
     /// Whether the node says that it is ready.
     #[must_use]
     pub fn ready(&self) -> bool {

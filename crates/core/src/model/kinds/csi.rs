@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{LabelSelector, Meta, VolumeSpec, meta::nullable};
-use crate::model::Quantity;
+use crate::model::{NodeName, Quantity};
 
 /// What is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -23,7 +23,7 @@ pub struct AttachmentSpec {
     /// The driver that shall attach.
     pub attacher: String,
     /// Where to.
-    pub node_name: String,
+    pub node_name: NodeName,
     /// What.
     pub source: AttachmentSource,
 }

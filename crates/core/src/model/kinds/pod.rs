@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{DriverName, PodPhase};
+use crate::model::{DriverName, NodeName, PodPhase};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -318,7 +318,7 @@ pub struct Affinity {
 pub struct PodSpec {
     /// Where it runs; empty until scheduled.
     #[serde(deserialize_with = "nullable")]
-    pub node_name: String,
+    pub node_name: NodeName,
     #[serde(deserialize_with = "nullable")]
     pub volumes: Vec<PodVolume>,
     #[serde(deserialize_with = "nullable")]

@@ -20,8 +20,10 @@ use std::{
 use serde_json::Value;
 
 use super::{plan::Plan, topology::Term};
-use crate::model::Uid;
-use crate::model::kinds::{Claim, StorageClass};
+use crate::model::{
+    NodeName, Uid,
+    kinds::{Claim, StorageClass},
+};
 
 mod record;
 mod table;
@@ -44,7 +46,7 @@ pub struct Draft {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
     /// The selected node; for another one all of this is void.
-    pub node: Option<String>,
+    pub node: Option<NodeName>,
     /// The driver's topology keys.
     pub keys: Option<Vec<String>>,
     /// The labels of the selected node.
@@ -241,12 +243,12 @@ impl Attempt {
 
     /// What a reconcile of the claim does, now that the scheduler has chosen this node.
     #[must_use]
-    pub fn next(&self, node: Option<&str>) -> Next {
+    pub fn next(&self, node: Option<&NodeName>) -> Next {
         match self {
             Self::Idle(_) | Self::Uncertain { call: Call::Request, .. } => Next::Plan,
             Self::Asked { plan }
             | Self::Uncertain { call: Call::CreateVolume(plan), .. }
-            | Self::Abandoned { plan, .. } => match plan.selected_node.as_deref() == node {
+            | Self::Abandoned { plan, .. } => match plan.selected_node.as_ref() == node {
                 true => Next::Repeat(plan.clone()),
                 false => Next::Abandon(plan.clone()),
             },

@@ -348,12 +348,12 @@ fn wrong_tables_are_caught() {
 fn a_plan_is_repeated_on_its_own_node_and_abandoned_on_another() {
     let at = plan(Some("a"));
     let state = Attempt::default().after(Event::Recorded(at.clone())).unwrap();
-    assert_eq!(state.next(Some("a")), Next::Repeat(at.clone()));
-    assert_eq!(state.next(Some("b")), Next::Abandon(at.clone()));
+    assert_eq!(state.next(Some(&"a".into())), Next::Repeat(at.clone()));
+    assert_eq!(state.next(Some(&"b".into())), Next::Abandon(at.clone()));
     assert_eq!(state.next(None), Next::Abandon(at.clone()));
     let away = state.after(Event::Abandoned).unwrap();
-    assert_eq!(away.next(Some("a")), Next::Repeat(at), "the scheduler has come back");
-    assert_eq!(Attempt::default().next(Some("a")), Next::Plan);
+    assert_eq!(away.next(Some(&"a".into())), Next::Repeat(at), "the scheduler has come back");
+    assert_eq!(Attempt::default().next(Some(&"a".into())), Next::Plan);
     assert_eq!(Attempt::Settled { rest: None }.next(None), Next::DropRecord);
     assert_eq!(Attempt::Resting(rest()).next(None), Next::Wait);
 }

@@ -100,7 +100,7 @@ async fn capacity(
         }
         None => None,
     };
-    let node = config.deployment.as_ref().map(|deployment| deployment.node.as_str());
+    let node = config.deployment.as_ref().map(|deployment| &deployment.node);
     let manager = node.map_or_else(|| MANAGER.to_owned(), |node| manager_on(MANAGER, node));
     let config = controllers::capacity::Config {
         owner,

@@ -150,7 +150,7 @@ pub(super) async fn run_in_own_process(config: NodeConfig) -> Result<()> {
     let mut control = super::control::Control::for_node(api, metrics, &stop_loops, &config.node);
     for driver in &host.drivers {
         if driver.is_local() {
-            let scope = NodeScope { node: config.node.clone(), unplaced: config.first };
+            let scope = NodeScope { node: (&config.node).into(), unplaced: config.first };
             control.provision_node(&driver.name, driver.client(), scope);
         }
     }
