@@ -2,7 +2,7 @@
 
 use longshore_cluster::Cache;
 use longshore_core::model::{
-    NodeName, ObjectKey,
+    NodeName, ObjectKey, VolumeName,
     kinds::{Pod, VolumeAttachment},
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn pods_on_node(pods: &Cache<Pod>, node: &NodeName) -> Vec<std::sync:
 /// Lets attachments be found by volume and by node.
 pub(crate) fn index_attachments(attachments: &Cache<VolumeAttachment>) {
     attachments.index(ATTACHMENTS_BY_VOLUME, |attachment: &VolumeAttachment| {
-        attachment.spec.source.persistent_volume_name.iter().cloned().collect()
+        attachment.spec.source.persistent_volume_name.iter().map(String::from).collect()
     });
     attachments.index(ATTACHMENTS_BY_NODE, |attachment: &VolumeAttachment| {
         vec![attachment.spec.node_name.to_string()]
@@ -43,7 +43,7 @@ pub(crate) fn index_attachments(attachments: &Cache<VolumeAttachment>) {
 /// Attachments, of whatever driver, that name a volume.
 pub(crate) fn attachments_of_volume(
     attachments: &Cache<VolumeAttachment>,
-    volume: &str,
+    volume: &VolumeName,
 ) -> Vec<std::sync::Arc<VolumeAttachment>> {
     attachments.by_index(ATTACHMENTS_BY_VOLUME, volume)
 }

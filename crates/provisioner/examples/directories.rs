@@ -25,7 +25,7 @@ struct Directories {
 impl Provisioner for Directories {
     async fn provision(&self, request: &Request) -> Result<ProvisionedVolume, ProvisionError> {
         // The same claim gets the same name, so a repeated request finds the directory it made.
-        let path = self.root.join(&request.volume);
+        let path = self.root.join(request.volume.as_str());
         std::fs::create_dir_all(&path).map_err(|error| ProvisionError::Final(error.into()))?;
         let made = ProvisionedVolume::new(
             request,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_core::model::Uid;
+use longshore_core::model::{Uid, VolumeName};
 use longshore_core::provision::name::volume_name;
 
 /// How a controller behaves. Start from [`Config::new`] and change what differs.
@@ -152,7 +152,7 @@ impl Config {
     }
 
     /// The name of a claim's volume. One that cannot be made is empty, and the provisioner says why.
-    pub(crate) fn volume_name(&self, claim_uid: &Uid) -> String {
+    pub(crate) fn volume_name(&self, claim_uid: &Uid) -> VolumeName {
         volume_name(&self.volume_name_prefix, claim_uid, self.volume_name_uuid_length)
             .unwrap_or_default()
     }

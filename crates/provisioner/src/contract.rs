@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use longshore_core::model::{
-    NodeName, Quantity,
+    NodeName, Quantity, VolumeName,
     kinds::{Claim, StorageClass, Volume},
 };
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ pub struct Request {
     /// Its class.
     pub class: Arc<StorageClass>,
     /// The name that the volume will have.
-    pub volume: String,
+    pub volume: VolumeName,
     /// The size asked for.
     pub bytes: i64,
     /// The node that the scheduler chose, if it did.

@@ -7,7 +7,7 @@ use longshore_cluster::{
     Scope, Sources, Subject, WorkQueue,
 };
 use longshore_core::model::{
-    HasMeta, ObjectKey, ObjectRef, Uid,
+    HasMeta, ObjectKey, ObjectRef, Uid, VolumeName,
     kinds::{Claim, StorageClass, Volume},
 };
 use tokio_util::sync::CancellationToken;
@@ -71,7 +71,7 @@ pub(crate) struct Inner<P> {
     /// By claim UID: a claim of the same name made later is another claim.
     pub(crate) claims: WorkQueue<Uid>,
     /// By volume name.
-    pub(crate) volumes: WorkQueue<String>,
+    pub(crate) volumes: WorkQueue<VolumeName>,
     /// By claim UID.
     pub(crate) unsaved: WorkQueue<Uid>,
 }
@@ -169,7 +169,7 @@ impl<P: Provisioner> Reconciler for Claims<P> {
 struct Volumes<P>(Arc<Inner<P>>);
 
 impl<P: Provisioner> Reconciler for Volumes<P> {
-    type Key = String;
+    type Key = VolumeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
         let parts = &self.0.parts;
@@ -177,21 +177,22 @@ impl<P: Provisioner> Reconciler for Volumes<P> {
             .needs(&parts.claims)
             .needs(&parts.classes)
             .on(&parts.volumes, |this, change| match change {
-                Change::Applied { new, .. } => Some(new.metadata.name.clone()),
+                Change::Applied { new, .. } => Some(new.name()),
                 Change::Deleted { old } => {
-                    this.0.volumes.forget(&old.metadata.name);
-                    this.0.memory.forget_volume(&old.metadata.name, &old.metadata.uid);
+                    let name = old.name();
+                    this.0.volumes.forget(&name);
+                    this.0.memory.forget_volume(&name, &old.metadata.uid);
                     None
                 }
             })
-            .on_resync(&parts.volumes, |_, volume| [volume.metadata.name.clone()]);
+            .on_resync(&parts.volumes, |_, volume| [volume.name()]);
     }
 
-    fn subject(&self, name: &String) -> Subject {
+    fn subject(&self, name: &VolumeName) -> Subject {
         Subject::volume(name)
     }
 
-    async fn reconcile(&self, name: &String) -> Outcome {
+    async fn reconcile(&self, name: &VolumeName) -> Outcome {
         self.0.sync_volume(name).await
     }
 }
@@ -216,13 +217,13 @@ impl<P: Provisioner> Reconciler for Savers<P> {
 /// Wakes a controller for what its own caches do not show.
 #[derive(Clone)]
 pub struct Waker {
-    volumes: WorkQueue<String>,
+    volumes: WorkQueue<VolumeName>,
 }
 
 impl Waker {
     /// Looks at a volume now, without waiting for its backoff.
-    pub fn look_at_volume(&self, name: &str) {
-        self.volumes.add(name.to_string());
+    pub fn look_at_volume(&self, name: &VolumeName) {
+        self.volumes.add(name.clone());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use longshore_core::model::Uid;
+use longshore_core::model::{Uid, VolumeName};
 use parking_lot::Mutex;
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(crate) struct Memory {
     /// The value says whether the deletion was counted.
     emptied: Mutex<HashMap<Uid, bool>>,
     /// Failed reconciles in a row, by name.
-    failures: Mutex<HashMap<String, u32>>,
+    failures: Mutex<HashMap<VolumeName, u32>>,
 }
 
 impl Memory {
@@ -28,13 +28,13 @@ impl Memory {
         self.emptied.lock().get_mut(uid).is_some_and(|counted| !std::mem::replace(counted, true))
     }
 
-    pub(crate) fn forget_volume(&self, name: &str, uid: &Uid) {
+    pub(crate) fn forget_volume(&self, name: &VolumeName, uid: &Uid) {
         self.emptied.lock().remove(uid);
         self.failures.lock().remove(name);
     }
 
     /// Counts a failure; true once the threshold was reached before it.
-    pub(crate) fn volume_failed(&self, name: &str, threshold: u32) -> bool {
+    pub(crate) fn volume_failed(&self, name: &VolumeName, threshold: u32) -> bool {
         if threshold == 0 {
             return false;
         }
@@ -45,7 +45,7 @@ impl Memory {
         over
     }
 
-    pub(crate) fn volume_done(&self, name: &str) {
+    pub(crate) fn volume_done(&self, name: &VolumeName) {
         self.failures.lock().remove(name);
     }
 }

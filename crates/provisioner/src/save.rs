@@ -28,7 +28,7 @@ impl<P: Provisioner> Inner<P> {
                 if let Err(error) = self.create(claim, volume).await {
                     let uid = claim.metadata.uid.clone();
                     let name = self.config.volume_name(&uid);
-                    tracing::warn!(volume = name, %error, "the volume is not saved yet");
+                    tracing::warn!(volume = name.as_str(), %error, "the volume is not saved yet");
                     self.unsaved.add_rate_limited(uid);
                 }
                 Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch};
 use longshore_core::{
-    model::{ObjectKey, ObjectRef, Uid, keys::finalizers, kinds::Volume},
+    model::{ObjectKey, ObjectRef, Uid, VolumeName, keys::finalizers, kinds::Volume},
     provision::{finalizers_after, is_ours, wants_deletion},
 };
 use serde::Deserialize;
@@ -19,7 +19,7 @@ const TRIES: u32 = 8;
 pub(crate) const FRESH: Duration = Duration::from_millis(250);
 
 impl<P: Provisioner> Inner<P> {
-    pub(crate) async fn sync_volume(&self, name: &str) -> Outcome {
+    pub(crate) async fn sync_volume(&self, name: &VolumeName) -> Outcome {
         match self.look_at_volume(name).await {
             Ok(()) => {
                 self.memory.volume_done(name);
@@ -27,7 +27,7 @@ impl<P: Provisioner> Inner<P> {
             }
             Err(error) => {
                 if self.memory.volume_failed(name, self.config.failed_delete_threshold) {
-                    tracing::error!(volume = name, %error, "giving the volume up after too many failures");
+                    tracing::error!(volume = name.as_str(), %error, "giving the volume up after too many failures");
                     return Outcome::Done;
                 }
                 Outcome::Retry(error)
@@ -35,7 +35,7 @@ impl<P: Provisioner> Inner<P> {
         }
     }
 
-    async fn look_at_volume(&self, name: &str) -> Result<(), Cause> {
+    async fn look_at_volume(&self, name: &VolumeName) -> Result<(), Cause> {
         let Some(cached) = self.parts.volumes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
         if !is_ours(&cached, &self.names) {
             return Ok(());

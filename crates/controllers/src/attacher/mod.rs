@@ -34,7 +34,7 @@ use longshore_core::{
         AttachmentView, Handler, Step, finalizer_name, next_step, only_our_mark, worth_a_look,
     },
     model::{
-        NodeName, ObjectKey,
+        NodeName, ObjectKey, VolumeName,
         kinds::{CsiNode, Volume, VolumeAttachment},
     },
 };
@@ -145,7 +145,7 @@ struct Sidecar {
     config: Config,
     lanes: Lanes,
     /// Volumes that may be given up.
-    volumes: WorkQueue<String>,
+    volumes: WorkQueue<VolumeName>,
 }
 
 impl Sidecar {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use longshore_cluster::{Change, Outcome, Patch, Reconciler, Sources, Subject};
 use longshore_core::{
     attach::sidecar::{VolumeView, drop_volume_finalizer, is_rolled_back, remove_finalizer_patch},
-    model::{ObjectKey, kinds::Volume},
+    model::{ObjectKey, VolumeName, kinds::Volume},
 };
 
 use super::Sidecar;
@@ -15,15 +15,15 @@ use crate::index::attachments_of_volume;
 pub(super) struct ReleasedVolumes(pub(super) Arc<Sidecar>);
 
 impl ReleasedVolumes {
-    fn candidate(&self, volume: &Volume) -> Option<String> {
+    fn candidate(&self, volume: &Volume) -> Option<VolumeName> {
         let unwanted = volume.metadata.deleting() || is_rolled_back(volume, &self.0.name);
         let held = volume.metadata.has_finalizer(&self.0.finalizer);
-        (unwanted && held).then(|| volume.metadata.name.clone())
+        (unwanted && held).then(|| volume.name())
     }
 }
 
 impl Reconciler for ReleasedVolumes {
-    type Key = String;
+    type Key = VolumeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
         let caches = &self.0.caches;
@@ -39,12 +39,12 @@ impl Reconciler for ReleasedVolumes {
             .on_resync(&caches.volumes, Self::candidate);
     }
 
-    fn subject(&self, name: &String) -> Subject {
+    fn subject(&self, name: &VolumeName) -> Subject {
         Subject::volume(name)
     }
 
     /// Takes our finalizer off a volume that is going away and that nothing is attached to.
-    async fn reconcile(&self, name: &String) -> Outcome {
+    async fn reconcile(&self, name: &VolumeName) -> Outcome {
         let sidecar = &self.0;
         let key = ObjectKey::cluster(name);
         let Some(volume) = sidecar.caches.volumes.get(&key) else { return Outcome::Done };

@@ -14,7 +14,7 @@ use std::{
 
 use longshore_cluster::Change;
 use longshore_core::model::{
-    AccessMode, ObjectKey, Quantity, VolumeMode, VolumePhase,
+    AccessMode, ObjectKey, Quantity, VolumeMode, VolumeName, VolumePhase,
     kinds::{Claim, Volume},
 };
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ struct Group {
     access: BTreeSet<AccessMode>,
 }
 
-type Sorted = BTreeMap<Group, BTreeSet<(Quantity, String)>>;
+type Sorted = BTreeMap<Group, BTreeSet<(Quantity, VolumeName)>>;
 
 /// The order.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub(super) struct FreeVolumes {
 #[derive(Default)]
 struct Inner {
     by_class: HashMap<String, Sorted>,
-    places: HashMap<String, (String, Group, Quantity)>,
+    places: HashMap<VolumeName, (String, Group, Quantity)>,
 }
 
 impl FreeVolumes {
@@ -46,7 +46,7 @@ impl FreeVolumes {
     pub(super) fn observe(&self, change: &Change<Volume>) {
         match change {
             Change::Applied { new, .. } => self.inner.lock().put(new),
-            Change::Deleted { old } => self.inner.lock().remove(&old.metadata.name),
+            Change::Deleted { old } => self.inner.lock().remove(&old.name()),
         }
     }
 
@@ -67,8 +67,8 @@ impl FreeVolumes {
                 && claim.spec.access_modes.iter().all(|mode| group.access.contains(mode))
         };
         let selector = claim.spec.selector.as_ref();
-        let best_of = |volumes: &BTreeSet<(Quantity, String)>| {
-            let large_enough = volumes.range((claim.request(), String::new())..);
+        let best_of = |volumes: &BTreeSet<(Quantity, VolumeName)>| {
+            let large_enough = volumes.range((claim.request(), VolumeName::default())..);
             large_enough.map(|(_, name)| ObjectKey::cluster(name)).find_map(|key| {
                 get(&key).filter(|volume| {
                     is_free(volume)
@@ -98,7 +98,7 @@ fn may_be_free_next(volume: &Volume) -> bool {
 
 impl Inner {
     fn put(&mut self, volume: &Volume) {
-        self.remove(&volume.metadata.name);
+        self.remove(&volume.name());
         if !may_be_free_next(volume) {
             return;
         }
@@ -108,17 +108,17 @@ impl Inner {
             access: volume.spec.access_modes.iter().cloned().collect(),
         };
         let (class, name, size) =
-            (volume.class_name().to_owned(), volume.metadata.name.clone(), volume.capacity());
+            (volume.class_name().to_owned(), volume.name(), volume.capacity());
         let sorted = self.by_class.entry(class.clone()).or_default();
         sorted.entry(group.clone()).or_default().insert((size, name.clone()));
         self.places.insert(name, (class, group, size));
     }
 
-    fn remove(&mut self, name: &str) {
+    fn remove(&mut self, name: &VolumeName) {
         let Some((class, group, size)) = self.places.remove(name) else { return };
         let Some(sorted) = self.by_class.get_mut(&class) else { return };
         if let Some(volumes) = sorted.get_mut(&group) {
-            volumes.remove(&(size, name.to_owned()));
+            volumes.remove(&(size, name.clone()));
             if volumes.is_empty() {
                 sorted.remove(&group);
             }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use longshore_cluster::WorkQueue;
-use longshore_core::model::ObjectKey;
+use longshore_core::model::{ObjectKey, VolumeName};
 use parking_lot::Mutex;
 
 use super::Key;
@@ -14,7 +14,7 @@ use super::Key;
 /// Which volumes are being written, and who waits for it.
 pub(super) struct Holds {
     queue: WorkQueue<Key>,
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<HashMap<VolumeName, Held>>,
 }
 
 struct Held {
@@ -31,17 +31,26 @@ impl Holds {
 
     /// Holds a volume for a claim's bind; `None` when its own turn runs, and then the claim is
     /// given another turn after it.
-    pub(super) fn promise(self: &Arc<Self>, volume: &str, claim: &ObjectKey) -> Option<Hold> {
+    pub(super) fn promise(
+        self: &Arc<Self>,
+        volume: &VolumeName,
+        claim: &ObjectKey,
+    ) -> Option<Hold> {
         self.hold(volume, Some(claim.clone()), Key::Claim(claim.clone()))
     }
 
     /// Holds a volume for its own turn; `None` when it is being bound, and then it is given
     /// another turn after that.
-    pub(super) fn take(self: &Arc<Self>, volume: &str) -> Option<Hold> {
-        self.hold(volume, None, Key::Volume(volume.to_string()))
+    pub(super) fn take(self: &Arc<Self>, volume: &VolumeName) -> Option<Hold> {
+        self.hold(volume, None, Key::Volume(volume.clone()))
     }
 
-    fn hold(self: &Arc<Self>, volume: &str, promised: Option<ObjectKey>, who: Key) -> Option<Hold> {
+    fn hold(
+        self: &Arc<Self>,
+        volume: &VolumeName,
+        promised: Option<ObjectKey>,
+        who: Key,
+    ) -> Option<Hold> {
         let mut held = self.held.lock();
         if let Some(holder) = held.get_mut(volume) {
             if !holder.waiting.contains(&who) {
@@ -49,12 +58,12 @@ impl Holds {
             }
             return None;
         }
-        held.insert(volume.to_string(), Held { promised, waiting: Vec::new() });
-        Some(Hold { holds: self.clone(), volume: volume.to_string() })
+        held.insert(volume.clone(), Held { promised, waiting: Vec::new() });
+        Some(Hold { holds: self.clone(), volume: volume.clone() })
     }
 
     /// Volumes that are being bound to claims other than this one.
-    pub(super) fn promised_to_others(&self, claim: &ObjectKey) -> BTreeSet<String> {
+    pub(super) fn promised_to_others(&self, claim: &ObjectKey) -> BTreeSet<VolumeName> {
         let held = self.held.lock();
         let other = |held: &Held| held.promised.as_ref().is_some_and(|promised| promised != claim);
         held.iter().filter(|(_, held)| other(held)).map(|(name, _)| name.clone()).collect()
@@ -64,7 +73,7 @@ impl Holds {
 /// A held volume. Letting go wakes whoever waits, also when the turn is aborted.
 pub(super) struct Hold {
     holds: Arc<Holds>,
-    volume: String,
+    volume: VolumeName,
 }
 
 impl Drop for Hold {

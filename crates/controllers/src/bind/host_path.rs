@@ -7,7 +7,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use longshore_core::model::kinds::{Claim, StorageClass, Volume};
+use longshore_core::model::{
+    VolumeName,
+    kinds::{Claim, StorageClass, Volume},
+};
 use serde_json::{Value, json};
 
 use super::in_tree::{DeleteError, InTreePlugin};
@@ -41,8 +44,8 @@ impl InTreePlugin for HostPath {
         Some("hostpath-dynamic-provisioner")
     }
 
-    fn make(&self, volume: &str, _: &Claim, _: &StorageClass) -> Result<Value, String> {
-        let path = self.base.join(volume);
+    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, String> {
+        let path = self.base.join(volume.as_str());
         fs::create_dir_all(&path)
             .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
         Ok(json!({"hostPath": {"path": path, "type": ""}}))
@@ -51,7 +54,7 @@ impl InTreePlugin for HostPath {
     fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
         let Some(source) = &volume.spec.host_path else {
             let why = "spec.PersistentVolumeSource.HostPath is nil".into();
-            return Err(DeleteError::Foreign { volume: volume.metadata.name.clone(), why });
+            return Err(DeleteError::Foreign { volume: volume.name(), why });
         };
         let path = Path::new(&source.path);
         if !is_below_tmp(path) {
@@ -100,8 +103,13 @@ mod tests {
     fn it_signs_what_it_makes() {
         let (claim, class) = (Claim::default(), StorageClass::default());
         let source = json!({"hostPath": {"path": "/tmp/x"}});
-        let made =
-            super::super::in_tree::new_volume("v", &HostPath::default(), &claim, &class, source);
+        let made = super::super::in_tree::new_volume(
+            &"v".into(),
+            &HostPath::default(),
+            &claim,
+            &class,
+            source,
+        );
         let want = json!({"pv.kubernetes.io/bound-by-controller": "yes",
             "pv.kubernetes.io/provisioned-by": "kubernetes.io/host-path",
             "kubernetes.io/createdby": "hostpath-dynamic-provisioner"});
@@ -114,7 +122,7 @@ mod tests {
             tempfile::Builder::new().prefix("longshore-hostpath-").tempdir_in("/tmp").unwrap();
         let plugin = HostPath::below(home.path().join("base"));
         let (claim, class) = (Claim::default(), StorageClass::default());
-        let source = plugin.make("pvc-1", &claim, &class).unwrap();
+        let source = plugin.make(&"pvc-1".into(), &claim, &class).unwrap();
         let path = source["hostPath"]["path"].as_str().unwrap().to_owned();
         fs::write(Path::new(&path).join("file"), "x").unwrap();
         plugin.delete(&volume(&path)).unwrap();

@@ -6,7 +6,7 @@ use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
     bind::{edit, is_released},
     model::{
-        Kind as _, ObjectKey, ObjectRef, ReclaimPolicy, VolumePhase,
+        Kind as _, ObjectKey, ObjectRef, ReclaimPolicy, VolumeName, VolumePhase,
         keys::{annotations, finalizers},
         kinds::{Claim, Node, StorageClass, Volume},
     },
@@ -27,7 +27,7 @@ pub enum DeleteError {
     /// It is no volume of the plugin's.
     #[error("failed to create deleter for volume {volume:?}: {why}")]
     Foreign {
-        volume: String,
+        volume: VolumeName,
         /// What is missing.
         why: String,
     },
@@ -50,7 +50,12 @@ pub trait InTreePlugin: Send + Sync {
     ///
     /// # Errors
     /// When it cannot be made; nothing is left then.
-    fn make(&self, volume: &str, claim: &Claim, class: &StorageClass) -> Result<Value, String>;
+    fn make(
+        &self,
+        volume: &VolumeName,
+        claim: &Claim,
+        class: &StorageClass,
+    ) -> Result<Value, String>;
 
     /// Deletes what is behind a volume. Deleting what is gone succeeds.
     ///
@@ -62,7 +67,7 @@ pub trait InTreePlugin: Send + Sync {
 impl Binder {
     /// Makes a volume for a claim and saves it.
     pub(super) async fn provision_in_tree(&self, claim: &Claim) -> Result<(), Undone> {
-        let name = format!("pvc-{}", claim.metadata.uid);
+        let name = VolumeName::from(format!("pvc-{}", claim.metadata.uid));
         let (Some(plugin), Some(class)) = (
             self.parts.in_tree.clone(),
             self.parts.classes.get(&ObjectKey::cluster(claim.class_name())),
@@ -118,11 +123,11 @@ impl Binder {
     async fn make(
         &self,
         plugin: &Arc<dyn InTreePlugin>,
-        name: &str,
+        name: &VolumeName,
         claim: &Claim,
         class: &StorageClass,
     ) -> Result<Value, String> {
-        let (plugin, name) = (plugin.clone(), name.to_owned());
+        let (plugin, name) = (plugin.clone(), name.clone());
         let (claim, class) = (claim.clone(), class.clone());
         let made = tokio::task::spawn_blocking(move || plugin.make(&name, &claim, &class)).await;
         made.unwrap_or_else(|error| Err(error.to_string()))
@@ -258,7 +263,7 @@ async fn delete(plugin: &Arc<dyn InTreePlugin>, volume: &Volume) -> Result<(), D
 }
 
 pub(super) fn new_volume(
-    name: &str,
+    name: &VolumeName,
     plugin: &dyn InTreePlugin,
     claim: &Claim,
     class: &StorageClass,

@@ -13,7 +13,7 @@ use longshore_cluster::{Api, Metrics};
 use longshore_core::{
     bind::{HostPathPlugin, Options},
     model::{
-        ClaimPhase, ObjectKey, VolumePhase,
+        ClaimPhase, ObjectKey, VolumeName, VolumePhase,
         keys::{annotations, finalizers::PV_CONTROLLER},
         kinds::{Claim, Node, StorageClass, Volume},
     },
@@ -44,7 +44,7 @@ impl InTreePlugin for Scripted {
         PLUGIN
     }
 
-    fn make(&self, volume: &str, _: &Claim, _: &StorageClass) -> Result<Value, String> {
+    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, String> {
         if fails(&self.make_failures) {
             return Err("planned failure".into());
         }

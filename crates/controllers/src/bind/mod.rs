@@ -31,7 +31,7 @@ use longshore_core::{
     },
     claim::default_class,
     model::{
-        ObjectKey, ObjectRef, VolumePhase,
+        ObjectKey, ObjectRef, VolumeName, VolumePhase,
         keys::annotations,
         kinds::{Claim, Pod, StorageClass, Volume},
     },
@@ -58,7 +58,7 @@ pub enum Key {
     /// A claim.
     Claim(ObjectKey),
     /// A volume, by name.
-    Volume(String),
+    Volume(VolumeName),
 }
 
 /// What to do about a claim, and with which volume.
@@ -222,11 +222,11 @@ impl Binder {
         let hold = self.holds.promise(name, &key)?;
         // The very record that was decided on: writes compare its version with the live one.
         volumes.extend(named);
-        let volume = volumes.into_iter().find(|volume| volume.metadata.name == name);
+        let volume = volumes.into_iter().find(|volume| *name == volume.metadata.name);
         Some(Decided { volume, _hold: Some(hold), actions })
     }
 
-    async fn reconcile_volume(&self, name: &str) -> Result<(), Undone> {
+    async fn reconcile_volume(&self, name: &VolumeName) -> Result<(), Undone> {
         let Some(_hold) = self.holds.take(name) else { return Ok(()) };
         let Some(volume) = self.volume(name) else { return Ok(()) };
         let mut claim = view::claim_of(&self.parts, &volume).await?;
@@ -252,7 +252,7 @@ impl Binder {
         }
     }
 
-    fn volume(&self, name: &str) -> Option<Arc<Volume>> {
+    fn volume(&self, name: &VolumeName) -> Option<Arc<Volume>> {
         self.parts.volumes.get(&ObjectKey::cluster(name))
     }
 
@@ -319,14 +319,14 @@ fn is_begun(volume: &Volume) -> bool {
 }
 
 /// The volume that a claim's steps bind, if they bind one.
-fn touched(actions: &[Action]) -> Option<&str> {
+fn touched(actions: &[Action]) -> Option<&VolumeName> {
     actions.iter().find_map(|action| match action {
         Action::Write(
             Write::PointVolume { volume, .. }
             | Write::SetVolumePhase { volume, .. }
             | Write::PointClaim { volume }
             | Write::SetClaimBound { volume },
-        ) => Some(volume.as_str()),
+        ) => Some(volume),
         _ => None,
     })
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use longshore_cluster::{ApiError, Cache};
 use longshore_core::model::{
-    ObjectKey, VolumePhase,
+    ObjectKey, VolumeName, VolumePhase,
     keys::annotations,
     kinds::{Claim, Pod, Volume},
 };
@@ -42,7 +42,7 @@ pub(super) fn index(parts: &Parts) {
     });
     parts.claims.index(BY_VOLUME, |claim| {
         let name = &claim.spec.volume_name;
-        if name.is_empty() { vec![] } else { vec![name.clone()] }
+        if name.is_empty() { vec![] } else { vec![name.to_string()] }
     });
     parts.pods.index(PODS, |pod| {
         let namespace = &pod.metadata.namespace;
@@ -60,10 +60,10 @@ pub(super) fn candidates(
     volumes: &Cache<Volume>,
     free: &FreeVolumes,
     claim: &Claim,
-    reserved: &BTreeSet<String>,
+    reserved: &BTreeSet<VolumeName>,
 ) -> Vec<Arc<Volume>> {
     let mut found = volumes_for(volumes, &claim.metadata.key());
-    let usable = |volume: &Volume| !reserved.contains(&volume.metadata.name);
+    let usable = |volume: &Volume| !reserved.contains(volume.metadata.name.as_str());
     found.extend(free.best(claim, |key| volumes.get(key), usable));
     found
 }

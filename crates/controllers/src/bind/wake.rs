@@ -23,7 +23,7 @@ impl Reconciler for Binder {
             .on(&parts.classes, Self::class_changed)
             .on(&parts.pods, Self::pod_changed)
             .on_resync(&parts.claims, |_, claim| [Key::Claim(claim.metadata.key())])
-            .on_resync(&parts.volumes, |_, volume| [Key::Volume(volume.metadata.name.clone())]);
+            .on_resync(&parts.volumes, |_, volume| [Key::Volume(volume.name())]);
     }
 
     fn prepare(&self) {
@@ -60,7 +60,7 @@ impl Binder {
         let mut keys = Vec::new();
         if bound_now {
             let volumes = view::volumes_for(&self.parts.volumes, &key);
-            keys.extend(volumes.iter().map(|volume| Key::Volume(volume.metadata.name.clone())));
+            keys.extend(volumes.iter().map(|volume| Key::Volume(volume.name())));
             if !claim.spec.volume_name.is_empty() {
                 keys.push(Key::Volume(claim.spec.volume_name.clone()));
             }
@@ -78,7 +78,7 @@ impl Binder {
             self.parts.counted.end(Operation::Delete, &volume.metadata.name);
         }
         let waiting = view::claims_waiting_for(&self.parts.claims, volume, deleted);
-        let mut keys = vec![Key::Volume(volume.metadata.name.clone())];
+        let mut keys = vec![Key::Volume(volume.name())];
         keys.extend(waiting.into_iter().map(Key::Claim));
         keys
     }

@@ -17,7 +17,7 @@ use longshore_cluster::{
 use longshore_core::{
     expand::{Expansion, NotBound, decide_expansion, is_settled, worth_a_look},
     model::{
-        ObjectKey, ObjectRef,
+        ObjectKey, ObjectRef, VolumeName,
         keys::annotations,
         kinds::{Claim, Volume},
     },
@@ -42,11 +42,11 @@ pub struct Expander {
 #[derive(Debug, thiserror::Error)]
 enum ExpandError {
     #[error("failed to get PV {name:?}: {source}")]
-    Volume { name: String, source: ApiError },
+    Volume { name: VolumeName, source: ApiError },
     #[error("persistentvolume {0:?} not found")]
-    NoVolume(String),
+    NoVolume(VolumeName),
     #[error("persistentvolume {0:?} cannot be read: {1}")]
-    Unreadable(String, serde_json::Error),
+    Unreadable(VolumeName, serde_json::Error),
     #[error(transparent)]
     NotBound(#[from] NotBound),
     #[error("saving the resizer of the claim: {0}")]

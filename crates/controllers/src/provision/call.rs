@@ -27,7 +27,7 @@ pub(super) fn create_request(plan: &Plan, secrets: Content) -> CreateVolumeReque
         terms.iter().map(|term| Topology { segments: term.clone() }).collect::<Vec<_>>()
     };
     CreateVolumeRequest {
-        name: plan.volume.clone(),
+        name: plan.volume.to_string(),
         capacity_range: Some(CapacityRange { required_bytes: plan.bytes, limit_bytes: 0 }),
         volume_capabilities: capabilities(plan),
         parameters: plan.parameters.clone(),

@@ -149,7 +149,7 @@ impl CsiProvisioner {
         let (debt, refusals) = self.attempts.read(uid, |now| (now.owes(), now.refusals()));
         if debt != Debt::DropRecord {
             tracing::info!(
-                volume = plan.volume,
+                volume = plan.volume.as_str(),
                 refusals,
                 %error,
                 "the driver says no, but may have made the volume before; it will be asked again"
@@ -242,7 +242,7 @@ impl CsiProvisioner {
                 Err(ProvisionError::Final(error.into()))
             }
             Err(failed) => {
-                tracing::warn!(volume = plan.volume, %failed, "a volume without an in-tree form stays for now");
+                tracing::warn!(volume = plan.volume.as_str(), %failed, "a volume without an in-tree form stays for now");
                 self.attempts.apply(&plan.claim.uid, Event::NoVerdict);
                 Err(ProvisionError::InBackground(error.into()))
             }

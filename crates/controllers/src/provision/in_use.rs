@@ -35,7 +35,7 @@ pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -
         let left = before.status.volumes_in_use.iter().filter(|name| !now.contains(name));
         for name in left {
             for volume in volumes.by_index(BY_UNIQUE_NAME, name) {
-                waker.look_at_volume(&volume.metadata.name);
+                waker.look_at_volume(&volume.name());
             }
         }
     })

@@ -6,7 +6,7 @@ use longshore_cluster::clock;
 use longshore_core::{
     claim::storage_provisioner,
     model::{
-        NodeName, ObjectKey,
+        NodeName, ObjectKey, VolumeName,
         keys::annotations,
         kinds::{Claim, Volume, VolumeNodeAffinity},
     },
@@ -133,9 +133,9 @@ impl CsiProvisioner {
             .is_some_and(|node| volume.reachable_from(&scope.node, &node.metadata.labels))
     }
 
-    fn attached_to(&self, volume: &str) -> Option<NodeName> {
+    fn attached_to(&self, volume: &VolumeName) -> Option<NodeName> {
         let attachments = self.parts.attachments.as_ref()?.list();
-        let holds = |source: &Option<String>| source.as_deref() == Some(volume);
+        let holds = |source: &Option<VolumeName>| source.as_ref() == Some(volume);
         let found =
             attachments.iter().find(|one| holds(&one.spec.source.persistent_volume_name))?;
         Some(found.spec.node_name.clone())
@@ -172,7 +172,7 @@ impl Provisioner for CsiProvisioner {
             return Err(failed(missing.into()));
         }
         let secrets = self.deletion_content(volume, in_tree).await?;
-        let name = &volume.metadata.name;
+        let name = &volume.name();
         if let Some(node) = self.attached_to(name) {
             return Err(failed(format!(
                 "persistentvolume {name} is still attached to node {node}"

@@ -144,7 +144,7 @@ impl CsiProvisioner {
         tracing::info!(
             intent = INTENT_KIND,
             claim = %key,
-            volume = plan.volume,
+            volume = plan.volume.as_str(),
             "the claim is gone; settling what was begun for it"
         );
         self.attempts.apply(uid, Event::Recovered(plan.clone()));
@@ -177,11 +177,11 @@ impl CsiProvisioner {
                 self.attempts.apply(uid, if saved { Event::Saved } else { Event::Absent });
             }
             CreateOutcome::Refused(error) if self.refusal_settles(plan, &error, claim_waits) => {
-                tracing::info!(volume = plan.volume, %error, "nothing was made");
+                tracing::info!(volume = plan.volume.as_str(), %error, "nothing was made");
             }
             CreateOutcome::Refused(error) => return Err(error.into()),
             CreateOutcome::MissingVolume => {
-                tracing::error!(volume = plan.volume, "an answer without a volume");
+                tracing::error!(volume = plan.volume.as_str(), "an answer without a volume");
                 self.attempts.apply(uid, Event::Absent);
             }
             CreateOutcome::NoVerdict(error) => {

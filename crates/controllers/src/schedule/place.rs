@@ -6,7 +6,7 @@ use longshore_cluster::{ApiError, EventType, Outcome, Patch};
 use longshore_core::{
     bind::is_for,
     model::{
-        Kind, NodeName, ObjectKey, ObjectRef,
+        Kind, NodeName, ObjectKey, ObjectRef, VolumeName,
         keys::annotations,
         kinds::{Claim, Pod, Volume},
     },
@@ -58,7 +58,7 @@ impl Scheduler {
     }
 
     /// Keeps an existing volume for a claim; the binder does the rest.
-    async fn keep_volume(&self, claim: &ObjectKey, volume: &str) -> Result<(), ApiError> {
+    async fn keep_volume(&self, claim: &ObjectKey, volume: &VolumeName) -> Result<(), ApiError> {
         let key = ObjectKey::cluster(volume);
         let (claim, volume) = (self.caches.claims.get(claim), self.caches.volumes.get(&key));
         // Gone meanwhile: the look at the progress says so.
@@ -98,7 +98,7 @@ impl Scheduler {
     fn progress(&self, pod: &Pod, placement: &Placement) -> Progress {
         let node = self.caches.nodes.get(&ObjectKey::cluster(&placement.node));
         let claim = |key: &ObjectKey| self.caches.claims.get(key);
-        let volume = |name: &str| self.caches.volumes.get(&ObjectKey::cluster(name));
+        let volume = |name: &VolumeName| self.caches.volumes.get(&ObjectKey::cluster(name));
         let of_claim = |claim: &Option<Arc<Claim>>| {
             claim.as_ref().and_then(|claim| volume(&claim.spec.volume_name))
         };

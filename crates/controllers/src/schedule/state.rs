@@ -7,7 +7,7 @@ use std::{
 
 use longshore_core::{
     backoff::Backoff,
-    model::{NodeName, ObjectKey, Uid, kinds::Pod},
+    model::{NodeName, ObjectKey, Uid, VolumeName, kinds::Pod},
     schedule::NodePlan,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -56,7 +56,7 @@ impl Inner {
     }
 
     /// Volumes promised to claims.
-    pub(super) fn taken(&self) -> BTreeSet<String> {
+    pub(super) fn taken(&self) -> BTreeSet<VolumeName> {
         let plans = self.placing.values().map(|(_, placement)| &placement.plan);
         plans.flat_map(|plan| plan.bind.iter().map(|(_, volume)| volume.clone())).collect()
     }

@@ -3,7 +3,7 @@
 use super::{AttachSpec, PodId};
 use crate::{
     model::{
-        AccessMode, ClaimPhase,
+        AccessMode, ClaimPhase, VolumeName,
         kinds::{Claim, CsiDriver, Pod, PodVolume, Volume},
     },
     provision::migration::{inline_spec, inline_to_csi, volume_to_csi},
@@ -23,10 +23,10 @@ pub enum Unresolved {
     NotBound(String),
     /// The volume is not there.
     #[error("volume {0} does not exist")]
-    NoVolume(String),
+    NoVolume(VolumeName),
     /// The volume belongs to another claim, or to an earlier one of the same name.
     #[error("volume {0} is not bound to the claim")]
-    Misbound(String),
+    Misbound(VolumeName),
     /// Nothing that a CSI driver could attach.
     #[error("volume {0} is not a CSI volume")]
     NotCsi(String),
@@ -71,7 +71,7 @@ pub fn bound_volume_name<'a>(
     volume: &PodVolume,
     claim_name: &str,
     claim: Option<&'a Claim>,
-) -> Result<&'a str, Unresolved> {
+) -> Result<&'a VolumeName, Unresolved> {
     let claim = claim.ok_or_else(|| Unresolved::NoClaim(claim_name.to_owned()))?;
     if volume.ephemeral.is_some() && !owned_by(claim, pod) {
         return Err(Unresolved::NotOwner(claim_name.to_owned()));
@@ -214,12 +214,12 @@ mod tests {
         let [ephemeral, plain] = &pod.spec.volumes[..] else { panic!("two volumes") };
         let (bound, mut owned, mut pending) = (claim(), claim(), claim());
         let name = |volume, claim| bound_volume_name(&pod, volume, "c", claim);
-        assert_eq!(name(plain, Some(&bound)), Ok("pv"));
+        assert_eq!(name(plain, Some(&bound)), Ok(&"pv".into()));
         assert_eq!(name(plain, None), Err(Unresolved::NoClaim("c".into())));
         assert_eq!(name(ephemeral, Some(&bound)), Err(Unresolved::NotOwner("c".into())));
         owned.metadata.owner_references =
             vec![read(json!({"uid": "p1", "kind": "Pod", "controller": true}))];
-        assert_eq!(name(ephemeral, Some(&owned)), Ok("pv"));
+        assert_eq!(name(ephemeral, Some(&owned)), Ok(&"pv".into()));
         pending.status.phase = ClaimPhase::Pending;
         assert_eq!(name(plain, Some(&pending)), Err(Unresolved::NotBound("c".into())));
     }

@@ -1,7 +1,7 @@
 //! The steps that the binder's decisions are made of.
 
 /// Whom an event is about.
-use crate::model::{ClaimPhase, VolumePhase};
+use crate::model::{ClaimPhase, VolumeName, VolumePhase};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
@@ -29,25 +29,25 @@ pub struct Note {
 pub enum Write {
     /// Point the volume at the claim (`spec.claimRef`).
     PointVolume {
-        volume: String,
+        volume: VolumeName,
         /// Note that the binder, not a person, chose it.
         chosen_by_us: bool,
     },
     /// Set the phase of the volume.
     SetVolumePhase {
-        volume: String,
+        volume: VolumeName,
         phase: VolumePhase,
         /// `status.message`.
         message: String,
     },
     /// Point the claim at the volume (`spec.volumeName`) and note that the bind is complete.
-    PointClaim { volume: String },
+    PointClaim { volume: VolumeName },
     /// Set the claim's status to bound, with size and modes of the volume.
-    SetClaimBound { volume: String },
+    SetClaimBound { volume: VolumeName },
     /// Set the claim's phase to one without a volume, and clear the rest of its status.
     SetClaimPhase(ClaimPhase),
     /// Take the volume's pointer back.
-    Unbind { volume: String },
+    Unbind { volume: VolumeName },
     /// Write the default class into the claim.
     SetClass(String),
     /// Write down on the claim who shall provision a volume for it.

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     claim::has_class,
     model::{
-        ClaimPhase, VolumePhase,
+        ClaimPhase, VolumeName, VolumePhase,
         keys::annotations,
         kinds::{Claim, StorageClass, Volume},
     },
@@ -60,7 +60,7 @@ pub struct ClaimView<'a> {
     /// Volumes that are free or kept for this claim.
     pub candidates: &'a [&'a Volume],
     /// Volumes promised to other claims by writes that are under way.
-    pub reserved: &'a BTreeSet<String>,
+    pub reserved: &'a BTreeSet<VolumeName>,
     /// The claim's class, if it exists.
     pub class: Option<&'a StorageClass>,
     /// The class for claims that name none.
@@ -212,7 +212,7 @@ fn naming(view: &ClaimView<'_>) -> Vec<Action> {
     let claim = view.claim;
     let Some(volume) = view.named else { return pending(claim).into_iter().collect() };
     let name = &volume.metadata.name;
-    if view.reserved.contains(name) {
+    if view.reserved.contains(name.as_str()) {
         // Somebody else's bind is under way; its outcome decides.
         return vec![Action::Fail(format!("volume {name:?} is being bound to another claim"))];
     }
@@ -254,7 +254,7 @@ fn bound(view: &ClaimView<'_>) -> Vec<Action> {
         return lost(claim, "ClaimLost", text);
     };
     match &volume.spec.claim_ref {
-        None if view.reserved.contains(&volume.metadata.name) => {
+        None if view.reserved.contains(volume.metadata.name.as_str()) => {
             vec![Action::Fail(format!("volume {:?} is being bound", volume.metadata.name))]
         }
         None => bind(claim, volume),
@@ -287,7 +287,7 @@ fn pending(claim: &Claim) -> Option<Action> {
 
 /// The four writes of a bind, volume first, without those that would change nothing.
 fn bind(claim: &Claim, volume: &Volume) -> Vec<Action> {
-    let name = volume.metadata.name.clone();
+    let name = volume.name();
     let mut writes = Vec::new();
     let pointed = volume.spec.claim_ref.as_ref().is_some_and(|reference| {
         is_for(volume, &claim.metadata) && reference.uid == claim.metadata.uid

@@ -33,7 +33,7 @@ fn check(case: &Case) {
     let pods: Vec<String> = case.pods.iter().map(|pod| (*pod).to_string()).collect();
     let view = ClaimView {
         claim: &claim,
-        named: volumes.iter().find(|v| v.metadata.name == claim.spec.volume_name),
+        named: volumes.iter().find(|v| v.name() == claim.spec.volume_name),
         candidates: &volumes.iter().collect::<Vec<_>>(),
         reserved: &BTreeSet::new(),
         class: class.as_ref(),

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::model::{
-    ClaimPhase, Meta, NodeName, ObjectRef, VolumePhase,
+    ClaimPhase, Meta, NodeName, ObjectRef, VolumeName, VolumePhase,
     keys::annotations,
     kinds::{Claim, Volume},
 };
@@ -49,11 +49,11 @@ pub fn set_volume_phase(volume: &mut Value, phase: &VolumePhase, message: &str) 
 }
 
 /// Points a claim at a volume and notes that the bind is complete.
-pub fn point_claim(claim: &mut Value, volume: &str) -> bool {
+pub fn point_claim(claim: &mut Value, volume: &VolumeName) -> bool {
     let spec = child(claim, "spec");
     let mut changed = false;
     if spec.get("volumeName").and_then(Value::as_str) != Some(volume) {
-        spec.insert("volumeName".into(), volume.into());
+        spec.insert("volumeName".into(), volume.as_str().into());
         annotate(claim, annotations::BOUND_BY_CONTROLLER, "yes");
         changed = true;
     }

@@ -35,12 +35,12 @@ fn unbinding_keeps_what_a_person_wrote() {
 #[test]
 fn pointing_a_claim() {
     let mut fresh = claim_json(json!({}));
-    assert!(point_claim(&mut fresh, "pv"));
+    assert!(point_claim(&mut fresh, &"pv".into()));
     assert!(fresh.pointer(BBC).is_some() && fresh.pointer(BC).is_some());
-    assert!(!point_claim(&mut fresh, "pv"));
+    assert!(!point_claim(&mut fresh, &"pv".into()));
     let mut by_user =
         claim_json(json!({"spec": {"volumeName": "pv"}, "metadata": {"annotations": null}}));
-    assert!(point_claim(&mut by_user, "pv"));
+    assert!(point_claim(&mut by_user, &"pv".into()));
     assert!(by_user.pointer(BBC).is_none() && by_user.pointer(BC).is_some());
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::{
-    AccessMode, Meta, VolumePhase,
+    AccessMode, Meta, VolumeName, VolumePhase,
     kinds::{Claim, LabelSelector, Node, Volume},
 };
 
@@ -26,7 +26,7 @@ pub struct Search<'a> {
     /// The node the volume must be reachable from (scheduler only).
     pub node: Option<&'a Node>,
     /// Volumes promised to others.
-    pub reserved: &'a BTreeSet<String>,
+    pub reserved: &'a BTreeSet<VolumeName>,
     /// Binding waits for the scheduler: only volumes kept for this claim count.
     pub delayed: bool,
     /// Volume attributes classes are supported.
@@ -101,7 +101,7 @@ pub fn smallest<'v>(
     check_search(claim, search)?;
     let mut best: Option<&'v Volume> = None;
     for volume in volumes {
-        if search.reserved.contains(&volume.metadata.name) || !fits(claim, volume, search) {
+        if search.reserved.contains(volume.metadata.name.as_str()) || !fits(claim, volume, search) {
             continue;
         }
         let reachable = search

@@ -50,7 +50,7 @@ fn check(volumes: &[Volume], cases: &[Case]) {
         });
         let search = Search {
             node: node.as_ref(),
-            reserved: &case.reserved.iter().map(|name| (*name).to_string()).collect(),
+            reserved: &case.reserved.iter().map(|name| (*name).into()).collect(),
             delayed: case.delayed,
             attributes_classes: true,
         };

@@ -55,7 +55,7 @@ fn with_claim(view: &VolumeView<'_>, claim: &Claim) -> Vec<Action> {
     if dynamic && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete {
         return release(view);
     }
-    let mut actions = vec![Write::Unbind { volume: name.clone() }.into()];
+    let mut actions = vec![Write::Unbind { volume: volume.name() }.into()];
     actions.extend(phase(volume, VolumePhase::Available, ""));
     actions
 }
@@ -180,8 +180,7 @@ fn phase(volume: &Volume, phase: VolumePhase, message: &str) -> Vec<Action> {
     if volume.status.phase == phase {
         return vec![];
     }
-    let name = volume.metadata.name.clone();
-    vec![Write::SetVolumePhase { volume: name, phase, message: message.into() }.into()]
+    vec![Write::SetVolumePhase { volume: volume.name(), phase, message: message.into() }.into()]
 }
 
 /// Whether nobody holds the volume any more; asked again right before anything irrevocable.

@@ -7,6 +7,8 @@ text_types! {
     Uid;
     /// Name of a `Node`.
     NodeName;
+    /// Name of a `PersistentVolume`.
+    VolumeName;
     /// Name of a CSI driver, as it registers and as classes and volumes name it.
     DriverName;
     /// A driver's own id for a volume.

@@ -9,7 +9,7 @@ mod quantity;
 mod text;
 mod words;
 
-pub use ids::{DriverName, NodeName, Uid, VolumeHandle};
+pub use ids::{DriverName, NodeName, Uid, VolumeHandle, VolumeName};
 pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;

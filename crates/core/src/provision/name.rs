@@ -1,7 +1,7 @@
 //! The name of a provisioned volume: the driver's `name` and the PersistentVolume's.
 
 /// Why no name can be made.
-use crate::model::Uid;
+use crate::model::{Uid, VolumeName};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -20,20 +20,25 @@ pub enum NameError {
 ///
 /// # Errors
 /// When prefix or UID is empty.
-pub fn volume_name(prefix: &str, uid: &Uid, length: Option<usize>) -> Result<String, NameError> {
+pub fn volume_name(
+    prefix: &str,
+    uid: &Uid,
+    length: Option<usize>,
+) -> Result<VolumeName, NameError> {
     if prefix.is_empty() {
         return Err(NameError::NoPrefix);
     }
     if uid.is_empty() {
         return Err(NameError::NoUid);
     }
-    Ok(match length {
+    let name = match length {
         None => format!("{prefix}-{uid}"),
         Some(length) => {
             let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
             format!("{prefix}-{short}")
         }
-    })
+    };
+    Ok(name.into())
 }
 
 #[cfg(test)]
@@ -53,7 +58,11 @@ mod tests {
             ("no uid", "pvc", "", None, Err(NameError::NoUid)),
         ];
         for (name, prefix, uid, length, want) in cases {
-            assert_eq!(volume_name(prefix, &uid.into(), length), want.map(String::from), "{name}");
+            assert_eq!(
+                volume_name(prefix, &uid.into(), length),
+                want.map(VolumeName::from),
+                "{name}"
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::access_mode;
 use crate::model::{
-    AccessMode, NodeName, ObjectKey, ReclaimPolicy, Uid, VolumeMode,
+    AccessMode, NodeName, ObjectKey, ReclaimPolicy, Uid, VolumeMode, VolumeName,
     kinds::{Claim, ReferenceGrant, SecretRef, StorageClass},
 };
 
@@ -216,7 +216,7 @@ pub struct Plan {
     /// Whom it is for.
     pub claim: ClaimId,
     /// The volume's name, here and with the driver.
-    pub volume: String,
+    pub volume: VolumeName,
     /// The node the scheduler had chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selected_node: Option<NodeName>,
@@ -266,7 +266,7 @@ pub struct Plan {
 /// What is known before anything is looked up.
 struct Draft {
     source: Option<Source>,
-    volume: String,
+    volume: VolumeName,
     fs_type: String,
     capabilities: Vec<Capability>,
 }
@@ -407,7 +407,7 @@ fn capabilities(view: &PlanView<'_>, fs_type: &str) -> Result<Vec<Capability>, N
     view.claim.spec.access_modes.iter().map(one).collect()
 }
 
-fn secrets(view: &PlanView<'_>, volume: &str) -> Result<SecretRefs, NotPlanned> {
+fn secrets(view: &PlanView<'_>, volume: &VolumeName) -> Result<SecretRefs, NotPlanned> {
     let tokens = Tokens {
         volume,
         claim_namespace: &view.claim.metadata.namespace,
@@ -429,7 +429,7 @@ fn secrets(view: &PlanView<'_>, volume: &str) -> Result<SecretRefs, NotPlanned> 
     })
 }
 
-fn create_metadata(claim: &Claim, volume: &str) -> [(String, String); 3] {
+fn create_metadata(claim: &Claim, volume: &VolumeName) -> [(String, String); 3] {
     let key = |name: &str| format!("csi.storage.k8s.io/{name}");
     [
         (key("pvc/name"), claim.metadata.name.clone()),

@@ -2,6 +2,7 @@
 
 use super::fully_bound;
 use crate::model::{
+    VolumeName,
     keys::annotations,
     kinds::{Claim, Node, Volume},
 };
@@ -12,7 +13,7 @@ pub struct StaticClaim<'a> {
     /// The claim's name, for messages.
     pub name: &'a str,
     /// The volume's name, for messages.
-    pub volume_name: &'a str,
+    pub volume_name: &'a VolumeName,
     /// The claim as it stands.
     pub claim: Option<&'a Claim>,
     /// The volume as it stands.

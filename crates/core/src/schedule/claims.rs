@@ -3,7 +3,7 @@
 use crate::{
     attach::resolve::owned_by,
     model::{
-        ClaimPhase,
+        ClaimPhase, VolumeName,
         keys::annotations,
         kinds::{Claim, CsiDriver, Pod, PodVolume, StorageClass, Volume},
     },
@@ -68,7 +68,7 @@ pub enum NotReady {
     Lost {
         claim: String,
         /// The volume it had.
-        volume: String,
+        volume: VolumeName,
     },
     /// A claim is going away.
     #[error("persistentvolumeclaim \"{0}\" is being deleted")]

@@ -40,7 +40,7 @@ pub fn volume_score(
         let request = facts.claim.request().bytes();
         let taken = plan.bind.iter().find(|(claim, _)| *claim == key).map(|(_, volume)| volume);
         if let Some(taken) = taken {
-            let volume = cluster.volumes.iter().find(|volume| volume.metadata.name == *taken);
+            let volume = cluster.volumes.iter().find(|volume| *taken == volume.metadata.name);
             let room = classes.entry(facts.claim.class_name()).or_default();
             room.requested += request;
             room.capacity += volume.map_or(0, |volume| volume.capacity().bytes());

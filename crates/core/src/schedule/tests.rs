@@ -409,7 +409,7 @@ fn nodes_without_enough_published_capacity_do_not_fit() {
         let delayed = claims.iter().map(|claim| with(claim)).collect();
         let key = |claim: &Claim| claim.metadata.key();
         let plan = NodePlan {
-            bind: bind.iter().map(|(claim, pv)| (key(claim), (*pv).to_owned())).collect(),
+            bind: bind.iter().map(|(claim, pv)| (key(claim), (*pv).into())).collect(),
             provision: claims.iter().map(|claim| key(claim)).collect(),
         };
         let claims = PodClaims { bound: vec![], delayed };
@@ -460,7 +460,7 @@ fn binding_of_existing_volumes() {
     prebound.spec.volume_name = "pv".into();
     let done = bound("c", "pv");
     let progress = |claim: Option<&Claim>, volume: Option<&Volume>, pod_waits: bool| {
-        let bind = [StaticClaim { name: "c", volume_name: "pv", claim, volume }];
+        let bind = [StaticClaim { name: "c", volume_name: &"pv".into(), claim, volume }];
         let view = BindingView { node: Some(&node1), pod_waits, bind: &bind, provision: &[] };
         binding_progress(&view)
     };

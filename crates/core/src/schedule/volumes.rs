@@ -9,7 +9,7 @@ use super::{
 use crate::{
     bind::{Search, smallest},
     model::{
-        ObjectKey,
+        ObjectKey, VolumeName,
         keys::annotations,
         kinds::{CsiStorageCapacity, Node, Volume},
     },
@@ -32,14 +32,14 @@ pub struct Cluster<'a> {
     /// All published capacities.
     pub capacities: &'a [Arc<CsiStorageCapacity>],
     /// Volumes promised to claims whose bind is under way.
-    pub taken: &'a BTreeSet<String>,
+    pub taken: &'a BTreeSet<VolumeName>,
 }
 
 /// What has to happen before the pod can go to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodePlan {
     /// Claims that get an existing volume, with its name.
-    pub bind: Vec<(ObjectKey, String)>,
+    pub bind: Vec<(ObjectKey, VolumeName)>,
     /// Claims whose volume is made for the node.
     pub provision: Vec<ObjectKey>,
 }
@@ -118,8 +118,8 @@ fn plan_delayed(
         };
         match chosen {
             Some(volume) => {
-                taken.insert(volume.metadata.name.clone());
-                plan.bind.push((claim.metadata.key(), volume.metadata.name.clone()));
+                taken.insert(volume.name());
+                plan.bind.push((claim.metadata.key(), volume.name()));
             }
             None => {
                 check_provisioning(facts, node, cluster)?;
@@ -135,7 +135,7 @@ fn existing<'v>(
     facts: &ClaimFacts<'_>,
     node: &Node,
     volumes: &[&'v Volume],
-    taken: &BTreeSet<String>,
+    taken: &BTreeSet<VolumeName>,
 ) -> Result<Option<&'v Volume>, Reason> {
     let search =
         Search { node: Some(node), reserved: taken, delayed: true, attributes_classes: true };

@@ -16,19 +16,19 @@ async fn released_volumes_are_deleted() {
     // case: provisioner/44
     let failing = Scripted { delete_fails: true, ..Scripted::default() };
     let controller = lab.controller(Config::new(NAME), failing);
-    assert!(matches!(controller.inner.sync_volume("ours").await, Outcome::Retry(_)));
+    assert!(matches!(controller.inner.sync_volume(&"ours".into()).await, Outcome::Retry(_)));
     let events = lab.events().await;
     assert!(events.iter().any(|event| event == "VolumeFailedDelete: no"), "{events:?}");
     assert!(lab.counted("controller_persistentvolume_delete_failed_total{class=\"\"} 1"));
     // case: provisioner/53
     let ignoring = Scripted { delete_ignored: true, ..Scripted::default() };
     let controller = lab.controller(Config::new(NAME), ignoring);
-    assert!(matches!(controller.inner.sync_volume("ours").await, Outcome::Done));
+    assert!(matches!(controller.inner.sync_volume(&"ours".into()).await, Outcome::Done));
     assert_eq!(lab.volumes().await.len(), 3);
     assert!(lab.counted("controller_persistentvolume_delete_total{class=\"\"} 1"));
     let controller = lab.controller(Config::new(NAME), Scripted::default());
     for name in ["ours", "theirs", "kept", "unknown"] {
-        assert!(matches!(controller.inner.sync_volume(name).await, Outcome::Done));
+        assert!(matches!(controller.inner.sync_volume(&name.into()).await, Outcome::Done));
     }
     // case: provisioner/39
     assert_eq!(*controller.inner.provisioner.deleted.lock(), ["ours"]);
@@ -106,15 +106,15 @@ async fn a_volume_whose_object_cannot_be_deleted_keeps_its_finalizer() {
     let parts = Parts { api, ..lab.parts.clone() };
     let controller = ProvisionController::new(config, parts, Scripted::default());
     let inner = &controller.inner;
-    assert!(matches!(inner.sync_volume("ours").await, Outcome::Retry(_)));
+    assert!(matches!(inner.sync_volume(&"ours".into()).await, Outcome::Retry(_)));
     let volume = &lab.volumes().await["ours"];
     assert!(volume.metadata.has_finalizer(ours) && !volume.metadata.deleting());
     assert!(lab.counted("controller_persistentvolume_delete_failed_total{class=\"\"} 1"));
     // The storage is gone already, and is not asked about again.
-    assert!(matches!(inner.sync_volume("ours").await, Outcome::Retry(_)));
+    assert!(matches!(inner.sync_volume(&"ours".into()).await, Outcome::Retry(_)));
     assert_eq!(inner.provisioner.deleted.lock().len(), 1);
     let rule = json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["delete"]});
     lab.grant("delete", json!([rule])).await;
-    assert!(matches!(inner.sync_volume("ours").await, Outcome::Done));
+    assert!(matches!(inner.sync_volume(&"ours".into()).await, Outcome::Done));
     assert!(lab.volumes().await.is_empty());
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{Condition, Meta, meta::nullable};
 use crate::model::{
-    AccessMode, ClaimPhase, Quantity, ReclaimPolicy, VolumeMode, keys::annotations,
+    AccessMode, ClaimPhase, Quantity, ReclaimPolicy, VolumeMode, VolumeName, keys::annotations,
 };
 
 /// A label selector as objects carry it.
@@ -100,7 +100,7 @@ pub struct ClaimSpec {
     pub resources: Resources,
     /// The volume it is bound to, or wants.
     #[serde(deserialize_with = "nullable")]
-    pub volume_name: String,
+    pub volume_name: VolumeName,
     /// The class; absent differs from empty.
     pub storage_class_name: Option<String>,
     pub volume_mode: Option<VolumeMode>,

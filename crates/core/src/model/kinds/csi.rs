@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{LabelSelector, Meta, VolumeSpec, meta::nullable};
-use crate::model::{NodeName, Quantity};
+use crate::model::{NodeName, Quantity, VolumeName};
 
 /// What is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSource {
-    pub persistent_volume_name: Option<String>,
+    pub persistent_volume_name: Option<VolumeName>,
     /// A volume without an object of its own (in-tree volumes moved to CSI).
     pub inline_volume_spec: Option<Box<VolumeSpec>>,
 }

@@ -9,8 +9,8 @@ use super::{
     VsphereSource, meta::nullable,
 };
 use crate::model::{
-    AccessMode, DriverName, Quantity, ReclaimPolicy, VolumeHandle, VolumeMode, VolumePhase,
-    keys::annotations,
+    AccessMode, DriverName, Quantity, ReclaimPolicy, VolumeHandle, VolumeMode, VolumeName,
+    VolumePhase, keys::annotations,
 };
 use crate::names::UniqueName;
 
@@ -220,6 +220,12 @@ impl Volume {
     #[must_use]
     pub fn volume_mode(&self) -> &VolumeMode {
         self.spec.volume_mode.as_ref().unwrap_or(&VolumeMode::Filesystem)
+    }
+
+    /// The volume's name, with its type.
+    #[must_use]
+    pub fn name(&self) -> VolumeName {
+        (&self.metadata.name).into()
     }
 
     /// Whether a node can reach the volume.
