@@ -13,7 +13,7 @@ use longshore_core::model::{
 };
 use serde_json::{Value, json};
 
-use super::in_tree::{DeleteError, InTreePlugin};
+use super::in_tree::{DeleteError, InTreePlugin, MakeError};
 
 /// Makes directories below one, and deletes directories below `/tmp`.
 #[derive(Debug, Clone)]
@@ -44,11 +44,12 @@ impl InTreePlugin for HostPath {
         Some("hostpath-dynamic-provisioner")
     }
 
-    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, String> {
+    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, MakeError> {
         let path = self.base.join(volume.as_str());
-        fs::create_dir_all(&path)
-            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
-        Ok(json!({"hostPath": {"path": path, "type": ""}}))
+        match fs::create_dir_all(&path) {
+            Ok(()) => Ok(json!({"hostPath": {"path": path, "type": ""}})),
+            Err(source) => Err(MakeError::Directory { path, source }),
+        }
     }
 
     fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {

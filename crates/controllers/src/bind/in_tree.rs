@@ -1,6 +1,6 @@
 //! Volumes that the binder itself makes and deletes, with an in-tree plugin.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use longshore_cluster::{ApiError, DeleteParams, EventType};
 use longshore_core::{
@@ -12,7 +12,7 @@ use longshore_core::{
     },
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{task::JoinError, time::Instant};
 
 use super::{Binder, act::Undone, metrics::Operation};
 
@@ -20,6 +20,17 @@ use super::{Binder, act::Undone, metrics::Operation};
 const TRIES: usize = 5;
 /// The pause between two of these.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// Why a plugin did not make a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// The directory behind it could not be made.
+    #[error("cannot make {}: {source}", .path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    /// The plugin's call panicked.
+    #[error(transparent)]
+    Aborted(#[from] JoinError),
+}
 
 /// Why a plugin did not delete a volume.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +66,7 @@ pub trait InTreePlugin: Send + Sync {
         volume: &VolumeName,
         claim: &Claim,
         class: &StorageClass,
-    ) -> Result<Value, String>;
+    ) -> Result<Value, MakeError>;
 
     /// Deletes what is behind a volume. Deleting what is gone succeeds.
     ///
@@ -126,11 +137,10 @@ impl Binder {
         name: &VolumeName,
         claim: &Claim,
         class: &StorageClass,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, MakeError> {
         let (plugin, name) = (plugin.clone(), name.clone());
         let (claim, class) = (claim.clone(), class.clone());
-        let made = tokio::task::spawn_blocking(move || plugin.make(&name, &claim, &class)).await;
-        made.unwrap_or_else(|error| Err(error.to_string()))
+        tokio::task::spawn_blocking(move || plugin.make(&name, &claim, &class)).await?
     }
 
     /// The scheduler is asked to choose again, and the claim is told.
@@ -138,7 +148,7 @@ impl Binder {
         &self,
         claim: &Claim,
         class: &StorageClass,
-        why: String,
+        why: MakeError,
     ) -> Result<(), Undone> {
         let api = &self.parts.api;
         if claim.metadata.annotation(annotations::SELECTED_NODE).is_some()

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -21,7 +22,7 @@ use longshore_core::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Binder, Config, DeleteError, InTreePlugin};
+use super::{Binder, Config, DeleteError, InTreePlugin, MakeError};
 use crate::testing::{Bench, Process, key};
 
 const PLUGIN: &str = "kubernetes.io/host-path";
@@ -44,9 +45,10 @@ impl InTreePlugin for Scripted {
         PLUGIN
     }
 
-    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, String> {
+    fn make(&self, volume: &VolumeName, _: &Claim, _: &StorageClass) -> Result<Value, MakeError> {
         if fails(&self.make_failures) {
-            return Err("planned failure".into());
+            let source = io::Error::other("planned failure");
+            return Err(MakeError::Directory { path: "/srv".into(), source });
         }
         self.there.lock().insert(format!("/srv/{volume}"));
         Ok(json!({"hostPath": {"path": format!("/srv/{volume}")}}))
@@ -171,7 +173,8 @@ async fn a_plugin_that_fails_is_asked_again() {
     let world = world(failing, 0, false).await;
     world.bench.claim("data", "gold").await;
     world.bound().await;
-    let want = "Failed to provision volume with StorageClass \"gold\": planned failure";
+    let want =
+        "Failed to provision volume with StorageClass \"gold\": cannot make /srv: planned failure";
     assert_eq!(world.bench.events("ProvisioningFailed").await, [want]);
 }
 

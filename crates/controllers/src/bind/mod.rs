@@ -50,7 +50,7 @@ use crate::planted::Planted;
 
 pub use config::{Config, Flags};
 pub use host_path::HostPath;
-pub use in_tree::{DeleteError, InTreePlugin};
+pub use in_tree::{DeleteError, InTreePlugin, MakeError};
 
 /// What a pass is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

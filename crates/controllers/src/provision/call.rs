@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use longshore_cluster::{Api, secrets};
+use longshore_cluster::{
+    Api,
+    secrets::{self, SecretError},
+};
 use longshore_core::{
     model::{ObjectKey, kinds::SecretRef},
     provision::{
@@ -82,11 +85,16 @@ pub(super) fn created(volume: Volume) -> Created {
     }
 }
 
+/// A Secret that a call needs cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("error getting secret {} in namespace {}: {source}", .secret.name, .secret.namespace)]
+pub(super) struct NoSecret {
+    secret: ObjectKey,
+    source: SecretError,
+}
+
 /// Reads a secret from the API; nothing of it is kept.
-pub(super) async fn read_secret(api: &Api, reference: &SecretRef) -> Result<Content, String> {
-    let SecretRef { name, namespace } = reference;
-    let key = ObjectKey::new(namespace.clone(), name.clone());
-    secrets::read_secret(api, &key)
-        .await
-        .map_err(|error| format!("error getting secret {name} in namespace {namespace}: {error}"))
+pub(super) async fn read_secret(api: &Api, reference: &SecretRef) -> Result<Content, NoSecret> {
+    let secret = ObjectKey::new(&reference.namespace, &reference.name);
+    secrets::read_secret(api, &secret).await.map_err(|source| NoSecret { secret, source })
 }

@@ -16,7 +16,7 @@ use longshore_provisioner::{ProvisionError, ProvisionedVolume, Request};
 
 use super::{
     Planted,
-    call::{Content, create_request, created, read_secret},
+    call::{Content, NoSecret, create_request, created, read_secret},
     make::CsiProvisioner,
 };
 
@@ -215,7 +215,7 @@ impl CsiProvisioner {
         self.parts.csi.with_migrated(took_over.then_some(in_tree))
     }
 
-    pub(super) async fn content(&self, reference: Option<&SecretRef>) -> Result<Content, String> {
+    pub(super) async fn content(&self, reference: Option<&SecretRef>) -> Result<Content, NoSecret> {
         match reference {
             Some(reference) => read_secret(&self.parts.api, reference).await,
             None => Ok(Content::new()),

@@ -38,6 +38,36 @@ pub struct NodeDeployment {
     pub max_delay: Duration,
 }
 
+/// Why it cannot be said whether a claim is this node's.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeCheckError {
+    #[error("PVC {claim}: storageclass.storage.k8s.io \"{class}\" not found")]
+    NoClass { claim: ObjectKey, class: String },
+    #[error("PVC {claim}: {source}")]
+    Contest { claim: ObjectKey, source: ContestError },
+}
+
+/// Why the contest for a claim ended without a result.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ContestError {
+    #[error("PVC not found: persistentvolumeclaim \"{0}\" not found")]
+    NotCached(String),
+    #[error("PVC not found")]
+    Deleted,
+    #[error("PVC was replaced")]
+    Replaced,
+    #[error("selecting node {node:?} for PVC failed: {source}")]
+    Select { node: NodeName, source: ApiError },
+}
+
+/// Why the room for a claim is not known.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum RoomError {
+    Plan(#[from] ProvisionError),
+    Driver(#[from] CsiError),
+}
+
 /// How one attempt to become a claim's owner ended.
 enum Attempted {
     /// The claim has an owner, or gets none from us.
@@ -53,16 +83,15 @@ impl CsiProvisioner {
         &self,
         claim: &Claim,
         class: Option<&Arc<StorageClass>>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, NodeCheckError> {
         let Some(deployment) = &self.config.deployment else { return Ok(true) };
-        let key = claim.metadata.key();
         let cached = || self.parts.classes.get(&ObjectKey::cluster(claim.class_name()));
         let class = match (selected_node(claim), class) {
             (Some(node), _) => return Ok(deployment.node == node),
             (None, Some(class)) => class.clone(),
-            (None, None) => cached().ok_or_else(|| {
-                let name = claim.class_name();
-                format!("PVC {key}: storageclass.storage.k8s.io \"{name}\" not found")
+            (None, None) => cached().ok_or_else(|| NodeCheckError::NoClass {
+                claim: claim.metadata.key(),
+                class: claim.class_name().to_owned(),
             })?,
         };
         let fits = || {
@@ -74,7 +103,8 @@ impl CsiProvisioner {
             Stake::NotOurs => Ok(false),
             Stake::Open => {
                 let fought = self.become_owner(deployment, claim, &class).await;
-                fought.map(|()| false).map_err(|error| format!("PVC {key}: {error}"))
+                let claim = claim.metadata.key();
+                fought.map(|()| false).map_err(|source| NodeCheckError::Contest { claim, source })
             }
         }
     }
@@ -108,7 +138,7 @@ impl CsiProvisioner {
         deployment: &NodeDeployment,
         claim: &Claim,
         class: &Arc<StorageClass>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ContestError> {
         loop {
             match self.try_to_own(deployment, claim, class).await? {
                 Attempted::Over => return Ok(()),
@@ -122,7 +152,7 @@ impl CsiProvisioner {
         deployment: &NodeDeployment,
         claim: &Claim,
         class: &Arc<StorageClass>,
-    ) -> Result<Attempted, String> {
+    ) -> Result<Attempted, ContestError> {
         let uid = &claim.metadata.uid;
         let earlier = self.attempts.draft(uid, |draft| {
             draft.contests += 1;
@@ -139,7 +169,7 @@ impl CsiProvisioner {
             Ok(false) => return Ok(Attempted::Over),
             Err(error) => {
                 // Somebody must try, or nobody would tell the user what is wrong.
-                tracing::info!(claim = %current.metadata.key(), error, "taking the claim although its room is not known");
+                tracing::info!(claim = %current.metadata.key(), error = error.to_string(), "taking the claim although its room is not known");
             }
         }
         self.write_node(&current, &deployment.node).await
@@ -151,7 +181,7 @@ impl CsiProvisioner {
         claim: &Claim,
         wait: Duration,
         base: Duration,
-    ) -> Result<Option<Arc<Claim>>, String> {
+    ) -> Result<Option<Arc<Claim>>, ContestError> {
         let end = Instant::now() + wait;
         let key = claim.metadata.key();
         loop {
@@ -161,11 +191,9 @@ impl CsiProvisioner {
                 () = sleep(look_every(base)) => false,
             };
             let current = self.parts.claims.get(&key);
-            let current = current.ok_or_else(|| {
-                format!("PVC not found: persistentvolumeclaim \"{}\" not found", key.name)
-            })?;
+            let current = current.ok_or_else(|| ContestError::NotCached(key.name.clone()))?;
             if current.metadata.uid != claim.metadata.uid {
-                return Err("PVC was replaced".into());
+                return Err(ContestError::Replaced);
             }
             if selected_node(&current).is_some() {
                 return Ok(None);
@@ -182,14 +210,13 @@ impl CsiProvisioner {
         claim: &Arc<Claim>,
         class: &Arc<StorageClass>,
         node: &NodeName,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, RoomError> {
         let bytes = claim.request().bytes();
         if bytes == 0 {
             return Ok(true);
         }
-        let plan =
-            self.plan_for(claim, class, Some(node)).await.map_err(|error| error.to_string())?;
-        self.room_for(&plan).await.map_err(|error| error.to_string())
+        let plan = self.plan_for(claim, class, Some(node)).await?;
+        Ok(self.room_for(&plan).await?)
     }
 
     async fn room_for(&self, plan: &Plan) -> Result<bool, CsiError> {
@@ -213,11 +240,11 @@ impl CsiProvisioner {
         Ok(false)
     }
 
-    async fn write_node(&self, claim: &Claim, node: &NodeName) -> Result<Attempted, String> {
+    async fn write_node(&self, claim: &Claim, node: &NodeName) -> Result<Attempted, ContestError> {
         let key = claim.metadata.key();
-        let failed = |error: ApiError| format!("selecting node {node:?} for PVC failed: {error}");
+        let failed = |source| ContestError::Select { node: node.clone(), source };
         let live = self.parts.api.get_raw::<Claim>(&key).await.map_err(failed)?;
-        let Some(mut object) = live else { return Err("PVC not found".into()) };
+        let Some(mut object) = live else { return Err(ContestError::Deleted) };
         if object["metadata"]["resourceVersion"] != claim.metadata.resource_version.as_str() {
             // What we decided on is not what is there; the cache will show it.
             return Ok(Attempted::Again);

@@ -118,7 +118,11 @@ impl CsiProvisioner {
         })?;
         let DeletionSecret::From(reference) = found else { return Ok(Content::new()) };
         Ok(read_secret(&self.parts.api, &reference).await.unwrap_or_else(|error| {
-            tracing::warn!(volume = name, error, "deleting the volume without its secret");
+            tracing::warn!(
+                volume = name,
+                error = error.to_string(),
+                "deleting the volume without its secret"
+            );
             Content::new()
         }))
     }
@@ -200,7 +204,7 @@ impl Provisioner for CsiProvisioner {
         }
         self.is_ours_to_make(claim, None).await.unwrap_or_else(|error| {
             // The attempt fails the same way, and says so where the user looks.
-            tracing::warn!(claim = %claim.metadata.key(), error, "cannot tell which provisioner owns the claim");
+            tracing::warn!(claim = %claim.metadata.key(), error = error.to_string(), "cannot tell which provisioner owns the claim");
             true
         })
     }

@@ -19,6 +19,7 @@ use longshore_csi::CsiError;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    call::NoSecret,
     create::CreateOutcome,
     guard::{INTENT_KIND, Intents, plan_in},
     make::CsiProvisioner,
@@ -35,8 +36,8 @@ pub(super) enum Unresolved {
     Api(#[from] ApiError),
     #[error(transparent)]
     Driver(#[from] CsiError),
-    #[error("{0}")]
-    Secret(String),
+    #[error(transparent)]
+    Secret(#[from] NoSecret),
 }
 
 /// Watches over intents until `shutdown`.
@@ -163,8 +164,7 @@ impl CsiProvisioner {
     pub(super) async fn abandon(&self, plan: &Plan, claim_waits: bool) -> Result<(), Unresolved> {
         let uid = &plan.claim.uid;
         self.attempts.apply(uid, Event::Abandoned);
-        let secrets =
-            self.content(plan.secrets.provisioner.as_ref()).await.map_err(Unresolved::Secret)?;
+        let secrets = self.content(plan.secrets.provisioner.as_ref()).await?;
         match self.create(plan, secrets.clone()).await {
             CreateOutcome::Created(created) => {
                 // Refusals before this one proved nothing.

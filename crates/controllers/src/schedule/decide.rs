@@ -8,9 +8,9 @@ use longshore_core::{
         kinds::{Node, Pod},
     },
     schedule::{
-        Candidate, ClaimFacts, Cluster, LimitView, NodePlan, PodClaims, Reason, Unfit, VolumeUse,
-        check_basics, check_limits, check_volumes, no_fit_message, pick_node, refused_message,
-        sort_claims, volume_score,
+        Candidate, ClaimFacts, Cluster, LimitView, NodePlan, NotReady, PodClaims, Reason, Unfit,
+        VolumeUse, check_basics, check_limits, check_volumes, no_fit_message, pick_node,
+        refused_message, sort_claims, volume_score,
     },
 };
 use tokio::time::Instant;
@@ -31,9 +31,18 @@ struct Question<'a> {
     once_pod_conflict: bool,
 }
 
+/// Why a pod has no node; the text is that of its event.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unschedulable {
+    #[error("{}", refused_message(*nodes, &why.to_string()))]
+    Claims { nodes: usize, why: NotReady },
+    #[error("{}", no_fit_message(.0))]
+    Nodes(Vec<(NodeName, Unfit)>),
+}
+
 impl Scheduler {
     /// Chooses a node and promises it to the pod, or says why there is none.
-    pub(super) fn decide(&self, pod: &Pod) -> Result<Placement, String> {
+    pub(super) fn decide(&self, pod: &Pod) -> Result<Placement, Unschedulable> {
         // Held to the end: the next decision must see this promise.
         let mut state = self.state.lock();
         let nodes = self.caches.nodes.list();
@@ -42,7 +51,7 @@ impl Scheduler {
             Ok(claims) => claims,
             Err(why) => {
                 state.wait(pod);
-                return Err(refused_message(nodes.len(), &why.to_string()));
+                return Err(Unschedulable::Claims { nodes: nodes.len(), why });
             }
         };
         let volumes = self.free_volumes(&claims.delayed);
@@ -70,7 +79,7 @@ impl Scheduler {
         }
         let Some(chosen) = pick_node(fit) else {
             state.wait(pod);
-            return Err(no_fit_message(&unfit));
+            return Err(Unschedulable::Nodes(unfit));
         };
         let placement = Placement {
             node: chosen.node,

@@ -162,7 +162,7 @@ impl Scheduler {
             Some(placement) => placement,
             None => match self.decide(&pod) {
                 Ok(placement) => placement,
-                Err(message) => return self.tell_unschedulable(&pod, message).await,
+                Err(why) => return self.tell_unschedulable(&pod, why.to_string()).await,
             },
         };
         match self.place(&pod, placement).await {
