@@ -38,9 +38,15 @@ pub async fn read_secret(
     decode(found.data)
 }
 
+/// Decodes one value of a Secret; `None` when it is not base64.
+#[must_use]
+pub fn decode_value(value: &str) -> Option<Vec<u8>> {
+    STANDARD.decode(value).ok()
+}
+
 fn decode(data: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, SecretError> {
     let decoded = data.into_iter().map(|(key, value)| {
-        let text = STANDARD.decode(value).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let text = decode_value(&value).and_then(|bytes| String::from_utf8(bytes).ok());
         match text {
             Some(text) => Ok((key, text)),
             None => Err(SecretError::NotText { key }),

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use base64::Engine;
-use longshore_cluster::{Api, ApiError};
+use longshore_cluster::{Api, ApiError, secrets::decode_value};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Container, EnvVar, Pod, Secret};
 use serde_json::Value;
@@ -176,8 +175,7 @@ async fn values(
     }
     let secret = api.get::<Secret>(&key).await?;
     let decode = |value: &String| {
-        let bytes = base64::engine::general_purpose::STANDARD.decode(value).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&decode_value(value).unwrap_or_default()).into_owned()
     };
     Ok(secret.map(|secret| {
         secret.data.iter().map(|(key, value)| (key.clone(), decode(value))).collect()

@@ -6,8 +6,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use base64::Engine;
-use longshore_cluster::{Api, ApiError};
+use longshore_cluster::{Api, ApiError, secrets::decode_value};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Pod, PodVolume, Secret};
 use longshore_core::stage::paths::NodePaths;
@@ -183,9 +182,7 @@ impl Maker<'_> {
         let found = api.get::<Secret>(&ObjectKey::new(namespace, name)).await;
         let found = found
             .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
-        let decode = |value: &str| {
-            base64::engine::general_purpose::STANDARD.decode(value).unwrap_or_default()
-        };
+        let decode = |value: &str| decode_value(value).unwrap_or_default();
         match found {
             Some(secret) => {
                 Ok(secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect())
