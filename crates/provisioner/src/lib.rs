@@ -78,9 +78,17 @@ pub use config::{Config, InvalidConfig, Retry, Save};
 pub use contract::{Cause, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request};
 pub use controller::{Parts, ProvisionController, Waker};
 pub use host::{Election, Host, HostError};
-pub use longshore_cluster::{Api, ClientConfig, shutdown::on_signals};
+pub use longshore_cluster::{
+    Api, Cache, ClientConfig, ConfigError, Metrics, Recorder, election::ElectionError,
+    shutdown::on_signals,
+};
 pub use longshore_core::{
-    model::kinds::{Claim, StorageClass, Volume},
+    model::{
+        NodeName, Uid, VolumeName,
+        kinds::{Claim, StorageClass, Volume},
+    },
     provision::attempt,
 };
 pub use metrics::ProvisionMetrics;
+pub use serde_json::Value;
+pub use tokio_util::sync::CancellationToken;
