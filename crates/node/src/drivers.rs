@@ -59,7 +59,6 @@ impl Drivers {
         client
     }
 
-    /// Deregisters a driver.
     pub(crate) fn remove(&self, name: &str) {
         self.by_name.lock().remove(name);
         self.changes.send_modify(|count| *count += 1);

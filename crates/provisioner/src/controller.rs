@@ -70,9 +70,7 @@ pub(crate) struct Inner<P> {
     pub(crate) memory: Memory,
     /// By claim UID: a claim of the same name made later is another claim.
     pub(crate) claims: WorkQueue<Uid>,
-    /// By volume name.
     pub(crate) volumes: WorkQueue<VolumeName>,
-    /// By claim UID.
     pub(crate) unsaved: WorkQueue<Uid>,
 }
 

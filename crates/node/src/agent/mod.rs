@@ -31,7 +31,6 @@ use pods::PodLoop;
 /// How pods are run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodsMode {
-    /// As host processes.
     Process,
     /// Not at all: volumes are mounted for another runtime.
     None,

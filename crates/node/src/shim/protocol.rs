@@ -14,7 +14,6 @@ pub struct Bind {
     pub source: PathBuf,
     /// In the container.
     pub target: PathBuf,
-    /// Writes are refused.
     pub read_only: bool,
     /// The source is a device that may be opened.
     pub device: bool,
@@ -49,7 +48,6 @@ pub struct Sandbox {
     pub hosts: Vec<String>,
     /// Kernel settings of the pod's own namespaces.
     pub sysctls: Vec<(String, String)>,
-    /// Cgroups to join.
     pub cgroups: Vec<Cgroup>,
 }
 
@@ -87,21 +85,15 @@ pub struct ContainerRun {
     pub name: String,
     /// Number of this run, from 0.
     pub attempt: u32,
-    /// Program and arguments.
     pub argv: Vec<String>,
-    /// Environment.
     pub env: Vec<(String, String)>,
     /// Working directory; made when missing.
     pub working_dir: PathBuf,
-    /// Volumes.
     pub binds: Vec<Bind>,
     /// Host directories that the container must not see.
     pub hidden: Vec<PathBuf>,
-    /// User id.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
-    /// Further group ids.
     pub groups: Vec<u32>,
     /// Capabilities that may be held, as a bit set.
     pub capabilities: u64,
@@ -109,7 +101,6 @@ pub struct ContainerRun {
     pub no_new_privs: bool,
     /// The container sees the host's devices and may write to `/proc/sys` and `/sys`.
     pub privileged: bool,
-    /// The root is read-only.
     pub read_only_root: bool,
     /// Where output goes.
     pub log: PathBuf,

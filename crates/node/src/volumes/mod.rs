@@ -179,7 +179,6 @@ pub(crate) struct VolumeManager {
     broken: Mutex<Vec<reconstruct::Broken>>,
     queue: WorkQueue<Key>,
     changes: watch::Sender<u64>,
-    /// Operations in flight.
     tasks: TaskTracker,
     dropped: CancellationToken,
 }
