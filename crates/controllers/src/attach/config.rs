@@ -76,7 +76,6 @@ pub struct Config {
     /// How long a pod waits for a volume that another node holds before it is told which pod on
     /// which node that is; `None` for never.
     pub holder_notice: Option<Duration>,
-    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }

@@ -46,7 +46,6 @@ fn operation_histogram() -> Histogram {
 }
 
 impl AttachMetrics {
-    /// Those of the process.
     pub(super) fn of(metrics: &Metrics) -> Self {
         metrics.shared(|registry| {
             let new = Self::default();

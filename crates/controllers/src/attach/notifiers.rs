@@ -28,7 +28,6 @@ impl Notifiers {
         notifier
     }
 
-    /// The attachment has changed.
     pub(super) fn notify(&self, name: &str) {
         let notifier = self.by_name.lock().get(name).and_then(Weak::upgrade);
         if let Some(notifier) = notifier {

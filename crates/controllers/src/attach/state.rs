@@ -50,7 +50,6 @@ impl Inner {
         }
     }
 
-    /// Enqueues a volume.
     pub(super) fn mark(&mut self, volume: &UniqueName) {
         self.queue.add(volume.clone());
     }

@@ -21,7 +21,6 @@ pub(super) enum Undone {
     Stale,
     /// What was seen may change by itself within this time.
     TooEarly(Duration),
-    /// A write failed.
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 

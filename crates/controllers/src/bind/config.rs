@@ -43,13 +43,11 @@ impl From<Flags> for Config {
 /// How the binder behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// What is switched on.
     pub options: Options,
     /// How many turns run side by side.
     pub workers: usize,
     /// How often everything is looked at again, whether it changed or not.
     pub resync: Duration,
-    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }

@@ -37,12 +37,7 @@ pub enum MakeError {
 pub enum DeleteError {
     /// It is no volume of the plugin's.
     #[error("failed to create deleter for volume {volume:?}: {why}")]
-    Foreign {
-        volume: VolumeName,
-        /// What is missing.
-        why: String,
-    },
-    /// It tried.
+    Foreign { volume: VolumeName, why: String },
     #[error("{0}")]
     Failed(String),
 }

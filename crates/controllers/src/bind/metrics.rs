@@ -70,7 +70,6 @@ fn seconds() -> Histogram {
 }
 
 impl BindMetrics {
-    /// Those of the process.
     pub(super) fn of(metrics: &Metrics) -> Self {
         metrics.shared(Self::register)
     }

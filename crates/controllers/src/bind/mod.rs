@@ -55,9 +55,7 @@ pub use in_tree::{DeleteError, InTreePlugin, MakeError};
 /// What a pass is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A claim.
     Claim(ObjectKey),
-    /// A volume, by name.
     Volume(VolumeName),
 }
 

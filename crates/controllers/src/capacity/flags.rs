@@ -40,7 +40,6 @@ pub struct Asked {
     /// Also for classes that bind at once.
     pub for_immediate: bool,
     pub throttle: Throttle,
-    /// Where the objects are.
     pub namespace: String,
     /// The pod that they belong to, or that is controlled by whom they belong to so many levels up.
     pub owner: Option<(String, u32)>,

@@ -53,11 +53,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How the publisher behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where the objects are.
     pub namespace: String,
     /// Who we are, in the objects' label.
     pub manager: String,
-    /// Whom the objects belong to.
     pub owner: Option<OwnerReference>,
     /// Also for classes that bind at once.
     pub for_immediate: bool,
@@ -65,9 +63,7 @@ pub struct Config {
     pub poll: Duration,
     /// How many questions at a time.
     pub threads: usize,
-    /// First pause after a failure.
     pub retry_interval_start: Duration,
-    /// Longest pause after a failure.
     pub retry_interval_max: Duration,
     /// Deadline of one question.
     pub timeout: Duration,
@@ -105,11 +101,8 @@ pub enum Places {
 pub struct Parts {
     /// The API; its limits should be its own, for this can be many objects.
     pub api: Api,
-    /// The driver.
     pub csi: Client,
-    /// All classes.
     pub classes: Cache<StorageClass>,
-    /// Where the driver runs.
     pub places: Places,
     /// Where queues and counts are reported.
     pub registry: Metrics,
@@ -198,7 +191,6 @@ impl CapacityPublisher {
         CapacityWaker(self.inner.clone())
     }
 
-    /// Publishes until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let inner = self.inner;
         // Ends the watch of the objects in whatever way this future ends.

@@ -15,7 +15,6 @@ pub enum OwnerError {
         kind: String,
         namespace: String,
         name: String,
-        /// Why.
         #[source]
         source: Box<kube::Error>,
     },

@@ -98,7 +98,6 @@ impl Expander {
         }
     }
 
-    /// Runs until `shutdown` is cancelled.
     pub async fn run(self, shutdown: CancellationToken) {
         let queue = self.queue.clone();
         Loop::new("expand", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;

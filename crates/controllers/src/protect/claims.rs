@@ -62,7 +62,6 @@ impl ClaimProtection {
         }
     }
 
-    /// Runs until `shutdown` is cancelled.
     pub async fn run(self, shutdown: CancellationToken) {
         let queue = self.queue.clone();
         Loop::new("protect", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;

@@ -46,7 +46,6 @@ impl ClassProtection {
         new
     }
 
-    /// Runs until `shutdown` is cancelled.
     pub async fn run(self, shutdown: CancellationToken) {
         let queue = self.queue.clone();
         Loop::new("protect", Arc::new(self), queue).workers(WORKERS).run(&shutdown).await;

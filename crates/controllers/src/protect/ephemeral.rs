@@ -86,7 +86,6 @@ impl EphemeralClaims {
         }
     }
 
-    /// Runs until `shutdown` is cancelled.
     pub async fn run(self, shutdown: CancellationToken) {
         let (queue, workers) = (self.queue.clone(), self.workers);
         Loop::new("ephemeral", Arc::new(self), queue).workers(workers).run(&shutdown).await;

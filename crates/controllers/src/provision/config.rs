@@ -83,9 +83,7 @@ pub struct Config {
     pub plan: PlanSettings,
     /// Deadline of one call to the driver.
     pub timeout: Duration,
-    /// First pause between attempts.
     pub retry_interval_start: Duration,
-    /// Longest pause between attempts.
     pub retry_interval_max: Duration,
     /// Claims, and volumes, worked on at a time.
     pub worker_threads: usize,
@@ -111,7 +109,6 @@ pub struct Config {
     /// Watch nodes and attachments only if the driver's capabilities call for it. The rights that
     /// were granted to the official program may not cover more.
     pub spare_watches: bool,
-    /// A bug on purpose.
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }

@@ -158,7 +158,6 @@ impl CsiProvisioner {
         debt == Debt::DropRecord
     }
 
-    /// The outcome is known.
     async fn settle(&self, uid: &Uid, event: Event) {
         self.attempts.apply(uid, event);
         self.drop_settled(uid).await;

@@ -139,12 +139,8 @@ impl CsiProvisioner {
         claim: &Claim,
         class: &Arc<StorageClass>,
     ) -> Result<(), ContestError> {
-        loop {
-            match self.try_to_own(deployment, claim, class).await? {
-                Attempted::Over => return Ok(()),
-                Attempted::Again => {}
-            }
-        }
+        while let Attempted::Again = self.try_to_own(deployment, claim, class).await? {}
+        Ok(())
     }
 
     async fn try_to_own(

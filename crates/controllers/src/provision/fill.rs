@@ -158,7 +158,6 @@ pub(super) enum Change {
     Written(Value),
     /// They were as they shall be.
     None,
-    /// There is no such object.
     Gone,
 }
 

@@ -34,7 +34,6 @@ pub(super) struct CsiProvisioner {
     /// Where the provisioning of each claim stands; the library's controller takes part in it.
     pub(super) attempts: Attempts,
     pub(super) places: Places,
-    /// Wakes the publisher of capacity.
     pub(super) capacity: Option<CapacityWaker>,
     pub(super) identity: String,
     pub(super) in_use: Option<InUse>,

@@ -174,7 +174,6 @@ impl CsiController {
         Self { config, parts, driver }
     }
 
-    /// Provisions until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { config, parts, driver } = self;
         // Ends the watch of the intents in whatever way this future ends.

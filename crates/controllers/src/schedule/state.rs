@@ -61,7 +61,6 @@ impl Inner {
         plans.flat_map(|plan| plan.bind.iter().map(|(_, volume)| volume.clone())).collect()
     }
 
-    /// Remembers a placement.
     pub(super) fn promise(&mut self, pod: &Pod, placement: Placement) {
         let key = pod.metadata.key();
         self.waiting.remove(&key);
