@@ -13,6 +13,9 @@ pub enum Stage {
     Alpha,
     /// Known upstream, absent here: switching it on is refused with this reason.
     NotYet(&'static str),
+    /// Upstream had it and removed it; it keeps its default for good. Manifests that still set it to that are
+    /// accepted with a note.
+    Removed,
 }
 
 /// One gate of a program.
@@ -26,10 +29,16 @@ pub struct Gate {
     pub stage: Stage,
 }
 
+/// Every Go program has these two.
+const ALL_ALPHA: &str = "AllAlpha";
+/// No gate here is in beta.
+const ALL_BETA: &str = "AllBeta";
+
 /// The gates of a program after `--feature-gates` was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gates {
     values: BTreeMap<&'static str, (bool, bool)>,
+    notes: Vec<String>,
 }
 
 impl Gates {
@@ -42,8 +51,19 @@ impl Gates {
             |value: &str, why: String| UsageError::bad_value("--feature-gates", value, why);
         let mut values: BTreeMap<_, _> =
             known.iter().map(|gate| (gate.name, (gate.default, false))).collect();
+        let mut notes = Vec::new();
         for text in given {
             for (name, on) in values::switches(text).map_err(|why| refuse(text, why))? {
+                if name == ALL_ALPHA || name == ALL_BETA {
+                    let alpha = |gate: &&Gate| name == ALL_ALPHA && gate.stage == Stage::Alpha;
+                    for gate in known.iter().filter(alpha) {
+                        // As in Go, a gate that is named wins over all gates of its stage.
+                        values
+                            .entry(gate.name)
+                            .and_modify(|value| value.0 = if value.1 { value.0 } else { on });
+                    }
+                    continue;
+                }
                 let Some(gate) = known.iter().find(|gate| gate.name == name) else {
                     let hint = nearest(&name, known.iter().map(|gate| gate.name))
                         .map(|name| format!("; did you mean {name}?"))
@@ -54,10 +74,19 @@ impl Gates {
                     let flag = format!("--feature-gates={name}={on}");
                     return Err(UsageError::FlagNotYet { flag, what });
                 }
+                if gate.stage == Stage::Removed {
+                    notes.push(removed(gate, on).map_err(|why| refuse(text, why))?);
+                }
                 values.insert(gate.name, (on, true));
             }
         }
-        Ok(Self { values })
+        Ok(Self { values, notes })
+    }
+
+    /// What to log at the start: gates that were accepted without an effect.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Whether the gate is on. A name that the program does not have is off.
@@ -73,6 +102,18 @@ impl Gates {
     }
 }
 
+/// The note about a removed gate that is set to what it is for good, or why it cannot be set.
+fn removed(gate: &Gate, on: bool) -> Result<String, String> {
+    let Gate { name, default, .. } = gate;
+    let state = if *default { "on" } else { "off" };
+    if on != *default {
+        return Err(format!("`{name}` was removed upstream and is always {state}; leave it out"));
+    }
+    Ok(format!(
+        "--feature-gates={name}={on} has no effect: the gate was removed upstream and is always {state}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +122,7 @@ mod tests {
         Gate { name: "Topology", default: true, stage: Stage::Stable },
         Gate { name: "Release", default: false, stage: Stage::Alpha },
         Gate { name: "Later", default: false, stage: Stage::NotYet("it comes with snapshots") },
+        Gate { name: "Old", default: true, stage: Stage::Removed },
     ];
 
     fn read(texts: &[&str]) -> Result<Gates, String> {
@@ -96,6 +138,8 @@ mod tests {
             (&["Topology=false,Release=true"][..], false, true),
             (&["Topology=false", "Topology=T"][..], true, false),
             (&["Later=false"][..], true, false),
+            (&["AllAlpha=true,AllBeta=true"][..], true, true),
+            (&["Release=false,AllAlpha=true"][..], true, false),
         ] {
             let gates = read(given).unwrap();
             assert_eq!(
@@ -109,8 +153,17 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_gate_is_accepted_as_it_is_with_a_note() {
+        let gates = read(&["Old=true"]).unwrap();
+        assert!(gates.on("Old"));
+        let note = "--feature-gates=Old=true has no effect: the gate was removed upstream and is always on";
+        assert_eq!(gates.notes(), [note]);
+    }
+
+    #[test]
     fn refusals_name_the_gate() {
         for (given, part) in [
+            ("Old=false", "`Old` was removed upstream and is always on; leave it out"),
             ("Topolgy=true", "there is no feature gate `Topolgy`; did you mean Topology?"),
             ("Topology", "lacks its =true"),
             (

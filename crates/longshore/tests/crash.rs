@@ -103,10 +103,14 @@ fn a_running_pod_survives_and_is_adopted() {
 
 /// What a reboot leaves: files, and neither processes nor mounts nor loop devices.
 fn power_cut(home: &Home) {
-    for pid in processes_of(home.path()) {
-        let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-    }
-    eventually("all processes are gone", || processes_of(home.path()).is_empty());
+    // Containers, too: with their shim and its guard gone at the same moment, nothing else would end them.
+    let all = || [processes_of(home.path()), container_processes(home.path())].concat();
+    eventually("all processes are gone", || {
+        for pid in all() {
+            let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output();
+        }
+        all().is_empty()
+    });
     eventually("all mounts are gone", || {
         for mount in mounts_below(home.path()).into_iter().rev() {
             let _ = std::process::Command::new("umount").arg(mount).output();

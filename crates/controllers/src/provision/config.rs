@@ -11,15 +11,20 @@ use super::{NodeDeployment, NodeScope};
 
 const TOPOLOGY: Gate = Gate { name: "Topology", default: true, stage: Stage::Stable };
 
-/// Claims may name a VolumeAttributesClass. Where nobody sets it, the API server is asked whether it has the kind.
+/// Claims may name a VolumeAttributesClass. Where the command line does not say, the API server is asked whether it has the kind.
 pub const ATTRIBUTES_CLASSES: Gate =
     Gate { name: "VolumeAttributesClass", default: true, stage: Stage::Stable };
 
 const CROSS_NAMESPACE: Gate =
     Gate { name: "CrossNamespaceVolumeDataSource", default: false, stage: Stage::Alpha };
 
+/// A volume that was released before its claim was deleted is deleted as its policy says. csi-provisioner 5 had
+/// the gate.
+const HONOR_RECLAIM_POLICY: Gate =
+    Gate { name: "HonorPVReclaimPolicy", default: true, stage: Stage::Removed };
+
 /// Feature gates of the provisioner.
-pub const GATES: &[Gate] = &[TOPOLOGY, ATTRIBUTES_CLASSES, CROSS_NAMESPACE];
+pub const GATES: &[Gate] = &[TOPOLOGY, ATTRIBUTES_CLASSES, CROSS_NAMESPACE, HONOR_RECLAIM_POLICY];
 
 /// Flags of the provisioner, named as csi-provisioner names them.
 #[derive(Debug, Clone, clap::Args)]

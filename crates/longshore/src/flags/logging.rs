@@ -9,7 +9,7 @@ use super::{UsageError, values};
 /// Flags of every program.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CommonFlags {
-    /// How much to log: 0 is quiet, 2 is usual, 5 shows every call.
+    /// How much to log: 0 is quiet, 2 has a line for each claim, volume and pod, 3 leases, 5 every call.
     #[arg(long = "v", short = 'v', value_name = "LEVEL", default_value = "0", value_parser = values::integer, allow_hyphen_values = true, help_heading = "Logging")]
     pub v: i64,
     /// Log as text or as one JSON object per line; both go to stderr.
@@ -96,6 +96,69 @@ pub(crate) struct KlogFlags {
     /// Accepted: tuning of the Go runtime has no meaning here.
     #[arg(long)]
     pub automaxprocs: bool,
+    #[command(flatten)]
+    pub old: OldKlogFlags,
+}
+
+/// Flags that klog had until the sidecars dropped them; manifests still have them. All lines go to stderr with
+/// their headers, whatever these say.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct OldKlogFlags {
+    #[arg(long = "logtostderr", hide = true)]
+    to_stderr: Option<bool>,
+    #[arg(long = "alsologtostderr", hide = true)]
+    also_to_stderr: Option<bool>,
+    #[arg(long = "stderrthreshold", hide = true)]
+    stderr_threshold: Option<String>,
+    #[arg(long = "add_dir_header", hide = true)]
+    add_dir_header: Option<bool>,
+    #[arg(long = "skip_headers", hide = true)]
+    skip_headers: Option<bool>,
+    #[arg(long = "skip_log_headers", hide = true)]
+    skip_log_headers: Option<bool>,
+    #[arg(long = "one_output", hide = true)]
+    one_output: Option<bool>,
+    #[arg(long = "log_dir", hide = true)]
+    log_dir: Option<String>,
+    #[arg(long = "log_file", hide = true)]
+    log_file: Option<String>,
+    #[arg(long = "log_file_max_size", hide = true)]
+    log_file_max_size: Option<String>,
+    #[arg(long = "log_backtrace_at", hide = true)]
+    log_backtrace_at: Option<String>,
+}
+
+impl OldKlogFlags {
+    /// The names of those that were given.
+    fn given(self) -> Vec<&'static str> {
+        let Self {
+            to_stderr,
+            also_to_stderr,
+            stderr_threshold,
+            add_dir_header,
+            skip_headers,
+            skip_log_headers,
+            one_output,
+            log_dir,
+            log_file,
+            log_file_max_size,
+            log_backtrace_at,
+        } = self;
+        let rows = [
+            (to_stderr.is_some(), "--logtostderr"),
+            (also_to_stderr.is_some(), "--alsologtostderr"),
+            (stderr_threshold.is_some(), "--stderrthreshold"),
+            (add_dir_header.is_some(), "--add_dir_header"),
+            (skip_headers.is_some(), "--skip_headers"),
+            (skip_log_headers.is_some(), "--skip_log_headers"),
+            (one_output.is_some(), "--one_output"),
+            (log_dir.is_some(), "--log_dir"),
+            (log_file.is_some(), "--log_file"),
+            (log_file_max_size.is_some(), "--log_file_max_size"),
+            (log_backtrace_at.is_some(), "--log_backtrace_at"),
+        ];
+        rows.into_iter().filter(|(given, _)| *given).map(|(_, name)| name).collect()
+    }
 }
 
 impl KlogFlags {
@@ -109,6 +172,7 @@ impl KlogFlags {
             log_json_split_stream,
             log_json_info_buffer_size,
             automaxprocs,
+            old,
         } = self;
         let not_yet = |flag: &str, what| Err(UsageError::FlagNotYet { flag: flag.into(), what });
         let modules = LogOptions::parse_modules(&vmodule)
@@ -131,6 +195,9 @@ impl KlogFlags {
         note(log_text_info_buffer_size != "0", "--log-text-info-buffer-size", unbuffered);
         note(log_json_info_buffer_size != "0", "--log-json-info-buffer-size", unbuffered);
         note(automaxprocs, "--automaxprocs", "it tunes the Go runtime");
+        for flag in old.given() {
+            note(true, flag, "every log line goes to stderr with its header");
+        }
         Ok((modules, notes))
     }
 }
@@ -149,10 +216,15 @@ mod tests {
             log_json_split_stream: false,
             log_json_info_buffer_size: "0".into(),
             automaxprocs: false,
+            old: OldKlogFlags::default(),
         };
         assert_eq!(plain.clone().check(), Ok((vec![], vec![])));
         let (_, notes) = KlogFlags { automaxprocs: true, ..plain.clone() }.check().unwrap();
         assert_eq!(notes, ["--automaxprocs has no effect: it tunes the Go runtime"]);
+        let old = OldKlogFlags { to_stderr: Some(true), ..OldKlogFlags::default() };
+        let (_, notes) = KlogFlags { old, ..plain.clone() }.check().unwrap();
+        let note = "--logtostderr has no effect: every log line goes to stderr with its header";
+        assert_eq!(notes, [note]);
         let (modules, _) = KlogFlags { vmodule: "que*=5".into(), ..plain.clone() }.check().unwrap();
         assert_eq!(modules, [("que*".to_owned(), 5)]);
         assert!(KlogFlags { vmodule: "queue".into(), ..plain.clone() }.check().is_err());

@@ -65,7 +65,7 @@ impl Drop for Home {
 /// Ends processes, mounts and loop devices that refer to `dir`: the safety net of a failed test.
 fn sweep(dir: &Path) {
     let text = dir.display().to_string();
-    for pid in processes_of(dir) {
+    for pid in [processes_of(dir), container_processes(dir)].concat() {
         let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
     }
     for cgroup in cgroups_below(dir) {
@@ -120,6 +120,19 @@ pub fn cgroups_below(dir: &Path) -> Vec<PathBuf> {
         }
     }
     found.retain(|cgroup| cgroup.exists());
+    found
+}
+
+/// Processes of containers of instances below `dir`. Their command lines do not name it.
+pub fn container_processes(dir: &Path) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut cgroups = cgroups_below(dir);
+    while let Some(cgroup) = cgroups.pop() {
+        let text = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+        found.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok()));
+        let below = fs::read_dir(&cgroup).into_iter().flatten().flatten();
+        cgroups.extend(below.map(|one| one.path()).filter(|path| path.is_dir()));
+    }
     found
 }
 

@@ -181,6 +181,7 @@ fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {
     rustix::stdio::dup2_stderr(stderr).step("redirect errors")
 }
 
+/// Gives every signal its default: what the shell that started the agent ignored (`nohup`) is not the container's.
 #[expect(unsafe_code, reason = "signal dispositions and masks have no safe wrapper")]
 fn reset_signals() {
     // SAFETY: plain libc calls on this process's own signal state; the set is initialised first.
@@ -188,7 +189,14 @@ fn reset_signals() {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // The kernel's own structure, all zero: the default, no flags, no mask. The C library's function leaves out
+        // the two signals that it uses itself.
+        let default = [0_u64; 4];
+        for signal in 1..=libc::SIGRTMAX() {
+            // Refused for KILL and STOP, which cannot be ignored anyway.
+            let old = std::ptr::null_mut::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, size_of::<u64>());
+        }
     }
 }
 

@@ -123,6 +123,26 @@ async fn exit_code_output_and_environment() {
 }
 
 #[tokio::test]
+async fn signals_that_the_agent_ignores_have_their_default_in_a_container() {
+    if !need("signals_that_the_agent_ignores_have_their_default_in_a_container", &[Need::Root]) {
+        return;
+    }
+    let pod = Pod::new();
+    // As under `nohup`.
+    let shim = program().program.display().to_string();
+    let ignoring = ShimProgram {
+        program: "/usr/bin/env".into(),
+        args: vec!["--ignore-signal=HUP,USR1".into(), shim],
+    };
+    let client = ShimClient::open(&ignoring, pod.path()).await.unwrap();
+    let run = pod.run("grep SigIgn: /proc/self/status");
+    client.tell(&Request::Start(Box::new(run))).await.unwrap();
+    ended(&client).await;
+    client.quit().await;
+    assert_eq!(pod.log().trim(), "SigIgn:\t0000000000000000");
+}
+
+#[tokio::test]
 async fn a_missing_program_is_a_start_error() {
     if !need("a_missing_program_is_a_start_error", &[Need::Root]) {
         return;

@@ -140,6 +140,7 @@ impl Program for Config {
         let gates = Gates::read(protect::GATES, &feature_gates)?;
         let mut logging = Logging::try_from(common)?;
         logging.notes.extend(plugins.notes());
+        logging.notes.extend_from_slice(gates.notes());
         Ok(Self {
             logging,
             kube: kube.access(master, None),

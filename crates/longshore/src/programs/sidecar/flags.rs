@@ -66,8 +66,10 @@ impl SidecarFlags {
     ) -> Result<Config, UsageError> {
         let Self { kube, election, diagnostics, klog, environment } = self;
         let CsiFlags { csi_address } = csi;
+        let mut logging = Logging::try_from(common)?.with(klog)?;
+        logging.notes.extend_from_slice(gates.notes());
         Ok(Config {
-            logging: Logging::try_from(common)?.with(klog)?,
+            logging,
             socket: csi_address,
             log_limit: None,
             kube: kube.access(String::new(), None),
