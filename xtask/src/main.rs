@@ -126,7 +126,7 @@ fn test(args: &[String]) -> Result<()> {
 
 /// Rustdoc of every crate, without a warning.
 fn docs() -> Result<()> {
-    let line = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    let line = ["doc", "--workspace", "--no-deps"];
     run::cargo(&line, &[("RUSTDOCFLAGS", "-D warnings")])
 }
 

@@ -1,7 +1,7 @@
 //! Flags: from what was typed to values that cannot be wrong.
 //!
 //! The official sidecars are Go programs, so their manifests use Go's flag syntax: one dash or two, `--flag=value` or
-//! `--flag value`, switches as `--flag` or `--flag=false`. [`normalize`] rewrites such arguments into the one form
+//! `--flag value`, switches as `--flag` or `--flag=false`. [`normalize()`] rewrites such arguments into the one form
 //! that clap reads, and [`values`] reads the values as Go does.
 //!
 //! A loop declares its flags where it declares its settings: its `Config` derives [`clap::Args`], the program of that

@@ -1,7 +1,7 @@
 //! The node: volume manager, driver registration, mounts, and pods as host processes.
 //!
-//! [`NodeAgent`] ties the loops of one node together. [`volumes`] keeps what is staged and
-//! published in step with what pods want; [`registration`] finds drivers by their sockets;
+//! [`NodeAgent`] ties the loops of one node together. `volumes` keeps what is staged and
+//! published in step with what pods want; `registration` finds drivers by their sockets;
 //! [`pods`] runs containers under one [`shim`] per pod, which outlives the agent. Decisions are in
 //! `longshore_core::stage`; here is the looking and the acting.
 //!

@@ -44,7 +44,7 @@ pub struct BuiltinKind {
     /// How fields of its types merge and which values they take; see [`super::facts`].
     pub facts: &'static [&'static str],
     /// The protobuf messages that only this kind uses, or none if clients send it as JSON; see
-    /// [`crate::http::protobuf`].
+    /// `http::protobuf`.
     pub protobuf: &'static [&'static str],
 }
 

@@ -2,7 +2,7 @@
 
 /// Declares one enum per field of the API.
 ///
-/// A word that is not in the list is kept as [`Other`], so that objects of a newer API pass
+/// A word that is not in the list is kept as `Other`, so that objects of a newer API pass
 /// through unchanged. The default is the empty text: the field is absent.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident { $($word:ident),* })*) => { $(

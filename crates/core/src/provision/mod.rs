@@ -1,6 +1,6 @@
 //! What to create for a claim, where, and under which name; and when to delete it again.
 //!
-//! [`choose`] says whether a claim is this provisioner's to answer, [`plan`] what a CSI driver is
+//! [`choose()`] says whether a claim is this provisioner's to answer, [`plan()`] what a CSI driver is
 //! asked for ([`source`] what it is filled from), and [`Plan::volume`] what the PersistentVolume looks like once the driver has
 //! answered; [`attempt`] is the state in between, and [`refusal_is_conclusive`] says what a refusal proves. [`is_ours`], [`finalizers_after`] and [`wants_deletion`] decide over the other end of a
 //! volume's life. The loops are in `longshore_provisioner` and `longshore_controllers::provision`.

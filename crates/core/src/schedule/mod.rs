@@ -1,6 +1,6 @@
 //! Which node a pod goes to, as far as its volumes have a say in it.
 //!
-//! [`sort_claims`] looks at the pod's claims once; [`check_node`] says for one node whether the
+//! `sort_claims` looks at the pod's claims once; `check_node` says for one node whether the
 //! pod fits and, if so, which volumes have to be bound or made there ([`NodePlan`]);
 //! [`pick_node`] chooses among the nodes that fit; [`binding_progress`] says how far the plan has
 //! come. Nothing is written here, and no plan is a promise: the API may have moved on, and then

@@ -1,6 +1,6 @@
 //! The volume manager: keeps what is staged and published in step with what pods want.
 //!
-//! A pod is announced with [`VolumeManager::want`] and let go with [`VolumeManager::release`]; in
+//! A pod is announced with `want` and let go with `release`; in
 //! between, the loop compares desired and actual state, asks [`longshore_core::stage::world`] and
 //! starts what it decides. Events wake it: a pod, the node object, a claim, a driver's registration,
 //! the end of an operation or of a pause. Nothing is polled.

@@ -1,6 +1,6 @@
 //! The official programs: where they are, and how to get them.
 //!
-//! [`path`] only looks. [`build`] makes what is missing from the pinned Go modules beside this crate,
+//! [`path`] only looks. [`build()`] makes what is missing from the pinned Go modules beside this crate,
 //! into a cache directory outside the checkout. A program is looked for first in `$LONGSHORE_TOOLS`,
 //! so a developer can bring another version, or one that cannot be pinned.
 
@@ -96,7 +96,7 @@ impl Tool {
         table::entry(self).0
     }
 
-    /// Whether a pinned module exists from which [`build`] can make it.
+    /// Whether a pinned module exists from which [`build()`] can make it.
     #[must_use]
     pub const fn pinned(self) -> bool {
         matches!(table::entry(self).1, Source::Module { .. })

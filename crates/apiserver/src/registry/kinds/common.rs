@@ -22,5 +22,5 @@ pub(in crate::registry) const FACTS: &[&str] = &[
     "type OwnerReference.uid types.UID",
 ];
 
-/// Their protobuf messages; see [`crate::http::protobuf`].
+/// Their protobuf messages; see `http::protobuf`.
 pub(crate) const PROTOBUF: &str = include_str!("common_protobuf.txt");

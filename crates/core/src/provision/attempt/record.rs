@@ -13,7 +13,7 @@ pub fn to_record(plan: &Plan) -> BTreeMap<&'static str, String> {
     BTreeMap::from([(PLAN, serde_json::to_string(plan).unwrap_or_default())])
 }
 
-/// The plan in an intent record; it is taken up by [`Event::Recovered`].
+/// The plan in an intent record; it is taken up by `Event::Recovered`.
 ///
 /// # Errors
 /// When the record cannot be read. It is then left for a person to look at.
