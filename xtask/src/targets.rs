@@ -111,12 +111,13 @@ fn build(env: &[(&str, &str)]) -> Result<Vec<Target>> {
 fn run_one(target: &Target, env: &[(&str, &str)], ledger: &Ledger) -> Result<String> {
     let begin = Instant::now();
     let output = tempfile::NamedTempFile::new()?;
+    let file = output.reopen()?;
     let status = Command::new(&target.program)
         .current_dir(&target.dir)
         .env("CARGO_MANIFEST_DIR", &target.dir)
         .envs(env.iter().copied())
-        .stdout(output.reopen()?)
-        .stderr(output.reopen()?)
+        .stdout(file.try_clone()?)
+        .stderr(file)
         .status()
         .with_context(|| format!("cannot start {}", target.program.display()))?;
     let took = begin.elapsed();

@@ -39,11 +39,15 @@ async fn define(target: &Target, spec: &Value) -> bool {
     panic!("the kind is not served");
 }
 
+/// Deletes the kind and waits until it is served no more: the next definition would be taken for it.
 async fn forget(target: &Target) {
     let path = format!("{DEFINITIONS}/bombs.example.com");
     target.ask("DELETE", &path, "application/json", String::new()).await;
     for _ in 0..2000 {
-        if target.ask("GET", &path, "application/json", String::new()).await.0 == 404 {
+        let gone = async |path: &str| {
+            target.ask("GET", path, "application/json", String::new()).await.0 == 404
+        };
+        if gone(&path).await && gone(BOMBS).await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
