@@ -72,7 +72,7 @@ pub fn run_all(env: &[(&str, &str)], ledger: &Ledger) -> Result<()> {
         for _ in 0..LANES {
             scope.spawn(|| {
                 while let Some(target) = next(&queue) {
-                    let done = run_one(&target, env, ledger);
+                    let done = ledger.time(target.ring(), || run_one(&target, env));
                     total.lock().unwrap_or_else(PoisonError::into_inner).add(&target, done);
                 }
             });
@@ -108,7 +108,7 @@ fn build(env: &[(&str, &str)]) -> Result<Vec<Target>> {
 }
 
 /// Runs one target and prints its output in one piece; `Ok` has its output.
-fn run_one(target: &Target, env: &[(&str, &str)], ledger: &Ledger) -> Result<String> {
+fn run_one(target: &Target, env: &[(&str, &str)]) -> Result<String> {
     let begin = Instant::now();
     let output = tempfile::NamedTempFile::new()?;
     let file = output.reopen()?;
@@ -121,7 +121,6 @@ fn run_one(target: &Target, env: &[(&str, &str)], ledger: &Ledger) -> Result<Str
         .status()
         .with_context(|| format!("cannot start {}", target.program.display()))?;
     let took = begin.elapsed();
-    ledger.add(target.ring(), took);
     let text = String::from_utf8_lossy(&std::fs::read(output.path())?).into_owned();
     let shown = if status.success() { without_passed(&text) } else { text.clone() };
     eprintln!("== {} {}: {} s, {status}\n{shown}", target.package, target.name, took.as_secs());
