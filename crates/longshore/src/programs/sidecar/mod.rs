@@ -203,6 +203,8 @@ impl Sidecar {
             renew_deadline: times.renew_deadline,
             retry_period: times.retry_period,
             labels,
+            // A restarted container goes on where it left off.
+            identity: election::host_identity(),
             on_loss: OnLoss::Exit,
             release_on_exit: self.release_lease_on_exit,
             recorder: Some(self.recorder()),
