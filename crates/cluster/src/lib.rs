@@ -29,6 +29,7 @@ pub mod shutdown;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod transport;
 
 pub use api::{Api, DeleteParams, ListParams, Patch};
 pub use cache::{Cache, Cacheable, Change, Scope, SharedCaches, Subscription};
@@ -39,6 +40,7 @@ pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};
 pub use telemetry::{Metrics, QueueStats};
+pub use transport::KeepAlive;
 // For the macros that log with a verbosity.
 #[doc(hidden)]
 pub use tracing;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{
-    Api, Metrics, Recorder,
+    Api, KeepAlive, Metrics, Recorder,
     config::ClientConfig,
     election::{self, ElectionConfig, OnLoss},
     shutdown,
@@ -130,6 +130,7 @@ pub(crate) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) 
         qps,
         burst,
         user_agent: Some(format!("{program}/{}", env!("CARGO_PKG_VERSION"))),
+        keep_alive: KeepAlive::default(),
         metrics: Some(metrics.clone()),
     }
 }
