@@ -22,6 +22,7 @@ pub mod events;
 mod in_flight;
 pub mod limit;
 mod lines;
+pub mod listen;
 mod managed_fields;
 pub mod queue;
 pub mod secrets;
