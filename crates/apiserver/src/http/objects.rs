@@ -203,6 +203,8 @@ impl Call<'_> {
             "binding" => return self.bind().await,
             "eviction" => return self.evict().await,
             "log" => return self.log().await,
+            "exec" => return self.stream(true).await,
+            "attach" => return self.stream(false).await,
             "scale" => return self.scale(verb).await,
             "token" => return self.token().await,
             _ => Part::Main,
