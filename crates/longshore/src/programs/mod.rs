@@ -34,6 +34,8 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<client::Client<client::DescribeFlags>>(),
     Row::of::<client::Client<client::DeleteFlags>>(),
     Row::of::<client::Client<client::LogsFlags>>(),
+    Row::of::<client::Client<client::ExecFlags>>(),
+    Row::of::<client::Client<client::AttachFlags>>(),
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
     Row::of::<controllers::Config>(),
