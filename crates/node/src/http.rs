@@ -46,7 +46,7 @@ pub async fn serve(
             tracing::error!(%error, "the HTTP endpoint stopped");
         }
     });
-    tracing::info!(address = %bound, "serving metrics, health and statistics");
+    longshore_cluster::log_process!(address = %bound, "serving metrics, health and statistics");
     Ok((bound, task))
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_core::model::ObjectRef;
+use longshore_core::words;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
@@ -96,12 +97,16 @@ impl ElectionConfig {
         let (lease, renew, retry) = (self.lease_duration, self.renew_deadline, self.retry_period);
         if lease <= renew {
             return Err(ElectionError::Durations(format!(
-                "the lease duration ({lease:?}) must be longer than the renew deadline ({renew:?})"
+                "the lease duration ({}) must be longer than the renew deadline ({})",
+                words::time(lease),
+                words::time(renew)
             )));
         }
         if renew <= retry.mul_f64(1.2) {
             return Err(ElectionError::Durations(format!(
-                "the renew deadline ({renew:?}) must be longer than 1.2 times the retry period ({retry:?})"
+                "the renew deadline ({}) must be longer than 1.2 times the retry period ({})",
+                words::time(renew),
+                words::time(retry)
             )));
         }
         if retry.is_zero() || lease < Duration::from_secs(1) {

@@ -118,7 +118,14 @@ impl Recorder {
             reason: reason.to_owned(),
             message: message.into(),
         };
-        tracing::debug!(object = %object.name, kind = kind.as_str(), reason, message = %occurrence.message, "event");
+        tracing::debug!(
+            kind = object.kind,
+            object = %ObjectKey::new(&object.namespace, &object.name),
+            r#type = kind.as_str(),
+            reason,
+            text = occurrence.message,
+            "event"
+        );
         let added = self.inner.pending.lock().add(occurrence, clock::now());
         if added {
             self.inner.wake.notify_one();

@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use longshore_core::words;
 use longshore_flags::{UsageError, values};
 
 use crate::planted::{Planted, plantable};
@@ -50,7 +51,7 @@ impl TryFrom<Flags> for Config {
         if period <= Duration::from_secs(1) {
             return Err(UsageError::bad_value(
                 "--attach-detach-reconcile-sync-period",
-                format!("{period:?}"),
+                words::time(period),
                 "it must be more than a second",
             ));
         }

@@ -60,7 +60,7 @@ pub enum Refused {
     #[error("an operation on this volume is already running")]
     Pending,
     /// The same operation failed not long ago.
-    #[error("no retries permitted until {until:?} after start")]
+    #[error("no retries permitted until {} after start", crate::words::time(*.until))]
     Paused {
         /// When it may be tried again.
         until: Duration,

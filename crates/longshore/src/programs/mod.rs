@@ -19,6 +19,8 @@ mod node_registrar;
 mod pod_limits;
 mod pool;
 mod provisioner;
+#[cfg(test)]
+mod real_manifests;
 mod sidecar;
 #[cfg(test)]
 mod tests;
