@@ -42,7 +42,8 @@ async fn run(config: Config) -> Result<()> {
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
-    let mut control = Control::start(api.clone(), Metrics::new(), &loops);
+    let kubeconfig = served.data.kubeconfig();
+    let mut control = Control::start(api.clone(), Metrics::new(), &kubeconfig, &loops);
     let worked = work(&config, &served, &api, &mut control, &signal).await;
     loops.cancel();
     control.finish().await;

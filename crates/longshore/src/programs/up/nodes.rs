@@ -5,11 +5,12 @@
 
 use anyhow::Result;
 use longshore_cluster::Api;
+use longshore_core::model::keys::embedded;
 use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
-use super::{RunningApi, control::Control, host::Host, logs::Logs, node_processes::NodeProcesses};
+use super::{RunningApi, control::Control, drivers, host::Host, logs::Logs, node_processes::NodeProcesses};
 use crate::programs::pool::Pool;
 
 /// The running nodes.
@@ -37,6 +38,7 @@ pub(super) async fn start(
         let host = Host::start(&node, api.clone()).await?;
         server.server.set_log_source(Logs::new(api, [(name.clone(), node.root.clone())]));
         for driver in &host.drivers {
+            control.add_driver(&driver.name, &driver.socket);
             control.provision(&driver.name, driver.client());
             if !driver.is_local() {
                 control.attach(&driver.name, driver.client());
@@ -60,6 +62,8 @@ async fn start_many(
     shared.pools = vec![PoolConfig::new("default", &config.shared_pool)];
     let socket = server.data.path().join("shared-controller.sock");
     let served = many.serve(shared, socket).await?;
+    control.add_driver(&served.name, &served.socket);
+    control.provisioned_elsewhere(embedded::LOCAL_DRIVER);
     control.provision(&served.name, served.client());
     control.attach(&served.name, served.client());
     let mut roots = Vec::new();
@@ -68,6 +72,8 @@ async fn start_many(
         if Some(name) == names.first() {
             node.first = true;
             node.csi_endpoints.clone_from(&config.csi_endpoints);
+            // Every node has one; a program beside a local driver serves that node's volumes.
+            control.add_driver(embedded::LOCAL_DRIVER, &drivers::socket(&node.root, embedded::LOCAL_DRIVER));
         }
         roots.push((name.clone(), node.root.clone()));
         many.start(node).await?;
