@@ -171,8 +171,9 @@ impl VolumeManager {
             Action::Forget { .. } => Ok(()),
         };
         self.measured(timed, result.is_ok());
-        if result.is_ok() {
-            tracing::debug!(action = action.name(), "done");
+        match &result {
+            Ok(()) => tracing::debug!(action = action.name(), "done"),
+            Err(failure) => self.report_teardown(&action, failure).await,
         }
         let mut state = self.state();
         state.world.busy.remove(&action.slot());
@@ -183,6 +184,7 @@ impl VolumeManager {
         match result {
             Ok(()) => {
                 state.backoff.remove(&slot);
+                state.stuck.remove(action.volume());
                 self.clear_error(&mut state, &action);
             }
             Err(failure) => {
