@@ -5,6 +5,7 @@
 //! reverse: the node stops its pods and unmounts while everything else still works, then the
 //! drivers let go of their loop devices, then the loops end, and the API last.
 
+mod absent;
 mod bootstrap;
 mod control;
 mod datadir;

@@ -10,7 +10,10 @@ use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
-use super::{RunningApi, control::Control, drivers, host::Host, logs::Logs, node_processes::NodeProcesses};
+use super::{
+    RunningApi, absent, control::Control, drivers, host::Host, logs::Logs,
+    node_processes::NodeProcesses, outage,
+};
 use crate::programs::pool::Pool;
 
 /// The running nodes.
@@ -32,7 +35,10 @@ pub(super) async fn start(
         control.serve_foreign(socket.clone());
     }
     let names = config.node_names();
+    absent::tell(api, &server.data, &names).await?;
     if let [name] = names.as_slice() {
+        // It may have been absent before.
+        outage::back(api, name).await?;
         let mut node = node_config(config, server, name, true);
         node.csi_endpoints.clone_from(&config.csi_endpoints);
         let host = Host::start(&node, api.clone()).await?;
@@ -73,7 +79,10 @@ async fn start_many(
             node.first = true;
             node.csi_endpoints.clone_from(&config.csi_endpoints);
             // Every node has one; a program beside a local driver serves that node's volumes.
-            control.add_driver(embedded::LOCAL_DRIVER, &drivers::socket(&node.root, embedded::LOCAL_DRIVER));
+            control.add_driver(
+                embedded::LOCAL_DRIVER,
+                &drivers::socket(&node.root, embedded::LOCAL_DRIVER),
+            );
         }
         roots.push((name.clone(), node.root.clone()));
         many.start(node).await?;
