@@ -10,6 +10,7 @@ use std::{
 };
 
 use common::*;
+use longshore_real_kube::tools::{self, Tool};
 use serde_json::Value;
 
 /// Events with this reason about objects of a kind, with their messages.
@@ -204,4 +205,51 @@ fn nodes_that_are_not_started_again_are_marked_and_their_pods_told() {
     up.wait("pod", "web", "ran again", running);
     assert!(!ready(&up.json("node", "n")), "now the single node is absent");
     up.stop_without_a_trace(&home);
+}
+
+/// csi-driver-host-path, on a socket and with a state of its own.
+fn official_driver(home: &Home) -> Beside {
+    let dir = home.path();
+    let mut command = Command::new(tools::path(Tool::Hostpath).unwrap());
+    command.arg(format!("--endpoint=unix://{}", dir.join("official.sock").display()));
+    command.arg(format!("--statedir={}", dir.join("official-state").display()));
+    command.args(["--nodeid=n", "--enable-topology=false"]);
+    Beside::start_command(home, "official", &mut command)
+}
+
+#[test]
+fn pod_ends_although_its_driver_was_started_anew_and_forgot_the_mount() {
+    if !can_run("forgetful") || !tools::need(&[Tool::Hostpath]) {
+        return;
+    }
+    // Outside of `/tmp`: the driver makes its volumes where it finds its state.
+    let home = Home::outside_tmp("forgetful");
+    let driver = official_driver(&home);
+    let endpoint = format!("unix://{}", home.path().join("official.sock").display());
+    let args = ["up", "--node-name", "n", "--csi-endpoint", &endpoint];
+    let up = Instance::start(&home, "data", &args);
+    up.apply(&claim("data", "hostpath.csi.k8s.io"));
+    up.apply(&pod("web", "data", "trap 'exit 0' TERM; sleep 1000 & wait"));
+    up.wait("pod", "web", "ran", running);
+    drop(driver);
+    assert!(up.cli(&["delete", "pod", "web", "--wait=false"]).status.success());
+    eventually("the pod is told that its driver is away", || {
+        let texts = events(&up, "Pod", "web", "FailedUnmount");
+        texts.iter().any(|text| text.contains("of driver hostpath.csi.k8s.io at /"))
+    });
+    // Its state knows the volumes, and not where they are mounted.
+    let state = home.path().join("official-state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    let mut known: Value = serde_json::from_str(&text).unwrap();
+    for volume in known["Volumes"].as_array_mut().unwrap() {
+        volume["Published"] = Value::Null;
+        volume["Staged"] = Value::Null;
+    }
+    std::fs::write(&state, known.to_string()).unwrap();
+    let driver = official_driver(&home);
+    eventually("the pod has ended", || up.json("pod", "web").is_null());
+    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
+    assert_eq!(up.stop(), Some(0));
+    driver.stop();
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
 }

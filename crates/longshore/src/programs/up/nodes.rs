@@ -70,6 +70,9 @@ async fn start_many(
     let served = many.serve(shared, socket).await?;
     control.add_driver(&served.name, &served.socket);
     control.provisioned_elsewhere(embedded::LOCAL_DRIVER);
+    // Every node has a local driver, and a program beside it serves that node's volumes.
+    let local = drivers::socket(&server.data.node("NODE"), embedded::LOCAL_DRIVER);
+    control.add_driver(embedded::LOCAL_DRIVER, &local);
     control.provision(&served.name, served.client());
     control.attach(&served.name, served.client());
     let mut roots = Vec::new();
@@ -78,11 +81,6 @@ async fn start_many(
         if Some(name) == names.first() {
             node.first = true;
             node.csi_endpoints.clone_from(&config.csi_endpoints);
-            // Every node has one; a program beside a local driver serves that node's volumes.
-            control.add_driver(
-                embedded::LOCAL_DRIVER,
-                &drivers::socket(&node.root, embedded::LOCAL_DRIVER),
-            );
         }
         roots.push((name.clone(), node.root.clone()));
         many.start(node).await?;
