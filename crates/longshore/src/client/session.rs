@@ -164,8 +164,11 @@ fn read_kubeconfig(path: Option<&Path>) -> Result<(kube::config::Kubeconfig, Str
         (None, None) => (vec![PathBuf::from(INSTANCE)], INSTANCE.to_owned()),
     };
     let wrong = |why: String| ClientError::Kubeconfig { from: from.clone(), why };
-    // As kubectl does, files of a list that do not exist are passed over.
-    let existing: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
+    // As kubectl does, files of a list that do not exist are passed over; one that may not be read is not.
+    let missing = |path: &&PathBuf| {
+        path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let existing: Vec<_> = paths.iter().filter(|path| !missing(path)).collect();
     if existing.is_empty() {
         return Err(wrong(
             "there is no such file; start `longshore up` or give another with --kubeconfig".into(),
@@ -173,11 +176,22 @@ fn read_kubeconfig(path: Option<&Path>) -> Result<(kube::config::Kubeconfig, Str
     }
     let mut merged = kube::config::Kubeconfig::default();
     for path in existing {
+        std::fs::File::open(path).map_err(|error| wrong(unreadable(path, &error)))?;
         let next =
             kube::config::Kubeconfig::read_from(path).map_err(|error| wrong(innermost(&error)))?;
         merged = merged.merge(next).map_err(|error| wrong(error.to_string()))?;
     }
     Ok((merged, from))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!(
+            "permission denied; run as the owner of {}, or give this user a copy with --kubeconfig",
+            path.display()
+        ),
+        _ => error.to_string(),
+    }
 }
 
 /// What is encoded in a piece of a path or query: all but letters, digits and a few harmless marks.

@@ -11,6 +11,7 @@ pub(crate) mod logs;
 mod memory;
 mod own_volumes;
 pub(crate) mod pod_dir;
+mod results;
 mod run_spec;
 mod scratch;
 pub mod shim_client;
