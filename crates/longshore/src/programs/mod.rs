@@ -19,6 +19,8 @@ mod node_registrar;
 mod pod_limits;
 mod pool;
 mod provisioner;
+#[cfg(test)]
+mod real_manifests;
 mod sidecar;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,8 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<client::Client<client::DescribeFlags>>(),
     Row::of::<client::Client<client::DeleteFlags>>(),
     Row::of::<client::Client<client::LogsFlags>>(),
+    Row::of::<client::Client<client::ExecFlags>>(),
+    Row::of::<client::Client<client::AttachFlags>>(),
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
     Row::of::<controllers::Config>(),
