@@ -9,6 +9,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 
 use crate::limit::{Limit, limited};
 use crate::telemetry::Metrics;
+use crate::transport::{self, KeepAlive};
 
 /// How to reach the API server.
 ///
@@ -26,6 +27,8 @@ pub struct ClientConfig {
     /// Requests at once if `qps` is set.
     pub burst: Option<u32>,
     pub user_agent: Option<String>,
+    /// How soon a dead connection is noticed.
+    pub keep_alive: KeepAlive,
     pub metrics: Option<Metrics>,
 }
 
@@ -110,7 +113,8 @@ impl ClientConfig {
                 HeaderValue::from_str(agent).map_err(|_| ConfigError::UserAgent(agent.clone()))?;
             config.headers.push((header::USER_AGENT, value));
         }
-        kube::Client::try_from(config).map_err(|source| ConfigError::Client { origin, source })
+        transport::client(config, self.keep_alive)
+            .map_err(|source| ConfigError::Client { origin, source })
     }
 
     /// The configuration and a name for where it came from.

@@ -45,7 +45,9 @@ pub struct ElectionConfig {
     pub namespace: String,
     /// Name of the lease; see [`lease_name`].
     pub name: String,
-    /// Identity of this candidate; two candidates must never share it.
+    /// Identity of this candidate: [`host_identity`] for a program that goes on where its container
+    /// left off, else [`unique_identity`]. A lease found under it is watched for one retry period:
+    /// unchanged it is taken at once, renewed it is another's.
     pub identity: String,
     /// A candidate takes a lease that was not renewed for this long.
     pub lease_duration: Duration,
@@ -303,7 +305,7 @@ impl Elector {
                     self.config.status.renewed(started);
                     return None;
                 }
-                Ok(Ok(false)) => return Some(format!("{} holds it", self.lock.holder())),
+                Ok(Ok(false)) => return Some(format!("{} holds it", self.lock.other_holder())),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "the API server does not answer".to_owned(),
             };

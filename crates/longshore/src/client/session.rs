@@ -80,9 +80,16 @@ impl Session {
             .map_err(|error| wrong(error.to_string()))?;
         // A watch may be silent for long; the server ends it in time.
         config.read_timeout = None;
+        // People ask again themselves; kube would do so for a quarter of an hour, silently.
+        config.default_retry = false;
         let url = config.cluster_url.to_string();
         let client = kube::Client::try_from(config).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { url, ..Self::new(client) })
+    }
+
+    /// The client, for what is no exchange of JSON.
+    pub(super) fn client(&self) -> &kube::Client {
+        &self.client
     }
 
     /// The namespace of the kubeconfig's context.
@@ -127,8 +134,13 @@ impl Session {
                 ask.refused(status.code, message)
             }
             kube::Error::SerdeError(error) => ask.refused(0, format!("unreadable answer: {error}")),
-            error => ClientError::Unreachable { url: self.url.clone(), why: innermost(&error) },
+            error => self.unreachable(&error),
         }
+    }
+
+    /// The server did not answer.
+    pub(super) fn unreachable(&self, error: &kube::Error) -> ClientError {
+        ClientError::Unreachable { url: self.url.clone(), why: innermost(error) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 pub mod cgroups;
+mod descriptor;
 mod environment;
 mod evict;
 pub(crate) mod hidden;
@@ -15,5 +16,6 @@ mod run_spec;
 mod scratch;
 pub mod shim_client;
 mod status;
+pub(crate) mod streams;
 mod termination;
 pub(crate) mod worker;

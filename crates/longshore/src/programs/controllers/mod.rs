@@ -109,6 +109,8 @@ impl Default for Settings {
             // of service, and then its pods are ended for certain.
             disable_force_detach_on_timeout: true,
             holder_notice: Some(Duration::from_secs(3)),
+            // The drivers and their attachers are of this process: an answer always comes.
+            await_verdict: true,
             ..attach::Config::default()
         };
         // The binder's plugin is off: static volumes are the user's own directories here.

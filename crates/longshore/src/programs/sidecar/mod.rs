@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{
-    Api, Metrics, Recorder,
+    Api, KeepAlive, Metrics, Recorder,
     config::ClientConfig,
     election::{self, ElectionConfig, OnLoss},
     shutdown,
@@ -131,6 +131,7 @@ pub(crate) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) 
         qps,
         burst,
         user_agent: Some(format!("{program}/{}", env!("CARGO_PKG_VERSION"))),
+        keep_alive: KeepAlive::default(),
         metrics: Some(metrics.clone()),
     }
 }
@@ -204,6 +205,8 @@ impl Sidecar {
             renew_deadline: times.renew_deadline,
             retry_period: times.retry_period,
             labels,
+            // A restarted container goes on where it left off.
+            identity: election::host_identity(),
             on_loss: OnLoss::Exit,
             release_on_exit: self.release_lease_on_exit,
             recorder: Some(self.recorder()),

@@ -19,6 +19,7 @@ mod nodes;
 mod outage;
 mod provision;
 mod ready;
+mod streams;
 
 use std::{io::Write as _, path::Path};
 
