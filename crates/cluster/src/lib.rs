@@ -36,7 +36,7 @@ pub use api::{Api, DeleteParams, ListParams, Patch};
 pub use cache::{Cache, Cacheable, Change, Scope, SharedCaches, Subscription};
 pub use config::{ClientConfig, ConfigError};
 pub use controller::{Context, Loop, Reconciler, Sources, Subject};
-pub use error::{ApiError, Target};
+pub use error::{ApiError, OptionalExt, Target};
 pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};

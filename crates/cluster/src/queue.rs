@@ -45,6 +45,12 @@ impl Outcome {
     }
 }
 
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<Result<(), E>> for Outcome {
+    fn from(result: Result<(), E>) -> Self {
+        result.map_or_else(Self::retry, |()| Self::Done)
+    }
+}
+
 /// Backoff and limits of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueOptions {

@@ -130,7 +130,7 @@ pub(crate) enum Target {
 }
 
 /// Show what a container wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Logs {
     pub pod: String,
     /// Name of the container.
