@@ -135,6 +135,17 @@ impl Discovery {
         }
     }
 
+    /// Every kind that can be listed: its plural and its short names.
+    pub(super) fn words(&self) -> Vec<String> {
+        let listable = self.resources.iter().filter(|known| known.listable);
+        let mut words: Vec<String> = listable
+            .flat_map(|known| [known.plural.clone()].into_iter().chain(known.short_names.clone()))
+            .collect();
+        words.sort();
+        words.dedup();
+        words
+    }
+
     /// The kind that a manifest means.
     pub(super) fn of_manifest(
         &self,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why `apply`, `get`, `describe`, `delete` or `logs` failed.
+/// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// No client configuration can be used.
@@ -67,6 +67,20 @@ pub(crate) enum ClientError {
         object: String,
         why: String,
     },
+    /// A template or path that does not fit the objects.
+    #[error("`{template}` does not fit: {why}")]
+    Template { template: String, why: String },
+    /// The wait ended before the condition held.
+    #[error("timed out waiting for {condition} on {object} after {}; {seen}", age(.limit))]
+    TimedOut {
+        /// What was waited for, as it was typed.
+        condition: String,
+        /// `pod/web`.
+        object: String,
+        limit: Duration,
+        /// What is known of the object, and what to do next.
+        seen: String,
+    },
     /// Something the command cannot do.
     #[error("{0}")]
     Unsupported(String),
@@ -82,9 +96,34 @@ impl ClientError {
         matches!(self, Self::Refused { code: 404, .. })
     }
 
+    /// The refusal with what would help.
+    #[must_use]
+    pub(crate) fn with_advice(self, advice: &str) -> Self {
+        match self {
+            Self::Refused { verb, object, code, message } => {
+                Self::Refused { verb, object, code, message: format!("{message}; {advice}") }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the server does not take this kind of body for the object.
+    #[must_use]
+    pub(crate) fn is_unsupported_media_type(&self) -> bool {
+        matches!(self, Self::Refused { code: 415, .. })
+    }
+
     /// Whether the server said that the object exists already.
     #[must_use]
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, .. })
+    }
+}
+
+/// A duration as people write it.
+fn age(limit: &Duration) -> String {
+    match limit.subsec_millis() {
+        0 => format!("{}s", limit.as_secs()),
+        _ => format!("{}ms", limit.as_millis()),
     }
 }

@@ -85,6 +85,11 @@ impl Session {
         Ok(Self { url, ..Self::new(client) })
     }
 
+    /// Where the server is.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The namespace of the kubeconfig's context.
     pub(super) fn namespace(&self) -> &str {
         self.client.default_namespace()
