@@ -233,9 +233,8 @@ async fn watch_table(
 }
 
 fn nothing_found(looks: &[Look<'_>], screen: &mut Screen<'_>) -> Result<(), ClientError> {
-    let namespace =
-        looks.iter().filter(|look| look.resource.namespaced).find_map(|look| look.namespace);
-    match namespace {
+    let all_in_one = looks.iter().all(|look| look.resource.namespaced);
+    match looks.iter().find_map(|look| look.namespace).filter(|_| all_in_one) {
         Some(namespace) => writeln!(screen.err, "No resources found in {namespace} namespace.")?,
         None => writeln!(screen.err, "No resources found")?,
     }

@@ -88,27 +88,7 @@ async fn mark_one(
     let live = item.live(session).await?;
     let field = request.marks.field();
     let before = &live["metadata"][field];
-    let mut patch = Map::new();
-    for (key, value) in &request.changes {
-        match value {
-            Some(value) => {
-                let old = before[key].as_str();
-                if let Some(old) = old.filter(|old| old != value && !request.overwrite) {
-                    return Err(ClientError::Unsupported(format!(
-                        "{} has {field} {key}={old} already; change it with --overwrite",
-                        item.shown()
-                    )));
-                }
-                patch.insert(key.clone(), json!(value));
-            }
-            None if before[key].is_null() && request.marks == Marks::Labels => {
-                writeln!(screen.out, "label \"{key}\" not found.")?;
-            }
-            None => {
-                patch.insert(key.clone(), Value::Null);
-            }
-        }
-    }
+    let patch = patch_for(item, before, request, screen)?;
     let verdict = request.marks.verdict(before, &request.changes);
     let changed = match request.manner.dry_run == DryRun::Client || patch.is_empty() {
         true => live.clone(),
@@ -123,6 +103,34 @@ async fn mark_one(
         return show_all(item, &changed["metadata"][field], several, screen);
     }
     request.manner.show(screen, (item.resource, changed), (&item.shown(), verdict))
+}
+
+/// The part of a merge patch for the labels or annotations.
+fn patch_for(
+    item: &Item<'_>,
+    before: &Value,
+    request: &Mark,
+    screen: &mut Screen<'_>,
+) -> Result<Map<String, Value>, ClientError> {
+    let field = request.marks.field();
+    let mut patch = Map::new();
+    for (key, value) in &request.changes {
+        match (value, before[key].as_str()) {
+            (Some(value), Some(old)) if old != value && !request.overwrite => {
+                return Err(ClientError::Unsupported(format!(
+                    "{} has {field} {key}={old} already; change it with --overwrite",
+                    item.shown()
+                )));
+            }
+            (None, None) if request.marks == Marks::Labels => {
+                writeln!(screen.out, "label \"{key}\" not found.")?;
+            }
+            (value, _) => {
+                patch.insert(key.clone(), json!(value));
+            }
+        }
+    }
+    Ok(patch)
 }
 
 fn show_all(

@@ -37,7 +37,8 @@ pub(super) struct DriverRow {
 }
 
 pub(super) struct PoolRow {
-    pub(super) pool: String,
+    /// None means the driver's choice.
+    pub(super) pool: Option<String>,
     pub(super) driver: String,
     pub(super) node: String,
     pub(super) free_bytes: i64,
@@ -101,7 +102,7 @@ impl Facts {
             let Some(class) = self.classes.iter().find(|one| name_of(one) == class) else {
                 continue;
             };
-            let pool = class["parameters"]["pool"].as_str().unwrap_or("default").to_owned();
+            let pool = class["parameters"]["pool"].as_str().map(str::to_owned);
             let driver = text(&class["provisioner"]);
             let labels = capacity["nodeTopology"]["matchLabels"].as_object();
             let node: Vec<String> =

@@ -120,10 +120,14 @@ fn page(server: &str, facts: &Facts, now: Timestamp) -> String {
         vec![driver.name, attach.into(), nodes, volumes, listed(&driver.classes)]
     });
     page += &table(["DRIVER", "ATTACH", "NODES", "VOLUMES", "CLASSES"], drivers);
-    let pools = facts
-        .pool_rows()
-        .into_iter()
-        .map(|pool| vec![pool.pool, pool.driver, pool.node, facts::size(pool.free_bytes)]);
+    let pools = facts.pool_rows().into_iter().map(|pool| {
+        vec![
+            pool.pool.unwrap_or_else(|| "<default>".into()),
+            pool.driver,
+            pool.node,
+            facts::size(pool.free_bytes),
+        ]
+    });
     page += &table(["POOL", "DRIVER", "NODE", "FREE"], pools);
     let rows = waiting.iter().map(|one| {
         let object = format!("{} {}/{}", one.kind, one.namespace, one.name);
@@ -219,9 +223,9 @@ mod tests {
              DRIVER          ATTACH   NODES   VOLUMES   CLASSES\n\
              d.example.com   no       1       1         fast, slow, slow-too\n\
              \n\
-             POOL      DRIVER          NODE   FREE\n\
-             default   d.example.com   n1     1Gi\n\
-             ssd       d.example.com   n1     70.5Gi\n\
+             POOL        DRIVER          NODE   FREE\n\
+             <default>   d.example.com   n1     1Gi\n\
+             ssd         d.example.com   n1     70.5Gi\n\
              \n\
              WAITING                     SINCE   WHY\n\
              PersistentVolumeClaim x/b   10s     ProvisioningFailed: no room\n"

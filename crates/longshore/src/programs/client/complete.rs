@@ -49,6 +49,11 @@ const WITH_VALUE: &[&str] = &[
     "--dry-run",
 ];
 
+/// The commands whose words have candidates.
+pub(crate) fn commands() -> Vec<&'static str> {
+    [KIND_FIRST, PODS].concat()
+}
+
 pub(crate) fn read(args: &[OsString]) -> Result<Action, UsageError> {
     let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     Ok(Action::Run(Start::new(NAME, move || {
