@@ -18,6 +18,8 @@ const DISCARD: &str = "discard";
 const DIRECT_IO: &str = "directIO";
 const RESERVED: &str = "reservedBlocksPercent";
 
+const KNOWN: [&str; 3] = [DISCARD, DIRECT_IO, RESERVED];
+
 /// Checked values; what is absent is left as the system has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mutable {
@@ -48,7 +50,12 @@ impl Mutable {
                     })?);
                 }
                 RESERVED => return Err(format!("mutable parameter {key} is for ext4 only")),
-                _ => return Err(format!("mutable parameter {key:?} is not known")),
+                _ => {
+                    return Err(format!(
+                        "mutable parameter {key:?} is not known; remove it from the class, or use one of: {}",
+                        KNOWN.join(", ")
+                    ));
+                }
             }
         }
         Ok(values)
@@ -93,5 +100,9 @@ mod tests {
             let error = Mutable::parse(&one(key, value), fstype).expect_err(key);
             assert!(error.contains(key), "{error}");
         }
+        let error = Mutable::parse(&one("iops", "3000"), ext4).expect_err("unknown");
+        let want = "mutable parameter \"iops\" is not known; remove it from the class, or use one of: \
+                    discard, directIO, reservedBlocksPercent";
+        assert_eq!(error, want);
     }
 }

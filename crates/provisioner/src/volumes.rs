@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch};
+use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch, log_result};
 use longshore_core::{
-    model::{ObjectKey, ObjectRef, Uid, VolumeName, keys::finalizers, kinds::Volume},
+    model::{
+        ObjectKey, ObjectRef, Uid, VolumeName,
+        keys::{annotations, finalizers},
+        kinds::Volume,
+    },
     provision::{finalizers_after, is_ours, wants_deletion},
+    words,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -81,7 +86,10 @@ impl<P: Provisioner> Inner<P> {
         }
         // The change that we just made brings the volume back for another look.
         if self.memory.count_deletion(uid) {
-            self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
+            let took = started.elapsed();
+            self.parts.metrics.deleted(volume, took.as_secs_f64());
+            let driver = volume.metadata.annotation(annotations::PROVISIONED_BY);
+            log_result!(driver, took = words::time(took), "volume is deleted");
         }
         self.drop_finalizer(&key, uid, finalizers).await
     }
@@ -112,7 +120,7 @@ impl<P: Provisioner> Inner<P> {
         match result {
             Ok(()) => Ok(true),
             Err(DeleteError::Ignored(reason)) => {
-                tracing::info!(volume = volume.metadata.name, reason, "deletion is ignored");
+                log_result!(volume = volume.metadata.name, reason, "deletion is ignored");
                 Ok(false)
             }
             Err(DeleteError::Failed(cause)) => {

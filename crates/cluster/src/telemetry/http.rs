@@ -8,11 +8,11 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::future::BoxFuture;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Metrics, pprof};
+use crate::listen;
 
 type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
@@ -99,7 +99,7 @@ impl Endpoint {
         shutdown: &CancellationToken,
     ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
         let failed = |source| EndpointError { address: address.to_owned(), source };
-        let listener = listen(address).await.map_err(failed)?;
+        let listener = listen::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (router, stop) = (self.router(), shutdown.clone());
         let task = tokio::spawn(async move {
@@ -143,17 +143,6 @@ impl Endpoint {
             return (StatusCode::OK, "ok").into_response();
         }
         (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
-    }
-}
-
-async fn listen(address: &str) -> std::io::Result<TcpListener> {
-    let Some(port) = address.strip_prefix(':') else {
-        return TcpListener::bind(address).await;
-    };
-    // All interfaces: both protocols where IPv6 exists, else IPv4 alone.
-    match TcpListener::bind(format!("[::]:{port}")).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
     }
 }
 
@@ -219,7 +208,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_taken_address_is_named() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = taken.local_addr().expect("address").to_string();
         let endpoint = Endpoint::new(&Metrics::new());
         let error = endpoint.serve(&address, &CancellationToken::new()).await.expect_err("taken");

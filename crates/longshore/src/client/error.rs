@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longshore_core::words;
+
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
@@ -71,7 +73,7 @@ pub(crate) enum ClientError {
     #[error("`{template}` does not fit: {why}")]
     Template { template: String, why: String },
     /// The wait ended before the condition held.
-    #[error("timed out waiting for {condition} on {object} after {}; {seen}", age(.limit))]
+    #[error("timed out waiting for {condition} on {object} after {}; {seen}", words::time(*.limit))]
     TimedOut {
         /// What was waited for, as it was typed.
         condition: String,
@@ -81,6 +83,9 @@ pub(crate) enum ClientError {
         /// What is known of the object, and what to do next.
         seen: String,
     },
+    /// A command in a container ended with a code.
+    #[error("command terminated with exit code {0}")]
+    Exited(i32),
     /// Something the command cannot do.
     #[error("{0}")]
     Unsupported(String),
@@ -117,13 +122,5 @@ impl ClientError {
     #[must_use]
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, .. })
-    }
-}
-
-/// A duration as people write it.
-fn age(limit: &Duration) -> String {
-    match limit.subsec_millis() {
-        0 => format!("{}s", limit.as_secs()),
-        _ => format!("{}ms", limit.as_millis()),
     }
 }

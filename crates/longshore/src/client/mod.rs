@@ -13,6 +13,7 @@ mod discovery;
 mod edit;
 mod error;
 mod events;
+mod exec;
 mod get;
 pub(crate) mod jsonpath;
 mod logs;
@@ -26,6 +27,7 @@ mod show;
 mod sort;
 mod status;
 mod table;
+mod terminal;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -33,6 +35,7 @@ mod watch;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub(crate) use apply::{Apply, Create, Source};
 pub(crate) use change::{DryRun, Manner};
@@ -49,6 +52,8 @@ pub(crate) use session::Session;
 pub(crate) use show::Output;
 pub(crate) use status::Status;
 pub(crate) use wait::{Condition, Wait};
+
+use crate::process::ExitWith;
 
 /// What one of the commands was asked to do, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,16 +86,44 @@ pub(crate) enum Request {
     Events(Events),
     Status(Status),
     Logs(Logs),
+    /// `longshore exec` and `longshore attach`.
+    Exec(Exec),
 }
 
 /// Show what a container wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Logs {
     pub pod: String,
     /// Name of the container.
     pub container: Option<String>,
     /// Whether to go on with new lines.
     pub follow: bool,
+    /// Whether to show the run before the current one.
+    pub previous: bool,
+    /// Whether to put the time before each line.
+    pub timestamps: bool,
+    /// Only so many of the last lines.
+    pub tail: Option<u32>,
+    /// Only lines that are not older.
+    pub since: Option<Duration>,
+    /// Only lines from this time on, as RFC 3339.
+    pub since_time: Option<String>,
+    pub limit_bytes: Option<u64>,
+    /// Where to look.
+    pub namespace: Option<String>,
+}
+
+/// Run a command in a container, or attach to the one that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exec {
+    pub pod: String,
+    /// Name of the container.
+    pub container: Option<String>,
+    /// The command; none means to attach.
+    pub command: Option<Vec<String>>,
+    /// Whether to send standard input.
+    pub stdin: bool,
+    pub tty: bool,
     /// Where to look.
     pub namespace: Option<String>,
 }
@@ -129,7 +162,9 @@ macro_rules! requests {
     )*};
 }
 
-requests!(Apply, Create, Get, Describe, Delete, Patch, Edit, Mark, Wait, Events, Status, Logs);
+requests!(
+    Apply, Create, Get, Describe, Delete, Patch, Edit, Mark, Wait, Events, Status, Logs, Exec
+);
 
 /// Where results and remarks go.
 pub(crate) struct Screen<'a> {
@@ -147,8 +182,17 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let session = Session::connect(&command.access).await?;
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     let mut screen = Screen { out: &mut out, err: &mut err };
-    perform(&session, command.request, &mut screen).await?;
-    Ok(out.flush()?)
+    match perform(&session, command.request, &mut screen).await {
+        Err(ClientError::Exited(code)) => {
+            out.flush()?;
+            writeln!(err, "command terminated with exit code {code}")?;
+            Err(ExitWith(u8::try_from(code).unwrap_or(1)).into())
+        }
+        done => {
+            done?;
+            Ok(out.flush()?)
+        }
+    }
 }
 
 /// Carries a request out in a session.
@@ -173,6 +217,7 @@ pub(crate) async fn perform(
         Request::Events(request) => events::events(session, request, screen).await,
         Request::Status(request) => status::status(session, request, screen).await,
         Request::Logs(request) => logs::logs(session, request, screen).await,
+        Request::Exec(request) => exec::exec(session, request, screen).await,
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct PoolRow {
     pub(super) pool: Option<String>,
     pub(super) driver: String,
     pub(super) node: String,
-    pub(super) free_bytes: i64,
+    pub(super) free_bytes: u64,
 }
 
 /// A claim or a pod that is not where it should be, and its last event.
@@ -108,7 +108,7 @@ impl Facts {
             let node: Vec<String> =
                 labels.into_iter().flatten().map(|(_, value)| text(value)).collect();
             let free = text(&capacity["capacity"]).parse::<Quantity>();
-            let free_bytes = free.map(|free| free.bytes()).unwrap_or_default();
+            let free_bytes = free.map(|free| free.bytes().unsigned_abs()).unwrap_or_default();
             let node = if node.is_empty() { "<any>".into() } else { node.join(", ") };
             rows.insert((driver, pool, node), free_bytes);
         }
@@ -156,18 +156,4 @@ fn node_status(node: &Value) -> String {
         status += ",SchedulingDisabled";
     }
     status
-}
-
-/// A number of bytes for people: `70.5Gi`. It is cut off, because room that is not there must not be shown.
-pub(super) fn size(bytes: i64) -> String {
-    let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let Some((unit, shift)) = units.into_iter().find(|(_, shift)| bytes >> shift > 0) else {
-        return format!("{bytes}");
-    };
-    // In tenths, without the detour over floating point numbers.
-    let tenths = bytes.saturating_mul(10) >> shift;
-    match tenths % 10 {
-        0 => format!("{}{unit}", tenths / 10),
-        tenth => format!("{}.{tenth}{unit}", tenths / 10),
-    }
 }

@@ -3,7 +3,7 @@
 mod facts;
 
 use jiff::Timestamp;
-use longshore_core::model::age;
+use longshore_core::{model::age, words};
 use serde_json::{Value, json};
 
 use super::select::list;
@@ -125,7 +125,7 @@ fn page(server: &str, facts: &Facts, now: Timestamp) -> String {
             pool.pool.unwrap_or_else(|| "<default>".into()),
             pool.driver,
             pool.node,
-            facts::size(pool.free_bytes),
+            words::room(pool.free_bytes),
         ]
     });
     page += &table(["POOL", "DRIVER", "NODE", "FREE"], pools);
@@ -225,7 +225,7 @@ mod tests {
              \n\
              POOL        DRIVER          NODE   FREE\n\
              <default>   d.example.com   n1     1Gi\n\
-             ssd         d.example.com   n1     70.5Gi\n\
+             ssd         d.example.com   n1     70Gi\n\
              \n\
              WAITING                     SINCE   WHY\n\
              PersistentVolumeClaim x/b   10s     ProvisioningFailed: no room\n"
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn programs_get_the_same_as_json() {
         let document = document("https://x/", &facts());
-        assert_eq!(document["pools"][1]["freeBytes"], 75_785_424_896_i64);
+        assert_eq!(document["pools"][1]["freeBytes"], 75_785_424_896_u64);
         assert_eq!(document["waiting"][0]["reason"], "ProvisioningFailed");
         assert_eq!(document["nodes"][0]["drivers"], json!(["d.example.com"]));
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use longshore_core::words;
+
 use super::calls::Calls;
 
 /// Collects steps and prints them as they happen.
@@ -70,7 +72,11 @@ impl Display {
                 Ok(value)
             }
             Err(error) => {
-                println!("  FAIL {name:<10} {:>9}  {error:#}", millis(took));
+                println!(
+                    "  FAIL {name:<10} {:>9}  {}",
+                    millis(took),
+                    words::causes_of(error.chain())
+                );
                 Err(error.context(format!("step {name}")))
             }
         };
