@@ -28,7 +28,7 @@ pub use reconcile::{
 pub use verdict::{Shown, Verdict, attach_verdict, detach_verdict, timeout_message};
 
 use crate::model::{DriverName, VolumeHandle};
-use crate::names::{CSI_PLUGIN, UniqueName};
+use crate::names::{UniqueName, metrics_plugin};
 
 /// A volume as the attach path needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +55,6 @@ impl AttachSpec {
     /// What metrics call the plugin that serves the volume.
     #[must_use]
     pub fn plugin(&self) -> String {
-        format!("{CSI_PLUGIN}:{}", self.driver)
+        metrics_plugin(&self.driver)
     }
 }
