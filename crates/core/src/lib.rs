@@ -22,5 +22,3 @@ pub mod provision;
 pub mod redact;
 pub mod schedule;
 pub mod stage;
-pub mod testing;
-pub mod tree;
