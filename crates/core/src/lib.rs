@@ -22,7 +22,5 @@ pub mod provision;
 pub mod redact;
 pub mod schedule;
 pub mod stage;
-pub mod testing;
-pub mod tree;
 pub mod unserved;
 pub mod words;

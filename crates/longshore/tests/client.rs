@@ -7,7 +7,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::*;
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 
 const OBJECTS: &str = "\
 apiVersion: v1
