@@ -44,7 +44,7 @@ pub mod store;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 
 use admission::{Gate, Gates};
 use auth::tokens::TokenError;
-use auth::{Identity, MASTERS, Pki, PkiError};
+use auth::{Identity, MASTERS, Pki, PkiError, ServerNames};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
 use registry::strategy::Settings;
@@ -382,7 +382,8 @@ impl ApiServer {
         self.inner.logs.store(Some(Arc::new(Box::new(source))));
     }
 
-    /// Answers connections on a listener, with TLS, until shutdown.
+    /// Answers connections on a listener, with TLS, until shutdown. The certificate has the address
+    /// of the listener.
     ///
     /// # Errors
     /// When the listener has no address or the keys are unusable.
@@ -391,22 +392,41 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
+        let local = listener.local_addr().map_err(|source| ServeError::Listener { source })?.ip();
+        let addresses = (!local.is_unspecified()).then_some(local).into_iter().collect();
+        let names = ServerNames { addresses, ..ServerNames::default() };
+        self.serve_as(listener, move || names.clone(), shutdown).await
+    }
+
+    /// The same, with what `names` says in the certificate. It is asked again when a connection
+    /// arrives at an address that is not among them.
+    ///
+    /// # Errors
+    /// When the listener has no address, the keys are unusable, or a name is none.
+    pub async fn serve_as(
+        &self,
+        listener: TcpListener,
+        names: impl Fn() -> ServerNames + Send + Sync + 'static,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
         let local = listener.local_addr().map_err(|source| ServeError::Listener { source })?;
-        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        if !addresses.contains(&local.ip()) && !local.ip().is_unspecified() {
-            addresses.push(local.ip());
-        }
-        let tls = self.inner.pki.server_config(&addresses)?;
+        let serving = self.inner.pki.serving(Box::new(names))?;
+        let tls = self.inner.pki.server_config(&serving)?;
         self.inner.address.store(Some(Arc::new(local)));
-        http::serve::run(Arc::clone(&self.inner), listener, tls, shutdown)
+        http::serve::run(Arc::clone(&self.inner), listener, (tls, serving), shutdown)
             .await
             .map_err(|source| ServeError::Listener { source })
     }
 
-    /// The administrator's kubeconfig for a server at this address. It holds a private key: write
-    /// it with [`auth::write_private`].
-    pub fn kubeconfig(&self, address: SocketAddr) -> String {
+    /// The administrator's kubeconfig for a server at this `HOST:PORT`. It holds a private key:
+    /// write it with [`auth::write_private`].
+    pub fn kubeconfig(&self, address: impl std::fmt::Display) -> String {
         auth::kubeconfig(&self.inner.pki, address)
+    }
+
+    /// The certificate of the CA that signs the serving certificate, as PEM.
+    pub fn ca_certificate(&self) -> &str {
+        self.inner.pki.ca_certificate()
     }
 
     /// Ends watches and housekeeping, and waits until every write under way is durable.

@@ -12,6 +12,7 @@ mod demo;
 mod directory_provisioners;
 mod driver;
 mod internal;
+mod listen;
 mod liveness_probe;
 mod node;
 mod node_registrar;

@@ -225,7 +225,8 @@ mod tests {
     fn refusals() {
         for (line, part) in [
             ("--nodes 0", "--nodes cannot be `0`: it must be at least 1"),
-            ("--listen localhost", "it is IP:PORT"),
+            ("--listen localhost", "it is HOST:PORT"),
+            ("--tls-san https://x", "it is an IP address or a DNS name"),
             ("--node-name Upper", "a node name has lower-case letters"),
             ("--pool /p", "it is NAME=DIR"),
             ("--pool a=/p --pool a=/q", "the pool name `a` is used twice"),

@@ -24,7 +24,6 @@ use std::{io::Write as _, path::Path};
 use anyhow::{Context as _, Result};
 use longshore_apiserver::ApiServer;
 use longshore_cluster::{Api, Metrics, shutdown};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
@@ -110,13 +109,12 @@ impl RunningApi {
     /// `pods` says whether something here runs them; then each has an account, as in a cluster.
     pub(super) async fn start(config: &Server, pods: bool) -> Result<Self> {
         let data = DataDir::lock(&config.data_dir)?;
-        let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        let bound = config.listen.bind().await.with_context(|| {
             format!(
                 "cannot listen on {}: is the address in use? choose another with --listen",
                 config.listen
             )
         })?;
-        let address = listener.local_addr().context("the listener has no address")?;
         let settings = longshore_apiserver::Config {
             default_accounts: pods,
             limits: config.limits,
@@ -125,14 +123,16 @@ impl RunningApi {
         let server = ApiServer::open(settings)
             .await
             .with_context(|| format!("cannot open the API's store in {}", data.api().display()))?;
-        let kubeconfig = server.kubeconfig(address);
+        let kubeconfig = server.kubeconfig(&bound.local);
         datadir::write_kubeconfig(&data.kubeconfig(), &kubeconfig)
             .with_context(|| format!("cannot write {}", data.kubeconfig().display()))?;
         let stop = CancellationToken::new();
         let (serving, token) = (server.clone(), stop.clone());
-        let task =
-            tokio::spawn(async move { serving.serve(listener, token).await.map_err(Into::into) });
-        tracing::info!(%address, "the API is served");
+        let names = bound.names(&config.tls_sans);
+        tracing::info!(address = %bound.local, "the API is served");
+        let task = tokio::spawn(async move {
+            serving.serve_as(bound.listener, names, token).await.map_err(Into::into)
+        });
         Ok(Self { data, server, stop, task })
     }
 
