@@ -130,7 +130,8 @@ pub struct Config {
     /// Whether the kinds of `snapshot.storage.k8s.io` and `groupsnapshot.storage.k8s.io` are there
     /// from the start.
     pub snapshot_kinds: bool,
-    /// Whether pods without a service account get the one named `default`.
+    /// Whether pods have service accounts as in a cluster: `default` unless they name another one,
+    /// which must be there, and a token of it in every container unless pod or account say no.
     pub default_accounts: bool,
     /// How long a deleted namespace is left alone before its content is deleted. Who is about to
     /// create something in it learns meanwhile that it is going.

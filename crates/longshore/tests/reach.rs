@@ -62,3 +62,127 @@ fn an_api_that_listens_under_a_name_is_reached_by_it() {
     assert!(done.status.success(), "{}", text(&done));
     assert_eq!(api.stop(), Some(0));
 }
+
+/// Runs a command of the host in a pod with this spec beside its container, to its end, and returns what it printed.
+fn in_pod(up: &Instance, namespace: &str, name: &str, spec: &str, script: &str) -> String {
+    let manifest = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  restartPolicy: Never\n\
+         {spec}\n  containers:\n  - name: main\n    image: host\n    command: [sh, -c, {script:?}]\n"
+    );
+    let done = up.kubectl_with(&["create", "-f", "-"], &manifest);
+    assert!(done.status.success(), "{}", text(&done));
+    let began = std::time::Instant::now();
+    loop {
+        let get = ["get", "pod", "-n", namespace, name, "-o", "jsonpath={.status.phase}"];
+        let phase = text(&up.kubectl(&get));
+        if phase == "Succeeded" || phase == "Failed" {
+            return text(&up.kubectl(&["logs", "-n", namespace, name]));
+        }
+        let describe = || text(&up.kubectl(&["describe", "pod", "-n", namespace, name]));
+        assert!(began.elapsed() < PATIENCE, "{}\n{}", describe(), up.log_text());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn programs_in_pods_reach_the_api_as_their_account() {
+    if !can_kubectl("in-cluster") {
+        return;
+    }
+    let home = Home::outside_tmp("in-cluster");
+    let up = Instance::start_at(&home, "data", &["up"], "0.0.0.0:0");
+    let ok = |args: &[&str]| {
+        let done = up.kubectl(args);
+        assert!(done.status.success(), "kubectl {args:?}: {}", text(&done));
+        text(&done)
+    };
+    ok(&["create", "namespace", "team"]);
+    ok(&["create", "serviceaccount", "bot", "-n", "team"]);
+    ok(&["wait", "--for=create", "-n", "team", "configmap/kube-root-ca.crt", "--timeout=30s"]);
+    ok(&["create", "role", "reader", "-n", "team", "--verb=list", "--resource=configmaps"]);
+    ok(&[
+        "create",
+        "rolebinding",
+        "bot",
+        "-n",
+        "team",
+        "--role=reader",
+        "--serviceaccount=team:bot",
+    ]);
+
+    // Neither a kubeconfig nor a home directory: kubectl falls back to what the pod was given.
+    let who = "unset KUBECONFIG; export HOME=/tmp; kubectl auth whoami -o jsonpath='{.status.userInfo.username}'";
+    let said = in_pod(&up, "team", "who", "  serviceAccountName: bot", who);
+    assert_eq!(said.trim_end(), "system:serviceaccount:team:bot");
+    let list = "unset KUBECONFIG; export HOME=/tmp; kubectl get configmaps -o name; kubectl get pods 2>&1; \
+        cat /var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let said = in_pod(&up, "team", "list", "  serviceAccountName: bot", list);
+    assert!(said.contains("configmap/kube-root-ca.crt"), "{said}");
+    assert!(said.contains("cannot list resource \"pods\"") && said.trim_end().ends_with("team"), "{said}");
+
+    let look = "ls /var/run/secrets/kubernetes.io/serviceaccount 2>&1 || true";
+    let said = in_pod(&up, "team", "none", "  automountServiceAccountToken: false", look);
+    assert!(said.contains("No such file"), "{said}");
+    let spec = ok(&["get", "pod", "-n", "team", "who", "-o", "jsonpath={.spec.volumes[*].name}"]);
+    assert!(spec.starts_with("kube-api-access-"), "{spec}");
+
+    let unknown = "apiVersion: v1\nkind: Pod\nmetadata: {name: x, namespace: team}\nspec:\n  serviceAccountName: nobody\n  \
+        containers: [{name: c, image: host, command: [sleep, '1']}]\n";
+    let refused = text(&up.kubectl_with(&["create", "-f", "-"], unknown));
+    let why = "error looking up service account team/nobody: serviceaccount \"nobody\" not found";
+    assert!(refused.contains(why), "{refused}");
+
+    let token = ok(&["create", "token", "bot", "-n", "team"]);
+    let server = format!("https://{}", up.address());
+    let as_bot = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &server];
+    let done = std::process::Command::new("kubectl")
+        .args(as_bot)
+        .args(["--token", token.trim(), "auth", "whoami"])
+        .output()
+        .unwrap();
+    assert!(text(&done).contains("system:serviceaccount:team:bot"), "{}", text(&done));
+    up.stop_without_a_trace(&home);
+}
+
+#[test]
+fn a_provisioner_runs_as_a_pod_of_the_instance_that_it_serves() {
+    if !can_kubectl("provisioner in a pod") {
+        return;
+    }
+    let home = Home::outside_tmp("in-pod");
+    let up = Instance::up(&home, "data");
+    let volumes = home.path().join("volumes");
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    for file in [
+        "rbac/namespace.yaml",
+        "hostpath-provisioner/rbac.yaml",
+        "hostpath-provisioner/storageclass.yaml",
+    ] {
+        let done = up.kubectl(&["apply", "-f", deploy.join(file).to_str().unwrap()]);
+        assert!(done.status.success(), "{file}: {}", text(&done));
+    }
+    let (binary, volumes) = (binary(), volumes.display().to_string());
+    up.apply(&format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: provisioner, namespace: longshore-system}}\nspec:\n  \
+         serviceAccountName: longshore-hostpath-provisioner\n  terminationGracePeriodSeconds: 5\n  containers:\n  \
+         - name: provisioner\n    image: host\n    command: [{}, hostpath-provisioner, --root={volumes}]\n    env:\n    \
+         - {{name: NODE_NAME, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}\n    \
+         - {{name: POD_NAMESPACE, valueFrom: {{fieldRef: {{fieldPath: metadata.namespace}}}}}}\n    \
+         volumeMounts: [{{name: volumes, mountPath: {volumes}}}]\n  \
+         volumes: [{{name: volumes, hostPath: {{path: {volumes}, type: DirectoryOrCreate}}}}]\n",
+        binary.display()
+    ));
+    up.apply(&claim("data", "custom-storage"));
+    let began = std::time::Instant::now();
+    while up.json("pvc", "data")["status"]["phase"] != "Bound" {
+        let logs = || text(&up.kubectl(&["logs", "-n", "longshore-system", "provisioner"]));
+        let describe = || text(&up.kubectl(&["describe", "pod", "-n", "longshore-system"]));
+        assert!(began.elapsed() < PATIENCE, "{}\n{}\n{}", logs(), describe(), up.log_text());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(
+        std::fs::read_dir(&volumes).unwrap().flatten().filter(|one| one.path().is_dir()).count(),
+        1
+    );
+    up.stop_without_a_trace(&home);
+}

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use longshore_apiserver::auth::ServerNames;
+use longshore_node::ApiAddress;
 use tokio::net::TcpListener;
 
 /// `--listen`: an address or a name of this machine, and a port.
@@ -84,6 +85,8 @@ pub(crate) struct Bound {
     pub listener: TcpListener,
     /// `HOST:PORT` for a kubeconfig on this machine.
     pub local: String,
+    /// For pods, which share the network of this machine.
+    pub for_pods: ApiAddress,
     address: SocketAddr,
     name: Option<String>,
 }
@@ -102,7 +105,8 @@ impl Listen {
             Host::Address(_) => (near.to_string(), None),
             Host::Name(name) => (format!("{name}:{}", address.port()), Some(name.clone())),
         };
-        Ok(Bound { listener, local, address, name })
+        let for_pods = ApiAddress { host: near.ip().to_string(), port: near.port() };
+        Ok(Bound { listener, local, for_pods, address, name })
     }
 }
 
@@ -132,8 +136,8 @@ impl Bound {
             }
             for san in &sans {
                 match san {
-                    San::Address(address) => drop(all.addresses.insert(*address)),
-                    San::Name(name) => drop(all.names.insert(name.clone())),
+                    San::Address(address) => all.addresses.extend([*address]),
+                    San::Name(name) => all.names.extend([name.clone()]),
                 }
             }
             all

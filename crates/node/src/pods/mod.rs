@@ -1,8 +1,10 @@
 //! Pods as host processes: one worker and one shim per pod.
 
 mod admission;
+mod api_files;
 pub mod cgroups;
-mod environment;
+mod downward;
+pub(crate) mod environment;
 mod evict;
 pub(crate) mod hidden;
 mod host_path;
@@ -10,6 +12,7 @@ pub(crate) mod logs;
 mod memory;
 mod own_volumes;
 pub(crate) mod pod_dir;
+mod refresh;
 mod run_spec;
 mod scratch;
 pub mod shim_client;

@@ -10,7 +10,11 @@ use longshore_cluster::{
     Api, Metrics,
     election::{self, ElectionConfig, OnLoss},
 };
-use longshore_controllers::{attacher, provision::NodeScope};
+use longshore_controllers::{
+    attacher,
+    provision::NodeScope,
+    root_ca::{self, RootCa},
+};
 use longshore_csi::Client;
 use tokio::{
     task::JoinSet,
@@ -48,9 +52,10 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts the loops that need no driver.
-    pub(super) fn start(api: Api, metrics: Metrics, stop: &CancellationToken) -> Self {
+    /// Starts the loops that need no driver. `ca` is the certificate by which pods know the API.
+    pub(super) fn start(api: Api, metrics: Metrics, ca: &str, stop: &CancellationToken) -> Self {
         let mut control = Self::empty(api, metrics, stop, IDENTITY.to_owned());
+        control.tasks.spawn(control.loops.publish_ca(ca));
         for controller in Controller::ALL {
             let shared = control.loops.shared.clone();
             let lead = control.loops.lead(controller.name(), move |stop| {
@@ -153,6 +158,11 @@ impl Loops {
             let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
             async move { provision::run(&shared, csi, scope, stop).await }
         })
+    }
+
+    fn publish_ca(&self, ca: &str) -> impl Future<Output = ()> + Send + use<> {
+        let (shared, ca) = (self.shared.clone(), ca.to_owned());
+        self.lead(root_ca::NAME, move |stop| RootCa::new(&shared.context, &ca, &stop).run(stop))
     }
 
     fn attach(&self, driver: &str, csi: Client) -> impl Future<Output = ()> + Send + use<> {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use longshore_node::PodLimits;
+use longshore_node::{ApiAddress, PodLimits};
 
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
@@ -148,6 +148,8 @@ pub(crate) struct NodeConfig {
     pub root: PathBuf,
     /// How to reach the API.
     pub kubeconfig: PathBuf,
+    /// Where pods reach the API.
+    pub api_address: ApiAddress,
     /// Pools of the local driver.
     pub pools: Vec<Pool>,
     /// Pool of the shared driver.

@@ -24,6 +24,7 @@ use std::{io::Write as _, path::Path};
 use anyhow::{Context as _, Result};
 use longshore_apiserver::ApiServer;
 use longshore_cluster::{Api, Metrics, shutdown};
+use longshore_node::ApiAddress;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
@@ -41,7 +42,8 @@ async fn run(config: Config) -> Result<()> {
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
-    let mut control = Control::start(api.clone(), Metrics::new(), &loops);
+    let mut control =
+        Control::start(api.clone(), Metrics::new(), served.server.ca_certificate(), &loops);
     let worked = work(&config, &served, &api, &mut control, &signal).await;
     loops.cancel();
     control.finish().await;
@@ -90,6 +92,8 @@ pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
 pub(super) struct RunningApi {
     pub data: DataDir,
     pub server: ApiServer,
+    /// Where pods reach it.
+    pub for_pods: ApiAddress,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
 }
@@ -128,12 +132,12 @@ impl RunningApi {
             .with_context(|| format!("cannot write {}", data.kubeconfig().display()))?;
         let stop = CancellationToken::new();
         let (serving, token) = (server.clone(), stop.clone());
-        let names = bound.names(&config.tls_sans);
+        let (names, for_pods) = (bound.names(&config.tls_sans), bound.for_pods);
         tracing::info!(address = %bound.local, "the API is served");
         let task = tokio::spawn(async move {
             serving.serve_as(bound.listener, names, token).await.map_err(Into::into)
         });
-        Ok(Self { data, server, stop, task })
+        Ok(Self { data, server, for_pods, stop, task })
     }
 
     /// Ends serving; every answered write is on disk then.

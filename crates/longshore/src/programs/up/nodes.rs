@@ -91,6 +91,7 @@ fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool
         data_dir: server.data.path().to_owned(),
         root: server.data.node(name),
         kubeconfig: server.data.kubeconfig(),
+        api_address: server.for_pods.clone(),
         pools,
         shared_pool: config.shared_pool.clone(),
         csi_endpoints: Vec::new(),
