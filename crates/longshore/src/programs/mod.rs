@@ -12,6 +12,7 @@ mod demo;
 mod directory_provisioners;
 mod driver;
 mod internal;
+mod kubeconfig;
 mod listen;
 mod liveness_probe;
 mod node;
@@ -30,6 +31,7 @@ use crate::cli::Row;
 pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<demo::Config>(),
     Row::of::<up::Config>(),
+    Row::of::<kubeconfig::Kubeconfig>(),
     Row::of::<client::Client<client::ApplyFlags>>(),
     Row::of::<client::Client<client::GetFlags>>(),
     Row::of::<client::Client<client::DescribeFlags>>(),
