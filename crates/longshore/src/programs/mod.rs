@@ -32,6 +32,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<demo::Config>(),
     Row::of::<up::Config>(),
     Row::of::<kubeconfig::Kubeconfig>(),
+    Row::of::<up::Reset>(),
     Row::of::<client::Client<client::ApplyFlags>>(),
     Row::of::<client::Client<client::GetFlags>>(),
     Row::of::<client::Client<client::DescribeFlags>>(),

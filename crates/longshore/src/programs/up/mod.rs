@@ -18,6 +18,7 @@ mod nodes;
 mod outage;
 mod provision;
 mod ready;
+mod reset;
 
 use std::{io::Write as _, path::Path};
 
@@ -28,6 +29,7 @@ use longshore_node::ApiAddress;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
+pub(crate) use self::reset::Reset;
 use self::{control::Control, datadir::DataDir};
 use super::apiserver::Server;
 use crate::process::root;

@@ -34,6 +34,7 @@ pub(super) async fn start(
     if let [name] = names.as_slice() {
         let mut node = node_config(config, server, name, true);
         node.csi_endpoints.clone_from(&config.csi_endpoints);
+        save(&node);
         let host = Host::start(&node, api.clone()).await?;
         server.server.set_log_source(Logs::new(api, [(name.clone(), node.root.clone())]));
         for driver in &host.drivers {
@@ -45,6 +46,13 @@ pub(super) async fn start(
         return Ok(Nodes::One(Box::new(host)));
     }
     start_many(config, server, api, &names, control).await
+}
+
+/// Writes down how the node runs. On a full disk an instance starts without: it is for a reset alone.
+fn save(node: &NodeConfig) {
+    if let Err(error) = node.save() {
+        tracing::warn!(node = node.node, "how the node runs is not written down: {error:#}");
+    }
 }
 
 async fn start_many(
