@@ -10,6 +10,7 @@ mod completions;
 mod controllers;
 mod demo;
 mod directory_provisioners;
+mod doctor;
 mod driver;
 mod internal;
 mod kubeconfig;
@@ -31,6 +32,7 @@ use crate::cli::Row;
 pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<demo::Config>(),
     Row::of::<up::Config>(),
+    Row::of::<doctor::Doctor>(),
     Row::of::<kubeconfig::Kubeconfig>(),
     Row::of::<up::Reset>(),
     Row::of::<client::Client<client::ApplyFlags>>(),
