@@ -118,7 +118,10 @@ fn programs_in_pods_reach_the_api_as_their_account() {
         cat /var/run/secrets/kubernetes.io/serviceaccount/namespace";
     let said = in_pod(&up, "team", "list", "  serviceAccountName: bot", list);
     assert!(said.contains("configmap/kube-root-ca.crt"), "{said}");
-    assert!(said.contains("cannot list resource \"pods\"") && said.trim_end().ends_with("team"), "{said}");
+    assert!(
+        said.contains("cannot list resource \"pods\"") && said.trim_end().ends_with("team"),
+        "{said}"
+    );
 
     let look = "ls /var/run/secrets/kubernetes.io/serviceaccount 2>&1 || true";
     let said = in_pod(&up, "team", "none", "  automountServiceAccountToken: false", look);
@@ -185,4 +188,165 @@ fn a_provisioner_runs_as_a_pod_of_the_instance_that_it_serves() {
         1
     );
     up.stop_without_a_trace(&home);
+}
+
+/// Runs the binary without an instance's kubeconfig.
+fn longshore(args: &[&str]) -> std::process::Output {
+    std::process::Command::new(binary())
+        .args(args)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_kubeconfig_is_shown_and_merged_into_the_users_own() {
+    if !can_kubectl("kubeconfig merge") {
+        return;
+    }
+    let home = Home::new("merge");
+    let api = Instance::start_at(&home, "api", &["apiserver"], "0.0.0.0:0");
+    let dir = api.data_dir.display().to_string();
+    let own = home.path().join("config");
+    std::fs::write(&own, "# mine\nclusters:\n- name: work\n  cluster: {server: https://work}\ncurrent-context: work\n")
+        .unwrap();
+    let into = own.display().to_string();
+    let done = longshore(&["kubeconfig", "merge", "--data-dir", &dir, "--into", &into]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(text(&done).contains("kubectl --context longshore"), "{}", text(&done));
+    let merged = std::fs::read_to_string(&own).unwrap();
+    assert!(merged.starts_with("# mine\n") && merged.contains("current-context: work"), "{merged}");
+    let with_own = |args: &[&str]| {
+        std::process::Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(&own)
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    let done = with_own(&["--context", "longshore", "get", "ns", "default"]);
+    assert!(done.status.success(), "{}", text(&done));
+    let done =
+        longshore(&["kubeconfig", "merge", "--data-dir", &dir, "--into", &into, "--set-current"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(with_own(&["get", "ns", "default"]).status.success());
+    let taken = longshore(&[
+        "kubeconfig",
+        "merge",
+        "--data-dir",
+        &dir,
+        "--into",
+        &into,
+        "--context",
+        "work",
+    ]);
+    assert!(text(&taken).contains("choose another name with --context"), "{}", text(&taken));
+
+    let shown = text(&longshore(&["kubeconfig", "--data-dir", &dir]));
+    assert_eq!(shown, std::fs::read_to_string(&api.kubeconfig).unwrap());
+    let path = text(&longshore(&["kubeconfig", "path", "--data-dir", &dir]));
+    assert_eq!(path.trim(), api.kubeconfig.display().to_string());
+    let for_others = text(&longshore(&["kubeconfig", "--data-dir", &dir, "--server", "localhost"]));
+    std::fs::write(&own, for_others).unwrap();
+    assert!(with_own(&["get", "ns", "default"]).status.success());
+    let none = longshore(&["kubeconfig", "--data-dir", "/nosuch"]);
+    assert!(text(&none).contains("start `longshore up`"), "{}", text(&none));
+    assert_eq!(api.stop(), Some(0));
+}
+
+#[test]
+fn a_reset_ends_everything_after_a_crash() {
+    if !can_run("reset") {
+        return;
+    }
+    let home = Home::new("reset");
+    let up = Instance::up(&home, "data");
+    up.apply(&claim("data", "longshore-local"));
+    up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
+    up.wait("pod", "worker", "runs", |pod| pod["status"]["phase"] == "Running");
+    let dir = up.data_dir.clone();
+    let named = dir.display().to_string();
+    let reset = |more: &[&str]| longshore(&[&["reset", "--data-dir", &named], more].concat());
+
+    let held = reset(&["--yes"]);
+    assert!(text(&held).contains(&format!("in use by process {}", up.pid())), "{}", text(&held));
+    up.kill();
+    assert!(!loops_below(home.path()).is_empty() && !mounts_below(home.path()).is_empty());
+    let asked = reset(&[]);
+    assert!(!asked.status.success() && text(&asked).contains("say --yes"), "{}", text(&asked));
+    assert!(dir.join("api").exists());
+
+    // What cannot be ended is named, and the directory stays.
+    let mount =
+        mounts_below(home.path()).into_iter().find(|path| path.ends_with("/mount")).unwrap();
+    let mut busy =
+        std::process::Command::new("sleep").arg("1000").current_dir(&mount).spawn().unwrap();
+    let failed = reset(&["--yes"]);
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    assert!(!failed.status.success() && text(&failed).contains(&mount), "{}", text(&failed));
+    assert!(dir.join("api").exists() && !images_below(&dir).is_empty());
+
+    let done = reset(&["--yes"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(text(&done).contains(&format!("removed {named}")), "{}", text(&done));
+    assert!(!dir.exists());
+    assert_eq!(processes_of(home.path()), Vec::<u32>::new());
+    assert_eq!(loops_below(home.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert!(text(&reset(&["--yes"])).contains("nothing to do"));
+}
+
+#[test]
+fn a_reset_leaves_pools_elsewhere_and_directories_of_others() {
+    if !can_run("reset elsewhere") {
+        return;
+    }
+    let home = Home::new("reset-pool");
+    let pool = home.path().join("fast");
+    let flag = format!("--pool=default={}", pool.display());
+    let up = Instance::start(&home, "data", &["up", "--nodes=2", &flag]);
+    up.apply(&claim("data", "longshore-local"));
+    up.apply(&pod("worker", "data", "sleep 1000"));
+    up.wait("pod", "worker", "runs", |pod| pod["status"]["phase"] == "Running");
+    let dir = up.data_dir.display().to_string();
+    up.kill();
+    let done = longshore(&["reset", "--data-dir", &dir, "-y"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(text(&done).contains("is outside of it and stays"), "{}", text(&done));
+    assert_eq!(loops_below(home.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert!(!images_below(&pool).is_empty());
+
+    std::fs::write(pool.join("lock"), "").unwrap();
+    let other = longshore(&["reset", "--yes", "--data-dir", &pool.display().to_string()]);
+    assert!(text(&other).contains("is not a data directory of longshore"), "{}", text(&other));
+    assert!(!images_below(&pool).is_empty());
+}
+
+#[test]
+fn the_doctor_says_what_this_machine_lacks() {
+    if !can_run("doctor") {
+        return;
+    }
+    let home = Home::new("doctor");
+    let dir = home.path().join("data").display().to_string();
+    let args = ["doctor", "--data-dir", &dir, "--listen", "127.0.0.1:0"];
+    let done = longshore(&args);
+    assert!(done.status.success(), "{}", text(&done));
+    for line in ["ok    root ", "ok    loop-devices ", "ok    ext4 ", "ok    port "] {
+        assert!(text(&done).contains(line), "{line}\n{}", text(&done));
+    }
+    assert!(!home.path().join("data").exists(), "it only looks");
+    let json = longshore(&[&args[..], &["-o", "json"]].concat());
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&found[0]["check"], &found[0]["state"]), (&"root".into(), &"ok".into()));
+
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let failed =
+        longshore(&["doctor", "--data-dir", file.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    assert!(text(&failed).contains("fail  data-dir"), "{}", text(&failed));
+    assert!(text(&failed).contains("1 of 12 checks failed"), "{}", text(&failed));
 }

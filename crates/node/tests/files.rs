@@ -138,7 +138,7 @@ async fn what_is_missing_is_named_and_waited_for() {
     rig.config_map("settings", json!({"color": "blue"})).await;
     secret(&rig).await;
     rig.wait_phase("p", "Succeeded").await;
-    assert_eq!(rig.log(&uid), "blue");
+    assert_eq!(rig.log(&uid).trim_end(), "blue");
     rig.end("p").await;
     rig.stop(true).await;
 }
