@@ -25,3 +25,4 @@ pub mod schedule;
 pub mod stage;
 pub mod testing;
 pub mod tree;
+pub mod words;

@@ -157,7 +157,7 @@ fn a_provisioner_runs_as_a_pod_of_the_instance_that_it_serves() {
     let volumes = home.path().join("volumes");
     let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     for file in [
-        "rbac/namespace.yaml",
+        "rbac/00-namespace.yaml",
         "hostpath-provisioner/rbac.yaml",
         "hostpath-provisioner/storageclass.yaml",
     ] {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
+use longshore_files::mounts::MountTable;
+
 use crate::driver::Inner;
 use crate::id::VolumeId;
 use crate::loopdev::{self, MAJOR};
@@ -60,15 +62,14 @@ impl Inner {
 
 /// Processes that have a device in their mount table, one per mount namespace.
 fn holders(number: u32) -> Vec<String> {
-    let wanted = format!("{MAJOR}:{number}");
     let mut spaces = BTreeSet::new();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        let Ok(table) = fs::read_to_string(entry.path().join("mountinfo")) else { continue };
-        if !table.lines().any(|line| line.split(' ').nth(2) == Some(wanted.as_str())) {
+        let Ok(table) = MountTable::of_process(pid) else { continue };
+        if !table.mounts.iter().any(|mount| mount.device == (MAJOR, number)) {
             continue;
         }
         let space = fs::read_link(entry.path().join("ns/mnt")).ok();

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use longshore_cluster::ApiError;
+use longshore_cluster::{Api, ApiError};
 use longshore_core::model::kinds::{Pod, PodVolume};
 use longshore_core::stage::paths::NodePaths;
 use serde_json::Value;
@@ -36,8 +36,11 @@ pub(super) enum OwnVolumeError {
         what: String,
     },
     /// A kind of volume that this node does not make.
-    #[error("volume {0}: volumes of this kind are not served by this node yet")]
-    Unsupported(String),
+    #[error(
+        "volume {volume}: kind \"{kind}\" is not served by this node; use one of: {}",
+        SERVED.join(", ")
+    )]
+    Unsupported { volume: String, kind: String },
 }
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
@@ -89,7 +92,39 @@ async fn make(
     let csi = volume.csi.is_some()
         || volume.ephemeral.is_some()
         || volume.persistent_volume_claim.is_some();
-    if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
+    if csi {
+        return Ok(None);
+    }
+    let volume = volume.name.clone();
+    match unserved_kind(sources.api, pod, &volume).await {
+        Ok(kind) => Err(OwnVolumeError::Unsupported { volume, kind }),
+        Err(source) => Err(OwnVolumeError::Api { volume, source }),
+    }
+}
+
+/// Kinds of volumes that pods of this node can have.
+const SERVED: [&str; 9] = [
+    "persistentVolumeClaim",
+    "ephemeral",
+    "csi",
+    "emptyDir",
+    "configMap",
+    "secret",
+    "projected",
+    "downwardAPI",
+    "hostPath",
+];
+
+/// The kind of a volume that is not in the node's own picture of pods, which has only what is served.
+async fn unserved_kind(api: &Api, pod: &Pod, volume: &str) -> Result<String, ApiError> {
+    let raw = api.get_raw::<Pod>(&pod.metadata.key()).await?.unwrap_or_default();
+    let volumes = raw["spec"]["volumes"].as_array().into_iter().flatten();
+    Ok(kind_of(volumes, volume).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+fn kind_of<'a>(mut volumes: impl Iterator<Item = &'a Value>, name: &str) -> Option<String> {
+    let volume = volumes.find(|volume| volume["name"] == name)?.as_object()?;
+    volume.keys().find(|key| *key != "name").cloned()
 }
 
 /// Whether only privileged containers mount a volume.
@@ -132,5 +167,28 @@ impl Maker<'_> {
             chown(dir, None, Some(group)).map_err(&failed)?;
         }
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_served_is_named_with_those_that_are() {
+        let volumes = [
+            json!({"name": "a", "emptyDir": {}}),
+            json!({"name": "d", "nfs": {"server": "s", "path": "/p"}}),
+        ];
+        let kind = kind_of(volumes.iter(), "d").unwrap();
+        let refused = OwnVolumeError::Unsupported { volume: "d".into(), kind };
+        assert_eq!(
+            refused.to_string(),
+            "volume d: kind \"nfs\" is not served by this node; use one of: persistentVolumeClaim, \
+             ephemeral, csi, emptyDir, configMap, secret, projected, downwardAPI, hostPath"
+        );
+        assert_eq!(kind_of(volumes.iter(), "b"), None);
     }
 }

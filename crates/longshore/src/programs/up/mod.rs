@@ -11,6 +11,7 @@ mod datadir;
 mod drivers;
 mod fence;
 mod flags;
+mod greeting;
 mod host;
 mod logs;
 mod node_processes;
@@ -19,6 +20,7 @@ mod outage;
 mod provision;
 mod ready;
 mod reset;
+mod streams;
 
 use std::{io::Write as _, path::Path};
 
@@ -32,6 +34,7 @@ pub(crate) use self::flags::{Config, NodeConfig, absolute};
 pub(crate) use self::reset::Reset;
 use self::{control::Control, datadir::DataDir};
 use super::apiserver::Server;
+use super::pool::check_parent;
 use crate::process::root;
 
 /// Runs everything until a signal.
@@ -39,7 +42,9 @@ async fn run(config: Config) -> Result<()> {
     root::require("up")?;
     root::require_mkfs()?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    config.pools.iter().try_for_each(|pool| check_parent("--pool", &pool.dir))?;
     let served = RunningApi::start(&config.server, true).await?;
+    greeting::show(&config, &served.data.kubeconfig())?;
     let api = served.api();
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
@@ -82,7 +87,7 @@ pub(super) async fn run_node(config: NodeConfig) -> Result<()> {
     host::run_in_own_process(config).await
 }
 
-/// The one line on stdout.
+/// The one line on stdout, for programs that wait for it.
 pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready kubeconfig={}", kubeconfig.display())
@@ -135,7 +140,7 @@ impl RunningApi {
         let stop = CancellationToken::new();
         let (serving, token) = (server.clone(), stop.clone());
         let (names, for_pods) = (bound.names(&config.tls_sans), bound.for_pods);
-        tracing::info!(address = %bound.local, "the API is served");
+        longshore_cluster::log_process!(address = %bound.local, "the API is served");
         let task = tokio::spawn(async move {
             serving.serve_as(bound.listener, names, token).await.map_err(Into::into)
         });
