@@ -20,6 +20,7 @@ pub mod names;
 pub mod protect;
 pub mod provision;
 pub mod redact;
+pub mod root_ca;
 pub mod schedule;
 pub mod stage;
 pub mod unserved;
