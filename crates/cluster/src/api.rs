@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::awaited::Awaited;
-use crate::error::{ApiError, Target};
+use crate::error::{ApiError, OptionalExt as _, Target};
 use crate::in_flight::InFlight;
 use crate::lines::Lines;
 use crate::managed_fields::WithoutManagedFields;
@@ -229,11 +229,8 @@ impl Api {
         key: &ObjectKey,
     ) -> Result<Option<R>, ApiError> {
         let at = target::<T>("get", key);
-        match self.send(at, Method::GET, object_path::<T>(key, ""), Content::None).await {
-            Ok(response) => response.decode().map(Some),
-            Err(ApiError::NotFound { .. }) => Ok(None),
-            Err(e) => Err(e),
-        }
+        let response = self.send(at, Method::GET, object_path::<T>(key, ""), Content::None).await;
+        response.optional()?.map(|found| found.decode()).transpose()
     }
 
     /// Lists objects of one namespace, or of all with `None`.

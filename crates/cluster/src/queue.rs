@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use longshore_core::backoff::Backoff;
+use longshore_core::words;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -42,6 +43,12 @@ impl Outcome {
     /// A failure from any error or text.
     pub fn retry(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Retry(error.into())
+    }
+}
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<Result<(), E>> for Outcome {
+    fn from(result: Result<(), E>) -> Self {
+        result.map_or_else(Self::retry, |()| Self::Done)
     }
 }
 
@@ -493,7 +500,9 @@ impl<K: QueueKey> WorkItem<K> {
                 let failures = queue.requeues(&key) + 1;
                 let delay = queue.add_rate_limited(key.clone());
                 let name = &queue.inner.name;
-                tracing::warn!(queue = %name, failures, retry_in = ?delay, %error, "work failed");
+                let retry_in = words::time(delay);
+                let error = words::causes(error.as_ref());
+                tracing::warn!(queue = %name, failures, retry_in, error, "work failed");
             }
             Outcome::After(delay) => {
                 queue.forget(&key);

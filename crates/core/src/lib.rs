@@ -25,3 +25,4 @@ pub mod stage;
 pub mod testing;
 pub mod tree;
 pub mod unserved;
+pub mod words;

@@ -7,9 +7,10 @@ use std::pin::pin;
 use axum::Json;
 use axum::routing::get;
 use futures::StreamExt;
+use longshore_cluster::listen;
 use longshore_cluster::telemetry::Endpoint;
 use longshore_csi::server::Listener;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,7 @@ pub async fn serve(
     shutdown: &CancellationToken,
 ) -> Result<(SocketAddr, JoinHandle<()>), HttpError> {
     let failed = |source| HttpError { address: address.to_owned(), source };
-    let listener = listen(address).await.map_err(failed)?;
+    let listener = listen::listen(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let router = router(endpoint, stats);
     let stop = shutdown.clone();
@@ -45,7 +46,7 @@ pub async fn serve(
             tracing::error!(%error, "the HTTP endpoint stopped");
         }
     });
-    tracing::info!(address = %bound, "serving metrics, health and statistics");
+    longshore_cluster::log_process!(address = %bound, "serving metrics, health and statistics");
     Ok((bound, task))
 }
 
@@ -94,15 +95,5 @@ impl axum::serve::Listener for Socket {
 
     fn local_addr(&self) -> std::io::Result<PathBuf> {
         Ok(self.0.path().to_owned())
-    }
-}
-
-async fn listen(address: &str) -> std::io::Result<TcpListener> {
-    let Some(port) = address.strip_prefix(':') else {
-        return TcpListener::bind(address).await;
-    };
-    match TcpListener::bind(format!("[::]:{port}")).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
     }
 }

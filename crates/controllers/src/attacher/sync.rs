@@ -45,13 +45,13 @@ impl Sidecar {
 
     /// One comparison: whatever disagrees gets a pass that repeats the call.
     async fn compare(&self) -> Result<(), CsiError> {
-        let attachments = self.caches.attachments.list();
+        let attachments = self.attachments.list();
         let published = self.published().await?;
         for attachment in attachments.iter().filter(|one| one.spec.attacher == self.name) {
             let Some(actual) = self.is_published(attachment, &published) else { continue };
             if actual != attachment.status.attached {
                 let name = &attachment.metadata.name;
-                tracing::info!(attachment = %name, actual, "status and driver disagree");
+                longshore_cluster::log_result!(attachment = %name, actual, "status and driver disagree");
                 self.lanes.force(name);
                 self.enqueue(attachment);
             }

@@ -120,9 +120,7 @@ impl CsiProvisioner {
                     "not responsible for provisioning of PVC {key} because it is not assigned to node {node:?}"
                 )))
             }
-            Err(error) => {
-                Err(ProvisionError::Unchanged(format!("node check failed: {error}").into()))
-            }
+            Err(error) => Err(ProvisionError::unchanged(format!("node check failed: {error}"))),
         }
     }
 
@@ -165,7 +163,7 @@ impl CsiProvisioner {
             Ok(false) => return Ok(Attempted::Over),
             Err(error) => {
                 // Somebody must try, or nobody would tell the user what is wrong.
-                tracing::info!(claim = %current.metadata.key(), error = error.to_string(), "taking the claim although its room is not known");
+                longshore_cluster::log_result!(claim = %current.metadata.key(), error = error.to_string(), "taking the claim although its room is not known");
             }
         }
         self.write_node(&current, &deployment.node).await

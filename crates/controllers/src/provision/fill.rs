@@ -1,6 +1,6 @@
 //! What a claim is filled from: looked up, and marked so that it does not go meanwhile.
 
-use longshore_cluster::{Api, ApiError};
+use longshore_cluster::{Api, ApiError, Cache, Cacheable};
 use longshore_core::{
     model::{
         Kind, ObjectKey,
@@ -35,9 +35,9 @@ impl CsiProvisioner {
         };
         let handle = found.map_err(|why| {
             let name = &key.name;
-            let text =
-                format!("error getting handle for DataSource Type {kind} by Name {name}: {why}");
-            ProvisionError::Unchanged(text.into())
+            ProvisionError::unchanged(format!(
+                "error getting handle for DataSource Type {kind} by Name {name}: {why}"
+            ))
         })?;
         let held = match kind {
             SourceKind::Snapshot => self.hold_snapshot(key).await,
@@ -100,12 +100,13 @@ impl CsiProvisioner {
             // The event says only that the volume does not fit; here is what there is to see.
             if *error == SourceError::VolumeUnfit {
                 let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
+                let bound_to = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref());
                 tracing::warn!(
                     claim = %key,
                     volume = name,
                     phase = volume.as_ref().map(|volume| volume.status.phase.as_str()),
                     driver = csi.map(|csi| csi.driver.as_str()),
-                    bound_to = ?volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()),
+                    bound_to = bound_to.map(|claim| format!("{}/{}", claim.namespace, claim.name)),
                     "this volume cannot be cloned for the class"
                 );
             }
@@ -118,11 +119,9 @@ impl CsiProvisioner {
             return Ok(());
         }
         match add_finalizer::<Claim>(&self.parts.api, key, finalizer).await? {
-            Change::Written(written) => self.parts.claims.assume(&written),
-            Change::None => {}
-            Change::Gone => return Err(not_found::<Claim>(&key.name).into()),
+            Change::Gone => Err(not_found::<Claim>(&key.name).into()),
+            changed => Ok(changed.assume_in(&self.parts.claims)),
         }
-        Ok(())
     }
 
     async fn hold_snapshot(&self, key: &ObjectKey) -> Result<(), Cause> {
@@ -132,7 +131,7 @@ impl CsiProvisioner {
             Ok(_) => Ok(()),
             // Rights that were granted to an older official program do not cover this.
             Err(error @ ApiError::Forbidden { .. }) => {
-                tracing::info!(snapshot = %key, %error, "restoring without protection of the snapshot");
+                longshore_cluster::log_result!(snapshot = %key, %error, "restoring without protection of the snapshot");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -159,6 +158,15 @@ pub(super) enum Change {
     /// They were as they shall be.
     None,
     Gone,
+}
+
+impl Change {
+    /// Shows what was written to the loops of this process.
+    pub(super) fn assume_in<T: Cacheable>(&self, cache: &Cache<T>) {
+        if let Self::Written(object) = self {
+            cache.assume(object);
+        }
+    }
 }
 
 async fn add_finalizer<T: Kind>(

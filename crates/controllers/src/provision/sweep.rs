@@ -21,25 +21,19 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     if !provisioner.driver.capabilities.create_delete_snapshot {
         return;
     }
-    tokio::select! {
-        () = shutdown.cancelled() => return,
-        () = provisioner.parts.claims.synced() => {}
-    }
-    loop {
+    let mut pause = shutdown.run_until_cancelled(provisioner.parts.claims.synced()).await;
+    while pause.is_some() {
         match provisioner.sweep_snapshots().await {
             Ok(()) => {}
             Err(error @ ApiError::Forbidden { .. }) => {
-                tracing::info!(%error, "finalizers that were left on snapshots stay there");
+                longshore_cluster::log_process!(%error, "finalizers that were left on snapshots stay there");
                 return;
             }
             // Without that kind there is nothing to sweep; it may be defined later.
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(%error, "snapshots are not swept this time"),
         }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
-        }
+        pause = shutdown.run_until_cancelled(tokio::time::sleep(interval)).await;
     }
 }
 
@@ -54,10 +48,10 @@ impl CsiProvisioner {
             }
             match fill::remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
                 Ok(_) => {
-                    tracing::info!(snapshot = %key, "nobody restores it any more; our finalizer is off");
+                    longshore_cluster::log_process!(snapshot = %key, "nobody restores it any more; our finalizer is off");
                 }
                 Err(error) => {
-                    tracing::info!(snapshot = %key, %error, "our finalizer stays until the next sweep");
+                    longshore_cluster::log_process!(snapshot = %key, %error, "our finalizer stays until the next sweep");
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use longshore_core::words;
 use longshore_csi::v1::{
     CreateVolumeRequest, CreateVolumeResponse, GetCapacityRequest, GetCapacityResponse, Volume,
 };
@@ -152,12 +153,12 @@ impl Inner {
         let default_fstype = from_class.or(like.and_then(|(_, fstype)| fstype));
         let default_fstype = default_fstype.unwrap_or(self.config.default_fstype);
         let fstype = one_fstype(&accesses, default_fstype)?;
-        Mutable::parse(&request.mutable_parameters, fstype).map_err(Refusal::Invalid)?;
+        Mutable::parse(&request.mutable_parameters, fstype)?;
         Ok(Wanted {
             pool: default_pool.filter(|_| !request.parameters.contains_key(POOL)).unwrap_or(pool),
             range: Range::parse(request.capacity_range.as_ref())?,
             block: accesses.iter().any(Access::is_block),
-            format: FormatOptions::parse(&request.parameters, fstype).map_err(Refusal::Invalid)?,
+            format: FormatOptions::parse(&request.parameters, fstype)?,
             fstype,
             source: source::named(request.volume_content_source.as_ref()),
         })
@@ -318,8 +319,8 @@ fn check_same(
         return Ok(());
     };
     Err(Refusal::Exists(format!(
-        "volume name {name:?} {differs} (size {} bytes, pool {})",
-        record.capacity_bytes,
+        "volume name {name:?} {differs} (size {}, pool {})",
+        words::size(record.capacity_bytes),
         pool.name()
     )))
 }

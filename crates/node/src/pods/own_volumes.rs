@@ -7,10 +7,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use longshore_cluster::{Api, ApiError, secrets::decode_value};
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Pod, PodVolume, Secret};
+use longshore_core::model::{Kind, ObjectKey};
 use longshore_core::stage::paths::NodePaths;
 use longshore_files::{NewFile, write_below};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::host_path;
@@ -37,8 +38,11 @@ pub(super) enum OwnVolumeError {
         what: String,
     },
     /// A kind of volume that this node does not make.
-    #[error("volume {0}: volumes of this kind are not served by this node yet")]
-    Unsupported(String),
+    #[error(
+        "volume {volume}: kind \"{kind}\" is not served by this node; use one of: {}",
+        SERVED.join(", ")
+    )]
+    Unsupported { volume: String, kind: String },
 }
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
@@ -73,7 +77,7 @@ async fn make(
     pod: &Pod,
     volume: &PodVolume,
 ) -> Result<Option<PathBuf>, OwnVolumeError> {
-    let uid = &pod.metadata.uid;
+    let (uid, namespace) = (&pod.metadata.uid, &pod.metadata.namespace);
     let maker = Maker { volume: &volume.name, group: pod.spec.security_context.fs_group };
     if let Some(source) = &volume.empty_dir {
         let dir = paths.own_volume(uid, "empty-dir", &volume.name);
@@ -81,12 +85,19 @@ async fn make(
     }
     if let Some(source) = &volume.config_map {
         let dir = paths.own_volume(uid, "configmap", &volume.name);
-        let files = maker.config_map(api, &pod.metadata.namespace, source).await?;
+        let read = |map: ConfigMap| {
+            map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect()
+        };
+        let files = maker.content(api, namespace, source, "name", read).await?;
         return maker.write(&dir, source, files).map(|()| Some(dir));
     }
     if let Some(source) = &volume.secret {
         let dir = paths.own_volume(uid, "secret", &volume.name);
-        let files = maker.secret(api, &pod.metadata.namespace, source).await?;
+        let decode = |value: &str| decode_value(value).unwrap_or_default();
+        let read = |secret: Secret| {
+            secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect()
+        };
+        let files = maker.content(api, namespace, source, "secretName", read).await?;
         fs::create_dir_all(&dir).map_err(maker.io(&dir))?;
         mount_memory(&dir, 0o755, Some(SECRETS_BYTES)).map_err(maker.io(&dir))?;
         return maker.write(&dir, source, files).map(|()| Some(dir));
@@ -99,7 +110,30 @@ async fn make(
     let csi = volume.csi.is_some()
         || volume.ephemeral.is_some()
         || volume.persistent_volume_claim.is_some();
-    if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
+    if csi {
+        return Ok(None);
+    }
+    let volume = volume.name.clone();
+    match unserved_kind(api, pod, &volume).await {
+        Ok(kind) => Err(OwnVolumeError::Unsupported { volume, kind }),
+        Err(source) => Err(OwnVolumeError::Api { volume, source }),
+    }
+}
+
+/// Kinds of volumes that pods of this node can have.
+const SERVED: [&str; 7] =
+    ["persistentVolumeClaim", "ephemeral", "csi", "emptyDir", "configMap", "secret", "hostPath"];
+
+/// The kind of a volume that is not in the node's own picture of pods, which has only what is served.
+async fn unserved_kind(api: &Api, pod: &Pod, volume: &str) -> Result<String, ApiError> {
+    let raw = api.get_raw::<Pod>(&pod.metadata.key()).await?.unwrap_or_default();
+    let volumes = raw["spec"]["volumes"].as_array().into_iter().flatten();
+    Ok(kind_of(volumes, volume).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+fn kind_of<'a>(mut volumes: impl Iterator<Item = &'a Value>, name: &str) -> Option<String> {
+    let volume = volumes.find(|volume| volume["name"] == name)?.as_object()?;
+    volume.keys().find(|key| *key != "name").cloned()
 }
 
 /// A secret has at most 1 MiB; more would be no secret.
@@ -153,42 +187,23 @@ impl Maker<'_> {
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(failed)
     }
 
-    async fn config_map(
+    /// The files of a ConfigMap or a Secret; none if it may be absent and is.
+    async fn content<T: Kind + DeserializeOwned>(
         &self,
         api: &Api,
         namespace: &str,
         source: &Value,
+        field: &str,
+        read: impl FnOnce(T) -> Files,
     ) -> Result<Files, OwnVolumeError> {
-        let name = source["name"].as_str().unwrap_or_default();
-        let found = api.get::<ConfigMap>(&ObjectKey::new(namespace, name)).await;
+        let name = source[field].as_str().unwrap_or_default();
+        let found = api.get::<T>(&ObjectKey::new(namespace, name)).await;
         let found = found
             .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
         match found {
-            Some(map) => {
-                Ok(map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
-            }
+            Some(object) => Ok(read(object)),
             None if source["optional"] == true => Ok(Files::new()),
-            None => Err(self.missing(format!("configmap \"{name}\""))),
-        }
-    }
-
-    async fn secret(
-        &self,
-        api: &Api,
-        namespace: &str,
-        source: &Value,
-    ) -> Result<Files, OwnVolumeError> {
-        let name = source["secretName"].as_str().unwrap_or_default();
-        let found = api.get::<Secret>(&ObjectKey::new(namespace, name)).await;
-        let found = found
-            .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
-        let decode = |value: &str| decode_value(value).unwrap_or_default();
-        match found {
-            Some(secret) => {
-                Ok(secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect())
-            }
-            None if source["optional"] == true => Ok(Files::new()),
-            None => Err(self.missing(format!("secret \"{name}\""))),
+            None => Err(self.missing(format!("{} \"{name}\"", T::KIND.to_lowercase()))),
         }
     }
 
@@ -227,5 +242,28 @@ impl Maker<'_> {
         let mode = u32::try_from(mode & 0o777).unwrap_or(0o644) | group_read;
         let file = NewFile { content, mode, group: self.group };
         write_below(dir, Path::new(name), &file).map_err(self.io(&dir.join(name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_served_is_named_with_those_that_are() {
+        let volumes = [
+            json!({"name": "a", "emptyDir": {}}),
+            json!({"name": "d", "nfs": {"server": "s", "path": "/p"}}),
+        ];
+        let kind = kind_of(volumes.iter(), "d").unwrap();
+        let refused = OwnVolumeError::Unsupported { volume: "d".into(), kind };
+        assert_eq!(
+            refused.to_string(),
+            "volume d: kind \"nfs\" is not served by this node; use one of: persistentVolumeClaim, \
+             ephemeral, csi, emptyDir, configMap, secret, hostPath"
+        );
+        assert_eq!(kind_of(volumes.iter(), "b"), None);
     }
 }

@@ -8,9 +8,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use longshore_cluster::EventType;
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::Pod;
-use longshore_core::model::{ObjectRef, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -91,8 +90,7 @@ impl VolumeManager {
                 "MapVolume.MapPodDevice succeeded for volume \"{name}\" {what} \"{}\"",
                 place.display()
             );
-            let about = ObjectRef::of::<Pod>(&pod.metadata);
-            self.deps.recorder.event(&about, EventType::Normal, "SuccessfulMountVolume", &text);
+            self.deps.recorder.normal(pod, "SuccessfulMountVolume", text);
         }
     }
 

@@ -1,8 +1,5 @@
 //! Failed operations as events of their pods.
 
-use longshore_cluster::EventType;
-use longshore_core::model::ObjectRef;
-use longshore_core::model::kinds::Pod;
 use longshore_core::stage::world::Action;
 
 use super::block::MAP_DEVICE;
@@ -49,12 +46,7 @@ impl VolumeManager {
         let text = format!("{head} for volume \"{name}\" : {failure}");
         tracing::warn!(pod = pod.as_str(), volume = volume.as_str(), error = %text, "volume operation failed; will be tried again");
         if let Some(facts) = state.pods.get_mut(pod) {
-            self.deps.recorder.event(
-                &ObjectRef::of::<Pod>(&facts.pod.metadata),
-                EventType::Warning,
-                reason,
-                &text,
-            );
+            self.deps.recorder.warning(facts.pod.as_ref(), reason, &text);
             facts.error = Some(text);
         }
     }
