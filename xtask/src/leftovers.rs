@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use longshore_files::mounts::MountTable;
 use longshore_real_kube::tools;
 
 use crate::run;
@@ -78,8 +79,8 @@ fn file() -> std::path::PathBuf {
 }
 
 fn mounts() -> Result<BTreeSet<String>> {
-    let text = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mount table")?;
-    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned).collect())
+    let table = MountTable::read().context("cannot read the mount table")?;
+    Ok(table.mounts.iter().map(|mount| mount.path.display().to_string()).collect())
 }
 
 /// Attached loop devices with their backing files.
@@ -123,16 +124,9 @@ fn processes() -> Result<BTreeSet<String>> {
 
 /// Cgroups of ours in every hierarchy. What is inside goes with them.
 fn cgroups() -> Result<BTreeSet<String>> {
-    let table =
-        fs::read_to_string("/proc/self/mountinfo").context("cannot read the mount table")?;
+    let table = MountTable::read().context("cannot read the mount table")?;
     let mut found = BTreeSet::new();
-    for line in table.lines() {
-        let Some((mount, kind)) = line.split_once(" - ") else { continue };
-        let Some(point) = mount.split(' ').nth(4) else { continue };
-        if kind.starts_with("cgroup") {
-            our_cgroups(Path::new(point), &mut found);
-        }
-    }
+    table.cgroups().for_each(|mount| our_cgroups(&mount.path, &mut found));
     Ok(found)
 }
 

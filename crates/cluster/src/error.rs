@@ -178,6 +178,25 @@ impl ApiError {
     }
 }
 
+/// Reads the result of a request to an object that may be gone.
+pub trait OptionalExt<T> {
+    /// `None` instead of the error when the object does not exist.
+    ///
+    /// # Errors
+    /// All but [`ApiError::NotFound`].
+    fn optional(self) -> Result<Option<T>, ApiError>;
+}
+
+impl<T> OptionalExt<T> for Result<T, ApiError> {
+    fn optional(self) -> Result<Option<T>, ApiError> {
+        match self {
+            Ok(found) => Ok(Some(found)),
+            Err(ApiError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// The part of `metav1.Status` that classification needs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

@@ -11,6 +11,7 @@
 #![warn(unreachable_pub)]
 
 pub mod api;
+pub mod awaited;
 mod bucket;
 pub mod cache;
 pub mod clock;
@@ -36,7 +37,7 @@ pub use api::{Api, DeleteParams, ListParams, Patch};
 pub use cache::{Cache, Cacheable, Change, Scope, SharedCaches, Subscription};
 pub use config::{ClientConfig, ConfigError};
 pub use controller::{Context, Loop, Reconciler, Sources, Subject};
-pub use error::{ApiError, Target};
+pub use error::{ApiError, OptionalExt, Target};
 pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};

@@ -5,7 +5,7 @@ use longshore_csi::v1::volume_capability::AccessType;
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 
 use crate::config::{DriverKind, FsType};
-use crate::mount::options::Options;
+use crate::mount::options::{Options, UnsupportedFlag};
 use crate::pool::record::Record;
 use crate::refusal::Refusal;
 
@@ -66,7 +66,8 @@ impl Access {
                     "" => None,
                     name => Some(name.parse::<FsType>().map_err(invalid)?),
                 };
-                check_flags(&mount.mount_flags, fstype).map_err(invalid)?;
+                let flags = check_flags(&mount.mount_flags, fstype);
+                flags.map_err(|error| invalid(error.to_string()))?;
                 AccessKind::Mount { fstype, flags: mount.mount_flags.clone() }
             }
         };
@@ -134,7 +135,7 @@ impl Access {
 }
 
 /// Refuses flags that the filesystem, or every filesystem, does not know.
-fn check_flags(flags: &[String], fstype: Option<FsType>) -> Result<(), String> {
+fn check_flags(flags: &[String], fstype: Option<FsType>) -> Result<(), UnsupportedFlag> {
     if let Some(fstype) = fstype {
         return Options::parse(flags, fstype).map(drop);
     }

@@ -31,12 +31,28 @@ pub(crate) struct Mutable {
     pub reserved_percent: Option<u8>,
 }
 
+/// Why a mutable parameter is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MutableError {
+    #[error("mutable parameter {key}: {value:?} is not a number from 0 to 50")]
+    Percent { key: String, value: String },
+    #[error("mutable parameter {key}: {value:?} is not true or false")]
+    Switch { key: String, value: String },
+    #[error("mutable parameter {0} is for ext4 only")]
+    Ext4Only(String),
+    #[error(
+        "mutable parameter {0:?} is not known; remove it from the class, or use one of: {known}",
+        known = KNOWN.join(", ")
+    )]
+    Unknown(String),
+}
+
 impl Mutable {
     /// Checks parameters of a request or a record. Unknown ones are refused.
     pub(crate) fn parse(
         parameters: &BTreeMap<String, String>,
         fstype: Option<FsType>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, MutableError> {
         let mut values = Self::default();
         for (key, value) in parameters {
             match key.as_str() {
@@ -45,28 +61,23 @@ impl Mutable {
                 RESERVED if fstype == Some(FsType::Ext4) => {
                     let digits = value.len() <= 2 && value.bytes().all(|b| b.is_ascii_digit());
                     let percent = value.parse().ok().filter(|percent| digits && *percent <= 50);
-                    values.reserved_percent = Some(percent.ok_or_else(|| {
-                        format!("mutable parameter {key}: {value:?} is not a number from 0 to 50")
-                    })?);
+                    let (key, value) = (key.clone(), value.clone());
+                    values.reserved_percent =
+                        Some(percent.ok_or(MutableError::Percent { key, value })?);
                 }
-                RESERVED => return Err(format!("mutable parameter {key} is for ext4 only")),
-                _ => {
-                    return Err(format!(
-                        "mutable parameter {key:?} is not known; remove it from the class, or use one of: {}",
-                        KNOWN.join(", ")
-                    ));
-                }
+                RESERVED => return Err(MutableError::Ext4Only(key.clone())),
+                _ => return Err(MutableError::Unknown(key.clone())),
             }
         }
         Ok(values)
     }
 }
 
-fn switch(key: &str, value: &str) -> Result<bool, String> {
+fn switch(key: &str, value: &str) -> Result<bool, MutableError> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("mutable parameter {key}: {value:?} is not true or false")),
+        _ => Err(MutableError::Switch { key: key.to_owned(), value: value.to_owned() }),
     }
 }
 
@@ -98,11 +109,11 @@ mod tests {
         ];
         for (key, value, fstype) in bad {
             let error = Mutable::parse(&one(key, value), fstype).expect_err(key);
-            assert!(error.contains(key), "{error}");
+            assert!(error.to_string().contains(key), "{error}");
         }
         let error = Mutable::parse(&one("iops", "3000"), ext4).expect_err("unknown");
         let want = "mutable parameter \"iops\" is not known; remove it from the class, or use one of: \
                     discard, directIO, reservedBlocksPercent";
-        assert_eq!(error, want);
+        assert_eq!(error.to_string(), want);
     }
 }

@@ -3,12 +3,14 @@
 use tonic::{Code, Status};
 
 use crate::copy::CopyError;
-use crate::format::FormatError;
+use crate::format::{FormatError, OptionError};
 use crate::freeze::FreezeError;
 use crate::id::VolumeId;
 use crate::loopdev::LoopError;
 use crate::mount::MountError;
 use crate::mount::checked_path::PathError;
+use crate::mount::options::UnsupportedFlag;
+use crate::mutable::MutableError;
 use crate::pool::PoolError;
 
 /// A refused or failed call. Each variant says what must change before
@@ -38,6 +40,13 @@ pub enum Refusal {
     /// Another call for the same volume, snapshot or group is under way.
     #[error("another operation on {0} is under way")]
     Pending(String),
+    /// A class parameter is no option of the filesystem.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    #[error(transparent)]
+    Flag(#[from] UnsupportedFlag),
+    #[error(transparent)]
+    Mutable(#[from] MutableError),
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// A loop device could not be had or given back.
@@ -75,7 +84,9 @@ impl Refusal {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Invalid(_) => Code::InvalidArgument,
+            Self::Invalid(_) | Self::Option(_) | Self::Flag(_) | Self::Mutable(_) => {
+                Code::InvalidArgument
+            }
             Self::NotFound(_) => Code::NotFound,
             Self::Exists(_) => Code::AlreadyExists,
             Self::Precondition(_) => Code::FailedPrecondition,
@@ -83,7 +94,7 @@ impl Refusal {
             Self::OutOfRange(_) => Code::OutOfRange,
             Self::BadToken(_) | Self::Pending(_) => Code::Aborted,
             Self::Pool(error) => pool_code(error),
-            Self::Loop(LoopError::StillInUse(_)) => Code::FailedPrecondition,
+            Self::Loop(LoopError::StillInUse { .. }) => Code::FailedPrecondition,
             // Devices are free again when other volumes are: try later.
             Self::Loop(LoopError::NoneFree) => Code::ResourceExhausted,
             Self::Loop(LoopError::Io { .. }) | Self::Mount(_) | Self::MountTable(_) => {

@@ -8,6 +8,7 @@ use common::*;
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::*;
 use longshore_driver::DriverKind;
+use longshore_files::mounts::MountTable;
 use tonic::Code;
 
 fn modify(id: &str, all: &[(&str, &str)]) -> ControllerModifyVolumeRequest {
@@ -28,10 +29,9 @@ fn sysfs(device: &Path, file: &str) -> String {
 }
 
 fn mount_options(world: &World) -> String {
-    let table = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
-    let staging = world.at("staging");
-    let line = table.lines().find(|line| line.contains(&staging)).expect("mounted");
-    line.split(' ').nth(3).expect("options").to_owned()
+    let table = MountTable::read().expect("mounts");
+    let staged = table.at(Path::new(&world.at("staging"))).expect("mounted");
+    staged.options.clone()
 }
 
 /// Percent of the blocks that only root may use, of those that the kernel does not keep itself.

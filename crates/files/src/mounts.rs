@@ -53,10 +53,30 @@ impl MountTable {
     /// # Errors
     /// The kernel does not show it, or a line cannot be parsed: half a table would hide mounts.
     pub fn read() -> io::Result<Self> {
-        Self::parse(&std::fs::read("/proc/thread-self/mountinfo")?)
+        Self::read_from(Path::new("/proc/thread-self/mountinfo"))
     }
 
-    fn parse(bytes: &[u8]) -> io::Result<Self> {
+    /// Reads the table of another process.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; or the process is gone.
+    pub fn read_from(file: &Path) -> io::Result<Self> {
+        Self::parse(&std::fs::read(file)?)
+    }
+
+    /// Reads the table of the mount namespace that a process is in.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; also when the process is gone.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{pid}/mountinfo"))?)
+    }
+
+    /// Understands the text of a `mountinfo` file.
+    ///
+    /// # Errors
+    /// A line cannot be parsed.
+    pub fn parse(bytes: &[u8]) -> io::Result<Self> {
         let lines = bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty());
         let bad = |line: &[u8]| {
             io::Error::other(format!("mountinfo line {:?}", String::from_utf8_lossy(line)))
@@ -101,6 +121,11 @@ impl MountTable {
                 && rdev.is_some()
                 && node_at(&mount.path) == rdev
         })
+    }
+
+    /// Every cgroup hierarchy, of the old kind and the unified one.
+    pub fn cgroups(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter().filter(|mount| matches!(mount.fstype.as_str(), "cgroup" | "cgroup2"))
     }
 
     /// Other mounts of what is mounted at `path`: while there are any, it is in use.

@@ -3,8 +3,10 @@
 
 mod family;
 mod process;
+mod registry;
 mod text;
 
 pub use family::{BoundedFamily, MAX_SERIES};
 pub use process::ProcessCollector;
+pub use registry::{RegistryExt, encode_gauges};
 pub use text::render;

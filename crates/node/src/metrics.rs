@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use longshore_cluster::Metrics;
+use longshore_cluster::telemetry::{RegistryExt as _, VolumeOperations, encode_gauges};
 use longshore_csi::metrics::Side;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::registration::Registrar;
@@ -21,11 +20,6 @@ use crate::volumes::VolumeManager;
 use crate::volumes::stats::{Amount, ClaimUsage, Usage};
 
 type Pair = [(&'static str, String); 2];
-type OperationLabels = [(&'static str, String); 4];
-
-fn seconds() -> Histogram {
-    Histogram::new([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0])
-}
 
 /// The metrics of one node. Clones share them.
 #[derive(Clone)]
@@ -36,8 +30,7 @@ pub(crate) struct NodeMetrics {
     inodes: AmountGauges,
     abnormal: Family<Pair, Gauge>,
     label_conflicts: Family<Pair, Counter>,
-    operations: Family<OperationLabels, Histogram>,
-    totals: Family<Pair, Histogram>,
+    pub operations: VolumeOperations,
     pub reconstructed: Counter,
     pub not_reconstructed: Counter,
     pub forced: Counter,
@@ -48,80 +41,56 @@ pub(crate) struct NodeMetrics {
 impl NodeMetrics {
     /// Registers the metrics, or finds those that are.
     pub(crate) fn of(metrics: &Metrics) -> Self {
+        let operations = VolumeOperations::of(metrics);
         metrics.shared(|registry| {
-            let new = Self {
-                csi: longshore_csi::metrics::Metrics::register(registry, Side::Node),
-                bytes: AmountGauges::default(),
-                inodes: AmountGauges::default(),
-                abnormal: Family::default(),
-                label_conflicts: Family::default(),
-                operations: Family::new_with_constructor(seconds as fn() -> Histogram),
-                totals: Family::new_with_constructor(seconds as fn() -> Histogram),
-                reconstructed: Counter::default(),
-                not_reconstructed: Counter::default(),
-                forced: Counter::default(),
-                not_forced: Counter::default(),
-                state: Arc::default(),
-            };
-            new.register_stats(registry);
-            new.register_operations(registry);
-            registry.register_collector(Box::new(new.state.clone()));
-            new
+            let state = Arc::<State>::default();
+            registry.register_collector(Box::new(state.clone()));
+            Self::register(registry, operations, state)
         })
     }
 
-    fn register_stats(&self, registry: &mut Registry) {
-        let Self { bytes, inodes, .. } = self;
-        for (name, help, family) in [
-            ("capacity_bytes", "Capacity in bytes of the volume", &bytes.total),
-            ("available_bytes", "Number of available bytes in the volume", &bytes.available),
-            ("used_bytes", "Number of used bytes in the volume", &bytes.used),
-            ("inodes", "Maximum number of inodes in the volume", &inodes.total),
-            ("inodes_free", "Number of free inodes in the volume", &inodes.available),
-            ("inodes_used", "Number of used inodes in the volume", &inodes.used),
-            (
+    fn register(r: &mut Registry, operations: VolumeOperations, state: Arc<State>) -> Self {
+        Self {
+            csi: longshore_csi::metrics::Metrics::register(r, Side::Node),
+            bytes: AmountGauges {
+                total: of_volume(r, "capacity_bytes", "Capacity in bytes of the volume"),
+                available: of_volume(
+                    r,
+                    "available_bytes",
+                    "Number of available bytes in the volume",
+                ),
+                used: of_volume(r, "used_bytes", "Number of used bytes in the volume"),
+            },
+            inodes: AmountGauges {
+                total: of_volume(r, "inodes", "Maximum number of inodes in the volume"),
+                available: of_volume(r, "inodes_free", "Number of free inodes in the volume"),
+                used: of_volume(r, "inodes_used", "Number of used inodes in the volume"),
+            },
+            abnormal: of_volume(
+                r,
                 "health_status_abnormal",
                 "Whether the driver calls the volume abnormal: 1 if it does, else 0",
-                &self.abnormal,
             ),
-        ] {
-            registry.register(format!("kubelet_volume_stats_{name}"), help, family.clone());
-        }
-    }
-
-    fn register_operations(&self, registry: &mut Registry) {
-        let help = "Storage operation duration";
-        registry.register("storage_operation_duration_seconds", help, self.operations.clone());
-        let help = "Storage operation end to end duration in seconds";
-        registry.register("volume_operation_total_seconds", help, self.totals.clone());
-        registry.register(
-            "volume_manager_selinux_volume_context_mismatch_errors",
-            "Pods refused because another pod has the volume with another SELinux label",
-            self.label_conflicts.clone(),
-        );
-        for (name, help, counter) in [
-            (
-                "reconstruct_volume_operations",
-                "Volumes found on disk at start",
-                &self.reconstructed,
+            label_conflicts: r.metric(
+                "volume_manager_selinux_volume_context_mismatch_errors",
+                "Pods refused because another pod has the volume with another SELinux label",
             ),
-            (
+            operations,
+            reconstructed: r
+                .metric("reconstruct_volume_operations", "Volumes found on disk at start"),
+            not_reconstructed: r.metric(
                 "reconstruct_volume_operations_errors",
                 "Volumes found on disk at start that nobody can make sense of",
-                &self.not_reconstructed,
             ),
-            (
+            forced: r.metric(
                 "force_cleaned_failed_volume_operations",
                 "Volumes unmounted without their driver, because their metadata was lost",
-                &self.forced,
             ),
-            (
+            not_forced: r.metric(
                 "force_cleaned_failed_volume_operation_errors",
                 "Volumes that could not be unmounted without their driver",
-                &self.not_forced,
             ),
-        ] {
-            registry.register(name, help, counter.clone());
+            state,
         }
     }
 
@@ -139,26 +108,6 @@ impl NodeMetrics {
         let plugin = format!("kubernetes.io/csi:{driver}");
         let labels = [("access_mode", access_mode.to_owned()), ("volume_plugin", plugin)];
         self.label_conflicts.get_or_create(&labels).inc();
-    }
-
-    /// One operation on a volume has ended.
-    pub(crate) fn operation(&self, plugin: &str, name: &str, took: Duration, done: bool) {
-        let labels = [
-            ("volume_plugin", plugin.to_owned()),
-            ("operation_name", name.to_owned()),
-            ("status", if done { "success" } else { "fail-unknown" }.to_owned()),
-            ("migrated", "false".to_owned()),
-        ];
-        self.operations.get_or_create(&labels).observe(took.as_secs_f64());
-    }
-
-    /// A volume was mounted this long after its pod was first seen.
-    pub(crate) fn mounted(&self, plugin: &str, took: Duration) {
-        let labels = [
-            ("plugin_name", plugin.to_owned()),
-            ("operation_name", "overall_volume_mount".to_owned()),
-        ];
-        self.totals.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// Shows how full claims are, and nothing of those that are not here any more.
@@ -179,8 +128,12 @@ impl NodeMetrics {
     }
 }
 
+fn of_volume(registry: &mut Registry, name: &str, help: &str) -> Family<Pair, Gauge> {
+    registry.metric(&format!("kubelet_volume_stats_{name}"), help)
+}
+
 /// The gauges of one [`Amount`].
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct AmountGauges {
     total: Family<Pair, Gauge>,
     available: Family<Pair, Gauge>,
@@ -234,13 +187,10 @@ impl Collector for State {
                 plugins,
             ),
         ] {
-            let Some(counts) = counts.filter(|counts| !counts.is_empty()) else { continue };
-            let gauge = ConstGauge::new(0_u64);
-            let mut family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            for ((first, state), count) in counts {
-                let labels = [(label, first), ("state", state.to_owned())];
-                ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
-            }
+            let gauges = counts.into_iter().flatten().map(|((first, state), count)| {
+                ([(label, first), ("state", state.to_owned())], count)
+            });
+            encode_gauges(&mut encoder, name, help, gauges)?;
         }
         Ok(())
     }

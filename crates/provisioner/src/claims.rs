@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{EventType, Outcome, controller::note, log_result};
+use longshore_cluster::{Outcome, controller::note, log_result};
 use longshore_core::{
     bind::edit::forget_selected_node,
     claim::selected_node,
@@ -25,36 +25,26 @@ use crate::{
     controller::{BY_UID, Inner},
 };
 
-/// How one reconcile ended.
-enum End {
-    /// Nothing more to do until something changes.
-    Done,
-    /// Try again after a pause.
-    Failed(Cause),
-    /// Nothing to do before this much time has passed.
-    Rest(Duration),
-}
-
 impl<P: Provisioner> Inner<P> {
     /// Reconciles a claim; when it is gone but its storage may be on its way, what it was.
     pub(crate) async fn sync_claim(&self, uid: &Uid) -> Outcome {
         let asker = self.attempts.read(uid, |attempt| attempt.asker().cloned());
-        let cached = self.parts.claims.by_index(BY_UID, uid).into_iter().next();
+        let cached = self.claims.by_index(BY_UID, uid).into_iter().next();
         let Some(claim) = cached.or_else(|| asker.as_ref().map(|asker| asker.claim.clone())) else {
             self.attempts.forget(uid);
             return Outcome::Done;
         };
         note("claim", claim.metadata.key());
         // The class may be deleted under a request that is in flight; that request goes on.
-        let class = self.class_of(claim.class_name()).or(asker.map(|asker| asker.class));
-        match self.provision_if_due(&claim, class).await {
-            End::Done => {
-                self.attempts.succeeded(uid);
-                Outcome::Done
-            }
-            End::Rest(left) => Outcome::After(left),
-            End::Failed(error) => self.claim_failed(uid, error),
+        let class = self.classes.get(&ObjectKey::cluster(claim.class_name()));
+        let class = class.or(asker.map(|asker| asker.class));
+        let outcome = self.provision_if_due(&claim, class).await;
+        match outcome {
+            Outcome::Retry(error) => return self.claim_failed(uid, error),
+            Outcome::Done => self.attempts.succeeded(uid),
+            Outcome::After(_) | Outcome::Again => {}
         }
+        outcome
     }
 
     fn claim_failed(&self, uid: &Uid, error: Cause) -> Outcome {
@@ -89,42 +79,46 @@ impl<P: Provisioner> Inner<P> {
         left
     }
 
-    async fn provision_if_due(&self, claim: &Arc<Claim>, class: Option<Arc<StorageClass>>) -> End {
+    async fn provision_if_due(
+        &self,
+        claim: &Arc<Claim>,
+        class: Option<Arc<StorageClass>>,
+    ) -> Outcome {
         let uid = &claim.metadata.uid;
         if !claim.spec.volume_name.is_empty() {
             // Whatever a call without a verdict made for it is settled by whoever keeps the records.
             self.attempts.apply(uid, Event::LetGo);
-            return End::Done;
+            return Outcome::Done;
         }
         if !self.provisioner.should_provision(claim).await {
-            return End::Done;
+            return Outcome::Done;
         }
         if let Some(left) = class.as_deref().and_then(|class| self.rests_for(uid, class)) {
-            return End::Rest(left);
+            return Outcome::After(left);
         }
         let volume = self.config.volume_name(uid);
         let choice = choose(&ChoiceView {
             claim,
             class: class.as_deref(),
             names: &self.names,
-            made: self.parts.volumes.get(&ObjectKey::cluster(&volume)).is_some(),
+            made: self.volumes.get(&ObjectKey::cluster(&volume)).is_some(),
             block: self.config.block_volumes,
         });
         match (choice, class) {
-            (Choice::NotOurs | Choice::Wait, _) => End::Done,
+            (Choice::NotOurs | Choice::Wait, _) => Outcome::Done,
             (Choice::ClassMissing(text), _) => {
-                self.parts.metrics.provision_failed(claim);
-                End::Failed(text.into())
+                self.metrics.provision_failed(claim);
+                Outcome::retry(text)
             }
             (Choice::Made, _) => {
                 self.attempts.apply(uid, Event::LetGo);
-                self.parts.metrics.provision_failed(claim);
-                End::Done
+                self.metrics.provision_failed(claim);
+                Outcome::Done
             }
             (Choice::NoBlock(text), _) => {
-                self.parts.metrics.provision_failed(claim);
-                self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
-                End::Done
+                self.metrics.provision_failed(claim);
+                self.recorder.warning(claim.as_ref(), "ProvisioningFailed", text);
+                Outcome::Done
             }
             (Choice::Provision { node }, Some(class)) => {
                 let bytes = claim.request().bytes();
@@ -132,22 +126,22 @@ impl<P: Provisioner> Inner<P> {
                 self.provision(request).await
             }
             (Choice::ForeignClass | Choice::Provision { .. }, _) => {
-                self.parts.metrics.provision_failed(claim);
+                self.metrics.provision_failed(claim);
                 tracing::error!(claim = %claim.metadata.key(), "class and claim name different provisioners");
-                End::Done
+                Outcome::Done
             }
         }
     }
 
-    async fn provision(&self, request: Request) -> End {
+    async fn provision(&self, request: Request) -> Outcome {
         let claim = request.claim.clone();
         if self.attempts.read(&claim.metadata.uid, |attempt| attempt.owes() == Debt::Save) {
             // Made already; the savers have it.
-            return End::Done;
+            return Outcome::Done;
         }
         let key = claim.metadata.key();
         let text = format!("External provisioner is provisioning volume for claim \"{key}\"");
-        self.tell(&claim, EventType::Normal, "Provisioning", text);
+        self.recorder.normal(claim.as_ref(), "Provisioning", text);
         let started = Instant::now();
         let (volume, driver) = (&request.volume, &request.class.provisioner);
         let result = match self.ask(&request).await {
@@ -157,14 +151,14 @@ impl<P: Provisioner> Inner<P> {
         match result {
             Ok(()) => {
                 let took = started.elapsed();
-                self.parts.metrics.provisioned(&claim, took.as_secs_f64());
+                self.metrics.provisioned(&claim, took.as_secs_f64());
                 let took = words::time(took);
                 log_result!(%volume, driver, took, "volume is provisioned");
-                End::Done
+                Outcome::Done
             }
             Err(end) => {
-                self.parts.metrics.provision_failed(&claim);
-                end.map_or(End::Done, End::Failed)
+                self.metrics.provision_failed(&claim);
+                end.map_or(Outcome::Done, Outcome::Retry)
             }
         }
     }
@@ -177,23 +171,18 @@ impl<P: Provisioner> Inner<P> {
         let result = self.call_provisioner(request).await;
         let result = result.map(|made| Arc::new(self.completed(request, made.volume)));
         let asker = || Asker { claim: claim.clone(), class: class.clone() };
-        match &result {
-            Ok(volume) => self.attempts.apply(uid, Event::Made(volume.clone(), asker())),
-            Err(ProvisionError::InBackground(_)) => self.attempts.apply(uid, Event::Kept(asker())),
-            Err(ProvisionError::Unchanged(_)) => {}
-            Err(
-                ProvisionError::Final(_)
-                | ProvisionError::Elsewhere(_)
-                | ProvisionError::Ignored(_),
-            ) => {
-                self.attempts.apply(uid, Event::LetGo);
-            }
-            Err(ProvisionError::Infeasible(_)) => {
-                self.attempts.apply(uid, Event::LetGo);
-                let class_uid = class.metadata.uid.clone();
-                let rest = Rest { class_uid, since: Instant::now().into_std() };
-                self.attempts.apply(uid, Event::Rest(rest));
-            }
+        use ProvisionError::{Elsewhere, Final, Ignored, InBackground, Infeasible, Unchanged};
+        let event = match &result {
+            Ok(volume) => Event::Made(volume.clone(), asker()),
+            Err(InBackground(_)) => Event::Kept(asker()),
+            Err(Unchanged(_)) => return result,
+            Err(Final(_) | Infeasible(_) | Elsewhere(_) | Ignored(_)) => Event::LetGo,
+        };
+        self.attempts.apply(uid, event);
+        if let Err(Infeasible(_)) = &result {
+            let class_uid = class.metadata.uid.clone();
+            let rest = Rest { class_uid, since: Instant::now().into_std() };
+            self.attempts.apply(uid, Event::Rest(rest));
         }
         result
     }
@@ -204,18 +193,15 @@ impl<P: Provisioner> Inner<P> {
     ) -> Result<ProvisionedVolume, ProvisionError> {
         let call = self.provisioner.provision(request);
         let Some(limit) = self.config.provision_timeout else { return call.await };
-        match tokio::time::timeout(limit, call).await {
-            Ok(result) => result,
-            Err(_) => {
-                Err(ProvisionError::InBackground("timed out waiting for the provisioner".into()))
-            }
-        }
+        let late = "timed out waiting for the provisioner";
+        let call = tokio::time::timeout(limit, call).await;
+        call.unwrap_or_else(|_| Err(ProvisionError::InBackground(late.into())))
     }
 
     /// `Err(None)` stops, `Err(Some)` retries.
     async fn not_made(&self, claim: &Claim, error: ProvisionError) -> Result<(), Option<Cause>> {
         let text = error.to_string();
-        let warn = |text| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        let warn = |text| self.recorder.warning(claim, "ProvisioningFailed", text);
         Err(match error {
             ProvisionError::Ignored(reason) => {
                 log_result!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
@@ -246,7 +232,7 @@ impl<P: Provisioner> Inner<P> {
             return false;
         }
         let key = claim.metadata.key();
-        let live = self.parts.api.get_raw::<Claim>(&key).await;
+        let live = self.api.get_raw::<Claim>(&key).await;
         let Ok(Some(mut object)) = live else { return false };
         // Only the choice that failed may be taken off, not a newer one.
         if object["metadata"]["resourceVersion"] != claim.metadata.resource_version.as_str()
@@ -254,9 +240,9 @@ impl<P: Provisioner> Inner<P> {
         {
             return false;
         }
-        match self.parts.api.update::<Claim>(&object).await {
+        match self.api.update::<Claim>(&object).await {
             Ok(written) => {
-                self.parts.claims.assume(&written);
+                self.claims.assume(&written);
                 true
             }
             Err(error) => {

@@ -1,6 +1,6 @@
 //! The `Provisioner` trait: its contract, its requests and its results.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use longshore_core::model::{
     NodeName, Quantity, VolumeName,
@@ -139,54 +139,50 @@ impl ProvisionedVolume {
 }
 
 /// Why there is no volume, and what is known about the storage behind it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
     /// Nothing was made and nothing is running; the claim is tried again later.
+    #[error("{0}")]
     Final(Cause),
     /// As [`ProvisionError::Final`], and the same request will fail for a long time: tried again seldom.
+    #[error("{0}")]
     Infeasible(Cause),
     /// No verdict: the storage may exist or may come to be. The same request is repeated until
     /// there is a verdict, even if the claim is deleted meanwhile.
+    #[error("{0}")]
     InBackground(Cause),
     /// This attempt asked nothing of the backend; what was known before still holds.
+    #[error("{0}")]
     Unchanged(Cause),
     /// Not on this node: the scheduler is asked for another one.
+    #[error("{0}")]
     Elsewhere(Cause),
     /// Somebody else will do it. No event, no retry.
+    #[error("ignored because {0}")]
     Ignored(String),
 }
 
-impl fmt::Display for ProvisionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Final(cause)
-            | Self::Infeasible(cause)
-            | Self::InBackground(cause)
-            | Self::Unchanged(cause)
-            | Self::Elsewhere(cause) => cause.fmt(f),
-            Self::Ignored(reason) => write!(f, "ignored because {reason}"),
-        }
+impl ProvisionError {
+    /// [`ProvisionError::Unchanged`] from any error or text.
+    pub fn unchanged(cause: impl Into<Cause>) -> Self {
+        Self::Unchanged(cause.into())
     }
 }
-
-impl std::error::Error for ProvisionError {}
 
 /// Why storage was not removed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// It failed, or nobody knows; tried again.
+    #[error("{0}")]
     Failed(Cause),
     /// Not ours: the PersistentVolume is left alone.
+    #[error("ignored because {0}")]
     Ignored(String),
 }
 
-impl fmt::Display for DeleteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(cause) => cause.fmt(f),
-            Self::Ignored(reason) => write!(f, "ignored because {reason}"),
-        }
+impl DeleteError {
+    /// [`DeleteError::Failed`] from any error or text.
+    pub fn failed(cause: impl Into<Cause>) -> Self {
+        Self::Failed(cause.into())
     }
 }
-
-impl std::error::Error for DeleteError {}

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, Cache, Change, EventType, Loop, Metrics, Outcome, QueueOptions, Reconciler, Recorder,
-    Scope, Sources, Subject, WorkQueue,
+    Api, Cache, Change, Context, Loop, Outcome, QueueOptions, Reconciler, Recorder, Sources,
+    Subject, WorkQueue,
 };
 use longshore_core::model::{
-    HasMeta, ObjectKey, ObjectRef, Uid, VolumeName,
+    Uid, VolumeName,
     kinds::{Claim, StorageClass, Volume},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,42 +20,6 @@ const SAVERS: usize = 4;
 /// The name of the index of claims by UID.
 pub(crate) const BY_UID: &str = "uid";
 
-/// What a controller works with. All loops of a process share the same caches.
-#[derive(Clone)]
-pub struct Parts {
-    /// The API.
-    pub api: Api,
-    /// All claims.
-    pub claims: Cache<Claim>,
-    /// All volumes.
-    pub volumes: Cache<Volume>,
-    /// All classes.
-    pub classes: Cache<StorageClass>,
-    /// Where events go.
-    pub recorder: Recorder,
-    /// Counters.
-    pub metrics: ProvisionMetrics,
-    /// Where queues report.
-    pub registry: Metrics,
-}
-
-impl Parts {
-    /// Starts caches and recorder for a process that has none yet.
-    #[must_use]
-    pub fn start(api: &Api, name: &str, shutdown: &CancellationToken) -> Self {
-        let registry = Metrics::new();
-        Self {
-            claims: Cache::start(api, Scope::all(), shutdown).0,
-            volumes: Cache::start(api, Scope::all(), shutdown).0,
-            classes: Cache::start(api, Scope::all(), shutdown).0,
-            recorder: Recorder::start(api, name, "", shutdown).0,
-            metrics: ProvisionMetrics::register(&registry),
-            api: api.clone(),
-            registry,
-        }
-    }
-}
-
 /// Runs a [`Provisioner`] for all claims that name it.
 pub struct ProvisionController<P> {
     pub(crate) inner: Arc<Inner<P>>,
@@ -64,63 +28,79 @@ pub struct ProvisionController<P> {
 pub(crate) struct Inner<P> {
     pub(crate) config: Config,
     pub(crate) names: Vec<String>,
-    pub(crate) parts: Parts,
+    pub(crate) api: Api,
+    pub(crate) claims: Cache<Claim>,
+    pub(crate) volumes: Cache<Volume>,
+    pub(crate) classes: Cache<StorageClass>,
+    pub(crate) recorder: Recorder,
+    pub(crate) metrics: ProvisionMetrics,
     pub(crate) provisioner: Arc<P>,
     pub(crate) attempts: Attempts,
     pub(crate) memory: Memory,
     /// By claim UID: a claim of the same name made later is another claim.
-    pub(crate) claims: WorkQueue<Uid>,
-    pub(crate) volumes: WorkQueue<VolumeName>,
+    claim_queue: WorkQueue<Uid>,
+    volume_queue: WorkQueue<VolumeName>,
     pub(crate) unsaved: WorkQueue<Uid>,
 }
 
 impl<P: Provisioner> ProvisionController<P> {
-    /// A controller that does nothing until [`Self::run`].
+    /// A controller that does nothing until [`Self::run`]. Its events come from its name.
     #[must_use]
-    pub fn new(config: Config, parts: Parts, provisioner: P) -> Self {
-        Self::shared(config, parts, Arc::new(provisioner), Attempts::default())
+    pub fn new(config: Config, context: &Context, provisioner: P) -> Self {
+        let recorder = context.recorder(&config.name);
+        Self::shared(config, context, recorder, Arc::new(provisioner), Attempts::default())
     }
 
     /// As [`Self::new`], for a provisioner that others hold too, and with attempts that it takes part
     /// in.
     #[must_use]
-    pub fn shared(config: Config, parts: Parts, provisioner: Arc<P>, attempts: Attempts) -> Self {
+    pub fn shared(
+        config: Config,
+        context: &Context,
+        recorder: Recorder,
+        provisioner: Arc<P>,
+        attempts: Attempts,
+    ) -> Self {
         let retry = QueueOptions {
             bucket: config.retry.bucket,
             ..QueueOptions::backoff(config.retry.start, config.retry.max)
-        }
-        .with_metrics(&parts.registry);
-        let save = QueueOptions::controller().with_metrics(&parts.registry);
+        };
         let inner = Inner {
             names: config.names(),
-            claims: WorkQueue::new("claims", retry.clone()),
-            volumes: WorkQueue::new("volumes", retry),
-            unsaved: WorkQueue::new("unsavedpvs", save),
+            api: context.api.clone(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            classes: context.cache(),
+            recorder,
+            metrics: ProvisionMetrics::register(&context.metrics),
+            claim_queue: context.queue("claims", retry.clone()),
+            volume_queue: context.queue("volumes", retry),
+            unsaved: context.queue("unsavedpvs", QueueOptions::controller()),
             attempts,
             memory: Memory::default(),
             config,
-            parts,
             provisioner,
         };
+        inner.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         Self { inner: Arc::new(inner) }
     }
 
     /// A handle that gives claims and volumes another look from outside.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker { volumes: self.inner.volumes.clone() }
+        Waker { volumes: self.inner.volume_queue.clone() }
     }
 
     /// Runs until `shutdown`; then finishes what is in flight and returns. Aborting it at any point
     /// is safe as far as the provisioner's own calls are.
     pub async fn run(self, shutdown: CancellationToken) {
         let inner = self.inner;
-        inner.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         let (threads, resync) = (inner.config.threads, inner.config.resync);
-        let claims = Loop::new("provision", Arc::new(Claims(inner.clone())), inner.claims.clone())
+        let (claims, volumes) = (Arc::new(Claims(inner.clone())), Arc::new(Volumes(inner.clone())));
+        let claims = Loop::new("provision", claims, inner.claim_queue.clone())
             .workers(threads)
             .resync(resync);
-        let volumes = Loop::new("delete", Arc::new(Volumes(inner.clone())), inner.volumes.clone())
+        let volumes = Loop::new("delete", volumes, inner.volume_queue.clone())
             .workers(threads)
             .resync(resync);
         let unsaved = inner.unsaved.clone();
@@ -136,22 +116,19 @@ impl<P: Provisioner> Reconciler for Claims<P> {
     type Key = Uid;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let parts = &self.0.parts;
+        let inner = &self.0;
         sources
-            .needs(&parts.volumes)
-            .on(&parts.claims, |_, change| match change {
-                Change::Applied { new, .. } => Some(new.metadata.uid.clone()),
-                Change::Deleted { .. } => None,
-            })
+            .needs(&inner.volumes)
+            .on(&inner.claims, |_, change| change.applied().map(|new| new.metadata.uid.clone()))
             // A class made anew may answer claims that were infeasible, and claims that wait for it.
-            .on(&parts.classes, |this, change| match change {
+            .on(&inner.classes, |this, change| match change {
                 Change::Applied { old: Some(old), new } if old.metadata.uid == new.metadata.uid => {
                     Vec::new()
                 }
                 Change::Applied { .. } => this.0.attempts.resting(),
                 Change::Deleted { .. } => Vec::new(),
             })
-            .on_resync(&parts.claims, |_, claim| [claim.metadata.uid.clone()]);
+            .on_resync(&inner.claims, |_, claim| [claim.metadata.uid.clone()]);
     }
 
     fn subject(&self, uid: &Uid) -> Subject {
@@ -170,20 +147,20 @@ impl<P: Provisioner> Reconciler for Volumes<P> {
     type Key = VolumeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let parts = &self.0.parts;
+        let inner = &self.0;
         sources
-            .needs(&parts.claims)
-            .needs(&parts.classes)
-            .on(&parts.volumes, |this, change| match change {
+            .needs(&inner.claims)
+            .needs(&inner.classes)
+            .on(&inner.volumes, |this, change| match change {
                 Change::Applied { new, .. } => Some(new.name()),
                 Change::Deleted { old } => {
                     let name = old.name();
-                    this.0.volumes.forget(&name);
+                    this.0.volume_queue.forget(&name);
                     this.0.memory.forget_volume(&name, &old.metadata.uid);
                     None
                 }
             })
-            .on_resync(&parts.volumes, |_, volume| [volume.name()]);
+            .on_resync(&inner.volumes, |_, volume| [volume.name()]);
     }
 
     fn subject(&self, name: &VolumeName) -> Subject {
@@ -222,16 +199,5 @@ impl Waker {
     /// Looks at a volume now, without waiting for its backoff.
     pub fn look_at_volume(&self, name: &VolumeName) {
         self.volumes.add(name.clone());
-    }
-}
-
-impl<P: Provisioner> Inner<P> {
-    pub(crate) fn class_of(&self, name: &str) -> Option<Arc<StorageClass>> {
-        self.parts.classes.get(&ObjectKey::cluster(name))
-    }
-
-    pub(crate) fn tell(&self, claim: &Claim, kind: EventType, reason: &str, message: String) {
-        let object = ObjectRef::of::<Claim>(claim.meta());
-        self.parts.recorder.event(&object, kind, reason, message);
     }
 }

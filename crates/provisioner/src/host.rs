@@ -1,18 +1,17 @@
 //! A process with one or more provisioners: its client, caches, leases and metrics.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use futures::future::{BoxFuture, try_join_all};
 use longshore_cluster::{
-    Api, ClientConfig, ConfigError, Metrics, Recorder, SharedCaches,
+    Api, ClientConfig, ConfigError, Context, Metrics, Recorder,
     election::{self, ElectionConfig, ElectionError, OnLoss, default_namespace, unique_identity},
     telemetry::Endpoint,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    Attempts, Config, InvalidConfig, Parts, ProvisionController, ProvisionMetrics, Provisioner,
-};
+use crate::{Attempts, Config, InvalidConfig, ProvisionController, Provisioner};
 
 /// The pause before a busy address is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
@@ -68,19 +67,15 @@ pub enum HostError {
 ///
 /// ```no_run
 /// # use longshore_provisioner::*;
-/// # struct Fast; struct Slow;
-/// # impl Provisioner for Fast {
-/// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
-/// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
-/// # }
-/// # impl Provisioner for Slow {
+/// # struct Directories(&'static str);
+/// # impl Provisioner for Directories {
 /// #     async fn provision(&self, _: &Request) -> Result<ProvisionedVolume, ProvisionError> { unreachable!() }
 /// #     async fn delete(&self, _: &Volume) -> Result<(), DeleteError> { Ok(()) }
 /// # }
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = Host::connect(&ClientConfig::default()).await?
-///     .with(Config::new("example.com/fast"), Fast)
-///     .with(Config { threads: 1, ..Config::new("example.com/slow") }, Slow)
+///     .with(Config::new("example.com/fast"), Directories("/srv/fast"))
+///     .with(Config { threads: 1, ..Config::new("example.com/slow") }, Directories("/srv/slow"))
 ///     .serving_metrics(":8080", "/metrics");
 /// host.run(on_signals()?).await?;
 /// # Ok(())
@@ -101,11 +96,8 @@ type Job = Box<dyn FnOnce(Shared) -> BoxFuture<'static, Result<(), HostError>> +
 /// What the provisioners of a host share.
 #[derive(Clone)]
 struct Shared {
-    api: Api,
+    context: Context,
     leases: Api,
-    caches: SharedCaches,
-    registry: Metrics,
-    metrics: ProvisionMetrics,
     election: Option<Election>,
     stop: CancellationToken,
 }
@@ -160,10 +152,7 @@ impl Host {
     #[must_use]
     pub fn with<P: Provisioner>(mut self, config: Config, provisioner: P) -> Self {
         self.configs.push(config.clone());
-        let provisioner = std::sync::Arc::new(provisioner);
-        self.jobs.push(Box::new(move |shared| {
-            Box::pin(async move { shared.lead(config, provisioner).await })
-        }));
+        self.jobs.push(Box::new(move |shared| shared.lead(config, Arc::new(provisioner)).boxed()));
         self
     }
 
@@ -187,15 +176,8 @@ impl Host {
             let endpoint = Endpoint::new(&self.registry).metrics_path(&path);
             tokio::spawn(listen(endpoint, address, stop.clone()));
         }
-        let shared = Shared {
-            caches: SharedCaches::new(&self.api, &stop),
-            metrics: ProvisionMetrics::register(&self.registry),
-            api: self.api,
-            leases: self.leases,
-            registry: self.registry,
-            election: self.election,
-            stop: stop.clone(),
-        };
+        let context = Context::new(self.api, self.registry, &stop);
+        let shared = Shared { context, leases: self.leases, election: self.election, stop };
         let jobs = self.jobs.into_iter().map(|job| job(shared.clone()));
         try_join_all(jobs).await.map(drop)
     }
@@ -205,28 +187,21 @@ impl Shared {
     async fn lead<P: Provisioner>(
         self,
         config: Config,
-        provisioner: std::sync::Arc<P>,
+        provisioner: Arc<P>,
     ) -> Result<(), HostError> {
         let identity = unique_identity();
         let component = format!("{}_{identity}", config.name);
         let told = CancellationToken::new();
         let telling = told.clone().drop_guard();
-        let (recorder, written) = Recorder::start(&self.api, &component, "", &told);
-        let parts = Parts {
-            api: self.api.clone(),
-            claims: self.caches.of(),
-            volumes: self.caches.of(),
-            classes: self.caches.of(),
-            recorder: recorder.clone(),
-            metrics: self.metrics.clone(),
-            registry: self.registry.clone(),
-        };
+        let (recorder, written) = Recorder::start(&self.context.api, &component, "", &told);
         let lease = config.name.replace('/', "-");
         let work = |stop| {
             // A new term begins with nothing: the leader in between may have done it all.
+            let (recorder, provisioner) = (recorder.clone(), provisioner.clone());
             let attempts = Attempts::default();
-            let (config, parts) = (config.clone(), parts.clone());
-            ProvisionController::shared(config, parts, provisioner.clone(), attempts).run(stop)
+            let config = config.clone();
+            ProvisionController::shared(config, &self.context, recorder, provisioner, attempts)
+                .run(stop)
         };
         let ended = match self.election.clone() {
             None => {
@@ -236,7 +211,7 @@ impl Shared {
             Some(terms) => {
                 let config = ElectionConfig {
                     identity,
-                    recorder: Some(recorder),
+                    recorder: Some(recorder.clone()),
                     ..self.candidate(terms, lease)
                 };
                 election::run(config, &self.stop, work).await.map_err(HostError::from)
@@ -256,7 +231,7 @@ impl Shared {
             renew_deadline,
             retry_period,
             on_loss: OnLoss::Exit,
-            metrics: Some(self.registry.clone()),
+            metrics: Some(self.context.metrics.clone()),
             ..ElectionConfig::new(self.leases.clone(), namespace, lease)
         }
     }

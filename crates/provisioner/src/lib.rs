@@ -76,10 +76,10 @@ mod volumes;
 pub use attempts::{Attempts, ClaimLock};
 pub use config::{Config, InvalidConfig, Retry, Save};
 pub use contract::{Cause, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request};
-pub use controller::{Parts, ProvisionController, Waker};
+pub use controller::{ProvisionController, Waker};
 pub use host::{Election, Host, HostError};
 pub use longshore_cluster::{
-    Api, Cache, ClientConfig, ConfigError, Metrics, Recorder, election::ElectionError,
+    Api, Cache, ClientConfig, ConfigError, Context, Metrics, Recorder, election::ElectionError,
     shutdown::on_signals,
 };
 pub use longshore_core::{

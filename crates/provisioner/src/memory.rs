@@ -35,14 +35,10 @@ impl Memory {
 
     /// Counts a failure; true once the threshold was reached before it.
     pub(crate) fn volume_failed(&self, name: &VolumeName, threshold: u32) -> bool {
-        if threshold == 0 {
-            return false;
-        }
         let mut failures = self.failures.lock();
         let count = failures.entry(name.into()).or_default();
-        let over = *count >= threshold;
-        *count += u32::from(!over);
-        over
+        *count = count.saturating_add(1);
+        threshold > 0 && *count > threshold
     }
 
     pub(crate) fn volume_done(&self, name: &VolumeName) {

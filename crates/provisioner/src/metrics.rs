@@ -1,6 +1,6 @@
 //! What the controller counts, under upstream's names.
 
-use longshore_cluster::Metrics;
+use longshore_cluster::{Metrics, telemetry::RegistryExt as _};
 use longshore_core::model::kinds::{Claim, Volume};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -33,43 +33,30 @@ impl ProvisionMetrics {
     }
 
     fn registered(r: &mut Registry) -> Self {
-        let new = Self {
-            provisioned: Family::default(),
-            provision_failed: Family::default(),
-            provision_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            deleted: Family::default(),
-            delete_failed: Family::default(),
-            delete_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-        };
         let claim = "controller_persistentvolumeclaim_provision";
-        r.register(
-            claim,
-            "Total number of persistent volumes provisioned",
-            new.provisioned.clone(),
-        );
-        r.register(
-            format!("{claim}_failed"),
-            "Total number of persistent volume provision failed attempts",
-            new.provision_failed.clone(),
-        );
-        r.register(
-            format!("{claim}_duration_seconds"),
-            "Latency in seconds to provision persistent volumes",
-            new.provision_seconds.clone(),
-        );
         let volume = "controller_persistentvolume_delete";
-        r.register(volume, "Total number of persistent volumes deleted", new.deleted.clone());
-        r.register(
-            format!("{volume}_failed"),
-            "Total number of persistent volume delete failed attempts",
-            new.delete_failed.clone(),
-        );
-        r.register(
-            format!("{volume}_duration_seconds"),
-            "Latency in seconds to delete persistent volumes",
-            new.delete_seconds.clone(),
-        );
-        new
+        Self {
+            provisioned: r.metric(claim, "Total number of persistent volumes provisioned"),
+            provision_failed: r.metric(
+                &format!("{claim}_failed"),
+                "Total number of persistent volume provision failed attempts",
+            ),
+            provision_seconds: r.histograms(
+                &format!("{claim}_duration_seconds"),
+                "Latency in seconds to provision persistent volumes",
+                seconds,
+            ),
+            deleted: r.metric(volume, "Total number of persistent volumes deleted"),
+            delete_failed: r.metric(
+                &format!("{volume}_failed"),
+                "Total number of persistent volume delete failed attempts",
+            ),
+            delete_seconds: r.histograms(
+                &format!("{volume}_duration_seconds"),
+                "Latency in seconds to delete persistent volumes",
+                seconds,
+            ),
+        }
     }
 
     pub(crate) fn provisioned(&self, claim: &Claim, seconds: f64) {

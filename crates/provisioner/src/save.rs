@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, EventType, Outcome};
+use longshore_cluster::{ApiError, Outcome};
 use longshore_core::{
     model::{
         ObjectRef, Uid,
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Cause, DeleteError, Provisioner, Request, Save,
+    Cause, Provisioner, Request, Save,
     controller::{BY_UID, Inner},
 };
 
@@ -34,7 +34,7 @@ impl<P: Provisioner> Inner<P> {
                 Ok(())
             }
             Save::Attempts { count, interval, factor, longest } => {
-                let pauses = Pauses { count, begun: false, next: interval, factor, longest };
+                let pauses = Pauses { count, next: interval, factor, longest };
                 self.save_or_remove(claim, volume, pauses).await
             }
         }
@@ -60,10 +60,10 @@ impl<P: Provisioner> Inner<P> {
 
     /// One attempt. A volume that is there already is the one we wanted: its name says so.
     async fn create(&self, claim: &Claim, volume: &Value) -> Result<(), ApiError> {
-        match self.parts.api.create::<Volume>(volume).await {
+        match self.api.create::<Volume>(volume).await {
             Ok(written) => {
-                self.parts.volumes.assume(&written);
-                self.parts.volumes.keep_written(written);
+                self.volumes.assume(&written);
+                self.volumes.keep_written(written);
             }
             Err(error) if error.is_already_exists() => {}
             Err(error) => return Err(error),
@@ -74,9 +74,9 @@ impl<P: Provisioner> Inner<P> {
         self.provisioner.saved(claim).await;
         drop(lock);
         // Nobody reads the events of a claim that was deleted meanwhile.
-        if !self.parts.claims.by_index(BY_UID, uid).is_empty() {
+        if !self.claims.by_index(BY_UID, uid).is_empty() {
             let text = format!("Successfully provisioned volume {}", self.config.volume_name(uid));
-            self.tell(claim, EventType::Normal, "ProvisioningSucceeded", text);
+            self.recorder.normal(claim, "ProvisioningSucceeded", text);
         }
         Ok(())
     }
@@ -85,10 +85,7 @@ impl<P: Provisioner> Inner<P> {
     pub(crate) async fn save_again(&self, uid: &Uid) -> Outcome {
         let unsaved = self.attempts.read(uid, Attempt::unsaved);
         let Some((volume, claim)) = unsaved else { return Outcome::Done };
-        match self.create(&claim, &volume).await {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
+        self.create(&claim, &volume).await.into()
     }
 
     async fn save_or_remove(
@@ -97,26 +94,19 @@ impl<P: Provisioner> Inner<P> {
         volume: &Value,
         pauses: Pauses,
     ) -> Result<(), Option<Cause>> {
-        let mut last: Cause = "no attempt to save the volume is configured".into();
-        let mut attempts = pauses;
-        while attempts.another().await {
-            match self.create(claim, volume).await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = error.into(),
-            }
-        }
+        let Err(last) = pauses.repeat(|| self.create(claim, volume)).await else { return Ok(()) };
         let key = claim.metadata.key();
         let text = format!(
             "Error creating provisioned PV object for claim {key}: {last}. Deleting the volume."
         );
-        self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        self.recorder.warning(claim, "ProvisioningFailed", text);
         let event = match self.remove(volume, pauses).await {
             Ok(()) => Event::Absent,
             Err(error) => {
                 let text = format!(
                     "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
                 );
-                self.tell(claim, EventType::Warning, "ProvisioningCleanupFailed", text);
+                self.recorder.warning(claim, "ProvisioningCleanupFailed", text);
                 Event::NotSaved
             }
         };
@@ -124,45 +114,40 @@ impl<P: Provisioner> Inner<P> {
         Err(Some(last))
     }
 
-    async fn remove(&self, volume: &Value, mut attempts: Pauses) -> Result<(), Cause> {
+    async fn remove(&self, volume: &Value, pauses: Pauses) -> Result<(), Cause> {
         let record = Volume::deserialize(volume)?;
-        let mut last: Cause = "no attempt to delete the volume is configured".into();
-        while attempts.another().await {
-            match self.provisioner.delete(&record).await {
-                Ok(()) => return Ok(()),
-                Err(DeleteError::Ignored(reason)) => {
-                    last = format!("ignored because {reason}").into()
-                }
-                Err(DeleteError::Failed(cause)) => last = cause,
-            }
-        }
-        Err(last)
+        pauses.repeat(|| self.provisioner.delete(&record)).await
     }
 }
 
 /// A number of attempts with pauses between them.
 #[derive(Clone, Copy)]
 struct Pauses {
-    /// Attempts that are left.
+    /// Attempts that are left, at least one.
     count: u32,
-    begun: bool,
-    /// The pause before the next attempt but the first.
+    /// The pause before the next attempt.
     next: Duration,
     factor: f64,
     longest: Duration,
 }
 
 impl Pauses {
-    /// Whether there is another attempt; returns when it is due. The first one is due at once.
-    async fn another(&mut self) -> bool {
-        let Some(left) = self.count.checked_sub(1) else { return false };
-        self.count = left;
-        if std::mem::replace(&mut self.begun, true) {
+    /// Repeats an operation until it succeeds or no attempt is left; returns the last error then.
+    async fn repeat<E, F>(mut self, operation: impl Fn() -> F) -> Result<(), Cause>
+    where
+        E: Into<Cause>,
+        F: Future<Output = Result<(), E>>,
+    {
+        loop {
+            let Err(error) = operation().await else { return Ok(()) };
+            self.count = self.count.saturating_sub(1);
+            if self.count == 0 {
+                return Err(error.into());
+            }
             tokio::time::sleep(self.next).await;
             let longer = self.next.as_secs_f64() * self.factor;
             let longest = self.longest.max(self.next);
             self.next = Duration::try_from_secs_f64(longer).unwrap_or(longest).min(longest);
         }
-        true
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, DeleteParams, EventType, Outcome, Patch, log_result};
+use longshore_cluster::{ApiError, DeleteParams, OptionalExt as _, Outcome, Patch, log_result};
 use longshore_core::{
     model::{
-        ObjectKey, ObjectRef, Uid, VolumeName,
+        ObjectKey, Uid, VolumeName,
         keys::{annotations, finalizers},
         kinds::Volume,
     },
@@ -25,23 +25,19 @@ pub(crate) const FRESH: Duration = Duration::from_millis(250);
 
 impl<P: Provisioner> Inner<P> {
     pub(crate) async fn sync_volume(&self, name: &VolumeName) -> Outcome {
-        match self.look_at_volume(name).await {
-            Ok(()) => {
-                self.memory.volume_done(name);
-                Outcome::Done
-            }
-            Err(error) => {
-                if self.memory.volume_failed(name, self.config.failed_delete_threshold) {
-                    tracing::error!(volume = name.as_str(), %error, "giving the volume up after too many failures");
-                    return Outcome::Done;
-                }
-                Outcome::Retry(error)
-            }
+        let Err(error) = self.look_at_volume(name).await else {
+            self.memory.volume_done(name);
+            return Outcome::Done;
+        };
+        if self.memory.volume_failed(name, self.config.failed_delete_threshold) {
+            tracing::error!(volume = name.as_str(), %error, "giving the volume up after too many failures");
+            return Outcome::Done;
         }
+        Outcome::Retry(error)
     }
 
     async fn look_at_volume(&self, name: &VolumeName) -> Result<(), Cause> {
-        let Some(cached) = self.parts.volumes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
+        let Some(cached) = self.volumes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
         if !is_ours(&cached, &self.names) {
             return Ok(());
         }
@@ -59,7 +55,7 @@ impl<P: Provisioner> Inner<P> {
         }
         let result = self.delete(&volume).await;
         if result.is_err() {
-            self.parts.metrics.delete_failed(&volume);
+            self.metrics.delete_failed(&volume);
         }
         result
     }
@@ -73,21 +69,18 @@ impl<P: Provisioner> Inner<P> {
             let Some(live) = self.certain(volume).await? else { return Ok(()) };
             if !self.empty(&live).await? {
                 // Upstream counts a deletion that is not ours, too.
-                self.parts.metrics.deleted(volume, started.elapsed().as_secs_f64());
+                self.metrics.deleted(volume, started.elapsed().as_secs_f64());
                 return Ok(());
             }
             self.memory.mark_emptied(uid);
             finalizers = live.metadata.finalizers;
         }
-        match self.parts.api.delete::<Volume>(&key, &DeleteParams::uid(uid.clone())).await {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
+        let only = DeleteParams::uid(uid.clone());
+        self.api.delete::<Volume>(&key, &only).await.optional()?;
         // The change that we just made brings the volume back for another look.
         if self.memory.count_deletion(uid) {
             let took = started.elapsed();
-            self.parts.metrics.deleted(volume, took.as_secs_f64());
+            self.metrics.deleted(volume, took.as_secs_f64());
             let driver = volume.metadata.annotation(annotations::PROVISIONED_BY);
             log_result!(driver, took = words::time(took), "volume is deleted");
         }
@@ -98,9 +91,9 @@ impl<P: Provisioner> Inner<P> {
     /// cache that may be late is not enough: then the API itself is asked.
     async fn certain(&self, volume: &Volume) -> Result<Option<Volume>, Cause> {
         let key = ObjectKey::cluster(&volume.metadata.name);
-        let now = match self.parts.volumes.is_fresh(FRESH) {
-            true => self.parts.volumes.get(&key).map(|cached| (*cached).clone()),
-            false => self.parts.api.get::<Volume>(&key).await?,
+        let now = match self.volumes.is_fresh(FRESH) {
+            true => self.volumes.get(&key).map(|cached| (*cached).clone()),
+            false => self.api.get::<Volume>(&key).await?,
         };
         Ok(now.filter(|now| {
             now.metadata.uid == volume.metadata.uid
@@ -124,9 +117,7 @@ impl<P: Provisioner> Inner<P> {
                 Ok(false)
             }
             Err(DeleteError::Failed(cause)) => {
-                let object = ObjectRef::of::<Volume>(&volume.metadata);
-                let text = cause.to_string();
-                self.parts.recorder.event(&object, EventType::Warning, "VolumeFailedDelete", text);
+                self.recorder.warning(volume, "VolumeFailedDelete", cause.to_string());
                 Err(cause)
             }
         }
@@ -147,16 +138,16 @@ impl<P: Provisioner> Inner<P> {
         loop {
             let Some(patch) = removal(uid, &seen) else { return Ok(()) };
             tries += 1;
-            match self.parts.api.patch::<Volume>(key, Patch::Json(&patch)).await {
+            match self.api.patch::<Volume>(key, Patch::Json(&patch)).await {
                 Ok(written) => {
-                    self.parts.volumes.assume(&written);
+                    self.volumes.assume(&written);
                     return Ok(());
                 }
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(ApiError::Invalid { .. } | ApiError::Conflict { .. }) if tries < TRIES => {}
                 Err(error) => return Err(error.into()),
             }
-            let live = self.parts.api.get::<Volume>(key).await?;
+            let live = self.api.get::<Volume>(key).await?;
             let Some(live) = live.filter(|live| live.metadata.uid == *uid) else { return Ok(()) };
             seen = live.metadata.finalizers;
         }
@@ -174,8 +165,8 @@ impl<P: Provisioner> Inner<P> {
             "resourceVersion": volume.metadata.resource_version,
             "uid": volume.metadata.uid,
         }});
-        let written = self.parts.api.patch::<Volume>(&key, Patch::Merge(&patch)).await?;
-        self.parts.volumes.assume(&written);
+        let written = self.api.patch::<Volume>(&key, Patch::Merge(&patch)).await?;
+        self.volumes.assume(&written);
         Ok(Volume::deserialize(&written).unwrap_or_else(|_| volume.clone()))
     }
 }

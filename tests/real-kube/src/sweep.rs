@@ -1,10 +1,11 @@
 //! Removing a cluster's directory, and only that.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail};
+use longshore_files::mounts::MountTable;
 use rustix::mount::{UnmountFlags, unmount};
 
 /// Unmounts what is mounted below `dir` and removes it.
@@ -42,20 +43,22 @@ fn unmount_below(dir: &Path) -> Result<()> {
             return Ok(());
         }
         for mount in mounts.iter().rev() {
-            let _ = unmount(mount.as_str(), UnmountFlags::empty());
+            let _ = unmount(mount, UnmountFlags::empty());
         }
         if !mounts_below(dir)?.is_empty() {
             thread::sleep(Duration::from_millis(100));
         }
     }
-    bail!("cannot unmount {}", mounts_below(dir)?.join(", "))
+    let left = mounts_below(dir)?;
+    let left: Vec<String> = left.iter().map(|mount| mount.display().to_string()).collect();
+    bail!("cannot unmount {}", left.join(", "))
 }
 
-/// Mount points below `dir`, in the order of mounting.
-pub(crate) fn mounts_below(dir: &Path) -> Result<Vec<String>> {
-    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    Ok(points.filter(|point| Path::new(point).starts_with(dir)).map(str::to_owned).collect())
+/// Mount points at `dir` and below, in the order of mounting.
+pub(crate) fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let table = MountTable::read().context("cannot read the mounts")?;
+    let points = table.mounts.into_iter().map(|mount| mount.path);
+    Ok(points.filter(|point| point.starts_with(dir)).collect())
 }
 
 /// Processes whose command line names `dir`, apart from this one.

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use longshore_files::mounts::MountTable;
 use longshore_real_kube::state::{self, State};
 use longshore_real_kube::tools::{Tool, need};
 use longshore_real_kube::{Cluster, Options, Process, beside, node};
@@ -134,10 +135,8 @@ fn interrupt(child: Child, with: Signal) {
 
 /// Cgroups of that name, in every hierarchy.
 fn cgroups(name: &str) -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let kinds = table.lines().filter(|line| line.contains(" - cgroup"));
-    let points = kinds.filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| Path::new(point).join(name)).filter(|path| path.exists()).collect()
+    let table = MountTable::read().unwrap();
+    table.cgroups().map(|mount| mount.path.join(name)).filter(|path| path.exists()).collect()
 }
 
 #[test]

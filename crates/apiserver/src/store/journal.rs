@@ -29,21 +29,27 @@ pub type SnapshotObject = (Arc<str>, Arc<Stored>);
 /// Takes in what a journal holds, in this order: objects, where history begins, changes.
 pub trait Replay {
     /// An object as it was when the log began.
-    /// The error is what is wrong with it.
-    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String>;
+    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), Unreadable>;
 
     /// Everything up to this revision has been handed over; how it came about is not known.
     fn history_begins(&mut self, revision: u64);
 
     /// A change after that.
-    /// The error is what is wrong with it.
     fn change(
         &mut self,
         key: Key,
         change: Change,
         revision: u64,
         body: &[u8],
-    ) -> Result<(), String>;
+    ) -> Result<(), Unreadable>;
+}
+
+/// An object in a journal is no JSON object with metadata.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} cannot be read: {source}")]
+pub struct Unreadable {
+    pub key: Key,
+    pub source: serde_json::Error,
 }
 
 /// Why storage failed.

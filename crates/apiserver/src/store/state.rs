@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::History;
-use super::journal::{Replay, SnapshotObject};
+use super::journal::{Replay, SnapshotObject, Unreadable};
 use super::managed_fields::{MANAGED_FIELDS, SplitObject};
 use super::notifier::{Notifier, Subscription};
 use super::outline::Outline;
@@ -196,8 +196,9 @@ impl Stored {
     }
 
     /// An object that is text already.
-    pub(super) fn from_text(key: &Key, revision: u64, body: &[u8]) -> Result<Self, String> {
-        let outline = Outline::read(body).map_err(|e| format!("{key} cannot be read: {e}"))?;
+    pub(super) fn from_text(key: &Key, revision: u64, body: &[u8]) -> Result<Self, Unreadable> {
+        let outline = Outline::read(body);
+        let outline = outline.map_err(|source| Unreadable { key: key.clone(), source })?;
         Ok(Self {
             namespace: key.namespace.clone(),
             name: key.name.clone(),
@@ -428,7 +429,7 @@ pub(super) struct State {
 }
 
 impl Replay for State {
-    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String> {
+    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), Unreadable> {
         let stored = Arc::new(Stored::from_text(&key, revision, body)?);
         self.table(&key.resource).objects.insert(&key.namespace, &key.name, stored);
         Ok(())
@@ -445,7 +446,7 @@ impl Replay for State {
         change: Change,
         revision: u64,
         body: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Unreadable> {
         let object = Arc::new(Stored::from_text(&key, revision, body)?);
         let previous = self.get(&key);
         self.apply(Event { revision, key, change, object, previous });

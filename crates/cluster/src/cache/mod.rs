@@ -97,6 +97,24 @@ impl<T> Change<T> {
             Self::Deleted { old } => old,
         }
     }
+
+    /// The new state of an object that was added or changed.
+    #[must_use]
+    pub fn applied(&self) -> Option<&Arc<T>> {
+        match self {
+            Self::Applied { new, .. } => Some(new),
+            Self::Deleted { .. } => None,
+        }
+    }
+
+    /// The last state of an object that was deleted.
+    #[must_use]
+    pub fn deleted(&self) -> Option<&Arc<T>> {
+        match self {
+            Self::Applied { .. } => None,
+            Self::Deleted { old } => Some(old),
+        }
+    }
 }
 
 impl<T: HasMeta> fmt::Debug for Change<T> {

@@ -26,7 +26,7 @@ use crate::events::{EventType, Recorder};
 use crate::telemetry::Metrics;
 use lock::Lock;
 pub use names::{default_namespace, host_identity, lease_name, unique_identity};
-pub use status::Status;
+pub use status::{NotRenewed, Status};
 
 /// What to do when the lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,13 @@ pub struct Status {
     inner: Arc<Mutex<State>>,
 }
 
+/// A leader is stuck. The text is upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("failed election to renew leadership for {}s", since.as_secs())]
+pub struct NotRenewed {
+    pub since: Duration,
+}
+
 #[derive(Debug, Default)]
 struct State {
     lease_duration: Duration,
@@ -36,12 +43,10 @@ impl Status {
     ///
     /// # Errors
     /// Says since when the lease was not renewed.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), NotRenewed> {
         let state = self.inner.lock();
         match state.renewed.map(|at| at.elapsed()) {
-            Some(since) if since > state.lease_duration + HEALTH_GRACE => {
-                Err(format!("failed election to renew leadership for {}s", since.as_secs()))
-            }
+            Some(since) if since > state.lease_duration + HEALTH_GRACE => Err(NotRenewed { since }),
             _ => Ok(()),
         }
     }
@@ -79,7 +84,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(20)).await;
         assert_eq!((status.check(), status.is_leading()), (Ok(()), false));
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(status.check().is_err());
+        let stuck = status.check().expect_err("not renewed for 36 s").to_string();
+        assert_eq!(stuck, "failed election to renew leadership for 36s");
         status.stopped();
         assert_eq!(status.check(), Ok(()));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_core::model::kinds::Event;
-use longshore_core::model::{ObjectKey, ObjectRef};
+use longshore_core::model::{HasMeta, Kind, ObjectKey, ObjectRef};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -102,6 +102,16 @@ impl Recorder {
         Self {
             inner: Arc::new(Inner { pending: Mutex::new(Pending::closed()), wake: Notify::new() }),
         }
+    }
+
+    /// Records a normal event about an object. Never waits.
+    pub fn normal<T: Kind + HasMeta>(&self, object: &T, reason: &str, message: impl Into<String>) {
+        self.event(&ObjectRef::of::<T>(object.meta()), EventType::Normal, reason, message);
+    }
+
+    /// Records a warning about an object. Never waits.
+    pub fn warning<T: Kind + HasMeta>(&self, object: &T, reason: &str, message: impl Into<String>) {
+        self.event(&ObjectRef::of::<T>(object.meta()), EventType::Warning, reason, message);
     }
 
     /// Records that something happened to an object. Never waits.

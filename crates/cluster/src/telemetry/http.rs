@@ -1,5 +1,6 @@
 //! The HTTP endpoint: metrics and health.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -7,14 +8,14 @@ use ::http::{StatusCode, header};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Metrics, pprof};
 use crate::listen;
 
-type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+/// What is wrong, in the words of the response.
+type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// What the endpoint serves: metrics, `/healthz` (all checks) and `/healthz/<check>` (one).
 #[derive(Clone)]
@@ -59,23 +60,15 @@ impl Endpoint {
         self
     }
 
-    /// Adds a check that answers at once.
+    /// Adds a check.
     #[must_use]
-    pub fn check<F>(self, name: &str, check: F) -> Self
+    pub fn check<F, E>(mut self, name: &str, check: F) -> Self
     where
-        F: Fn() -> Result<(), String> + Send + Sync + 'static,
+        F: Fn() -> Result<(), E> + Send + Sync + 'static,
+        E: Display,
     {
-        self.check_async(name, move || std::future::ready(check()))
-    }
-
-    /// Adds a check that has to ask someone.
-    #[must_use]
-    pub fn check_async<F, Fut>(mut self, name: &str, check: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), String>> + Send + 'static,
-    {
-        self.checks.push((name.to_owned(), Arc::new(move || Box::pin(check()))));
+        let check = move || check().map_err(|error| error.to_string());
+        self.checks.push((name.to_owned(), Arc::new(check)));
         self
     }
 
@@ -84,7 +77,7 @@ impl Endpoint {
         let endpoint = Arc::new(self);
         Router::new().fallback(move |request: Request| {
             let endpoint = endpoint.clone();
-            async move { endpoint.answer(request.uri().path()).await }
+            async move { endpoint.answer(request.uri().path()) }
         })
     }
 
@@ -113,7 +106,7 @@ impl Endpoint {
         Ok((bound, task))
     }
 
-    async fn answer(&self, path: &str) -> Response {
+    fn answer(&self, path: &str) -> Response {
         if path == self.metrics_path {
             let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
             return (kind, self.metrics.render()).into_response();
@@ -122,18 +115,18 @@ impl Endpoint {
             return pprof::answer(rest);
         }
         match path.strip_prefix("/healthz") {
-            Some("" | "/") => self.health(None).await,
-            Some(check) => self.health(Some(check.trim_start_matches('/'))).await,
+            Some("" | "/") => self.health(None),
+            Some(check) => self.health(Some(check.trim_start_matches('/'))),
             None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         }
     }
 
-    async fn health(&self, only: Option<&str>) -> Response {
+    fn health(&self, only: Option<&str>) -> Response {
         let asked = self.checks.iter().filter(|(name, _)| only.is_none_or(|one| one == name));
         let mut found = only.is_none();
         for (name, check) in asked {
             found = true;
-            if let Err(reason) = check().await {
+            if let Err(reason) = check() {
                 tracing::warn!(check = %name, reason, "unhealthy");
                 let text = format!("internal server error: {reason}\n");
                 return (StatusCode::INTERNAL_SERVER_ERROR, text).into_response();
@@ -154,7 +147,7 @@ mod tests {
     use super::*;
 
     async fn ask(endpoint: &Endpoint, path: &str) -> (u16, String) {
-        let response = endpoint.answer(path).await;
+        let response = endpoint.answer(path);
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8(body.to_vec()).expect("text"))
@@ -163,8 +156,8 @@ mod tests {
     #[tokio::test]
     async fn health_is_all_checks_or_one() {
         let endpoint = Endpoint::new(&Metrics::new())
-            .check("leader-election", || Err("stuck".into()))
-            .check_async("driver", || async { Ok(()) });
+            .check("leader-election", || Err("stuck"))
+            .check("driver", || Ok::<(), &str>(()));
         assert_eq!(ask(&endpoint, "/healthz/driver").await, (200, "ok".into()));
         let stuck = (500, "internal server error: stuck\n".to_owned());
         assert_eq!(ask(&endpoint, "/healthz/leader-election").await, stuck);

@@ -6,13 +6,13 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use longshore_metrics::ProcessCollector;
+use longshore_metrics::{ProcessCollector, RegistryExt as _, encode_gauges};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -62,75 +62,43 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut r = Registry::default();
-        let adds = register(
-            &mut r,
-            "workqueue_adds",
-            "Total number of adds handled by workqueue",
-            Family::default(),
-        );
-        let retries = register(
-            &mut r,
-            "workqueue_retries",
-            "Total number of retries handled by workqueue",
-            Family::default(),
-        );
-        let queue_seconds = Family::new_with_constructor(queue_histogram as fn() -> Histogram);
-        let queue_seconds = register(
-            &mut r,
-            "workqueue_queue_duration_seconds",
-            "How long an item stays in the queue before it is taken",
-            queue_seconds,
-        );
-        let work_seconds = Family::new_with_constructor(queue_histogram as fn() -> Histogram);
-        let work_seconds = register(
-            &mut r,
-            "workqueue_work_duration_seconds",
-            "How long processing an item takes",
-            work_seconds,
-        );
-        let leading = register(
-            &mut r,
-            "leader_election_master_status",
-            "1 if this process holds the named lease, else 0",
-            Family::default(),
-        );
-        let slow_path = register(
-            &mut r,
-            "leader_election_slowpath",
-            "Lease renewals that had to read the lease again",
-            Family::default(),
-        );
-        let requests = register(
-            &mut r,
-            "rest_client_requests",
-            "Number of HTTP requests, by status code and method",
-            Family::default(),
-        );
-        let in_flight_limit = register(
-            &mut r,
-            "longshore_api_in_flight_limit",
-            "Requests to the API that may be under way at once",
-            Gauge::default(),
-        );
-        let queues = Arc::new(QueueCollector::default());
-        r.register_collector(Box::new(queues.clone()));
+        let inner = Inner {
+            adds: r.metric("workqueue_adds", "Total number of adds handled by workqueue"),
+            retries: r.metric("workqueue_retries", "Total number of retries handled by workqueue"),
+            queue_seconds: r.histograms(
+                "workqueue_queue_duration_seconds",
+                "How long an item stays in the queue before it is taken",
+                queue_histogram,
+            ),
+            work_seconds: r.histograms(
+                "workqueue_work_duration_seconds",
+                "How long processing an item takes",
+                queue_histogram,
+            ),
+            leading: r.metric(
+                "leader_election_master_status",
+                "1 if this process holds the named lease, else 0",
+            ),
+            slow_path: r.metric(
+                "leader_election_slowpath",
+                "Lease renewals that had to read the lease again",
+            ),
+            requests: r.metric(
+                "rest_client_requests",
+                "Number of HTTP requests, by status code and method",
+            ),
+            in_flight_limit: r.metric(
+                "longshore_api_in_flight_limit",
+                "Requests to the API that may be under way at once",
+            ),
+            queues: Arc::default(),
+            shared: Mutex::default(),
+            registry: Mutex::default(),
+        };
+        r.register_collector(Box::new(inner.queues.clone()));
         r.register_collector(Box::new(ProcessCollector));
-        let registry = Mutex::new(r);
-        Self {
-            inner: Arc::new(Inner {
-                registry,
-                adds,
-                retries,
-                queue_seconds,
-                work_seconds,
-                leading,
-                slow_path,
-                requests,
-                in_flight_limit,
-                queues,
-                shared: Mutex::default(),
-            }),
-        }
+        *inner.registry.lock() = r;
+        Self { inner: Arc::new(inner) }
     }
 
     /// Registers further metrics.
@@ -201,16 +169,6 @@ impl Metrics {
     }
 }
 
-fn register<M: prometheus_client::registry::Metric + Clone>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    metric: M,
-) -> M {
-    registry.register(name, help, metric.clone());
-    metric
-}
-
 fn named(name: &str) -> Named {
     [("name", name.to_owned())]
 }
@@ -272,15 +230,8 @@ impl Collector for QueueCollector {
             queues.iter().filter_map(|(n, q)| Some((n.clone(), q.upgrade()?))).collect()
         };
         for (metric, help, read) in QUEUE_GAUGES {
-            if queues.is_empty() {
-                break;
-            }
-            let gauge = ConstGauge::new(0f64);
-            let mut family = encoder.encode_descriptor(metric, help, None, gauge.metric_type())?;
-            for (name, queue) in &queues {
-                let gauge = ConstGauge::new(read(queue.as_ref()));
-                gauge.encode(family.encode_family(&named(name))?)?;
-            }
+            let gauges = queues.iter().map(|(name, queue)| (named(name), read(queue.as_ref())));
+            encode_gauges(&mut encoder, metric, help, gauges)?;
         }
         Ok(())
     }

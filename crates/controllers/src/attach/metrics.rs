@@ -7,13 +7,16 @@ use std::{
     time::Duration,
 };
 
-use longshore_cluster::Metrics;
+use longshore_cluster::{
+    Metrics,
+    telemetry::{RegistryExt as _, VolumeOperations, encode_gauges},
+};
 use longshore_core::attach::{Forced, Operation};
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram},
+    encoding::DescriptorEncoder,
+    metrics::{counter::Counter, family::Family},
 };
 
 use super::Controller;
@@ -21,46 +24,25 @@ use super::Controller;
 /// The plugin's name where an operation is about many volumes.
 const NO_PLUGIN: &str = "<n/a>";
 
-type OperationLabels = [(&'static str, String); 4];
-
 /// Counters that outlive a controller: one that takes over goes on counting.
 #[derive(Clone)]
 pub(super) struct AttachMetrics {
     forced: Family<[(&'static str, &'static str); 1], Counter>,
-    operations: Family<OperationLabels, Histogram>,
+    operations: VolumeOperations,
     state: Arc<StateCollector>,
-}
-
-impl Default for AttachMetrics {
-    fn default() -> Self {
-        Self {
-            forced: Family::default(),
-            operations: Family::new_with_constructor(operation_histogram as fn() -> Histogram),
-            state: Arc::default(),
-        }
-    }
-}
-
-fn operation_histogram() -> Histogram {
-    Histogram::new([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0])
 }
 
 impl AttachMetrics {
     pub(super) fn of(metrics: &Metrics) -> Self {
+        let operations = VolumeOperations::of(metrics);
         metrics.shared(|registry| {
-            let new = Self::default();
-            registry.register(
+            let state = Arc::<StateCollector>::default();
+            registry.register_collector(Box::new(state.clone()));
+            let forced = registry.metric(
                 "attach_detach_controller_attachdetach_controller_forced_detaches",
                 "Number of times the A/D Controller performed a forced detach",
-                new.forced.clone(),
             );
-            registry.register(
-                "storage_operation_duration_seconds",
-                "Storage operation duration",
-                new.operations.clone(),
-            );
-            registry.register_collector(Box::new(new.state.clone()));
-            new
+            Self { forced, operations, state }
         })
     }
 
@@ -77,7 +59,7 @@ impl AttachMetrics {
     pub(super) fn operation(
         &self,
         operation: Operation,
-        plugin: String,
+        plugin: &str,
         migrated: bool,
         took: Duration,
         done: bool,
@@ -86,23 +68,13 @@ impl AttachMetrics {
             Operation::Attach => "volume_attach",
             Operation::Detach => "volume_detach",
         };
-        self.observe(plugin, name, migrated, took, done);
+        self.operations.ended(plugin, name, migrated, took, done);
     }
 
     /// The volumes of one node were compared with their attachments.
     pub(super) fn verified(&self, took: Duration) {
         let name = "verify_volumes_are_attached_per_node";
-        self.observe(NO_PLUGIN.to_owned(), name, false, took, true);
-    }
-
-    fn observe(&self, plugin: String, name: &str, migrated: bool, took: Duration, done: bool) {
-        let labels = [
-            ("migrated", migrated.to_string()),
-            ("operation_name", name.to_owned()),
-            ("status", if done { "success" } else { "fail-unknown" }.to_owned()),
-            ("volume_plugin", plugin),
-        ];
-        self.operations.get_or_create(&labels).observe(took.as_secs_f64());
+        self.operations.ended(NO_PLUGIN, name, false, took, true);
     }
 }
 
@@ -124,7 +96,7 @@ impl Controller {
     /// Volumes that scheduled pods name, by node and plugin; attached or not.
     fn volumes_in_use(&self) -> Counts {
         let mut counts = Counts::new();
-        for pod in self.caches.pods.list() {
+        for pod in self.pods.list() {
             if pod.spec.node_name.is_empty() {
                 continue;
             }
@@ -171,15 +143,9 @@ impl Collector for StateCollector {
             ),
         ];
         for (name, help, [first, second], counts) in families {
-            if counts.is_empty() {
-                continue;
-            }
-            let gauge = ConstGauge::new(0_u64);
-            let mut family = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            for ((one, two), count) in counts {
-                let gauge = ConstGauge::new(count);
-                gauge.encode(family.encode_family(&[(first, one), (second, two)])?)?;
-            }
+            let gauges = counts.into_iter();
+            let gauges = gauges.map(|((one, two), count)| ([(first, one), (second, two)], count));
+            encode_gauges(&mut encoder, name, help, gauges)?;
         }
         Ok(())
     }

@@ -79,7 +79,12 @@ impl AttachDetach {
         let state = Arc::new(State::new(config.concurrent_requests, &queue));
         let controller = Arc::new(Controller {
             api: context.api.clone(),
-            caches: Caches::of(context),
+            pods: context.cache(),
+            nodes: context.cache(),
+            claims: context.cache(),
+            volumes: context.cache(),
+            drivers: context.cache(),
+            attachments: context.cache(),
             recorder: context.recorder(COMPONENT),
             config,
             queues: QueueView::both(&state),
@@ -89,6 +94,7 @@ impl AttachDetach {
             reports: context.queue("node-report", reports),
             counted: AttachMetrics::of(&context.metrics),
         });
+        index_pods(&controller.pods);
         controller.counted.watch(&controller);
         for queue in &controller.queues {
             queue.watch(&context.metrics);
@@ -114,35 +120,15 @@ impl AttachDetach {
     }
 }
 
-/// What the controller looks at.
-struct Caches {
+/// The controller at work; shared by its operations and its subscriptions.
+struct Controller {
+    api: Api,
     pods: Cache<Pod>,
     nodes: Cache<Node>,
     claims: Cache<Claim>,
     volumes: Cache<Volume>,
     drivers: Cache<CsiDriver>,
     attachments: Cache<VolumeAttachment>,
-}
-
-impl Caches {
-    fn of(context: &Context) -> Self {
-        let caches = Self {
-            pods: context.cache(),
-            nodes: context.cache(),
-            claims: context.cache(),
-            volumes: context.cache(),
-            drivers: context.cache(),
-            attachments: context.cache(),
-        };
-        index_pods(&caches.pods);
-        caches
-    }
-}
-
-/// The controller at work; shared by its operations and its subscriptions.
-struct Controller {
-    api: Api,
-    caches: Caches,
     recorder: Recorder,
     config: Config,
     state: Arc<State>,
@@ -233,7 +219,7 @@ impl Reconciler for Reports {
     type Key = NodeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        sources.needs(&self.0.caches.nodes);
+        sources.needs(&self.0.nodes);
     }
 
     fn subject(&self, node: &NodeName) -> Subject {
@@ -241,6 +227,6 @@ impl Reconciler for Reports {
     }
 
     async fn reconcile(&self, node: &NodeName) -> Outcome {
-        self.0.report(node).await.map_or_else(Outcome::retry, |()| Outcome::Done)
+        self.0.report(node).await.into()
     }
 }

@@ -29,14 +29,13 @@ use crate::index::{pods_of_claim, pods_on_node};
 impl Controller {
     /// Takes every change in. Nodes come first: pods are looked at only on managed nodes.
     pub(super) fn observe(&self, sources: &mut Sources<Self>) {
-        let caches = &self.caches;
         sources
-            .observe(&caches.nodes, Self::node_changed)
-            .observe(&caches.drivers, Self::driver_changed)
-            .observe(&caches.volumes, Self::volume_changed)
-            .observe(&caches.claims, Self::claim_changed)
-            .observe(&caches.pods, Self::pod_changed)
-            .observe(&caches.attachments, Self::attachment_changed);
+            .observe(&self.nodes, Self::node_changed)
+            .observe(&self.drivers, Self::driver_changed)
+            .observe(&self.volumes, Self::volume_changed)
+            .observe(&self.claims, Self::claim_changed)
+            .observe(&self.pods, Self::pod_changed)
+            .observe(&self.attachments, Self::attachment_changed);
     }
 
     pub(super) fn pod_changed(&self, change: &Change<Pod>) {
@@ -92,9 +91,9 @@ impl Controller {
     fn resolve(&self, pod: &Pod, volume: &PodVolume) -> Result<AttachSpec, Unresolved> {
         let Some(name) = pod.claim_name(volume) else { return inline_attach_spec(pod, volume) };
         let key = ObjectKey::new(&pod.metadata.namespace, &name);
-        let claim = self.caches.claims.get(&key);
+        let claim = self.claims.get(&key);
         let pv = bound_volume_name(pod, volume, &name, claim.as_deref())?;
-        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv));
+        let volume = self.volumes.get(&ObjectKey::cluster(pv));
         attach_spec(claim.as_deref().unwrap_or(&Claim::default()), volume.as_deref())
     }
 
@@ -108,7 +107,7 @@ impl Controller {
     }
 
     pub(super) fn must_attach(&self, driver: &str) -> bool {
-        attach_required(self.caches.drivers.get(&ObjectKey::cluster(driver)).as_deref())
+        attach_required(self.drivers.get(&ObjectKey::cluster(driver)).as_deref())
     }
 
     fn forget_pod(&self, uid: &Uid) {
@@ -137,7 +136,7 @@ impl Controller {
     }
 
     fn observe_pods_of(&self, claim: &ObjectKey) {
-        for pod in pods_of_claim(&self.caches.pods, claim) {
+        for pod in pods_of_claim(&self.pods, claim) {
             self.observe_pod(&pod);
         }
     }
@@ -145,7 +144,7 @@ impl Controller {
     fn driver_changed(&self, change: &Change<CsiDriver>) {
         let known = matches!(change, Change::Applied { old: Some(old), new }
             if old.attach_required() == new.attach_required());
-        if !known && self.caches.pods.is_synced() {
+        if !known && self.pods.is_synced() {
             self.populate(true);
         }
     }
@@ -192,7 +191,7 @@ impl Controller {
             newly_managed
         });
         if newly_managed {
-            for pod in pods_on_node(&self.caches.pods, name) {
+            for pod in pods_on_node(&self.pods, name) {
                 self.observe_pod(&pod);
             }
         }
@@ -227,7 +226,7 @@ impl Controller {
             return Some(UniqueName::new(&csi.driver, &csi.volume_handle));
         }
         let pv = source.persistent_volume_name.as_deref()?;
-        let volume = self.caches.volumes.get(&ObjectKey::cluster(pv))?;
+        let volume = self.volumes.get(&ObjectKey::cluster(pv))?;
         Some(spec_of_volume(&volume).ok()?.unique_name())
     }
 
@@ -235,7 +234,7 @@ impl Controller {
     pub(super) fn populate(&self, all: bool) {
         let desired = self.state.lock().desired.pods();
         for pod in desired {
-            let seen = self.caches.pods.get(&ObjectKey::new(&pod.namespace, &pod.name));
+            let seen = self.pods.get(&ObjectKey::new(&pod.namespace, &pod.name));
             let wants = seen.is_some_and(|seen| seen.metadata.uid == pod.uid && !terminated(&seen));
             if !wants {
                 self.forget_pod(&pod.uid);
@@ -256,7 +255,7 @@ impl Controller {
             }
         });
         if all {
-            for pod in self.caches.pods.list() {
+            for pod in self.pods.list() {
                 self.observe_pod(&pod);
             }
         }

@@ -3,7 +3,7 @@
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures::FutureExt;
-use longshore_cluster::{ApiError, DeleteParams, EventType};
+use longshore_cluster::{ApiError, DeleteParams, EventType, OptionalExt as _};
 use longshore_core::{
     attach::{
         AttachSpec, OnNode, Operation, OperationKey, PodId, Shown, Verdict, attach_verdict,
@@ -11,7 +11,7 @@ use longshore_core::{
     },
     model::{
         Kind, NodeName, ObjectKey, ObjectRef,
-        kinds::{Node, Pod, VolumeAttachment},
+        kinds::{Node, Pod, Volume, VolumeAttachment},
     },
     names::{CSI_PLUGIN, NameError, UniqueName, attachment_name},
 };
@@ -54,7 +54,7 @@ impl Controller {
         let started = Instant::now();
         let result = guarded(self.attach_once(&mut permit, &node, &spec)).await;
         let (took, done) = (started.elapsed(), result.is_ok());
-        self.counted.operation(Operation::Attach, spec.plugin(), spec.migrated, took, done);
+        self.counted.operation(Operation::Attach, &spec.plugin(), spec.migrated, took, done);
         let now = self.state.now();
         let pods = self.state.change(|state| {
             match &result {
@@ -102,7 +102,7 @@ impl Controller {
     ) -> Result<(), OperationError> {
         let name = attachment_name(&spec.handle, &spec.driver, node);
         let key = ObjectKey::cluster(&name);
-        if self.caches.attachments.get(&key).is_none() {
+        if self.attachments.get(&key).is_none() {
             let source = match &spec.inline {
                 None => json!({"persistentVolumeName": spec.name}),
                 Some(inline) => json!({"inlineVolumeSpec": inline}),
@@ -112,7 +112,7 @@ impl Controller {
                 "spec": {"attacher": spec.driver, "nodeName": node, "source": source},
             });
             match self.api.create::<VolumeAttachment>(&object).await {
-                Ok(made) => self.caches.attachments.assume(&made),
+                Ok(made) => self.attachments.assume(&made),
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -144,7 +144,7 @@ impl Controller {
         let result = guarded(self.detach_once(&mut permit, volume, node, verify_safe)).await;
         let (took, done) = (started.elapsed(), result.is_ok());
         let (plugin, migrated) = plugin(&entry);
-        self.counted.operation(Operation::Detach, plugin, migrated, took, done);
+        self.counted.operation(Operation::Detach, &plugin, migrated, took, done);
         let now = self.state.now();
         self.state.change(|state| {
             match &result {
@@ -162,6 +162,32 @@ impl Controller {
         });
         if let Err(error) = result {
             tracing::warn!(%volume, node = node.as_str(), %error, "detach failed");
+            if let OperationError::Verdict(why) = error {
+                self.warn_detach(&entry, &why);
+            }
+        }
+    }
+
+    /// Tells a volume, and the pods that name its claim, that it cannot leave its node.
+    fn warn_detach(&self, entry: &OnNode, why: &str) {
+        let Some(spec) = &entry.spec else { return };
+        let Some(volume) = self.volumes.get(&ObjectKey::cluster(&spec.name)) else { return };
+        let text = format!(
+            "DetachVolume.Detach failed for volume {:?} of driver {} from node {:?} : {why}. The log of \
+             the driver's attacher says more; it is tried again, and no other node gets the volume before",
+            spec.name, spec.driver, entry.node
+        );
+        let claim = volume.spec.claim_ref.as_ref();
+        let names = |pod: &Pod| {
+            claim.is_some_and(|claim| {
+                pod.metadata.namespace == claim.namespace
+                    && pod.claim_names().any(|(name, _)| name == claim.name)
+            })
+        };
+        let pods = self.pods.list().into_iter().filter(|pod| names(pod));
+        let pods = pods.map(|pod| ObjectRef::of::<Pod>(&pod.metadata));
+        for object in pods.chain([ObjectRef::of::<Volume>(&volume.metadata)]) {
+            self.recorder.event(&object, EventType::Warning, "FailedDetach", &text);
         }
     }
 
@@ -176,10 +202,10 @@ impl Controller {
         let (driver, handle) = volume.driver_and_handle()?;
         let name = attachment_name(&handle, &driver, node);
         let key = ObjectKey::cluster(&name);
-        match self.api.delete::<VolumeAttachment>(&key, &DeleteParams::default()).await {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(source) => return Err(OperationError::Delete { name, source }),
+        let deleted = self.api.delete::<VolumeAttachment>(&key, &DeleteParams::default()).await;
+        let deleted = deleted.optional();
+        if deleted.map_err(|source| OperationError::Delete { name, source })?.is_none() {
+            return Ok(());
         }
         permit.release_permit();
         self.wait(&key, detach_verdict, || timeout_message(None, "detach", &handle)).await
@@ -217,7 +243,7 @@ impl Controller {
         let notifier = self.notifiers.notifier(&key.name);
         let settled = async {
             loop {
-                let seen = self.caches.attachments.get(key);
+                let seen = self.attachments.get(key);
                 match verdict(seen.as_deref().map(shown)) {
                     Verdict::Done => return Ok(()),
                     Verdict::Failed(why) => return Err(OperationError::Verdict(why)),

@@ -78,8 +78,7 @@ impl Controller {
         if state.desired.get(volume, node).is_some() {
             return None;
         }
-        let key = OperationKey::new(volume, node, shareable(entry));
-        match state.pending.check(&key, Operation::Detach, now) {
+        match state.pending.check(&key_of(entry), Operation::Detach, now) {
             Ok(()) => {}
             Err(Refused::Pending) => return None,
             Err(Refused::Paused { until }) => {
@@ -111,7 +110,7 @@ impl Controller {
         let Some((Detach::Start { verify_safe, forced }, entry)) = decided else {
             return no_longer(permit, state, volume);
         };
-        let key = OperationKey::new(volume, node, shareable(&entry));
+        let key = key_of(&entry);
         if state.pending.start(&key, Operation::Detach, self.state.now()).is_err() {
             drop(state);
             return drop(permit);
@@ -126,7 +125,7 @@ impl Controller {
     }
 
     fn detach_view(&self, node: &NodeName, elapsed: Duration, mounted: bool) -> DetachView {
-        let node = self.caches.nodes.get(&ObjectKey::cluster(node));
+        let node = self.nodes.get(&ObjectKey::cluster(node));
         DetachView {
             elapsed,
             max_wait: self.config.max_wait_for_unmount,
@@ -296,7 +295,7 @@ impl Controller {
 
     fn attachment(&self, volume: &UniqueName, node: &NodeName) -> Option<Arc<VolumeAttachment>> {
         let (driver, handle) = volume.driver_and_handle().ok()?;
-        self.caches.attachments.get(&ObjectKey::cluster(attachment_name(&handle, &driver, node)))
+        self.attachments.get(&ObjectKey::cluster(attachment_name(&handle, &driver, node)))
     }
 
     fn held_elsewhere(&self, state: &Inner, volume: &UniqueName, node: &NodeName) -> bool {
@@ -346,10 +345,13 @@ fn leave_report(state: &mut Inner, volume: &UniqueName, node: &NodeName) {
 
 /// A volume that stays after all may have left the report together with others of its node.
 fn keep_reported(state: &mut Inner, entry: &OnNode) {
-    let key = OperationKey::new(&entry.volume, &entry.node, shareable(entry));
-    if entry.confirmed && !state.pending.is_pending(&key) {
+    if entry.confirmed && !state.pending.is_pending(&key_of(entry)) {
         state.actual.add_to_report(&entry.volume, &entry.node);
     }
+}
+
+pub(super) fn key_of(entry: &OnNode) -> OperationKey {
+    OperationKey::new(&entry.volume, &entry.node, shareable(entry))
 }
 
 /// A volume that is known only by name is taken for one that may be on several nodes.

@@ -8,7 +8,7 @@ use std::{
 
 use longshore_cluster::DeleteParams;
 use longshore_core::{
-    attach::{AttachState, OnNode, OperationKey, resolve::spec_of_volume},
+    attach::{AttachState, OnNode, resolve::spec_of_volume},
     model::{
         NodeName, ObjectKey,
         kinds::{Volume, VolumeAttachment},
@@ -18,14 +18,14 @@ use longshore_core::{
 
 use tokio::time::Instant;
 
-use super::Controller;
+use super::{Controller, reconcile::key_of};
 use crate::planted::Planted;
 
 impl Controller {
     /// Builds both worlds from the caches. A volume that a node was told about is attached; one
     /// that only has an attachment is uncertain, and either attached again or cleaned up.
     pub(super) fn recover(&self) {
-        for node in self.caches.nodes.list() {
+        for node in self.nodes.list() {
             let name = &node.name();
             self.state.change(|state| {
                 for volume in &node.status.volumes_attached {
@@ -38,11 +38,11 @@ impl Controller {
             self.observe_node(&node, false);
         }
         if !self.config.has(Planted::ForgetsAttachments) {
-            for attachment in self.caches.attachments.list() {
+            for attachment in self.attachments.list() {
                 self.recover_attachment(&attachment);
             }
         }
-        for pod in self.caches.pods.list() {
+        for pod in self.pods.list() {
             self.observe_pod(&pod);
         }
         self.fill_in_specs();
@@ -50,7 +50,7 @@ impl Controller {
 
     fn recover_attachment(&self, attachment: &VolumeAttachment) {
         let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
-        let Some(volume) = self.caches.volumes.get(&ObjectKey::cluster(pv)) else { return };
+        let Some(volume) = self.volumes.get(&ObjectKey::cluster(pv)) else { return };
         let Ok(spec) = spec_of_volume(&volume) else { return };
         if !self.must_attach(&spec.driver) {
             return;
@@ -114,7 +114,7 @@ impl Controller {
             };
             state.actual.all().iter().filter_map(name).collect()
         };
-        for attachment in self.caches.attachments.list() {
+        for attachment in self.attachments.list() {
             if is_untouched(&attachment) && !ours.contains(&attachment.metadata.name) {
                 self.sweep_one(&attachment).await;
             }
@@ -124,7 +124,7 @@ impl Controller {
     async fn sweep_one(&self, attachment: &VolumeAttachment) {
         let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
         let volume = ObjectKey::cluster(pv);
-        if self.caches.volumes.get(&volume).is_some() {
+        if self.volumes.get(&volume).is_some() {
             return;
         }
         let name = &attachment.metadata.name;
@@ -152,9 +152,8 @@ impl Controller {
         }
         let (volume, node) = (&entry.volume, &entry.node);
         self.state.change(|state| {
-            let shareable = entry.spec.as_ref().is_none_or(|spec| spec.shareable);
             // An operation under way knows better, and must not lose what is known so far.
-            if state.pending.is_pending(&OperationKey::new(volume, node, shareable)) {
+            if state.pending.is_pending(&key_of(entry)) {
                 return;
             }
             tracing::warn!(%volume, node = node.as_str(), "no longer attached");
@@ -170,7 +169,7 @@ impl Controller {
             return Some(true);
         }
         let key = ObjectKey::cluster(attachment_name(&spec.handle, &spec.driver, &entry.node));
-        if let Some(attachment) = self.caches.attachments.get(&key) {
+        if let Some(attachment) = self.attachments.get(&key) {
             return Some(attachment.status.attached);
         }
         // The cache may be behind; only the API's own word counts as "gone".

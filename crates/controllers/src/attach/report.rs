@@ -1,6 +1,6 @@
 //! Writes the attached volumes into the node's `status.volumesAttached`.
 
-use longshore_cluster::{ApiError, Patch};
+use longshore_cluster::{ApiError, OptionalExt as _, Patch};
 use longshore_core::{
     attach::Reported,
     model::{NodeName, ObjectKey, kinds::Node},
@@ -17,13 +17,13 @@ impl Controller {
         let _held = lock.lock().await;
         let Some(list) = self.state.lock().actual.take_report(node) else { return Ok(()) };
         let key = ObjectKey::cluster(node);
-        if self.caches.nodes.get(&key).is_none() {
+        if self.nodes.get(&key).is_none() {
             return Ok(());
         }
         let patch = report_patch(&list);
-        match self.api.patch_status::<Node>(&key, Patch::Strategic(&patch)).await {
-            Ok(written) => self.caches.nodes.assume(&written),
-            Err(error) if error.is_not_found() => {}
+        let written = self.api.patch_status::<Node>(&key, Patch::Strategic(&patch)).await;
+        match written.optional() {
+            Ok(written) => written.iter().for_each(|node| self.nodes.assume(node)),
             Err(error) => {
                 self.state.change(|state| state.actual.rewrite_report(node));
                 return Err(error);

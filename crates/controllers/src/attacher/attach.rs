@@ -57,7 +57,7 @@ impl Sidecar {
         }
         let patch = add_finalizer_patch(&meta.finalizers, &self.finalizer);
         let written = self.api.patch::<Volume>(&meta.key(), Patch::Json(&patch)).await;
-        self.caches.volumes.assume(&written.map_err(SyncError::VolumeFinalizer)?);
+        self.volumes.assume(&written.map_err(SyncError::VolumeFinalizer)?);
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl Sidecar {
         }
         let patch = json!({"metadata": changes});
         let written = self.api.patch::<VolumeAttachment>(&meta.key(), Patch::Merge(&patch)).await;
-        self.caches.attachments.assume(&written.map_err(SyncError::SaveAttachment)?);
+        self.attachments.assume(&written.map_err(SyncError::SaveAttachment)?);
         Ok(())
     }
 
@@ -93,7 +93,7 @@ impl Sidecar {
     ) -> Result<(), ApiError> {
         let key = attachment.metadata.key();
         let written = self.api.patch_status::<VolumeAttachment>(&key, Patch::Merge(patch)).await?;
-        self.caches.attachments.assume(&written);
+        self.attachments.assume(&written);
         Ok(())
     }
 

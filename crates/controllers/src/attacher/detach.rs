@@ -1,6 +1,6 @@
 //! Detaches one volume from a node: ControllerUnpublishVolume and its status.
 
-use longshore_cluster::{ApiError, Patch};
+use longshore_cluster::{ApiError, OptionalExt as _, Patch};
 use longshore_core::model::kinds::VolumeAttachment;
 use longshore_csi::v1::ControllerUnpublishVolumeRequest;
 use serde_json::{Value, json};
@@ -41,19 +41,17 @@ impl Sidecar {
             let list = if others.is_empty() { Value::Null } else { json!(others) };
             let patch = json!({"metadata": {"finalizers": list}});
             let key = meta.key();
-            match self.api.patch::<VolumeAttachment>(&key, Patch::Merge(&patch)).await {
+            let written = self.api.patch::<VolumeAttachment>(&key, Patch::Merge(&patch)).await;
+            match written.optional()? {
+                Some(written) if !others.is_empty() || !meta.deleting() => {
+                    self.attachments.assume(&written);
+                }
                 // Ours was the last finalizer: the object is gone, and its status with it.
-                Ok(_) if others.is_empty() && meta.deleting() => return Ok(()),
-                Ok(written) => self.caches.attachments.assume(&written),
-                Err(error) if error.is_not_found() => return Ok(()),
-                Err(error) => return Err(error),
+                _ => return Ok(()),
             }
         }
         let patch = json!({"status":
             {"attached": false, "attachmentMetadata": null, "detachError": null}});
-        match self.patch_status(attachment, &patch).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other,
-        }
+        self.patch_status(attachment, &patch).await.optional().map(drop)
     }
 }

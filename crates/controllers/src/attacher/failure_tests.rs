@@ -219,7 +219,7 @@ async fn sources_that_say_too_much_or_nothing_are_refused() {
         let version = seen["metadata"]["resourceVersion"].as_str().and_then(|v| v.parse().ok());
         let newer: u64 = version.unwrap_or(0_u64) + 1;
         seen["metadata"]["resourceVersion"] = json!(newer.to_string());
-        sidecar.caches.attachments.assume(&seen);
+        sidecar.attachments.assume(&seen);
         let outcome = sidecar.reconcile(Lane::Attach, "va1").await;
         assert!(!matches!(outcome, Outcome::Done), "{text}: comes again after a pause");
         let va = bench.get::<VolumeAttachment>(&key).await.expect("there");

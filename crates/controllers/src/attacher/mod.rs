@@ -26,8 +26,8 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, Context, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject,
-    WorkQueue, controller::note,
+    Api, Cache, Change, Context, Loop, OptionalExt as _, Outcome, QueueOptions, Reconciler,
+    Sources, Subject, WorkQueue, controller::note,
 };
 use longshore_core::{
     attach::sidecar::{
@@ -60,25 +60,6 @@ pub struct Attacher {
     context: Context,
     driver: Client,
     config: Config,
-}
-
-/// What the attacher looks at.
-struct Caches {
-    attachments: Cache<VolumeAttachment>,
-    volumes: Cache<Volume>,
-    csi_nodes: Cache<CsiNode>,
-}
-
-impl Caches {
-    fn of(context: &Context) -> Self {
-        let caches = Self {
-            attachments: context.cache(),
-            volumes: context.cache(),
-            csi_nodes: context.cache(),
-        };
-        index_attachments(&caches.attachments);
-        caches
-    }
 }
 
 impl Attacher {
@@ -122,14 +103,18 @@ impl Attacher {
     fn into_sidecar(self, name: String) -> Sidecar {
         let (config, context) = (self.config, self.context);
         let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
+        let attachments = context.cache();
+        index_attachments(&attachments);
         Sidecar {
             finalizer: finalizer_name(&name),
             name,
             api: context.api.clone(),
             driver: self.driver.with_timeout(Some(config.timeout)),
-            caches: Caches::of(&context),
+            attachments,
+            volumes: context.cache(),
+            csi_nodes: context.cache(),
             lanes: Lanes::new(&context, &retry),
-            volumes: context.queue("csi-attacher-pv", retry),
+            released: context.queue("csi-attacher-pv", retry),
             config,
         }
     }
@@ -141,11 +126,13 @@ struct Sidecar {
     finalizer: String,
     api: Api,
     driver: Client,
-    caches: Caches,
+    attachments: Cache<VolumeAttachment>,
+    volumes: Cache<Volume>,
+    csi_nodes: Cache<CsiNode>,
     config: Config,
     lanes: Lanes,
     /// Volumes that may be given up.
-    volumes: WorkQueue<VolumeName>,
+    released: WorkQueue<VolumeName>,
 }
 
 impl Sidecar {
@@ -160,7 +147,7 @@ impl Sidecar {
         let attach = lane(Lane::Attach).beside(async move { compares.compare_forever().await });
         let released = Arc::new(ReleasedVolumes(self.clone()));
         let volumes =
-            Loop::new("release", released, self.volumes.clone()).workers(workers).resync(resync);
+            Loop::new("release", released, self.released.clone()).workers(workers).resync(resync);
         tokio::join!(attach.run(shutdown), lane(Lane::Detach).run(shutdown), volumes.run(shutdown));
     }
 
@@ -188,7 +175,7 @@ impl Sidecar {
             return Vec::new();
         }
         let node = NodeName::from(&new.metadata.name);
-        let there = attachments_on_node(&self.caches.attachments, &node).into_iter();
+        let there = attachments_on_node(&self.attachments, &node).into_iter();
         let waiting = there.filter(|attachment| !attachment.status.attached);
         waiting.filter_map(|attachment| self.in_lane(lane, &attachment)).collect()
     }
@@ -204,7 +191,7 @@ impl Sidecar {
     async fn reconcile(&self, lane: Lane, name: &str) -> Outcome {
         // In the other lane just now: it comes back when it is through there.
         let Some(_permit) = self.lanes.enter(lane, name) else { return Outcome::Done };
-        let Some(attachment) = self.caches.attachments.get(&ObjectKey::cluster(name)) else {
+        let Some(attachment) = self.attachments.get(&ObjectKey::cluster(name)) else {
             return Outcome::Done;
         };
         let view = AttachmentView {
@@ -213,15 +200,11 @@ impl Sidecar {
             attached: attachment.status.attached,
             force: self.lanes.take_force(name),
         };
-        let result = match (lane, next_step(&view)) {
-            (Lane::Attach, Step::Attach) => self.attach(&attachment).await,
-            (Lane::Detach, Step::Detach) => self.detach(&attachment).await,
+        match (lane, next_step(&view)) {
+            (Lane::Attach, Step::Attach) => self.attach(&attachment).await.into(),
+            (Lane::Detach, Step::Detach) => self.detach(&attachment).await.into(),
             // Moved to the other lane since it was queued here; it is queued there too.
-            _ => return Outcome::Done,
-        };
-        match result {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::retry(error),
+            _ => Outcome::Done,
         }
     }
 
@@ -234,21 +217,13 @@ impl Sidecar {
     }
 
     async fn declare_attached(&self, name: &str) -> Outcome {
-        let key = ObjectKey::cluster(name);
-        let attachment = self.caches.attachments.get(&key);
-        if attachment.is_none_or(|attachment| attachment.status.attached) {
+        let attachment = self.attachments.get(&ObjectKey::cluster(name));
+        let Some(attachment) = attachment.filter(|attachment| !attachment.status.attached) else {
             return Outcome::Done;
-        }
+        };
         let patch = json!({"status":
             {"attached": true, "attachmentMetadata": null, "attachError": null}});
-        match self.api.patch_status::<VolumeAttachment>(&key, Patch::Merge(&patch)).await {
-            Ok(written) => {
-                self.caches.attachments.assume(&written);
-                Outcome::Done
-            }
-            Err(error) if error.is_not_found() => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
+        self.patch_status(&attachment, &patch).await.optional().map(drop).into()
     }
 }
 
@@ -262,14 +237,14 @@ impl Reconciler for InLane {
     type Key = String;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let caches = &self.sidecar.caches;
+        let Self { sidecar, .. } = self;
         sources
-            .needs(&caches.volumes)
-            .on(&caches.attachments, |this, change| {
+            .needs(&sidecar.volumes)
+            .on(&sidecar.attachments, |this, change| {
                 this.sidecar.attachment_changed(this.lane, change)
             })
-            .on(&caches.csi_nodes, |this, change| this.sidecar.node_changed(this.lane, change))
-            .on_resync(&caches.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
+            .on(&sidecar.csi_nodes, |this, change| this.sidecar.node_changed(this.lane, change))
+            .on_resync(&sidecar.attachments, |this, one| this.sidecar.in_lane(this.lane, one));
     }
 
     fn subject(&self, name: &String) -> Subject {
@@ -296,12 +271,9 @@ impl Reconciler for Trivial {
     type Key = String;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let attachments = &self.0.caches.attachments;
+        let attachments = &self.0.attachments;
         sources
-            .on(attachments, |this, change| match change {
-                Change::Applied { new, .. } => this.unattached(new),
-                Change::Deleted { .. } => None,
-            })
+            .on(attachments, |this, change| change.applied().and_then(|new| this.unattached(new)))
             .on_resync(attachments, Self::unattached);
     }
 

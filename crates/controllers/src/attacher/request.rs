@@ -62,7 +62,7 @@ impl Sidecar {
         let Err(SyncError::NoVolume(name)) = &known else { return known };
         match self.api.get_raw::<Volume>(&ObjectKey::cluster(name)).await {
             Ok(Some(volume)) => {
-                self.caches.volumes.assume(&volume);
+                self.volumes.assume(&volume);
                 self.known_volume_of(attachment)
             }
             Ok(None) | Err(_) => known,
@@ -74,7 +74,7 @@ impl Sidecar {
         attachment: &VolumeAttachment,
     ) -> Result<Option<Arc<Volume>>, SyncError> {
         let Source::Volume(name) = source(&attachment.spec.source)? else { return Ok(None) };
-        let volume = self.caches.volumes.get(&ObjectKey::cluster(name));
+        let volume = self.volumes.get(&ObjectKey::cluster(name));
         volume.map(Some).ok_or_else(|| SyncError::NoVolume(name.to_owned()))
     }
 
@@ -146,15 +146,10 @@ impl Sidecar {
 
     /// The driver's id of a node, as the node's agent registered it.
     pub(super) fn node_id(&self, node: &NodeName) -> Result<String, SyncError> {
-        let csi_node = self
-            .caches
-            .csi_nodes
-            .get(&ObjectKey::cluster(node))
-            .ok_or_else(|| SyncError::NoCsiNode(node.clone()))?;
-        let driver = csi_node
-            .driver(&self.name)
-            .ok_or_else(|| SyncError::NoDriver { node: node.clone(), driver: self.name.clone() })?;
-        Ok(driver.node_id.clone())
+        let csi_node = self.csi_nodes.get(&ObjectKey::cluster(node));
+        let csi_node = csi_node.ok_or_else(|| SyncError::NoCsiNode(node.clone()))?;
+        let driver = csi_node.driver(&self.name).map(|driver| driver.node_id.clone());
+        driver.ok_or_else(|| SyncError::NoDriver { node: node.clone(), driver: self.name.clone() })
     }
 
     /// For a detach the id of the attach will do: the node may be gone by now.

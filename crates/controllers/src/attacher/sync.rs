@@ -45,7 +45,7 @@ impl Sidecar {
 
     /// One comparison: whatever disagrees gets a pass that repeats the call.
     async fn compare(&self) -> Result<(), CsiError> {
-        let attachments = self.caches.attachments.list();
+        let attachments = self.attachments.list();
         let published = self.published().await?;
         for attachment in attachments.iter().filter(|one| one.spec.attacher == self.name) {
             let Some(actual) = self.is_published(attachment, &published) else { continue };

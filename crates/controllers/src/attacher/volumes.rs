@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{Change, Outcome, Patch, Reconciler, Sources, Subject};
+use longshore_cluster::{OptionalExt as _, Outcome, Patch, Reconciler, Sources, Subject};
 use longshore_core::{
     attach::sidecar::{VolumeView, drop_volume_finalizer, is_rolled_back, remove_finalizer_patch},
     model::{ObjectKey, VolumeName, kinds::Volume},
@@ -26,17 +26,15 @@ impl Reconciler for ReleasedVolumes {
     type Key = VolumeName;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let caches = &self.0.caches;
+        let Self(sidecar) = self;
         sources
-            .on(&caches.attachments, |_, change| match change {
-                Change::Applied { .. } => None,
-                Change::Deleted { old } => old.spec.source.persistent_volume_name.clone(),
+            .on(&sidecar.attachments, |_, change| {
+                change.deleted().and_then(|old| old.spec.source.persistent_volume_name.clone())
             })
-            .on(&caches.volumes, |this, change| match change {
-                Change::Applied { new, .. } => this.candidate(new),
-                Change::Deleted { .. } => None,
+            .on(&sidecar.volumes, |this, change| {
+                change.applied().and_then(|new| this.candidate(new))
             })
-            .on_resync(&caches.volumes, Self::candidate);
+            .on_resync(&sidecar.volumes, Self::candidate);
     }
 
     fn subject(&self, name: &VolumeName) -> Subject {
@@ -47,24 +45,19 @@ impl Reconciler for ReleasedVolumes {
     async fn reconcile(&self, name: &VolumeName) -> Outcome {
         let sidecar = &self.0;
         let key = ObjectKey::cluster(name);
-        let Some(volume) = sidecar.caches.volumes.get(&key) else { return Outcome::Done };
+        let Some(volume) = sidecar.volumes.get(&key) else { return Outcome::Done };
         let view = VolumeView {
             deleting: volume.metadata.deleting(),
             rolled_back: is_rolled_back(&volume, &sidecar.name),
             finalizer: volume.metadata.has_finalizer(&sidecar.finalizer),
-            referenced: !attachments_of_volume(&sidecar.caches.attachments, name).is_empty(),
+            referenced: !attachments_of_volume(&sidecar.attachments, name).is_empty(),
         };
-        if !drop_volume_finalizer(&view) {
-            return Outcome::Done;
-        }
         let finalizers = &volume.metadata.finalizers;
-        let Some(patch) = remove_finalizer_patch(finalizers, &sidecar.finalizer) else {
+        let patch = remove_finalizer_patch(finalizers, &sidecar.finalizer);
+        let Some(patch) = patch.filter(|_| drop_volume_finalizer(&view)) else {
             return Outcome::Done;
         };
-        match sidecar.api.patch::<Volume>(&key, Patch::Json(&patch)).await {
-            Ok(_) => Outcome::Done,
-            Err(error) if error.is_not_found() => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
+        let written = sidecar.api.patch::<Volume>(&key, Patch::Json(&patch)).await;
+        written.optional().map(drop).into()
     }
 }

@@ -12,7 +12,7 @@ use longshore_core::{
 };
 use serde_json::Value;
 
-use super::Parts;
+use super::Binder;
 
 /// Why a turn ended early.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl From<ApiError> for Undone {
 /// process, which must be the version that the decision saw; the following ones start from the answer to
 /// the one before.
 pub(super) struct Hands<'a> {
-    parts: &'a Parts,
+    binder: &'a Binder,
     claim: Option<&'a Claim>,
     volume: Option<&'a Volume>,
     claim_json: Option<Value>,
@@ -48,11 +48,11 @@ pub(super) struct Hands<'a> {
 
 impl<'a> Hands<'a> {
     pub(super) fn new(
-        parts: &'a Parts,
+        binder: &'a Binder,
         claim: Option<&'a Claim>,
         volume: Option<&'a Volume>,
     ) -> Self {
-        Self { parts, claim, volume, claim_json: None, volume_json: None }
+        Self { binder, claim, volume, claim_json: None, volume_json: None }
     }
 
     pub(super) async fn carry_out(&mut self, write: Write) -> Result<(), Undone> {
@@ -114,7 +114,7 @@ impl<'a> Hands<'a> {
     /// provisioner is bound next.
     pub(super) fn put_down(self) {
         if let Some(claim) = self.claim_json.filter(|claim| claim["spec"]["volumeName"].is_null()) {
-            self.parts.claims.keep_written(claim);
+            self.binder.claims.keep_written(claim);
         }
     }
 
@@ -124,8 +124,8 @@ impl<'a> Hands<'a> {
         change: impl FnOnce(&mut Value) -> bool,
     ) -> Result<(), Undone> {
         let seen = &self.volume.ok_or(Undone::Stale)?.metadata;
-        write(&self.parts.api, &self.parts.volumes, &mut self.volume_json, seen, status, change)
-            .await
+        let Binder { api, volumes, .. } = self.binder;
+        write(api, volumes, &mut self.volume_json, seen, status, change).await
     }
 
     async fn write_claim(
@@ -134,7 +134,8 @@ impl<'a> Hands<'a> {
         change: impl FnOnce(&mut Value) -> bool,
     ) -> Result<(), Undone> {
         let seen = &self.claim.ok_or(Undone::Stale)?.metadata;
-        write(&self.parts.api, &self.parts.claims, &mut self.claim_json, seen, status, change).await
+        let Binder { api, claims, .. } = self.binder;
+        write(api, claims, &mut self.claim_json, seen, status, change).await
     }
 }
 

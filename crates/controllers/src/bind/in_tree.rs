@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use longshore_cluster::{ApiError, DeleteParams, EventType};
+use longshore_cluster::{ApiError, DeleteParams, OptionalExt as _};
 use longshore_core::{
     bind::{edit, is_released},
     model::{
@@ -74,21 +74,17 @@ impl Binder {
     /// Makes a volume for a claim and saves it.
     pub(super) async fn provision_in_tree(&self, claim: &Claim) -> Result<(), Undone> {
         let name = VolumeName::from(format!("pvc-{}", claim.metadata.uid));
-        let (Some(plugin), Some(class)) = (
-            self.parts.in_tree.clone(),
-            self.parts.classes.get(&ObjectKey::cluster(claim.class_name())),
-        ) else {
-            return Ok(());
-        };
+        let class = self.classes.get(&ObjectKey::cluster(claim.class_name()));
+        let (Some(plugin), Some(class)) = (self.in_tree.clone(), class) else { return Ok(()) };
         let key = claim.metadata.key().to_string();
-        self.parts.counted.begin(Operation::Provision, &key, || plugin.name().to_owned());
-        if self.parts.api.get::<Volume>(&ObjectKey::cluster(&name)).await?.is_some() {
+        self.counted.begin(Operation::Provision, &key, || plugin.name().to_owned());
+        if self.api.get::<Volume>(&ObjectKey::cluster(&name)).await?.is_some() {
             return Ok(());
         }
         self.target_node(claim).await?;
         let since = Instant::now();
         let made = self.make(&plugin, &name, claim, &class).await;
-        self.parts.counted.in_tree(Operation::Provision, plugin.name(), since, made.is_ok());
+        self.counted.in_tree(Operation::Provision, plugin.name(), since, made.is_ok());
         let source = match made {
             Ok(source) => source,
             Err(why) => return self.not_made(claim, &class, why).await,
@@ -98,16 +94,16 @@ impl Binder {
             Ok(()) => {
                 let text =
                     format!("Successfully provisioned volume {name} using {}", plugin.name());
-                self.say(claim, EventType::Normal, "ProvisioningSucceeded", text);
+                self.recorder.normal(claim, "ProvisioningSucceeded", text);
                 Ok(())
             }
             Err(error) => {
                 let text = format!(
                     "Error creating provisioned PV object for claim {key}: {error}. Deleting the volume."
                 );
-                self.say(claim, EventType::Warning, "ProvisioningFailed", text);
+                self.recorder.warning(claim, "ProvisioningFailed", text);
                 self.clean_up(&plugin, claim, &volume).await;
-                self.parts.counted.fail(Operation::Provision, &key);
+                self.counted.fail(Operation::Provision, &key);
                 Err(Undone::Failed(error.into()))
             }
         }
@@ -118,11 +114,11 @@ impl Binder {
         let Some(node) = claim.metadata.annotation(annotations::SELECTED_NODE) else {
             return Ok(());
         };
-        if self.parts.api.get::<Node>(&ObjectKey::cluster(node)).await?.is_some() {
+        if self.api.get::<Node>(&ObjectKey::cluster(node)).await?.is_some() {
             return Ok(());
         }
         let text = format!("Failed to get target node: node {node:?} not found");
-        self.say(claim, EventType::Warning, "ProvisioningFailed", text.clone());
+        self.recorder.warning(claim, "ProvisioningFailed", text.clone());
         Err(Undone::Failed(text.into()))
     }
 
@@ -145,17 +141,17 @@ impl Binder {
         class: &StorageClass,
         why: MakeError,
     ) -> Result<(), Undone> {
-        let api = &self.parts.api;
+        let api = &self.api;
         if claim.metadata.annotation(annotations::SELECTED_NODE).is_some()
             && let Some(mut live) = api.get_raw::<Claim>(&claim.metadata.key()).await?
             && edit::forget_selected_node(&mut live)
         {
-            self.parts.claims.assume(&api.update::<Claim>(&live).await?);
+            self.claims.assume(&api.update::<Claim>(&live).await?);
         }
         let name = &class.metadata.name;
         let text = format!("Failed to provision volume with StorageClass {name:?}: {why}");
-        self.say(claim, EventType::Warning, "ProvisioningFailed", text.clone());
-        self.parts.counted.fail(Operation::Provision, &claim.metadata.key().to_string());
+        self.recorder.warning(claim, "ProvisioningFailed", text.clone());
+        self.counted.fail(Operation::Provision, &claim.metadata.key().to_string());
         Err(Undone::Failed(text.into()))
     }
 
@@ -163,9 +159,9 @@ impl Binder {
     async fn save(&self, volume: &Value) -> Result<(), ApiError> {
         let mut tries = 1;
         loop {
-            match self.parts.api.create::<Volume>(volume).await {
+            match self.api.create::<Volume>(volume).await {
                 Ok(made) => {
-                    self.parts.volumes.assume(&made);
+                    self.volumes.assume(&made);
                     return Ok(());
                 }
                 Err(error) if error.is_already_exists() => return Ok(()),
@@ -190,29 +186,29 @@ impl Binder {
             let text = format!(
                 "Error cleaning provisioned volume for claim {key}: {error}. Please delete manually."
             );
-            self.say(claim, EventType::Warning, "ProvisioningCleanupFailed", text);
+            self.recorder.warning(claim, "ProvisioningCleanupFailed", text);
         }
     }
 
     /// Deletes a released volume, what is behind it first.
     pub(super) async fn delete_in_tree(&self, seen: &Volume) -> Result<(), Undone> {
-        let Some(plugin) = self.parts.in_tree.clone() else { return Ok(()) };
+        let Some(plugin) = self.in_tree.clone() else { return Ok(()) };
         let name = &seen.metadata.name;
-        self.parts.counted.begin(Operation::Delete, name, || plugin.name().to_owned());
+        self.counted.begin(Operation::Delete, name, || plugin.name().to_owned());
         let key = ObjectKey::cluster(name);
         // Nothing is deleted on the word of a cache.
-        let Some(volume) = self.parts.api.get::<Volume>(&key).await? else { return Ok(()) };
+        let Some(volume) = self.api.get::<Volume>(&key).await? else { return Ok(()) };
         let reference = volume.spec.claim_ref.clone().unwrap_or_default();
         let claim = ObjectKey::new(reference.namespace, reference.name);
-        let claim = self.parts.api.get::<Claim>(&claim).await?;
+        let claim = self.api.get::<Claim>(&claim).await?;
         if volume.metadata.uid != seen.metadata.uid || !is_released(&volume, claim.as_ref()) {
             return Ok(());
         }
         let since = Instant::now();
         let deleted = delete(&plugin, &volume).await;
-        self.parts.counted.in_tree(Operation::Delete, plugin.name(), since, deleted.is_ok());
+        self.counted.in_tree(Operation::Delete, plugin.name(), since, deleted.is_ok());
         if let Err(error) = deleted {
-            self.parts.counted.fail(Operation::Delete, name);
+            self.counted.fail(Operation::Delete, name);
             return self.not_deleted(&volume, &error).await;
         }
         self.let_volume_go(&key).await
@@ -220,22 +216,20 @@ impl Binder {
 
     async fn not_deleted(&self, volume: &Volume, error: &DeleteError) -> Result<(), Undone> {
         let text = error.to_string();
-        let api = &self.parts.api;
+        let api = &self.api;
         let key = volume.metadata.key();
         if let Some(mut live) = api.get_raw::<Volume>(&key).await?
             && edit::set_volume_phase(&mut live, &VolumePhase::Failed, &text)
         {
-            self.parts.volumes.assume(&api.update_status::<Volume>(&live).await?);
-            let object = ObjectRef::of::<Volume>(&volume.metadata);
-            let reason = "VolumeFailedDelete";
-            self.parts.recorder.event(&object, EventType::Warning, reason, text.clone());
+            self.volumes.assume(&api.update_status::<Volume>(&live).await?);
+            self.recorder.warning(volume, "VolumeFailedDelete", text.clone());
         }
         Err(Undone::Failed(text.into()))
     }
 
     /// The finalizer goes, then the object.
     async fn let_volume_go(&self, key: &ObjectKey) -> Result<(), Undone> {
-        let api = &self.parts.api;
+        let api = &self.api;
         let Some(mut live) = api.get_raw::<Volume>(key).await? else { return Ok(()) };
         let kept: Vec<String> = live["metadata"]["finalizers"]
             .as_array()
@@ -248,16 +242,8 @@ impl Binder {
         if edit::set_finalizers(&mut live, &kept) {
             api.update::<Volume>(&live).await?;
         }
-        match api.delete::<Volume>(key, &DeleteParams::default()).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn say(&self, claim: &Claim, kind: EventType, reason: &str, text: String) {
-        let object = ObjectRef::of::<Claim>(&claim.metadata);
-        self.parts.recorder.event(&object, kind, reason, text);
+        api.delete::<Volume>(key, &DeleteParams::default()).await.optional()?;
+        Ok(())
     }
 }
 

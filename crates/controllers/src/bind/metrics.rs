@@ -6,19 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use longshore_cluster::{Cache, Metrics};
+use longshore_cluster::{
+    Cache, Metrics,
+    telemetry::{RegistryExt as _, VolumeOperations, encode_gauges},
+};
 use longshore_core::model::kinds::{Claim, Volume};
 use longshore_core::model::{ClaimPhase, VolumePhase};
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric as _},
-    metrics::{
-        counter::Counter,
-        family::Family,
-        gauge::{ConstGauge, Gauge},
-        histogram::Histogram,
-    },
+    encoding::DescriptorEncoder,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use tokio::time::Instant;
@@ -27,7 +25,6 @@ use tokio::time::Instant;
 pub(super) const UNKNOWN: &str = "N/A";
 
 type OperationLabels = [(&'static str, String); 2];
-type InTreeLabels = [(&'static str, &'static str); 4];
 
 /// Work that ends with somebody else's doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,68 +51,20 @@ pub(super) struct BindMetrics {
 }
 
 struct Inner {
-    seconds: Family<OperationLabels, Histogram>,
+    operations: VolumeOperations,
     errors: Family<OperationLabels, Counter>,
     /// The same under the name that it had before; dashboards keep names for long.
     old_errors: Family<OperationLabels, Gauge>,
-    in_tree: Family<InTreeLabels, Histogram>,
     defaulted: Counter,
     default_failed: Counter,
     begun: Mutex<HashMap<(Operation, String), (String, Instant)>>,
     counting: Mutex<bool>,
 }
 
-fn seconds() -> Histogram {
-    Histogram::new([0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0])
-}
-
 impl BindMetrics {
     pub(super) fn of(metrics: &Metrics) -> Self {
-        metrics.shared(Self::register)
-    }
-
-    fn register(registry: &mut Registry) -> Self {
-        let inner = Inner {
-            seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
-            errors: Family::default(),
-            old_errors: Family::default(),
-            in_tree: Family::new_with_constructor(seconds as fn() -> Histogram),
-            defaulted: Counter::default(),
-            default_failed: Counter::default(),
-            begun: Mutex::default(),
-            counting: Mutex::default(),
-        };
-        registry.register(
-            "volume_operation_total_seconds",
-            "Storage operation end to end duration in seconds",
-            inner.seconds.clone(),
-        );
-        registry.register(
-            "volume_operation_errors",
-            "Total volume operation errors",
-            inner.errors.clone(),
-        );
-        registry.register(
-            "volume_operation_total_errors",
-            "(Deprecated: use volume_operation_errors_total) Total volume operation errors",
-            inner.old_errors.clone(),
-        );
-        registry.register(
-            "storage_operation_duration_seconds",
-            "Storage operation duration",
-            inner.in_tree.clone(),
-        );
-        registry.register(
-            "retroactive_storageclass",
-            "Total number of retroactive StorageClass assignments to persistent volume claim",
-            inner.defaulted.clone(),
-        );
-        registry.register(
-            "retroactive_storageclass_errors",
-            "Total number of failed retroactive StorageClass assignments to persistent volume claim",
-            inner.default_failed.clone(),
-        );
-        Self { inner: Arc::new(inner) }
+        let operations = VolumeOperations::of(metrics);
+        metrics.shared(|registry| Self { inner: Arc::new(Inner::register(registry, operations)) })
     }
 
     /// Counts what the caches hold at every scrape, from now on.
@@ -137,9 +86,7 @@ impl BindMetrics {
     pub(super) fn end(&self, operation: Operation, key: &str) {
         let begun = self.inner.begun.lock().remove(&(operation, key.to_owned()));
         if let Some((plugin, since)) = begun {
-            let labels = labels(operation, plugin);
-            let seconds = since.elapsed().as_secs_f64();
-            self.inner.seconds.get_or_create(&labels).observe(seconds);
+            self.inner.operations.completed(&plugin, operation.name(), since.elapsed());
         }
     }
 
@@ -147,7 +94,8 @@ impl BindMetrics {
     pub(super) fn fail(&self, operation: Operation, key: &str) {
         let begun = self.inner.begun.lock();
         if let Some((plugin, _)) = begun.get(&(operation, key.to_owned())) {
-            let labels = labels(operation, plugin.clone());
+            let name = operation.name().to_owned();
+            let labels = [("plugin_name", plugin.clone()), ("operation_name", name)];
             self.inner.errors.get_or_create(&labels).inc();
             self.inner.old_errors.get_or_create(&labels).inc();
         }
@@ -165,13 +113,7 @@ impl BindMetrics {
             Operation::Provision => "volume_provision",
             Operation::Delete => "volume_delete",
         };
-        let labels = [
-            ("volume_plugin", plugin),
-            ("operation_name", name),
-            ("status", if ok { "success" } else { "fail-unknown" }),
-            ("migrated", "false"),
-        ];
-        self.inner.in_tree.get_or_create(&labels).observe(since.elapsed().as_secs_f64());
+        self.inner.operations.ended(plugin, name, false, since.elapsed(), ok);
     }
 
     /// Nobody waits for its end any more.
@@ -193,8 +135,27 @@ impl BindMetrics {
     }
 }
 
-fn labels(operation: Operation, plugin: String) -> OperationLabels {
-    [("plugin_name", plugin), ("operation_name", operation.name().to_owned())]
+impl Inner {
+    fn register(registry: &mut Registry, operations: VolumeOperations) -> Self {
+        Self {
+            operations,
+            errors: registry.metric("volume_operation_errors", "Total volume operation errors"),
+            old_errors: registry.metric(
+                "volume_operation_total_errors",
+                "(Deprecated: use volume_operation_errors_total) Total volume operation errors",
+            ),
+            defaulted: registry.metric(
+                "retroactive_storageclass",
+                "Total number of retroactive StorageClass assignments to persistent volume claim",
+            ),
+            default_failed: registry.metric(
+                "retroactive_storageclass_errors",
+                "Total number of failed retroactive StorageClass assignments to persistent volume claim",
+            ),
+            begun: Mutex::default(),
+            counting: Mutex::default(),
+        }
+    }
 }
 
 /// Volumes and claims by what they are, read from the caches at each scrape.
@@ -270,13 +231,8 @@ impl Collector for Counts {
                 unbound_claims,
             ),
         ];
-        for (name, help, gauges) in families.into_iter().filter(|(_, _, gauges)| !gauges.is_empty())
-        {
-            let mut family =
-                encoder.encode_descriptor(name, help, None, ConstGauge::new(0i64).metric_type())?;
-            for (labels, value) in gauges {
-                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-            }
+        for (name, help, gauges) in families {
+            encode_gauges(&mut encoder, name, help, gauges)?;
         }
         Ok(())
     }

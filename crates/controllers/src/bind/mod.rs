@@ -68,18 +68,6 @@ struct Decided {
 
 /// The binder.
 pub struct Binder {
-    parts: Parts,
-    config: Config,
-    queue: WorkQueue<Key>,
-    holds: Arc<Holds>,
-    free: FreeVolumes,
-    grace: GracePeriods,
-    /// Held over a decision and the hold that follows from it: decisions are serial.
-    deciding: Mutex<()>,
-}
-
-/// What the binder looks at and writes to.
-struct Parts {
     api: Api,
     claims: Cache<Claim>,
     volumes: Cache<Volume>,
@@ -90,6 +78,13 @@ struct Parts {
     counted: BindMetrics,
     /// The in-tree plugin; without it volumes are made and deleted by others only.
     in_tree: Option<Arc<dyn InTreePlugin>>,
+    config: Config,
+    queue: WorkQueue<Key>,
+    holds: Arc<Holds>,
+    free: FreeVolumes,
+    grace: GracePeriods,
+    /// Held over a decision and the hold that follows from it: decisions are serial.
+    deciding: Mutex<()>,
 }
 
 impl Binder {
@@ -97,7 +92,8 @@ impl Binder {
     /// by others only.
     #[must_use]
     pub fn new(context: &Context, config: Config, in_tree: Option<Arc<dyn InTreePlugin>>) -> Self {
-        let parts = Parts {
+        let queue = context.queue("persistentvolume-binder", QueueOptions::controller());
+        let new = Self {
             api: context.api.clone(),
             claims: context.cache(),
             volumes: context.cache(),
@@ -107,15 +103,17 @@ impl Binder {
             counted: BindMetrics::of(&context.metrics),
             metrics: context.metrics.clone(),
             in_tree,
+            config,
+            holds: Arc::new(Holds::new(queue.clone())),
+            queue,
+            free: FreeVolumes::default(),
+            grace: GracePeriods::default(),
+            deciding: Mutex::new(()),
         };
-        view::index(&parts);
-        parts.claims.want_written();
-        parts.volumes.want_written();
-        let queue = context.queue("persistentvolume-binder", QueueOptions::controller());
-        let holds = Arc::new(Holds::new(queue.clone()));
-        let (free, grace, deciding) =
-            (FreeVolumes::default(), GracePeriods::default(), Mutex::new(()));
-        Self { parts, config, queue, holds, free, grace, deciding }
+        view::index(&new);
+        new.claims.want_written();
+        new.volumes.want_written();
+        new
     }
 
     /// Runs until `shutdown`. Aborting it anywhere is safe: the next run completes what was begun.
@@ -142,7 +140,7 @@ impl Binder {
     }
 
     async fn reconcile_claim(&self, key: &ObjectKey) -> Result<(), Undone> {
-        let Some(claim) = self.parts.claims.get(key) else { return Ok(()) };
+        let Some(claim) = self.claims.get(key) else { return Ok(()) };
         let Some(decided) = self.decide_claim(&claim) else { return Ok(()) };
         if let Some(wait) = self.grace.wait(&claim, &decided.actions) {
             return Err(Undone::TooEarly(wait));
@@ -151,7 +149,7 @@ impl Binder {
         let binds = claim.spec.volume_name.is_empty() && touched(&decided.actions).is_some();
         let defaults = decided.actions.iter().any(sets_class);
         let done = self.act(Some(&claim), decided.volume.as_deref(), decided.actions).await;
-        let counted = &self.parts.counted;
+        let counted = &self.counted;
         match (binds, done.is_ok()) {
             (true, true) => counted.end(Operation::Provision, &key.to_string()),
             (true, false) => counted.fail(Operation::Provision, &key.to_string()),
@@ -169,13 +167,13 @@ impl Binder {
         if actions.iter().any(asks) {
             let key = claim.metadata.key().to_string();
             let provisioner = || self.provisioner_of(claim.class_name());
-            self.parts.counted.begin(Operation::Provision, &key, provisioner);
+            self.counted.begin(Operation::Provision, &key, provisioner);
         }
     }
 
     /// Who makes the volumes of a class, as metrics name it.
     fn provisioner_of(&self, class: &str) -> String {
-        let class = self.parts.classes.get(&ObjectKey::cluster(class));
+        let class = self.classes.get(&ObjectKey::cluster(class));
         let name = class.as_ref().map(|class| class.provisioner.as_str());
         let driver = |name| migration::driver_for(name).unwrap_or(name);
         name.map_or(metrics::UNKNOWN, driver).to_owned()
@@ -185,19 +183,18 @@ impl Binder {
     /// way or due: the claim is woken when that is done.
     fn decide_claim(&self, claim: &Claim) -> Option<Decided> {
         let _serial = self.deciding.lock();
-        let parts = &self.parts;
         let key = claim.metadata.key();
         let reserved = self.holds.promised_to_others(&key);
-        let mut volumes = view::candidates(&parts.volumes, &self.free, claim, &reserved);
+        let mut volumes = view::candidates(&self.volumes, &self.free, claim, &reserved);
         if self.config.has(Planted::TwoClaims) {
-            volumes = parts.volumes.list().iter().map(|volume| taken_for_free(volume)).collect();
+            volumes = self.volumes.list().iter().map(|volume| taken_for_free(volume)).collect();
         }
         if self.config.has(Planted::TwoVolumes) {
             volumes.retain(|volume| !is_begun(volume));
         }
         let named = self.volume(&claim.spec.volume_name);
-        let class = parts.classes.get(&ObjectKey::cluster(claim.class_name()));
-        let classes = parts.classes.list();
+        let class = self.classes.get(&ObjectKey::cluster(claim.class_name()));
+        let classes = self.classes.list();
         let default = default_class(classes.iter().map(Arc::as_ref));
         let actions = decide_claim(&ClaimView {
             claim,
@@ -206,13 +203,13 @@ impl Binder {
             reserved: &reserved,
             class: class.as_deref(),
             default_class: default.map(|class| class.metadata.name.as_str()),
-            waiting_pods: &view::waiting_pods(&parts.pods, &key),
+            waiting_pods: &view::waiting_pods(&self.pods, &key),
             options: self.options(),
         });
         let Some(name) = touched(&actions) else {
             // A new volume is free once its own turn says so, and that wakes the claim. Until then
             // it is too early to say that there is none.
-            if view::awaits_new_volume(&parts.volumes, claim) {
+            if view::awaits_new_volume(&self.volumes, claim) {
                 return None;
             }
             return Some(Decided { actions, volume: None, _hold: None });
@@ -227,7 +224,7 @@ impl Binder {
     async fn reconcile_volume(&self, name: &VolumeName) -> Result<(), Undone> {
         let Some(_hold) = self.holds.take(name) else { return Ok(()) };
         let Some(volume) = self.volume(name) else { return Ok(()) };
-        let mut claim = view::claim_of(&self.parts, &volume).await?;
+        let mut claim = view::claim_of(self, &volume).await?;
         if self.config.has(Planted::EarlyReclaim) {
             claim = claim.filter(|claim| !claim.metadata.deleting());
         }
@@ -236,22 +233,22 @@ impl Binder {
         let actions = decide_volume(&VolumeView {
             volume: &volume,
             claim: claim.as_deref(),
-            name_taken: self.parts.claims.get(&key).is_some(),
-            users: &view::users(&self.parts.pods, &key),
+            name_taken: self.claims.get(&key).is_some(),
+            users: &view::users(&self.pods, &key),
             options: self.options(),
         });
         self.act(claim.as_deref(), Some(&volume), actions).await
     }
 
     fn options(&self) -> Options {
-        match self.parts.in_tree {
+        match self.in_tree {
             Some(_) => self.config.options,
             None => Options { host_path: HostPathPlugin::Off, ..self.config.options },
         }
     }
 
     fn volume(&self, name: &VolumeName) -> Option<Arc<Volume>> {
-        self.parts.volumes.get(&ObjectKey::cluster(name))
+        self.volumes.get(&ObjectKey::cluster(name))
     }
 
     async fn act(
@@ -260,7 +257,7 @@ impl Binder {
         volume: Option<&Volume>,
         actions: Vec<Action>,
     ) -> Result<(), Undone> {
-        let mut hands = Hands::new(&self.parts, claim, volume);
+        let mut hands = Hands::new(self, claim, volume);
         for action in actions {
             match (action, claim, volume) {
                 (Action::Write(write), ..) => hands.carry_out(write).await?,
@@ -288,7 +285,7 @@ impl Binder {
             true => self.provisioner_of(volume.class_name()),
             false => metrics::UNKNOWN.to_owned(),
         };
-        self.parts.counted.begin(Operation::Delete, &volume.metadata.name, plugin);
+        self.counted.begin(Operation::Delete, &volume.metadata.name, plugin);
     }
 
     fn send_event(&self, claim: Option<&Claim>, volume: Option<&Volume>, note: &Note) {
@@ -298,7 +295,7 @@ impl Binder {
         };
         let kind = if note.warning { EventType::Warning } else { EventType::Normal };
         if let Some(object) = object {
-            self.parts.recorder.event(&object, kind, note.reason, note.message.clone());
+            self.recorder.event(&object, kind, note.reason, note.message.clone());
         }
     }
 }

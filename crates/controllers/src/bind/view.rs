@@ -9,7 +9,8 @@ use longshore_core::model::{
     kinds::{Claim, Pod, Volume},
 };
 
-use super::{Parts, free::FreeVolumes};
+use super::{Binder, free::FreeVolumes};
+use crate::index::{index_pods, pods_of_claim};
 
 /// Volumes by the claim they point at.
 const BY_CLAIM: &str = "bind-volumes-by-claim";
@@ -19,35 +20,30 @@ const NEW: &str = "bind-new-volumes-by-class";
 const OPEN: &str = "bind-open-claims-by-class";
 /// Claims by the volume they name.
 const BY_VOLUME: &str = "bind-claims-by-volume";
-/// Pods by the claims they name.
-const PODS: &str = "bind-pods-by-claim";
 
-pub(super) fn index(parts: &Parts) {
-    parts.volumes.index(BY_CLAIM, |volume| {
+pub(super) fn index(binder: &Binder) {
+    binder.volumes.index(BY_CLAIM, |volume| {
         let key = |reference: &longshore_core::model::ObjectRef| {
             format!("{}/{}", reference.namespace, reference.name)
         };
         volume.spec.claim_ref.as_ref().map(key).into_iter().collect()
     });
-    parts.volumes.index(NEW, |volume| {
+    binder.volumes.index(NEW, |volume| {
         let new = volume.spec.claim_ref.is_none()
             && (volume.status.phase.is_empty()
                 || matches!(volume.status.phase, VolumePhase::Pending))
             && !volume.metadata.deleting();
         if new { vec![volume.class_name().to_string()] } else { vec![] }
     });
-    parts.claims.index(OPEN, |claim| {
+    binder.claims.index(OPEN, |claim| {
         let bound = claim.metadata.annotation(annotations::BIND_COMPLETED).is_some();
         if bound { vec![] } else { vec![claim.class_name().to_string()] }
     });
-    parts.claims.index(BY_VOLUME, |claim| {
+    binder.claims.index(BY_VOLUME, |claim| {
         let name = &claim.spec.volume_name;
         if name.is_empty() { vec![] } else { vec![name.to_string()] }
     });
-    parts.pods.index(PODS, |pod| {
-        let namespace = &pod.metadata.namespace;
-        pod.claim_names().map(|(name, _)| format!("{namespace}/{name}")).collect()
-    });
+    index_pods(&binder.pods);
 }
 
 /// Volumes that point at this claim.
@@ -101,14 +97,14 @@ pub(super) fn claims_waiting_for(
 
 /// Names of pods that use the claim, are not finished, and have no node yet.
 pub(super) fn waiting_pods(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<String> {
-    let using = pods.by_index(PODS, &claim.to_string());
+    let using = pods_of_claim(pods, claim);
     let waiting = using.iter().filter(|pod| !pod.finished() && pod.spec.node_name.is_empty());
     waiting.map(|pod| pod.metadata.name.clone()).collect()
 }
 
 /// Pods that use a claim of this name and are not finished, as `namespace/name`.
 pub(super) fn users(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<String> {
-    let using = pods.by_index(PODS, &claim.to_string());
+    let using = pods_of_claim(pods, claim);
     using.iter().filter(|pod| !pod.finished()).map(|pod| pod.metadata.key().to_string()).collect()
 }
 
@@ -116,7 +112,7 @@ pub(super) fn users(pods: &Cache<Pod>, claim: &ObjectKey) -> Vec<String> {
 ///
 /// A cache can be late. Before a volume is released for want of a claim, the API itself is asked.
 pub(super) async fn claim_of(
-    parts: &Parts,
+    binder: &Binder,
     volume: &Volume,
 ) -> Result<Option<Arc<Claim>>, ApiError> {
     let Some(reference) = volume.spec.claim_ref.as_ref().filter(|one| !one.uid.is_empty()) else {
@@ -124,10 +120,10 @@ pub(super) async fn claim_of(
     };
     let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
     let settled = matches!(volume.status.phase, VolumePhase::Released | VolumePhase::Failed);
-    let found = match parts.claims.get(&key) {
+    let found = match binder.claims.get(&key) {
         None if settled => None,
         Some(claim) if claim.metadata.uid == reference.uid => Some(claim),
-        None | Some(_) => parts.api.get::<Claim>(&key).await?.map(Arc::new),
+        None | Some(_) => binder.api.get::<Claim>(&key).await?.map(Arc::new),
     };
     Ok(found.filter(|claim| claim.metadata.uid == reference.uid))
 }

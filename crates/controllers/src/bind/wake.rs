@@ -16,19 +16,17 @@ impl Reconciler for Binder {
 
     /// Not only what changed is enqueued, but also what waits for the change.
     fn sources(&self, sources: &mut Sources<Self>) {
-        let parts = &self.parts;
         sources
-            .on(&parts.claims, Self::claim_changed)
-            .on(&parts.volumes, Self::volume_changed)
-            .on(&parts.classes, Self::class_changed)
-            .on(&parts.pods, Self::pod_changed)
-            .on_resync(&parts.claims, |_, claim| [Key::Claim(claim.metadata.key())])
-            .on_resync(&parts.volumes, |_, volume| [Key::Volume(volume.name())]);
+            .on(&self.claims, Self::claim_changed)
+            .on(&self.volumes, Self::volume_changed)
+            .on(&self.classes, Self::class_changed)
+            .on(&self.pods, Self::pod_changed)
+            .on_resync(&self.claims, |_, claim| [Key::Claim(claim.metadata.key())])
+            .on_resync(&self.volumes, |_, volume| [Key::Volume(volume.name())]);
     }
 
     fn prepare(&self) {
-        let parts = &self.parts;
-        parts.counted.count(&parts.metrics, &parts.volumes, &parts.claims);
+        self.counted.count(&self.metrics, &self.volumes, &self.claims);
     }
 
     fn subject(&self, key: &Key) -> Subject {
@@ -53,13 +51,13 @@ impl Binder {
             }
             Change::Deleted { old } => {
                 self.grace.forget(old);
-                self.parts.counted.discard(Operation::Provision, &key.to_string());
+                self.counted.discard(Operation::Provision, &key.to_string());
                 true
             }
         };
         let mut keys = Vec::new();
         if bound_now {
-            let volumes = view::volumes_for(&self.parts.volumes, &key);
+            let volumes = view::volumes_for(&self.volumes, &key);
             keys.extend(volumes.iter().map(|volume| Key::Volume(volume.name())));
             if !claim.spec.volume_name.is_empty() {
                 keys.push(Key::Volume(claim.spec.volume_name.clone()));
@@ -75,16 +73,16 @@ impl Binder {
         let volume = change.object();
         let deleted = matches!(change, Change::Deleted { .. });
         if deleted {
-            self.parts.counted.end(Operation::Delete, &volume.metadata.name);
+            self.counted.end(Operation::Delete, &volume.metadata.name);
         }
-        let waiting = view::claims_waiting_for(&self.parts.claims, volume, deleted);
+        let waiting = view::claims_waiting_for(&self.claims, volume, deleted);
         let mut keys = vec![Key::Volume(volume.name())];
         keys.extend(waiting.into_iter().map(Key::Claim));
         keys
     }
 
     fn class_changed(&self, change: &Change<StorageClass>) -> Vec<Key> {
-        let claims = &self.parts.claims;
+        let claims = &self.claims;
         let named = view::open_claims(claims, &change.object().metadata.name);
         let open = named.into_iter().chain(view::open_claims(claims, ""));
         open.map(|claim| Key::Claim(claim.metadata.key())).collect()
@@ -96,6 +94,6 @@ impl Binder {
             |claim: Arc<Claim>| claim.metadata.annotation(annotations::BIND_COMPLETED).is_none();
         let names = pod.claim_names();
         let keys = names.map(|(name, _)| ObjectKey::new(pod.metadata.namespace.clone(), name));
-        keys.filter(|key| self.parts.claims.get(key).is_some_and(open)).map(Key::Claim).collect()
+        keys.filter(|key| self.claims.get(key).is_some_and(open)).map(Key::Claim).collect()
     }
 }

@@ -18,8 +18,8 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Change, DeleteParams, Loop, Metrics, Outcome, QueueOptions, Reconciler, Scope,
-    Sources, Subject, WorkQueue,
+    Api, Cache, Change, Context, DeleteParams, Loop, Metrics, OptionalExt as _, Outcome,
+    QueueOptions, Reconciler, Scope, Sources, Subject, WorkQueue, telemetry::RegistryExt as _,
 };
 use longshore_core::{
     model::{
@@ -97,20 +97,8 @@ pub enum Places {
     Fixed(Term),
 }
 
-/// What the publisher works with.
-#[derive(Clone)]
-pub struct Parts {
-    /// The API; its limits should be its own, for this can be many objects.
-    pub api: Api,
-    pub csi: Client,
-    pub classes: Cache<StorageClass>,
-    pub places: Places,
-    /// Where queues and counts are reported.
-    pub registry: Metrics,
-}
-
 /// The counts of the process.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct CapacityMetrics {
     goal: Gauge,
     current: Gauge,
@@ -119,24 +107,19 @@ struct CapacityMetrics {
 
 impl CapacityMetrics {
     fn of(metrics: &Metrics) -> Self {
-        metrics.shared(|registry| {
-            let counts = Self::default();
-            registry.register(
+        metrics.shared(|registry| Self {
+            goal: registry.metric(
                 "csistoragecapacities_desired_goal",
                 "Number of CSIStorageCapacity objects that are supposed to be managed automatically",
-                counts.goal.clone(),
-            );
-            registry.register(
+            ),
+            current: registry.metric(
                 "csistoragecapacities_desired_current",
                 "Number of CSIStorageCapacity objects that exist and are supposed to be managed automatically",
-                counts.current.clone(),
-            );
-            registry.register(
+            ),
+            obsolete: registry.metric(
                 "csistoragecapacities_obsolete",
                 "Number of CSIStorageCapacity objects that exist and will be deleted automatically",
-                counts.obsolete.clone(),
-            );
-            counts
+            ),
         })
     }
 }
@@ -148,7 +131,10 @@ pub struct CapacityPublisher {
 
 struct Inner {
     config: Config,
-    parts: Parts,
+    api: Api,
+    csi: Client,
+    classes: Cache<StorageClass>,
+    places: Places,
     driver: String,
     counts: CapacityMetrics,
     book: Mutex<Book>,
@@ -166,22 +152,30 @@ struct Inner {
 pub struct CapacityWaker(Arc<Inner>);
 
 impl CapacityPublisher {
-    /// A publisher that does nothing until [`Self::run`].
+    /// A publisher that does nothing until [`Self::run`]. The limits of the context's API should be
+    /// its own, for this can be many objects.
     #[must_use]
-    pub fn new(config: Config, mut parts: Parts, driver: &str) -> Self {
-        let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
-            .with_metrics(&parts.registry);
-        parts.csi = parts.csi.with_timeout(Some(config.timeout));
+    pub fn new(
+        config: Config,
+        context: &Context,
+        csi: &Client,
+        places: Places,
+        driver: &str,
+    ) -> Self {
+        let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
         let inner = Inner {
+            api: context.api.clone(),
+            csi: csi.with_timeout(Some(config.timeout)),
+            classes: context.cache(),
+            places,
             driver: driver.to_owned(),
             book: Mutex::default(),
             expected: Mutex::default(),
             pauses: Mutex::default(),
-            queue: WorkQueue::new("csistoragecapacity", options.clone()),
-            topology: WorkQueue::new("csitopology", options),
-            counts: CapacityMetrics::of(&parts.registry),
+            queue: context.queue("csistoragecapacity", retry.clone()),
+            topology: context.queue("csitopology", retry),
+            counts: CapacityMetrics::of(&context.metrics),
             config,
-            parts,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -198,15 +192,10 @@ impl CapacityPublisher {
         let stop = shutdown.child_token();
         let _stopped = stop.clone().drop_guard();
         let (config, driver) = (&inner.config, &inner.driver);
-        let scope = Scope {
-            namespace: Some(config.namespace.clone()),
-            label_selector: Some(format!(
-                "{DRIVER_LABEL}={driver},{MANAGER_LABEL}={}",
-                config.manager
-            )),
-            field_selector: None,
-        };
-        let (objects, _) = Cache::<CsiStorageCapacity>::start(&inner.parts.api, scope, &stop);
+        let ours = format!("{DRIVER_LABEL}={driver},{MANAGER_LABEL}={}", config.manager);
+        let namespace = Some(config.namespace.clone());
+        let scope = Scope { namespace, ..Scope::labels(ours) };
+        let (objects, _) = Cache::<CsiStorageCapacity>::start(&inner.api, scope, &stop);
         let polls = inner.clone();
         let (queue, threads) = (inner.queue.clone(), config.threads);
         let refresh = Refresh { inner: inner.clone(), objects: objects.clone() };
@@ -229,12 +218,12 @@ impl Reconciler for Refresh {
     type Key = Work;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        if let Places::Watched(nodes, csi_nodes) = &self.inner.parts.places {
+        if let Places::Watched(nodes, csi_nodes) = &self.inner.places {
             sources.needs(nodes).needs(csi_nodes);
         }
         // Objects are judged last, when it is known what they could be about.
         sources
-            .observe(&self.inner.parts.classes, |this, change| this.inner.class_changed(change))
+            .observe(&self.inner.classes, |this, change| this.inner.class_changed(change))
             .observe(&self.objects, |this, change| this.inner.object_changed(change));
     }
 
@@ -264,7 +253,7 @@ impl Reconciler for Topology {
     type Key = ();
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let Places::Watched(nodes, csi_nodes) = &self.0.parts.places else { return };
+        let Places::Watched(nodes, csi_nodes) = &self.0.places else { return };
         sources
             .on(nodes, |_, change| {
                 let same = matches!(change, Change::Applied { old: Some(old), new }
@@ -362,7 +351,7 @@ impl Inner {
     }
 
     fn look_at_places(&self) {
-        let now = match &self.parts.places {
+        let now = match &self.places {
             Places::Fixed(segment) => std::iter::once(segment.clone()).collect(),
             Places::Watched(nodes, csi_nodes) => {
                 let (nodes, csi_nodes) = (nodes.list(), csi_nodes.list());
@@ -377,12 +366,8 @@ impl Inner {
 
     fn class_changed(&self, change: &Change<StorageClass>) {
         let name = &change.object().metadata.name;
-        let wanted = match change {
-            Change::Applied { new, .. } => {
-                is_published(new, &self.driver, self.config.for_immediate)
-            }
-            Change::Deleted { .. } => false,
-        };
+        let published = |new: &Arc<_>| is_published(new, &self.driver, self.config.for_immediate);
+        let wanted = change.applied().is_some_and(published);
         self.change(|book| match wanted {
             true => book.want_class(name),
             false => book.drop_class(name),
@@ -422,11 +407,10 @@ impl Inner {
             Work::Remove { name, uid } => {
                 let key = ObjectKey::new(self.config.namespace.clone(), name.clone());
                 let only = DeleteParams::uid(uid.clone());
-                match self.parts.api.delete::<CsiStorageCapacity>(&key, &only).await {
-                    Ok(()) => Outcome::Done,
-                    // Gone, or another one of that name by now.
-                    Err(error) if error.is_not_found() || error.is_conflict() => Outcome::Done,
-                    Err(error) => Outcome::retry(error),
+                match self.api.delete::<CsiStorageCapacity>(&key, &only).await.optional() {
+                    // Another one of that name by now.
+                    Err(error) if error.is_conflict() => Outcome::Done,
+                    deleted => deleted.map(drop).into(),
                 }
             }
         }

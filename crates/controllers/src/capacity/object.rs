@@ -29,7 +29,7 @@ impl Inner {
             Some(None) if self.is_expected(item) => return Outcome::After(LOOK_AGAIN),
             Some(_) => {}
         }
-        let Some(class) = self.parts.classes.get(&ObjectKey::cluster(&item.class)) else {
+        let Some(class) = self.classes.get(&ObjectKey::cluster(&item.class)) else {
             return Outcome::Done;
         };
         let room = match self.ask(item, class.parameters.clone()).await {
@@ -43,10 +43,7 @@ impl Inner {
             Some(object) if is_current(&object, room, self.config.owner.as_ref()) => Ok(()),
             Some(object) => self.correct(&object, room).await,
         };
-        match written {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
+        written.into()
     }
 
     fn is_expected(&self, item: &Item) -> bool {
@@ -66,7 +63,7 @@ impl Inner {
             accessible_topology: Some(Topology { segments: item.segment.clone() }),
             ..GetCapacityRequest::default()
         };
-        let answer = self.parts.csi.get_capacity(request).await?;
+        let answer = self.csi.get_capacity(request).await?;
         Ok(Room { capacity: answer.available_capacity, maximum: answer.maximum_volume_size })
     }
 
@@ -91,7 +88,7 @@ impl Inner {
         if let Some(owner) = &config.owner {
             object["metadata"]["ownerReferences"] = json!([owner]);
         }
-        self.parts.api.create::<CsiStorageCapacity>(&object).await?;
+        self.api.create::<CsiStorageCapacity>(&object).await?;
         // What the book knows comes from the watch alone, so until that shows the object another
         // turn would make a second one.
         let seen = self.book.lock().object(item).is_none_or(|object| object.is_some());
@@ -114,11 +111,8 @@ impl Inner {
             owners.push(owner.clone());
             patch["metadata"]["ownerReferences"] = json!(owners);
         }
-        self.parts
-            .api
-            .patch::<CsiStorageCapacity>(&meta.key(), Patch::Merge(&patch))
-            .await
-            .map(drop)
+        let patch = Patch::Merge(&patch);
+        self.api.patch::<CsiStorageCapacity>(&meta.key(), patch).await.map(drop)
     }
 }
 

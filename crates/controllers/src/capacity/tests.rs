@@ -45,16 +45,10 @@ struct Running {
 
 fn start(bench: &Bench, driver: &Driver, config: Config) -> Running {
     let mut process = bench.process();
-    let metrics = Metrics::new();
-    let caches = &process.caches;
-    let parts = Parts {
-        api: process.api.clone(),
-        csi: driver.client(),
-        classes: caches.of(),
-        places: Places::Watched(caches.of(), caches.of()),
-        registry: metrics.clone(),
-    };
-    let publisher = CapacityPublisher::new(config, parts, DRIVER);
+    let context = &process.context;
+    let metrics = context.metrics.clone();
+    let places = Places::Watched(context.cache(), context.cache());
+    let publisher = CapacityPublisher::new(config, context, &driver.client(), places, DRIVER);
     let waker = publisher.waker();
     let shutdown = process.shutdown.clone();
     process.spawn(publisher.run(shutdown));
@@ -401,16 +395,9 @@ async fn one_node_publishes_for_itself() {
     let bench = Bench::start().await;
     bench.class("late", "WaitForFirstConsumer").await;
     let mut process = bench.process();
-    let metrics = Metrics::new();
-    let parts = Parts {
-        api: process.api.clone(),
-        csi: driver(&["z1"]).client(),
-        classes: process.caches.of(),
-        places: Places::Fixed(term(&[("zone", "z1")])),
-        registry: metrics.clone(),
-    };
     let config = Config { manager: "external-provisioner-n1".into(), ..config() };
-    let publisher = CapacityPublisher::new(config, parts, DRIVER);
+    let (csi, places) = (driver(&["z1"]).client(), Places::Fixed(term(&[("zone", "z1")])));
+    let publisher = CapacityPublisher::new(config, &process.context, &csi, places, DRIVER);
     let shutdown = process.shutdown.clone();
     process.spawn(publisher.run(shutdown));
     let all = until(&bench, "one", is(&[("late", "z1")])).await;

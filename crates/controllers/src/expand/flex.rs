@@ -1,12 +1,12 @@
 //! FlexVolumes: the controller records the new size, the node resizes the filesystem.
 
-use longshore_cluster::{EventType, clock};
+use longshore_cluster::clock;
 use longshore_core::{
     expand::flex::{
         FlexStep, forget_old_size, mark_growing, mark_grown, mark_node_pending, set_size,
     },
     model::{
-        ObjectRef, Quantity, VolumeMode,
+        Quantity, VolumeMode,
         kinds::{Claim, Volume},
     },
 };
@@ -33,13 +33,7 @@ impl Expander {
         if let Err(error) = &done
             && !error.is_conflict()
         {
-            let object = ObjectRef::of::<Claim>(&seen.metadata);
-            self.recorder.event(
-                &object,
-                EventType::Warning,
-                "VolumeResizeFailed",
-                error.to_string(),
-            );
+            self.recorder.warning(seen, "VolumeResizeFailed", error.to_string());
         }
         done
     }
@@ -73,8 +67,7 @@ impl Expander {
         mark_grown(&mut claim, target);
         self.save_status(claim).await?;
         let text = format!("ExpandVolume succeeded for volume {}", seen.metadata.key());
-        let object = ObjectRef::of::<Claim>(&seen.metadata);
-        self.recorder.event(&object, EventType::Normal, "VolumeResizeSuccessful", text);
+        self.recorder.normal(seen, "VolumeResizeSuccessful", text);
         Ok(())
     }
 

@@ -11,13 +11,13 @@ mod tests;
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Context, EventType, Loop, Outcome, Patch, QueueOptions,
+    Api, ApiError, Cache, Change, Context, Loop, OptionalExt as _, Outcome, Patch, QueueOptions,
     Reconciler, Recorder, Sources, Subject, WorkQueue,
 };
 use longshore_core::{
     expand::{Expansion, NotBound, decide_expansion, is_settled, worth_a_look},
     model::{
-        ObjectKey, ObjectRef, VolumeName,
+        ObjectKey, VolumeName,
         keys::annotations,
         kinds::{Claim, Volume},
     },
@@ -81,7 +81,7 @@ impl Reconciler for Expander {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        self.expand(key).await.map_or_else(Outcome::retry, |()| Outcome::Done)
+        self.expand(key).await.into()
     }
 }
 
@@ -119,8 +119,7 @@ impl Expander {
         match decide_expansion(&claim, &volume, &live)? {
             Expansion::Nothing => Ok(()),
             Expansion::External { message, resizer } => {
-                let object = ObjectRef::of::<Claim>(&claim.metadata);
-                self.recorder.event(&object, EventType::Normal, "ExternalExpanding", message);
+                self.recorder.normal(claim.as_ref(), "ExternalExpanding", message);
                 match resizer {
                     Some(resizer) => self.name_resizer(&claim, resizer).await,
                     None => Ok(()),
@@ -146,11 +145,9 @@ impl Expander {
             "annotations": {annotations::STORAGE_RESIZER: resizer},
         }});
         let key = claim.metadata.key();
-        match self.api.patch_status::<Claim>(&key, Patch::Strategic(&patch)).await {
-            Ok(written) => self.claims.assume(&written),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(ExpandError::Save(error)),
-        }
+        let written = self.api.patch_status::<Claim>(&key, Patch::Strategic(&patch)).await;
+        let written = written.optional().map_err(ExpandError::Save)?;
+        written.iter().for_each(|claim| self.claims.assume(claim));
         Ok(())
     }
 }

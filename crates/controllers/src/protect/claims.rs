@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Context, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources,
-    Subject, WorkQueue, clock,
+    Api, ApiError, Cache, Change, Context, Loop, OptionalExt as _, Outcome, Patch, QueueOptions,
+    Reconciler, Sources, Subject, WorkQueue, clock,
 };
 use longshore_core::{
     attach::resolve::terminated,
@@ -142,10 +142,7 @@ impl ClaimProtection {
         if step == Finalizer::Remove && self.is_held(&claim).await? {
             step = Finalizer::Leave;
         }
-        let written = apply::<Claim>(&self.api, &claim.metadata, PVC_PROTECTION, step).await?;
-        if let Some(written) = written.filter(|_| step == Finalizer::Add) {
-            self.claims.assume(&written);
-        }
+        apply(&self.api, &self.claims, &claim.metadata, PVC_PROTECTION, step).await?;
         Ok(again)
     }
 
@@ -190,11 +187,8 @@ impl ClaimProtection {
             "message": condition.message,
             "lastTransitionTime": clock::seconds(clock::now()),
         }]}});
-        match self.api.patch_status::<Claim>(key, Patch::Strategic(&patch)).await {
-            Ok(written) => self.claims.assume(&written),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+        let written = self.api.patch_status::<Claim>(key, Patch::Strategic(&patch)).await;
+        written.optional()?.iter().for_each(|claim| self.claims.assume(claim));
         Ok(())
     }
 }

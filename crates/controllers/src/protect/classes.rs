@@ -12,7 +12,7 @@ use longshore_core::{
         keys::finalizers::VAC_PROTECTION,
         kinds::{Claim, Volume, VolumeAttributesClass},
     },
-    protect::{Finalizer, classes_of_claim, classes_of_volume, finalizer_step},
+    protect::{classes_of_claim, classes_of_volume, finalizer_step},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -54,13 +54,7 @@ impl ClassProtection {
     async fn protect(&self, key: &ObjectKey) -> Result<(), ApiError> {
         let Some(class) = self.classes.get(key) else { return Ok(()) };
         let step = finalizer_step(&class.metadata, VAC_PROTECTION, self.in_use(&key.name));
-        let written =
-            apply::<VolumeAttributesClass>(&self.api, &class.metadata, VAC_PROTECTION, step)
-                .await?;
-        if let Some(written) = written.filter(|_| step == Finalizer::Add) {
-            self.classes.assume(&written);
-        }
-        Ok(())
+        apply(&self.api, &self.classes, &class.metadata, VAC_PROTECTION, step).await
     }
 
     fn in_use(&self, class: &str) -> bool {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Api, ApiError, Cache, Change, Context, EventType, Loop, Metrics, Outcome, QueueOptions,
-    Reconciler, Recorder, Sources, Subject, WorkQueue,
+    Api, ApiError, Cache, Change, Context, Loop, Metrics, Outcome, QueueOptions, Reconciler,
+    Recorder, Sources, Subject, WorkQueue, telemetry::RegistryExt as _,
 };
 use longshore_core::{
     attach::resolve::owned_by,
     model::{
-        Kind, ObjectKey, ObjectRef,
+        Kind, ObjectKey,
         kinds::{Claim, Pod, PodVolume},
     },
 };
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::index::{index_pods, pods_of_claim};
 
 /// What the loop counts, under upstream's names.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct EphemeralMetrics {
     creates: Counter,
     failures: Counter,
@@ -28,19 +28,15 @@ struct EphemeralMetrics {
 
 impl EphemeralMetrics {
     fn of(metrics: &Metrics) -> Self {
-        metrics.shared(|registry| {
-            let new = Self::default();
-            registry.register(
+        metrics.shared(|registry| Self {
+            creates: registry.metric(
                 "ephemeral_volume_controller_create",
                 "Number of PersistentVolumeClaim creation requests",
-                new.creates.clone(),
-            );
-            registry.register(
+            ),
+            failures: registry.metric(
                 "ephemeral_volume_controller_create_failures",
                 "Number of PersistentVolumeClaim creation requests that failed",
-                new.failures.clone(),
-            );
-            new
+            ),
         })
     }
 }
@@ -94,9 +90,8 @@ impl EphemeralClaims {
     /// A deleted claim is made again for the pods that described it.
     fn claim_changed(&self, change: &Change<Claim>) -> Vec<ObjectKey> {
         let Change::Deleted { old } = change else { return Vec::new() };
-        let users = pods_of_claim(&self.pods, &old.metadata.key());
-        let users = users.into_iter().filter(|pod| has_ephemeral(pod));
-        users.map(|pod| pod.metadata.key()).collect()
+        let users = pods_of_claim(&self.pods, &old.metadata.key()).into_iter();
+        users.filter(|pod| has_ephemeral(pod)).map(|pod| pod.metadata.key()).collect()
     }
 
     async fn ensure_claim(&self, pod: &Pod, volume: &PodVolume) -> Result<(), EphemeralError> {
@@ -140,9 +135,8 @@ impl Reconciler for EphemeralClaims {
         };
         for volume in pod.spec.volumes.iter().filter(|volume| volume.ephemeral.is_some()) {
             if let Err(error) = self.ensure_claim(&pod, volume).await {
-                let object = ObjectRef::of::<Pod>(&pod.metadata);
                 let text = format!("ephemeral volume {}: {error}", volume.name);
-                self.recorder.event(&object, EventType::Warning, "FailedBinding", text);
+                self.recorder.warning(pod.as_ref(), "FailedBinding", text);
                 return Outcome::retry(error);
             }
         }

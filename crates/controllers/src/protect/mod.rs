@@ -15,13 +15,15 @@ mod volumes;
 
 use std::time::Duration;
 
-use longshore_cluster::{Api, ApiError, Change, Outcome, Patch};
+use longshore_cluster::{
+    Api, ApiError, Cache, Cacheable, Change, OptionalExt as _, Outcome, Patch,
+};
 use longshore_core::{
     attach::sidecar::{add_finalizer_patch, remove_finalizer_patch},
     model::{HasMeta, Kind, Meta, ObjectKey},
     protect::{Finalizer, needs_attention},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use self::{
     claims::ClaimProtection,
@@ -36,41 +38,37 @@ const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// The key of an object whose finalizer may have to be added or removed.
 fn in_need<T: HasMeta>(change: &Change<T>, finalizer: &str) -> Option<ObjectKey> {
-    match change {
-        Change::Applied { new, .. } => {
-            needs_attention(new.meta(), finalizer).then(|| new.meta().key())
-        }
-        Change::Deleted { .. } => None,
-    }
+    let meta = change.applied()?.meta();
+    needs_attention(meta, finalizer).then(|| meta.key())
 }
 
-/// Carries a decision about a finalizer out; the written object, if something was written.
-async fn apply<T: Kind>(
+/// Carries a decision about a finalizer out.
+async fn apply<T: Cacheable>(
     api: &Api,
+    cache: &Cache<T>,
     meta: &Meta,
     finalizer: &str,
     step: Finalizer,
-) -> Result<Option<Value>, ApiError> {
+) -> Result<(), ApiError> {
     let patch = match step {
         Finalizer::Leave => None,
         Finalizer::Add => Some(add_finalizer_patch(&meta.finalizers, finalizer)),
         Finalizer::Remove => remove_finalizer_patch(&meta.finalizers, finalizer),
     };
-    let Some(mut patch) = patch else { return Ok(None) };
+    let Some(mut patch) = patch else { return Ok(()) };
     // The object may have been made anew under its name, and then this is not about it.
     if let Some(steps) = patch.as_array_mut() {
         steps.insert(0, json!({"op": "test", "path": "/metadata/uid", "value": meta.uid}));
     }
-    match api.patch::<T>(&meta.key(), Patch::Json(&patch)).await {
-        Ok(written) => Ok(Some(written)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(ApiError::Invalid { at, message }) => Err(if moved_on::<T>(api, meta).await? {
-            ApiError::Conflict { at, message }
-        } else {
-            ApiError::Invalid { at, message }
-        }),
-        Err(error) => Err(error),
+    match api.patch::<T>(&meta.key(), Patch::Json(&patch)).await.optional() {
+        Ok(Some(written)) if step == Finalizer::Add => cache.assume(&written),
+        Ok(_) => {}
+        Err(ApiError::Invalid { at, message }) if moved_on::<T>(api, meta).await? => {
+            return Err(ApiError::Conflict { at, message });
+        }
+        Err(error) => return Err(error),
     }
+    Ok(())
 }
 
 /// Whether the object is another one by now than the one that was looked at. A patch whose tests
@@ -84,8 +82,7 @@ async fn moved_on<T: Kind>(api: &Api, seen: &Meta) -> Result<bool, ApiError> {
 /// it in a moment.
 fn outcome(result: Result<(), ApiError>) -> Outcome {
     match result {
-        Ok(()) => Outcome::Done,
         Err(error) if error.is_conflict() => Outcome::After(CATCH_UP),
-        Err(error) => Outcome::retry(error),
+        other => other.into(),
     }
 }

@@ -63,7 +63,9 @@ async fn a_conflict_is_no_failure() {
     bench.claim("data", "").await;
     let mut seen = bench.get::<Claim>(&key("data")).await.expect("just made").metadata;
     seen.finalizers.insert(0, "example.com/not-there".to_owned());
-    let remove = || apply::<Claim>(&bench.api, &seen, PVC_PROTECTION, Finalizer::Remove);
+    let process = bench.process();
+    let claims = process.context.cache::<Claim>();
+    let remove = || apply(&bench.api, &claims, &seen, PVC_PROTECTION, Finalizer::Remove);
     let refused = remove().await.expect_err("its finalizers are others");
     assert!(matches!(refused, ApiError::Invalid { .. }), "{refused}");
     assert!(matches!(outcome(Err(refused)), Outcome::Retry(_)));
@@ -302,7 +304,9 @@ async fn a_claim_that_was_made_anew_keeps_its_protection() {
     bench.delete::<Claim>(&key("data")).await;
     bench.claim("data", "").await;
     let step = longshore_core::protect::Finalizer::Remove;
-    let done = super::apply::<Claim>(&bench.api, &old.metadata, PVC_PROTECTION, step).await;
+    let process = bench.process();
+    let claims = process.context.cache::<Claim>();
+    let done = apply(&bench.api, &claims, &old.metadata, PVC_PROTECTION, step).await;
     assert!(done.is_err(), "{done:?}");
     let now = bench.get::<Claim>(&key("data")).await.expect("there");
     assert!(now.metadata.has_finalizer(PVC_PROTECTION));

@@ -8,7 +8,7 @@ use longshore_cluster::{
 };
 use longshore_core::{
     model::{ObjectKey, keys::finalizers::PV_PROTECTION, kinds::Volume},
-    protect::{Finalizer, finalizer_step, volume_in_use},
+    protect::{finalizer_step, volume_in_use},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -42,11 +42,7 @@ impl VolumeProtection {
     async fn protect(&self, key: &ObjectKey) -> Result<(), ApiError> {
         let Some(volume) = self.volumes.get(key) else { return Ok(()) };
         let step = finalizer_step(&volume.metadata, PV_PROTECTION, volume_in_use(&volume));
-        let written = apply::<Volume>(&self.api, &volume.metadata, PV_PROTECTION, step).await?;
-        if let Some(written) = written.filter(|_| step == Finalizer::Add) {
-            self.volumes.assume(&written);
-        }
-        Ok(())
+        apply(&self.api, &self.volumes, &volume.metadata, PV_PROTECTION, step).await
     }
 }
 

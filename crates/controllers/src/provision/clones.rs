@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{
-    Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
-};
+use longshore_cluster::{Loop, Outcome, QueueOptions, Reconciler, Sources, Subject};
 use longshore_core::{
     model::{
         ClaimPhase, HasMeta, ObjectKey,
@@ -27,15 +25,14 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     if !provisioner.driver.capabilities.clone_volume || config.clone_threads == 0 {
         return;
     }
-    let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max)
-        .with_metrics(&provisioner.parts.registry);
+    let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
     let threads = config.clone_threads;
     provisioner.parts.claims.index(BY_SOURCE, |claim| {
         let source = clone_source(claim);
         let key = source.map(|name| ObjectKey::new(&claim.metadata.namespace, name).to_string());
         key.into_iter().collect()
     });
-    let queue = WorkQueue::new("clones", options);
+    let queue = provisioner.parts.context.queue("clones", retry);
     let sources = Arc::new(CloneSources(provisioner));
     Loop::new("clone", sources, queue).workers(threads).run(&shutdown).await;
 }
@@ -49,7 +46,7 @@ impl Reconciler for CloneSources {
     fn sources(&self, sources: &mut Sources<Self>) {
         sources.on(&self.0.parts.claims, |_, change| {
             let claim = change.object();
-            let applied = matches!(change, Change::Applied { .. });
+            let applied = change.applied().is_some();
             let held = (applied && is_held(claim.meta())).then(|| claim.key());
             // A clone that is there, or gone, may have been the last one to wait for.
             let waits = applied && claim.status.phase == ClaimPhase::Pending;
@@ -87,19 +84,13 @@ impl CsiProvisioner {
             return Outcome::retry(text);
         }
         if self.is_begun_from(SourceKind::Claim, key) {
-            return Outcome::retry(
-                "a clone was begun whose claim is gone; its outcome is not known",
-            );
+            let text = "a clone was begun whose claim is gone; its outcome is not known";
+            return Outcome::retry(text);
         }
         let finalizer = finalizers::CLONING_PROTECTION;
         match fill::remove_finalizer::<Claim>(&self.parts.api, key, finalizer).await {
-            Ok(fill::Change::Written(written)) => {
-                claims.assume(&written);
-                Outcome::Done
-            }
-            Ok(_) => Outcome::Done,
             Err(error) if error.is_conflict() => Outcome::Again,
-            Err(error) => Outcome::retry(error),
+            changed => changed.map(|changed| changed.assume_in(claims)).into(),
         }
     }
 

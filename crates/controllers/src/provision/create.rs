@@ -40,7 +40,7 @@ impl CsiProvisioner {
         let Request { claim, class, node, .. } = request;
         let uid = &claim.metadata.uid;
         let node = node.as_ref();
-        self.recover(uid).await.map_err(|error| ProvisionError::Unchanged(error.into()))?;
+        self.recover(uid).await.map_err(ProvisionError::unchanged)?;
         loop {
             match self.attempts.read(uid, |attempt| attempt.next(node)) {
                 Next::Repeat(plan) => {
@@ -54,21 +54,15 @@ impl CsiProvisioner {
                 }
                 Next::DropRecord => {
                     let dropped = self.drop_record(uid, &self.parts.api).await;
-                    dropped.map_err(|error| ProvisionError::Unchanged(error.into()))?;
+                    dropped.map_err(ProvisionError::unchanged)?;
                 }
                 Next::Plan => {
                     let plan = Arc::new(self.plan_for(claim, class, node).await?);
-                    if self
-                        .record(&plan)
-                        .await
-                        .map_err(|error| ProvisionError::Unchanged(error.into()))?
-                    {
+                    if self.record(&plan).await.map_err(ProvisionError::unchanged)? {
                         return Ok(plan);
                     }
                 }
-                Next::Wait => {
-                    return Err(ProvisionError::Unchanged("the volume is being saved".into()));
-                }
+                Next::Wait => return Err(ProvisionError::unchanged("the volume is being saved")),
             }
         }
     }
@@ -106,10 +100,8 @@ impl CsiProvisioner {
         plan: &Plan,
     ) -> Result<ProvisionedVolume, ProvisionError> {
         let uid = &plan.claim.uid;
-        let secrets = self
-            .content(plan.secrets.provisioner.as_ref())
-            .await
-            .map_err(|error| ProvisionError::Unchanged(error.into()))?;
+        let secrets = self.content(plan.secrets.provisioner.as_ref()).await;
+        let secrets = secrets.map_err(ProvisionError::unchanged)?;
         match self.create(plan, secrets.clone()).await {
             CreateOutcome::Created(created) => match plan.useless(&created) {
                 None => self.finished(plan, &created, secrets).await,
@@ -125,9 +117,8 @@ impl CsiProvisioner {
             }
             CreateOutcome::MissingVolume => {
                 self.settle(uid, Event::Absent).await;
-                Err(ProvisionError::Final(
-                    "the driver answered CreateVolume without a volume".into(),
-                ))
+                let text = "the driver answered CreateVolume without a volume";
+                Err(ProvisionError::Final(text.into()))
             }
             CreateOutcome::Refused(error) => {
                 // Otherwise the record stays: also when the claim goes, the call is repeated.
@@ -229,10 +220,8 @@ impl CsiProvisioner {
         secrets: Content,
     ) -> Result<ProvisionedVolume, ProvisionError> {
         let mut volume = plan.volume(created, &self.identity);
-        if !plan.in_tree {
-            return Ok(ProvisionedVolume { volume });
-        }
-        let Err(error) = migration::volume_to_in_tree(&mut volume) else {
+        let translate = plan.in_tree.then_some(migration::volume_to_in_tree);
+        let Some(Err(error)) = translate.map(|to_in_tree| to_in_tree(&mut volume)) else {
             return Ok(ProvisionedVolume { volume });
         };
         match self.delete_handle(&created.handle, secrets, true).await {
@@ -258,17 +247,15 @@ impl CsiProvisioner {
         useless: Useless,
     ) -> ProvisionError {
         let Useless { problem, removal } = useless;
-        let mut last = None;
+        let mut error = String::new();
         for _ in 0..CLEANUP_TRIES {
-            match self.delete_handle(&created.handle, secrets.clone(), plan.in_tree).await {
-                Ok(()) => {
-                    self.settle(&plan.claim.uid, Event::Absent).await;
-                    return ProvisionError::InBackground(problem.into());
-                }
-                Err(error) => last = Some(error),
-            }
+            let deleted = self.delete_handle(&created.handle, secrets.clone(), plan.in_tree).await;
+            let Err(failed) = deleted else {
+                self.settle(&plan.claim.uid, Event::Absent).await;
+                return ProvisionError::InBackground(problem.into());
+            };
+            error = failed.to_string();
         }
-        let error = last.map(|error| error.to_string()).unwrap_or_default();
         let name = &plan.volume;
         self.attempts.apply(&plan.claim.uid, Event::NoVerdict);
         let text =

@@ -120,9 +120,7 @@ impl CsiProvisioner {
                     "not responsible for provisioning of PVC {key} because it is not assigned to node {node:?}"
                 )))
             }
-            Err(error) => {
-                Err(ProvisionError::Unchanged(format!("node check failed: {error}").into()))
-            }
+            Err(error) => Err(ProvisionError::unchanged(format!("node check failed: {error}"))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a claim is filled from: looked up, and marked so that it does not go meanwhile.
 
-use longshore_cluster::{Api, ApiError};
+use longshore_cluster::{Api, ApiError, Cache, Cacheable};
 use longshore_core::{
     model::{
         Kind, ObjectKey,
@@ -35,9 +35,9 @@ impl CsiProvisioner {
         };
         let handle = found.map_err(|why| {
             let name = &key.name;
-            let text =
-                format!("error getting handle for DataSource Type {kind} by Name {name}: {why}");
-            ProvisionError::Unchanged(text.into())
+            ProvisionError::unchanged(format!(
+                "error getting handle for DataSource Type {kind} by Name {name}: {why}"
+            ))
         })?;
         let held = match kind {
             SourceKind::Snapshot => self.hold_snapshot(key).await,
@@ -119,11 +119,9 @@ impl CsiProvisioner {
             return Ok(());
         }
         match add_finalizer::<Claim>(&self.parts.api, key, finalizer).await? {
-            Change::Written(written) => self.parts.claims.assume(&written),
-            Change::None => {}
-            Change::Gone => return Err(not_found::<Claim>(&key.name).into()),
+            Change::Gone => Err(not_found::<Claim>(&key.name).into()),
+            changed => Ok(changed.assume_in(&self.parts.claims)),
         }
-        Ok(())
     }
 
     async fn hold_snapshot(&self, key: &ObjectKey) -> Result<(), Cause> {
@@ -160,6 +158,15 @@ pub(super) enum Change {
     /// They were as they shall be.
     None,
     Gone,
+}
+
+impl Change {
+    /// Shows what was written to the loops of this process.
+    pub(super) fn assume_in<T: Cacheable>(&self, cache: &Cache<T>) {
+        if let Self::Written(object) = self {
+            cache.assume(object);
+        }
+    }
 }
 
 async fn add_finalizer<T: Kind>(

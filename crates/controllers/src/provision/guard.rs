@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{Api, ApiError, Cache, DeleteParams, WorkQueue};
+use longshore_cluster::{Api, ApiError, Cache, DeleteParams, OptionalExt as _, WorkQueue};
 use longshore_core::{
     model::{
         NodeName, ObjectKey, Uid,
@@ -135,11 +135,8 @@ impl Intents {
 
     /// Deletes a record: its outcome is in the API, or there is none.
     pub(super) async fn end(&self, api: &Api, uid: &Uid) -> Result<(), ApiError> {
-        match api.delete::<ConfigMap>(&self.key(uid), &DeleteParams::default()).await {
-            Ok(()) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+        let deleted = api.delete::<ConfigMap>(&self.key(uid), &DeleteParams::default()).await;
+        deleted.optional().map(drop)
     }
 
     /// All calls that have no outcome yet, as the watch shows them.

@@ -104,24 +104,18 @@ impl CsiProvisioner {
         let class = self.parts.classes.get(&ObjectKey::cluster(volume.class_name()));
         let name = &volume.metadata.name;
         let class = match class {
-            Some(class) if in_tree => Some(Arc::new(
-                migration::class_to_csi(&class)
-                    .map_err(|error| DeleteError::Failed(error.into()))?,
-            )),
+            Some(class) if in_tree => {
+                Some(Arc::new(migration::class_to_csi(&class).map_err(DeleteError::failed)?))
+            }
             other => other,
         };
         let found = deletion_secret(volume, class.as_deref()).map_err(|error| {
-            DeleteError::Failed(
-                format!("failed to get secretreference for volume {name}: {error}").into(),
-            )
+            let text = format!("failed to get secretreference for volume {name}: {error}");
+            DeleteError::failed(text)
         })?;
         let DeletionSecret::From(reference) = found else { return Ok(Content::new()) };
         Ok(read_secret(&self.parts.api, &reference).await.unwrap_or_else(|error| {
-            tracing::warn!(
-                volume = name,
-                error = error.to_string(),
-                "deleting the volume without its secret"
-            );
+            tracing::warn!(volume = name, %error, "deleting the volume without its secret");
             Content::new()
         }))
     }
@@ -157,12 +151,11 @@ impl Provisioner for CsiProvisioner {
     }
 
     async fn delete(&self, volume: &Volume) -> Result<(), DeleteError> {
-        let failed = |text: String| DeleteError::Failed(text.into());
-        let translated =
-            migration::volume_to_csi(volume).map_err(|error| DeleteError::Failed(error.into()))?;
+        let translated = migration::volume_to_csi(volume).map_err(DeleteError::failed)?;
         let in_tree = translated.is_some();
         let volume = translated.as_ref().unwrap_or(volume);
-        let Some(source) = &volume.spec.csi else { return Err(failed("invalid CSI PV".into())) };
+        let source =
+            volume.spec.csi.as_ref().ok_or_else(|| DeleteError::failed("invalid CSI PV"))?;
         if source.driver != self.driver.name {
             return Err(DeleteError::Ignored(format!("the volume is of driver {}", source.driver)));
         }
@@ -170,24 +163,22 @@ impl Provisioner for CsiProvisioner {
             return Err(DeleteError::Ignored("PV was not provisioned on this node".into()));
         }
         let capabilities = driver::capabilities(&self.parts.csi).await;
-        let capabilities = capabilities.map_err(|error| DeleteError::Failed(error.into()))?;
-        if let Some(missing) = capabilities.missing() {
-            return Err(failed(missing.into()));
+        if let Some(missing) = capabilities.map_err(DeleteError::failed)?.missing() {
+            return Err(DeleteError::failed(missing));
         }
         let secrets = self.deletion_content(volume, in_tree).await?;
         let name = &volume.name();
         if let Some(node) = self.attached_to(name) {
-            return Err(failed(format!(
-                "persistentvolume {name} is still attached to node {node}"
-            )));
+            let text = format!("persistentvolume {name} is still attached to node {node}");
+            return Err(DeleteError::failed(text));
         }
         if let Some(node) = self.in_use.as_ref().and_then(|in_use| in_use.user(source)) {
-            return Err(failed(format!(
+            return Err(DeleteError::failed(format!(
                 "persistentvolume {name} is still in use on node {node}; it is deleted once that node has unmounted it"
             )));
         }
         let deleted = self.delete_handle(&source.volume_handle, secrets, in_tree).await;
-        deleted.map_err(|error| DeleteError::Failed(error.into()))?;
+        deleted.map_err(DeleteError::failed)?;
         if let Some(capacity) = &self.capacity {
             capacity.deleted(&volume.spec.node_affinity);
         }
@@ -203,7 +194,7 @@ impl Provisioner for CsiProvisioner {
         }
         self.is_ours_to_make(claim, None).await.unwrap_or_else(|error| {
             // The attempt fails the same way, and says so where the user looks.
-            tracing::warn!(claim = %claim.metadata.key(), error = error.to_string(), "cannot tell which provisioner owns the claim");
+            tracing::warn!(claim = %claim.metadata.key(), %error, "cannot tell which provisioner owns the claim");
             true
         })
     }

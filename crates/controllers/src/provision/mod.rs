@@ -28,9 +28,7 @@ mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{
-    Api, Cache, Change, Context, Metrics, Recorder, Scope, SharedCaches, Subscription,
-};
+use longshore_cluster::{Api, Cache, Context, Recorder, Scope, Subscription};
 use longshore_core::{
     model::{
         NodeName,
@@ -42,10 +40,7 @@ use longshore_core::{
     provision::{migration, topology::Term},
 };
 use longshore_csi::Client;
-use longshore_provisioner::{
-    Attempts, Config as LibraryConfig, Parts as LibraryParts, ProvisionController,
-    ProvisionMetrics, Retry, Save,
-};
+use longshore_provisioner::{Attempts, Config as LibraryConfig, ProvisionController, Retry, Save};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{ATTRIBUTES_CLASSES, Config, Flags, GATES};
@@ -81,9 +76,8 @@ pub struct Parts {
     /// Grants for sources of other namespaces; needed only with that feature.
     pub grants: Option<Cache<ReferenceGrant>>,
     /// Where the three above come from, once it is known what the driver can do.
-    pub caches: SharedCaches,
+    pub context: Context,
     pub recorder: Recorder,
-    pub registry: Metrics,
     /// Publish how much room there is.
     pub capacity: Option<CapacityParts>,
 }
@@ -111,9 +105,8 @@ impl Parts {
             nodes: None,
             attachments: None,
             grants: None,
-            caches: context.caches.clone(),
+            context: context.clone(),
             recorder: context.recorder(component),
-            registry: context.metrics.clone(),
             capacity: None,
         }
     }
@@ -163,13 +156,13 @@ impl CsiController {
         let can = driver.capabilities;
         let places = (config.topology && can.topology) || parts.capacity.is_some();
         if all || config.node.is_some() || (places && config.deployment.is_none()) {
-            parts.nodes = Some((parts.caches.of(), parts.caches.of()));
+            parts.nodes = Some((parts.context.cache(), parts.context.cache()));
         }
         if all || can.publish {
-            parts.attachments = Some(parts.caches.of());
+            parts.attachments = Some(parts.context.cache());
         }
         if config.cross_namespace {
-            parts.grants = Some(parts.caches.of());
+            parts.grants = Some(parts.context.cache());
         }
         Self { config, parts, driver }
     }
@@ -183,26 +176,12 @@ impl CsiController {
         let deployed = config.deployment.as_ref().map(|deployment| &deployment.node);
         let node = config.node.as_ref().map(|scope| &scope.node).or(deployed);
         let intents = guarded.map(|namespace| {
-            let scope = Scope {
-                namespace: Some(namespace.clone()),
-                label_selector: Some(guard::selector(&driver.name, node)),
-                field_selector: None,
-            };
+            let ours = Scope::labels(guard::selector(&driver.name, node));
+            let scope = Scope { namespace: Some(namespace.clone()), ..ours };
             let (records, _) = Cache::<ConfigMap>::start(&parts.api, scope, &stop);
             Intents::new(parts.api.clone(), records, namespace, &driver.name, node)
         });
         let library = library_config(&config, &driver);
-        let library_parts = LibraryParts {
-            api: parts.api.clone(),
-            claims: parts.claims.clone(),
-            volumes: parts.volumes.clone(),
-            classes: parts.classes.clone(),
-            recorder: parts.recorder.clone(),
-            metrics: ProvisionMetrics::register(&parts.registry),
-            registry: parts.registry.clone(),
-        };
-        let attachments = parts.attachments.clone();
-        let (nodes, volumes) = (parts.nodes.clone(), parts.volumes.clone());
         let publisher = publisher(&config, &parts, &driver.name);
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
         let attempts = Attempts::default();
@@ -212,23 +191,29 @@ impl CsiController {
         if shutdown.run_until_cancelled(provisioner.wait_for_caches()).await.is_none() {
             return;
         }
-        let _forgets = forget_deleted_claims(&provisioner.parts.claims, attempts.clone());
+        let parts = &provisioner.parts;
+        let _forgets = forget_deleted_claims(&parts.claims, attempts.clone());
         #[cfg(any(test, feature = "planted-bugs"))]
         let _planted = planted::delete_early(&provisioner);
-        let controller =
-            ProvisionController::shared(library, library_parts, provisioner.clone(), attempts);
-        let _detached = attachments.map(|attachments| {
+        let recorder = parts.recorder.clone();
+        let controller = ProvisionController::shared(
+            library,
+            &parts.context,
+            recorder,
+            provisioner.clone(),
+            attempts,
+        );
+        let _detached = parts.attachments.as_ref().map(|attachments| {
             // A volume that was still attached can go as soon as its last attachment has.
             let waker = controller.waker();
             attachments.subscribe(move |change| {
-                if let Change::Deleted { old } = change
-                    && let Some(volume) = &old.spec.source.persistent_volume_name
-                {
-                    waker.look_at_volume(volume);
-                }
+                let gone = change.deleted().map(|old| &old.spec.source.persistent_volume_name);
+                gone.into_iter().flatten().for_each(|volume| waker.look_at_volume(volume));
             })
         });
-        let _released = nodes.map(|(nodes, _)| in_use::wake(&nodes, &volumes, controller.waker()));
+        let nodes = parts.nodes.as_ref();
+        let _released =
+            nodes.map(|(nodes, _)| in_use::wake(nodes, &parts.volumes, controller.waker()));
         let publishing = async {
             if let Some(publisher) = publisher {
                 publisher.run(shutdown.clone()).await;
@@ -247,9 +232,7 @@ impl CsiController {
 /// Forgets a deleted claim for which nothing is owed.
 fn forget_deleted_claims(claims: &Cache<Claim>, attempts: Attempts) -> Subscription {
     claims.subscribe(move |change| {
-        if let Change::Deleted { old } = change {
-            attempts.forget(&old.metadata.uid);
-        }
+        change.deleted().into_iter().for_each(|old| attempts.forget(&old.metadata.uid));
     })
 }
 
@@ -261,14 +244,8 @@ fn publisher(config: &Config, parts: &Parts, driver: &str) -> Option<CapacityPub
         (None, Some((nodes, csi_nodes))) => Places::Watched(nodes.clone(), csi_nodes.clone()),
         (None, None) => return None,
     };
-    let capacity_parts = capacity::Parts {
-        api: wanted.api,
-        csi: parts.csi.clone(),
-        classes: parts.classes.clone(),
-        places,
-        registry: parts.registry.clone(),
-    };
-    Some(CapacityPublisher::new(wanted.config, capacity_parts, driver))
+    let context = parts.context.with_api(wanted.api);
+    Some(CapacityPublisher::new(wanted.config, &context, &parts.csi, places, driver))
 }
 
 fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
@@ -284,10 +261,7 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
         add_finalizer: !config.has(Planted::NoFinalizer),
         save: Save::Always,
         infeasible_pause: config.retry_interval_max.max(INFEASIBLE_PAUSE),
-        additional_names: migration::plugin_of(&driver.name)
-            .map(String::from)
-            .into_iter()
-            .collect(),
+        additional_names: Vec::from_iter(migration::plugin_of(&driver.name).map(String::from)),
         block_volumes: true,
         volume_name_prefix: config.plan.name_prefix.clone(),
         volume_name_uuid_length: config.plan.name_uuid_length,

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use longshore_cluster::EventType;
 use longshore_core::{
     model::{
-        NodeName, ObjectKey, ObjectRef,
+        NodeName, ObjectKey,
         kinds::{Claim, StorageClass, VolumeAttributesClass},
     },
     provision::{
@@ -28,7 +27,7 @@ impl CsiProvisioner {
     ) -> Result<Plan, ProvisionError> {
         let (class, in_tree) = self.csi_class(class)?;
         let capabilities = driver::capabilities(&self.parts.csi).await;
-        let capabilities = capabilities.map_err(|error| ProvisionError::Unchanged(error.into()))?;
+        let capabilities = capabilities.map_err(ProvisionError::unchanged)?;
         let grants = self.parts.grants.as_ref().map(|grants| grants.list());
         let mut view = PlanView {
             claim,
@@ -55,21 +54,21 @@ impl CsiProvisioner {
     }
 
     async fn tune(&self, claim: &Claim, plan: Plan, name: &str) -> Result<Plan, ProvisionError> {
-        let found = self.parts.api.get::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
+        let key = ObjectKey::cluster(name);
+        let found = self.parts.api.get::<VolumeAttributesClass>(&key).await;
         let secret = plan.secrets.provisioner.clone();
         let tuned = match found {
             Ok(Some(class)) => plan.tuned(&class).map_err(|why| self.not_planned(claim, why)),
             Ok(None) => {
+                self.parts.api.wake_on_change::<VolumeAttributesClass>(&key, None);
                 let text = format!("volumeattributesclasses.storage.k8s.io \"{name}\" not found");
-                Err(ProvisionError::Unchanged(text.into()))
+                Err(ProvisionError::unchanged(text))
             }
-            Err(error) => Err(ProvisionError::Unchanged(error.into())),
+            Err(error) => Err(ProvisionError::unchanged(error)),
         };
         if tuned.is_err() {
             // Upstream reads the secret before the class: of two faults the same one is told.
-            self.content(secret.as_ref())
-                .await
-                .map_err(|why| ProvisionError::Unchanged(why.into()))?;
+            self.content(secret.as_ref()).await.map_err(ProvisionError::unchanged)?;
         }
         tuned
     }
@@ -79,15 +78,12 @@ impl CsiProvisioner {
             NotPlanned::Final(text) => ProvisionError::Final(text.into()),
             NotPlanned::Unchanged(text) => ProvisionError::Unchanged(text.into()),
             NotPlanned::Elsewhere(text) => ProvisionError::Elsewhere(text.into()),
-            NotPlanned::Populator => self.leave_to_populator(claim),
+            NotPlanned::Populator => {
+                let text = "Assuming an external populator will provision the volume";
+                self.parts.recorder.normal(claim, "Provisioning", text);
+                ProvisionError::Ignored("the data source is filled by an external populator".into())
+            }
         }
-    }
-
-    fn leave_to_populator(&self, claim: &Claim) -> ProvisionError {
-        let object = ObjectRef::of::<Claim>(&claim.metadata);
-        let text = "Assuming an external populator will provision the volume";
-        self.parts.recorder.event(&object, EventType::Normal, "Provisioning", text);
-        ProvisionError::Ignored("the data source is filled by an external populator".into())
     }
 
     pub(super) fn topology_in_use(&self) -> bool {

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{
-    ApiError, Change, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
-};
+use longshore_cluster::{ApiError, Loop, Outcome, QueueOptions, Reconciler, Sources, Subject};
 use longshore_core::{
     model::{
         ObjectKey, Uid,
@@ -44,9 +42,8 @@ pub(super) enum Unresolved {
 pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: CancellationToken) {
     let Some(intents) = provisioner.intents.clone() else { return };
     let config = &provisioner.config;
-    let options = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
-    let queue: WorkQueue<Uid> =
-        WorkQueue::new("intents", options.with_metrics(&provisioner.parts.registry));
+    let retry = QueueOptions::backoff(config.retry_interval_start, config.retry_interval_max);
+    let queue = provisioner.parts.context.queue("intents", retry);
     intents.set_resolver(Some(queue.clone()));
     let _resolving = Resolving(intents.clone());
     let records = Arc::new(Records { provisioner, intents });
@@ -76,14 +73,13 @@ impl Reconciler for Records {
     fn sources(&self, sources: &mut Sources<Self>) {
         let parts = &self.provisioner.parts;
         sources
-            .on(self.intents.records(), |_, change| match change {
-                Change::Applied { new, .. } => plan_in(new).map(|plan| plan.claim.uid.clone()),
-                Change::Deleted { .. } => None,
+            .on(self.intents.records(), |_, change| {
+                let plan = change.applied().and_then(|new| plan_in(new));
+                plan.map(|plan| plan.claim.uid.clone())
             })
             .on(&parts.claims, |this, change| {
                 let claim = change.object();
-                let deleted = matches!(change, Change::Deleted { .. });
-                let over = deleted || !claim.spec.volume_name.is_empty();
+                let over = change.deleted().is_some() || !claim.spec.volume_name.is_empty();
                 let uid = &claim.metadata.uid;
                 (over && this.intents.seems_open(uid)).then(|| uid.clone())
             })
@@ -110,19 +106,16 @@ impl CsiProvisioner {
         let (debt, owned) =
             self.attempts.read(uid, |attempt| (attempt.owes(), attempt.is_owned_by_claim_queue()));
         if debt == Debt::DropRecord {
-            let dropped = self.drop_record(uid, &self.parts.api.low_priority()).await;
-            return dropped.map_or_else(Outcome::retry, |()| Outcome::Done);
+            return self.drop_record(uid, &self.parts.api.low_priority()).await.into();
         }
         if owned {
             // The claim queue settles it and drops the record; look again in case that fails.
             return Outcome::After(LOOK_AGAIN);
         }
-        let resolved = match intents.open(uid).await {
-            Ok(Some(plan)) => self.resolve_open(&plan).await,
-            Ok(None) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-        resolved.map_or_else(Outcome::retry, |()| Outcome::Done)
+        match intents.open(uid).await {
+            Ok(Some(plan)) => self.resolve_open(&plan).await.into(),
+            other => other.map(drop).into(),
+        }
     }
 
     async fn resolve_open(&self, plan: &Arc<Plan>) -> Result<(), Unresolved> {

@@ -21,11 +21,8 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
     if !provisioner.driver.capabilities.create_delete_snapshot {
         return;
     }
-    tokio::select! {
-        () = shutdown.cancelled() => return,
-        () = provisioner.parts.claims.synced() => {}
-    }
-    loop {
+    let mut pause = shutdown.run_until_cancelled(provisioner.parts.claims.synced()).await;
+    while pause.is_some() {
         match provisioner.sweep_snapshots().await {
             Ok(()) => {}
             Err(error @ ApiError::Forbidden { .. }) => {
@@ -36,10 +33,7 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(%error, "snapshots are not swept this time"),
         }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
-        }
+        pause = shutdown.run_until_cancelled(tokio::time::sleep(interval)).await;
     }
 }
 

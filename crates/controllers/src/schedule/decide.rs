@@ -45,7 +45,7 @@ impl Scheduler {
     pub(super) fn decide(&self, pod: &Pod) -> Result<Placement, Unschedulable> {
         // Held to the end: the next decision must see this promise.
         let mut state = self.state.lock();
-        let nodes = self.caches.nodes.list();
+        let nodes = self.nodes.list();
         let held = self.claims_of(pod);
         let claims = match sort_claims(pod, |name| HeldClaim::find(&held, name)) {
             Ok(claims) => claims,
@@ -55,7 +55,7 @@ impl Scheduler {
             }
         };
         let volumes = self.free_volumes(&claims.delayed);
-        let capacities = self.caches.capacities.list();
+        let capacities = self.capacities.list();
         let taken = state.taken();
         let question = Question {
             pod,
@@ -114,14 +114,14 @@ impl Scheduler {
         node: &Node,
         state: &Inner,
     ) -> Result<(), Reason> {
-        let csi_node = self.caches.csi_nodes.get(&node.metadata.key());
+        let csi_node = self.csi_nodes.get(&node.metadata.key());
         let used = self.used_on(node, state);
         let view =
             LimitView { csi_node: csi_node.as_deref(), used: &used, wanted: question.wanted };
         let drivers: Vec<_> = question
             .wanted
             .iter()
-            .filter_map(|volume| self.caches.drivers.get(&ObjectKey::cluster(&volume.driver)))
+            .filter_map(|volume| self.drivers.get(&ObjectKey::cluster(&volume.driver)))
             .collect();
         check_limits(&view, |name| {
             drivers.iter().find(|driver| driver.metadata.name == name).map(AsRef::as_ref)
@@ -134,7 +134,7 @@ impl Scheduler {
             facts.claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod)
         };
         claims.bound.iter().chain(&claims.delayed).filter(once).any(|facts| {
-            pods_of_claim(&self.caches.pods, &facts.claim.metadata.key()).iter().any(|other| {
+            pods_of_claim(&self.pods, &facts.claim.metadata.key()).iter().any(|other| {
                 let key = other.metadata.key();
                 let placed = !other.spec.node_name.is_empty()
                     || state.on_their_way().any(|coming| *coming == key);

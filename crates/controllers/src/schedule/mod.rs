@@ -21,12 +21,12 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{
-    Api, Cache, Context, EventType, Loop, Outcome, Patch, QueueOptions, Recorder, WorkQueue, clock,
+    Api, ApiError, Cache, Context, Loop, Outcome, Patch, QueueOptions, Recorder, WorkQueue, clock,
 };
 use longshore_core::{
     backoff::Backoff,
     model::{
-        ObjectKey, ObjectRef,
+        ObjectKey,
         kinds::{
             Claim, CsiDriver, CsiNode, CsiStorageCapacity, Node, Pod, StorageClass, Volume,
             VolumeAttachment,
@@ -69,15 +69,6 @@ impl Default for Config {
 /// The scheduler.
 pub struct Scheduler {
     api: Api,
-    caches: Caches,
-    recorder: Recorder,
-    config: Config,
-    queue: WorkQueue<ObjectKey>,
-    state: State,
-}
-
-/// What the scheduler looks at.
-struct Caches {
     pods: Cache<Pod>,
     nodes: Cache<Node>,
     claims: Cache<Claim>,
@@ -87,11 +78,19 @@ struct Caches {
     csi_nodes: Cache<CsiNode>,
     capacities: Cache<CsiStorageCapacity>,
     attachments: Cache<VolumeAttachment>,
+    recorder: Recorder,
+    config: Config,
+    queue: WorkQueue<ObjectKey>,
+    state: State,
 }
 
-impl Caches {
-    fn of(context: &Context) -> Self {
-        let caches = Self {
+impl Scheduler {
+    /// A scheduler that does nothing until [`Self::run`].
+    #[must_use]
+    pub fn new(context: &Context, config: Config) -> Self {
+        let retry = QueueOptions { backoff: config.backoff, ..QueueOptions::default() };
+        let new = Self {
+            api: context.api.clone(),
             pods: context.cache(),
             nodes: context.cache(),
             claims: context.cache(),
@@ -101,27 +100,15 @@ impl Caches {
             csi_nodes: context.cache(),
             capacities: context.cache(),
             attachments: context.cache(),
-        };
-        index_pods(&caches.pods);
-        index_attachments(&caches.attachments);
-        view::index_volumes(&caches.volumes);
-        caches
-    }
-}
-
-impl Scheduler {
-    /// A scheduler that does nothing until [`Self::run`].
-    #[must_use]
-    pub fn new(context: &Context, config: Config) -> Self {
-        let retry = QueueOptions { backoff: config.backoff, ..QueueOptions::default() };
-        Self {
-            api: context.api.clone(),
-            caches: Caches::of(context),
             recorder: context.recorder(COMPONENT),
             config,
             queue: context.queue("scheduler", retry),
             state: State::default(),
-        }
+        };
+        index_pods(&new.pods);
+        index_attachments(&new.attachments);
+        view::index_volumes(&new.volumes);
+        new
     }
 
     /// Runs until `shutdown` is cancelled; writes in flight are finished then.
@@ -135,9 +122,9 @@ impl Scheduler {
 #[derive(Debug, thiserror::Error)]
 enum PlaceError {
     #[error("binding volumes: {0}")]
-    Write(#[source] longshore_cluster::ApiError),
+    Write(#[source] ApiError),
     #[error("binding rejected: {0}")]
-    Bind(#[source] longshore_cluster::ApiError),
+    Bind(#[source] ApiError),
     #[error("{0}")]
     Volumes(String),
     #[error("binding volumes: timed out waiting for the condition")]
@@ -147,7 +134,7 @@ enum PlaceError {
 impl Scheduler {
     /// One pass over one pod: find a node, or see how far the placement has come.
     async fn pass(&self, key: &ObjectKey) -> Outcome {
-        let pod = self.caches.pods.get(key).filter(|pod| waits_for_us(pod));
+        let pod = self.pods.get(key).filter(|pod| waits_for_us(pod));
         let Some(pod) = pod else {
             self.state.forget(key);
             return Outcome::Done;
@@ -177,8 +164,7 @@ impl Scheduler {
         self.state.forget(&key);
         self.state.pause(&key, self.config.backoff);
         let text = error.to_string();
-        let object = ObjectRef::of::<Pod>(&pod.metadata);
-        self.recorder.event(&object, EventType::Warning, "FailedScheduling", text.as_str());
+        self.recorder.warning(pod, "FailedScheduling", text.as_str());
         self.set_condition(pod, "SchedulerError", &text).await;
         match self.state.pause_left(&key) {
             Some(left) => Outcome::After(left),
@@ -187,8 +173,7 @@ impl Scheduler {
     }
 
     async fn tell_unschedulable(&self, pod: &Pod, message: String) -> Outcome {
-        let object = ObjectRef::of::<Pod>(&pod.metadata);
-        self.recorder.event(&object, EventType::Warning, "FailedScheduling", message.as_str());
+        self.recorder.warning(pod, "FailedScheduling", message.as_str());
         self.set_condition(pod, "Unschedulable", &message).await;
         Outcome::After(LOOK_AGAIN)
     }
@@ -209,7 +194,7 @@ impl Scheduler {
             "reason": reason, "message": message, "lastTransitionTime": since}]}});
         let key = pod.metadata.key();
         match self.api.patch_status::<Pod>(&key, Patch::Strategic(&patch)).await {
-            Ok(written) => self.caches.pods.assume(&written),
+            Ok(written) => self.pods.assume(&written),
             Err(error) => tracing::debug!(pod = %key, %error, "the condition was not written"),
         }
     }

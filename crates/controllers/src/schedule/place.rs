@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{ApiError, EventType, Outcome, Patch};
+use longshore_cluster::{ApiError, OptionalExt as _, Outcome, Patch};
 use longshore_core::{
     bind::is_for,
     model::{
@@ -60,7 +60,7 @@ impl Scheduler {
     /// Keeps an existing volume for a claim; the binder does the rest.
     async fn keep_volume(&self, claim: &ObjectKey, volume: &VolumeName) -> Result<(), ApiError> {
         let key = ObjectKey::cluster(volume);
-        let (claim, volume) = (self.caches.claims.get(claim), self.caches.volumes.get(&key));
+        let (claim, volume) = (self.claims.get(claim), self.volumes.get(&key));
         // Gone meanwhile: the look at the progress says so.
         let (Some(claim), Some(volume)) = (claim, volume) else { return Ok(()) };
         let uid_known = volume.spec.claim_ref.as_ref().is_some_and(|owner| !owner.uid.is_empty());
@@ -74,15 +74,14 @@ impl Scheduler {
         }
         let reference = ObjectRef::of::<Claim>(&claim.metadata);
         let patch = json!({"metadata": metadata, "spec": {"claimRef": reference}});
-        let written = self.api.patch::<Volume>(&key, Patch::Merge(&patch)).await?;
-        self.caches.volumes.assume(&written);
+        self.volumes.assume(&self.api.patch::<Volume>(&key, Patch::Merge(&patch)).await?);
         Ok(())
     }
 
     /// Tells the provisioner where the claim's volume is wanted. The version is a precondition,
     /// so that a choice made by someone else meanwhile is not overwritten.
     async fn select_node(&self, key: &ObjectKey, node: &NodeName) -> Result<(), ApiError> {
-        let Some(claim) = self.caches.claims.get(key) else { return Ok(()) };
+        let Some(claim) = self.claims.get(key) else { return Ok(()) };
         if claim.metadata.annotation(annotations::SELECTED_NODE) == Some(node) {
             return Ok(());
         }
@@ -90,15 +89,14 @@ impl Scheduler {
             "resourceVersion": claim.metadata.resource_version,
             "annotations": {annotations::SELECTED_NODE: node},
         }});
-        let written = self.api.patch::<Claim>(key, Patch::Merge(&patch)).await?;
-        self.caches.claims.assume(&written);
+        self.claims.assume(&self.api.patch::<Claim>(key, Patch::Merge(&patch)).await?);
         Ok(())
     }
 
     fn progress(&self, pod: &Pod, placement: &Placement) -> Progress {
-        let node = self.caches.nodes.get(&ObjectKey::cluster(&placement.node));
-        let claim = |key: &ObjectKey| self.caches.claims.get(key);
-        let volume = |name: &VolumeName| self.caches.volumes.get(&ObjectKey::cluster(name));
+        let node = self.nodes.get(&ObjectKey::cluster(&placement.node));
+        let claim = |key: &ObjectKey| self.claims.get(key);
+        let volume = |name: &VolumeName| self.volumes.get(&ObjectKey::cluster(name));
         let of_claim = |claim: &Option<Arc<Claim>>| {
             claim.as_ref().and_then(|claim| volume(&claim.spec.volume_name))
         };
@@ -132,7 +130,7 @@ impl Scheduler {
                 volume: volume.as_deref(),
             })
             .collect();
-        let seen = self.caches.pods.get(&pod.metadata.key());
+        let seen = self.pods.get(&pod.metadata.key());
         binding_progress(&BindingView {
             node: node.as_deref(),
             pod_waits: seen.is_some_and(|seen| seen.metadata.uid == pod.metadata.uid),
@@ -150,18 +148,14 @@ impl Scheduler {
             "target": {"apiVersion": "v1", "kind": longshore_core::model::kinds::Node::KIND,
                 "name": node},
         });
-        match self.api.create_subresource::<Pod>(&meta.key(), "binding", &body).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {
-                self.state.forget(&meta.key());
-                return Ok(Outcome::Done);
-            }
-            Err(error) => return Err(PlaceError::Bind(error)),
+        let bound = self.api.create_subresource::<Pod>(&meta.key(), "binding", &body).await;
+        if bound.optional().map_err(PlaceError::Bind)?.is_none() {
+            self.state.forget(&meta.key());
+            return Ok(Outcome::Done);
         }
         self.state.set_bound(pod, node);
         let text = format!("Successfully assigned {} to {node}", meta.key());
-        let object = ObjectRef::of::<Pod>(meta);
-        self.recorder.event(&object, EventType::Normal, "Scheduled", text);
+        self.recorder.normal(pod, "Scheduled", text);
         Ok(Outcome::Done)
     }
 }

@@ -62,12 +62,12 @@ impl Scheduler {
     /// The pod's claims that exist.
     pub(super) fn claims_of(&self, pod: &Pod) -> Vec<HeldClaim> {
         let hold = |(name, _): (String, _)| {
-            let claim = self.caches.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name))?;
-            let class = self.caches.classes.get(&ObjectKey::cluster(claim.class_name()));
-            let volume = self.caches.volumes.get(&ObjectKey::cluster(&claim.spec.volume_name));
+            let claim = self.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name))?;
+            let class = self.classes.get(&ObjectKey::cluster(claim.class_name()));
+            let volume = self.volumes.get(&ObjectKey::cluster(&claim.spec.volume_name));
             let driver = class
                 .as_ref()
-                .and_then(|class| self.caches.drivers.get(&ObjectKey::cluster(&class.provisioner)));
+                .and_then(|class| self.drivers.get(&ObjectKey::cluster(&class.provisioner)));
             Some(HeldClaim { name, claim, class, volume, driver })
         };
         pod.claim_names().filter_map(hold).collect()
@@ -79,7 +79,7 @@ impl Scheduler {
         let classes: BTreeSet<&str> = claims.iter().map(|facts| facts.claim.class_name()).collect();
         let mut wanted: Vec<String> = classes.into_iter().map(of_class).collect();
         wanted.extend(claims.iter().map(|facts| of_claim(&facts.claim.metadata.key())));
-        wanted.iter().flat_map(|value| self.caches.volumes.by_index(UNBOUND, value)).collect()
+        wanted.iter().flat_map(|value| self.volumes.by_index(UNBOUND, value)).collect()
     }
 
     /// What the pod's claims add to a node's count of volumes.
@@ -91,19 +91,19 @@ impl Scheduler {
     pub(super) fn used_on(&self, node: &Node, state: &Inner) -> BTreeSet<VolumeUse> {
         let name = &node.name();
         let mut used = BTreeSet::new();
-        for pod in pods_on_node(&self.caches.pods, name) {
+        for pod in pods_on_node(&self.pods, name) {
             if !pod.finished() {
                 used.extend(self.uses_of(&pod));
             }
         }
         for key in state.heading_to(name) {
-            if let Some(pod) = self.caches.pods.get(&key) {
+            if let Some(pod) = self.pods.get(&key) {
                 used.extend(self.uses_of(&pod));
             }
         }
-        for attachment in attachments_on_node(&self.caches.attachments, name) {
+        for attachment in attachments_on_node(&self.attachments, name) {
             let volume = attachment.spec.source.persistent_volume_name.as_deref();
-            let volume = volume.and_then(|name| self.caches.volumes.get(&ObjectKey::cluster(name)));
+            let volume = volume.and_then(|name| self.volumes.get(&ObjectKey::cluster(name)));
             if let Some(csi) = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref()) {
                 let driver = attachment.spec.attacher.as_str().into();
                 used.insert(VolumeUse { driver, handle: csi.volume_handle.clone() });
@@ -114,7 +114,7 @@ impl Scheduler {
 
     /// How many pods are or will be on a node.
     pub(super) fn pods_on(&self, node: &NodeName, state: &Inner) -> usize {
-        let there = pods_on_node(&self.caches.pods, node);
+        let there = pods_on_node(&self.pods, node);
         let live = there.iter().filter(|pod| !pod.finished());
         let coming = state.heading_to(node);
         let coming =

@@ -13,17 +13,16 @@ impl Reconciler for Scheduler {
     type Key = ObjectKey;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let caches = &self.caches;
         sources
-            .on(&caches.nodes, Self::node_changed)
-            .on(&caches.classes, |this, _| this.take_waiting())
-            .on(&caches.drivers, |this, _| this.take_waiting())
-            .on(&caches.capacities, |this, _| this.take_waiting())
-            .on(&caches.csi_nodes, Self::csi_node_changed)
-            .on(&caches.volumes, Self::volume_changed)
-            .on(&caches.claims, |this, change| this.pods_of(&change.object().metadata.key()))
-            .on(&caches.attachments, Self::attachment_changed)
-            .on(&caches.pods, Self::pod_changed);
+            .on(&self.nodes, Self::node_changed)
+            .on(&self.classes, |this, _| this.take_waiting())
+            .on(&self.drivers, |this, _| this.take_waiting())
+            .on(&self.capacities, |this, _| this.take_waiting())
+            .on(&self.csi_nodes, Self::csi_node_changed)
+            .on(&self.volumes, Self::volume_changed)
+            .on(&self.claims, |this, change| this.pods_of(&change.object().metadata.key()))
+            .on(&self.attachments, Self::attachment_changed)
+            .on(&self.pods, Self::pod_changed);
     }
 
     fn subject(&self, key: &ObjectKey) -> Subject {
@@ -70,7 +69,7 @@ impl Scheduler {
 
     /// The pods of a claim that are to be placed.
     fn pods_of(&self, claim: &ObjectKey) -> Vec<ObjectKey> {
-        let pods = pods_of_claim(&self.caches.pods, claim).into_iter();
+        let pods = pods_of_claim(&self.pods, claim).into_iter();
         pods.filter(|pod| waits_for_us(pod)).map(|pod| pod.metadata.key()).collect()
     }
 
@@ -105,9 +104,6 @@ impl Scheduler {
     }
 
     fn attachment_changed(&self, change: &Change<VolumeAttachment>) -> Vec<ObjectKey> {
-        match change {
-            Change::Applied { .. } => Vec::new(),
-            Change::Deleted { .. } => self.take_waiting(),
-        }
+        change.deleted().map(|_| self.take_waiting()).unwrap_or_default()
     }
 }

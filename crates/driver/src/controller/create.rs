@@ -57,8 +57,10 @@ impl Wanted<'_> {
         let size = range.choose(minimum_bytes)?;
         if size < least {
             return Err(Refusal::OutOfRange(format!(
-                "{size} bytes are too small for a copy of {}, which has {least}",
-                origin.label()
+                "{} is too small for a copy of {}, which has {}",
+                words::size(size),
+                origin.label(),
+                words::size(least)
             )));
         }
         Ok(size)
@@ -153,12 +155,12 @@ impl Inner {
         let default_fstype = from_class.or(like.and_then(|(_, fstype)| fstype));
         let default_fstype = default_fstype.unwrap_or(self.config.default_fstype);
         let fstype = one_fstype(&accesses, default_fstype)?;
-        Mutable::parse(&request.mutable_parameters, fstype).map_err(Refusal::Invalid)?;
+        Mutable::parse(&request.mutable_parameters, fstype)?;
         Ok(Wanted {
             pool: default_pool.filter(|_| !request.parameters.contains_key(POOL)).unwrap_or(pool),
             range: Range::parse(request.capacity_range.as_ref())?,
             block: accesses.iter().any(Access::is_block),
-            format: FormatOptions::parse(&request.parameters, fstype).map_err(Refusal::Invalid)?,
+            format: FormatOptions::parse(&request.parameters, fstype)?,
             fstype,
             source: source::named(request.volume_content_source.as_ref()),
         })

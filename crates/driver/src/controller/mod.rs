@@ -89,7 +89,7 @@ impl Inner {
             return Ok(unsupported(conflict));
         }
         if let Err(error) = Mutable::parse(&request.mutable_parameters, record.fstype) {
-            return Ok(unsupported(error));
+            return Ok(unsupported(error.to_string()));
         }
         Ok(ValidateVolumeCapabilitiesResponse {
             confirmed: Some(Confirmed {

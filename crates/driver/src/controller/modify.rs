@@ -18,7 +18,7 @@ impl Inner {
         let missing = || Refusal::NotFound(format!("volume {given} does not exist"));
         let id = VolumeId::parse(given).ok_or_else(missing)?;
         let (pool, record) = self.need(&id)?;
-        Mutable::parse(&request.mutable_parameters, record.fstype).map_err(Refusal::Invalid)?;
+        Mutable::parse(&request.mutable_parameters, record.fstype)?;
         let record = pool.update(&id, |record| {
             record.mutable_parameters.extend(request.mutable_parameters.clone());
             Ok::<_, Refusal>(())

@@ -19,7 +19,7 @@ use std::process::Stdio;
 use crate::config::FsType;
 use crate::loopdev::LoopError;
 use crate::mount::MountError;
-pub use options::FormatOptions;
+pub use options::{FormatOptions, OptionError};
 use probe::Found;
 pub use uuid::renew_uuid;
 

@@ -42,6 +42,17 @@ impl Values {
     }
 }
 
+/// Why a class parameter cannot be an option of the filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    #[error("parameter {0}: a raw block volume has no filesystem")]
+    Block(String),
+    #[error("parameter {key}: {fstype} has no such option")]
+    Absent { key: String, fstype: FsType },
+    #[error("parameter {key}: {value:?} is not {allowed} for {fstype}")]
+    Value { key: String, value: String, allowed: String, fstype: FsType },
+}
+
 /// Checked options of one filesystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FormatOptions {
@@ -66,21 +77,17 @@ impl FormatOptions {
     pub fn parse(
         parameters: &BTreeMap<String, String>,
         fstype: Option<FsType>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, OptionError> {
         let mut values = BTreeMap::new();
         for (key, value) in parameters.iter().filter(|(key, _)| Self::knows(key)) {
-            let Some(fstype) = fstype else {
-                return Err(format!("parameter {key}: a raw block volume has no filesystem"));
-            };
+            let Some(fstype) = fstype else { return Err(OptionError::Block(key.clone())) };
             let row = KNOWN.iter().find(|(name, of, _)| name == key && *of == fstype);
             let Some((name, _, allowed)) = row else {
-                return Err(format!("parameter {key}: {fstype} has no such option"));
+                return Err(OptionError::Absent { key: key.clone(), fstype });
             };
             if !allowed.admit(value) {
-                return Err(format!(
-                    "parameter {key}: {value:?} is not {} for {fstype}",
-                    allowed.describe()
-                ));
+                let (key, value, allowed) = (key.clone(), value.clone(), allowed.describe());
+                return Err(OptionError::Value { key, value, allowed, fstype });
             }
             values.insert(*name, value.clone());
         }
@@ -201,6 +208,7 @@ mod tests {
         for (fstype, key, value, want) in cases {
             let error =
                 FormatOptions::parse(&parameters(&[(key, value)]), fstype).expect_err(value);
+            let error = error.to_string();
             assert!(error.contains(want) && error.contains(key), "{error}");
         }
         let other = parameters(&[("pool", "x")]);

@@ -15,6 +15,14 @@ pub struct Options {
     pub filesystem: Vec<(String, Option<String>)>,
 }
 
+/// A mount flag is not on the list of the filesystem.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("mount flag {flag:?} is not supported for {fstype}; take it out of mountOptions")]
+pub struct UnsupportedFlag {
+    pub flag: String,
+    pub fstype: FsType,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self { attributes: Attr::empty(), read_only: false, filesystem: Vec::new() }
@@ -23,7 +31,7 @@ impl Default for Options {
 
 impl Options {
     /// Reads flags as Kubernetes passes them: one to an element, or several with commas.
-    pub fn parse(flags: &[String], fstype: FsType) -> Result<Self, String> {
+    pub fn parse(flags: &[String], fstype: FsType) -> Result<Self, UnsupportedFlag> {
         let mut options = Self::default();
         for flag in flags.iter().flat_map(|flag| flag.split(',')).map(str::trim) {
             options.add(flag, fstype)?;
@@ -31,7 +39,7 @@ impl Options {
         Ok(options)
     }
 
-    fn add(&mut self, flag: &str, fstype: FsType) -> Result<(), String> {
+    fn add(&mut self, flag: &str, fstype: FsType) -> Result<(), UnsupportedFlag> {
         let atime = |attributes: &mut Attr, bits: Attr| {
             attributes.remove(Attr::MOUNT_ATTR__ATIME);
             attributes.insert(bits);
@@ -50,11 +58,7 @@ impl Options {
             "sync" | "dirsync" | "lazytime" => self.filesystem.push((flag.to_owned(), None)),
             _ => match known(flag, fstype) {
                 Some(option) => self.filesystem.push(option),
-                None => {
-                    return Err(format!(
-                        "mount flag {flag:?} is not supported for {fstype}; take it out of mountOptions"
-                    ));
-                }
+                None => return Err(UnsupportedFlag { flag: flag.to_owned(), fstype }),
             },
         }
         Ok(())
@@ -127,7 +131,7 @@ mod tests {
             ["errors=panic", "journal_path=/dev/sda", "commit=-1", "loop", "subvol=x", "a\0b"]
         {
             let error = parse(flag).expect_err(flag);
-            assert!(error.contains("not supported"), "{flag}: {error}");
+            assert!(error.to_string().contains("not supported"), "{flag}: {error}");
         }
         let by_filesystem = [
             (FsType::Xfs, "logbsize=64k,inode64", "data=journal"),

@@ -62,7 +62,7 @@ impl Inner {
         let id = self.node_volume(&request.volume_id, &fields)?;
         let attributes = EphemeralAttributes::parse(&request.volume_context)?;
         let fstype = attributes.fstype.or(*fstype).unwrap_or(self.config.default_fstype);
-        let mut options = Options::parse(flags, fstype).map_err(Refusal::Invalid)?;
+        let mut options = Options::parse(flags, fstype)?;
         options.read_only |= request.readonly || access.reads_only();
         let bytes = attributes.range.choose(fstype.minimum_bytes())?;
         let target = self.node_path("target_path", &request.target_path)?;

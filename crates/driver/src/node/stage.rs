@@ -67,7 +67,7 @@ impl Inner {
             AccessKind::Block => self.stage_block(pool, &record, wanted.read_only),
             AccessKind::Mount { fstype, flags } => {
                 let fstype = fstype.or(record.fstype).unwrap_or(self.config.default_fstype);
-                let options = Options::parse(flags, fstype).map_err(Refusal::Invalid);
+                let options = Options::parse(flags, fstype).map_err(Refusal::from);
                 options.and_then(|mut options| {
                     options.read_only |= wanted.read_only;
                     let many_nodes = access.many_nodes();
@@ -224,8 +224,7 @@ impl Inner {
                 return Err(Refusal::Precondition(text));
             }
             Plan::Make => {
-                let options = FormatOptions::parse(&record.parameters, Some(fstype));
-                let options = options.map_err(Refusal::Invalid)?;
+                let options = FormatOptions::parse(&record.parameters, Some(fstype))?;
                 let scratch = pool.scratch(record)?;
                 self.fault("stage.scratch-made");
                 if let Err(error) = self.fill_scratch(pool, record, &scratch, fstype, &options) {

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 impl Inner {
     /// What a volume's record says now.
     pub(super) fn mutable(&self, record: &Record) -> Result<Mutable, Refusal> {
-        Mutable::parse(&record.mutable_parameters, record.fstype).map_err(Refusal::Invalid)
+        Ok(Mutable::parse(&record.mutable_parameters, record.fstype)?)
     }
 
     /// Whether the device of a volume takes discards. For a thick volume they would give back what

@@ -214,7 +214,7 @@ fn render(record: &Record) -> Vec<u8> {
 
 fn parse_record(id: &VolumeId, bytes: &[u8]) -> Result<Record, PoolError> {
     let bad = |why: String| PoolError::BadRecord { id: id.clone(), why };
-    let record: Record = sealed::unseal(bytes).map_err(bad)?;
+    let record: Record = sealed::unseal(bytes).map_err(|why| bad(why.to_string()))?;
     if record.version > record::VERSION {
         return Err(bad(format!("it has version {}, written by a newer program", record.version)));
     }

@@ -11,7 +11,7 @@ impl Pool {
     pub fn staged(&self, id: &VolumeId, node_id: &str) -> Result<Option<Staged>, PoolError> {
         let name = names::staged(id, node_id);
         let bytes = self.io("read a note", self.dir.read(&name, RECORD_LIMIT_BYTES))?;
-        let bad = |error: String| PoolError::BadRecord {
+        let bad = |error: sealed::UnsealError| PoolError::BadRecord {
             id: id.clone(),
             why: format!("its note of staging: {error}"),
         };

@@ -20,22 +20,31 @@ pub(super) fn seal(record: &impl Serialize) -> Vec<u8> {
     format!("{body}{BEFORE}{sum:08x}{AFTER}").into_bytes()
 }
 
+/// What is wrong with a record.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnsealError {
+    #[error("it is empty")]
+    Empty,
+    #[error("its checksum does not fit: it was changed or damaged")]
+    Changed,
+    #[error("its checksum is damaged")]
+    DamagedSum,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 /// Reads a record and checks its sum.
-///
-/// # Errors
-/// Says what is wrong with it.
-pub(super) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+pub(super) fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, UnsealError> {
     if bytes.is_empty() {
-        return Err("it is empty".to_owned());
+        return Err(UnsealError::Empty);
     }
     match split(bytes) {
         Some((body, sum)) if format!("{:08x}", CRC.checksum(body)).as_bytes() != sum => {
-            return Err("its checksum does not fit: it was changed or damaged".to_owned());
+            Err(UnsealError::Changed)
         }
-        None if has_sum(bytes) => return Err("its checksum is damaged".to_owned()),
-        _ => {}
+        None if has_sum(bytes) => Err(UnsealError::DamagedSum),
+        _ => Ok(serde_json::from_slice(bytes)?),
     }
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }
 
 /// What is covered, and the sum.

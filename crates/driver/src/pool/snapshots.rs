@@ -207,7 +207,8 @@ impl Pool {
     fn read_as<T: DeserializeOwned>(&self, id: &str) -> Result<Option<T>, PoolError> {
         let read = self.dir.read(&record(id), RECORD_LIMIT_BYTES);
         let bytes = self.io("read a record", read)?;
-        let parse = |bytes: Vec<u8>| sealed::unseal(&bytes).map_err(|why| unusable(id, &why));
+        let bad = |why: sealed::UnsealError| unusable(id, &why.to_string());
+        let parse = |bytes: Vec<u8>| sealed::unseal(&bytes).map_err(bad);
         bytes.map(parse).transpose()
     }
 

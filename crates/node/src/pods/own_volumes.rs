@@ -7,10 +7,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use longshore_cluster::{Api, ApiError, secrets::decode_value};
-use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Pod, PodVolume, Secret};
+use longshore_core::model::{Kind, ObjectKey};
 use longshore_core::stage::paths::NodePaths;
 use longshore_files::{NewFile, write_below};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::host_path;
@@ -76,7 +77,7 @@ async fn make(
     pod: &Pod,
     volume: &PodVolume,
 ) -> Result<Option<PathBuf>, OwnVolumeError> {
-    let uid = &pod.metadata.uid;
+    let (uid, namespace) = (&pod.metadata.uid, &pod.metadata.namespace);
     let maker = Maker { volume: &volume.name, group: pod.spec.security_context.fs_group };
     if let Some(source) = &volume.empty_dir {
         let dir = paths.own_volume(uid, "empty-dir", &volume.name);
@@ -84,12 +85,19 @@ async fn make(
     }
     if let Some(source) = &volume.config_map {
         let dir = paths.own_volume(uid, "configmap", &volume.name);
-        let files = maker.config_map(api, &pod.metadata.namespace, source).await?;
+        let read = |map: ConfigMap| {
+            map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect()
+        };
+        let files = maker.content(api, namespace, source, "name", read).await?;
         return maker.write(&dir, source, files).map(|()| Some(dir));
     }
     if let Some(source) = &volume.secret {
         let dir = paths.own_volume(uid, "secret", &volume.name);
-        let files = maker.secret(api, &pod.metadata.namespace, source).await?;
+        let decode = |value: &str| decode_value(value).unwrap_or_default();
+        let read = |secret: Secret| {
+            secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect()
+        };
+        let files = maker.content(api, namespace, source, "secretName", read).await?;
         fs::create_dir_all(&dir).map_err(maker.io(&dir))?;
         mount_memory(&dir, 0o755, Some(SECRETS_BYTES)).map_err(maker.io(&dir))?;
         return maker.write(&dir, source, files).map(|()| Some(dir));
@@ -179,42 +187,23 @@ impl Maker<'_> {
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(failed)
     }
 
-    async fn config_map(
+    /// The files of a ConfigMap or a Secret; none if it may be absent and is.
+    async fn content<T: Kind + DeserializeOwned>(
         &self,
         api: &Api,
         namespace: &str,
         source: &Value,
+        field: &str,
+        read: impl FnOnce(T) -> Files,
     ) -> Result<Files, OwnVolumeError> {
-        let name = source["name"].as_str().unwrap_or_default();
-        let found = api.get::<ConfigMap>(&ObjectKey::new(namespace, name)).await;
+        let name = source[field].as_str().unwrap_or_default();
+        let found = api.get::<T>(&ObjectKey::new(namespace, name)).await;
         let found = found
             .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
         match found {
-            Some(map) => {
-                Ok(map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect())
-            }
+            Some(object) => Ok(read(object)),
             None if source["optional"] == true => Ok(Files::new()),
-            None => Err(self.missing(format!("configmap \"{name}\""))),
-        }
-    }
-
-    async fn secret(
-        &self,
-        api: &Api,
-        namespace: &str,
-        source: &Value,
-    ) -> Result<Files, OwnVolumeError> {
-        let name = source["secretName"].as_str().unwrap_or_default();
-        let found = api.get::<Secret>(&ObjectKey::new(namespace, name)).await;
-        let found = found
-            .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
-        let decode = |value: &str| decode_value(value).unwrap_or_default();
-        match found {
-            Some(secret) => {
-                Ok(secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect())
-            }
-            None if source["optional"] == true => Ok(Files::new()),
-            None => Err(self.missing(format!("secret \"{name}\""))),
+            None => Err(self.missing(format!("{} \"{name}\"", T::KIND.to_lowercase()))),
         }
     }
 

@@ -8,9 +8,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use longshore_cluster::EventType;
+use longshore_core::model::Uid;
 use longshore_core::model::kinds::Pod;
-use longshore_core::model::{ObjectRef, Uid};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -91,8 +90,7 @@ impl VolumeManager {
                 "MapVolume.MapPodDevice succeeded for volume \"{name}\" {what} \"{}\"",
                 place.display()
             );
-            let about = ObjectRef::of::<Pod>(&pod.metadata);
-            self.deps.recorder.event(&about, EventType::Normal, "SuccessfulMountVolume", &text);
+            self.deps.recorder.normal(pod, "SuccessfulMountVolume", text);
         }
     }
 
@@ -112,10 +110,7 @@ impl VolumeManager {
         let target = places.publish.join(uid.as_str());
         self.call_unpublish(&facts.driver, &facts.handle, &target).await?;
         // A driver may leave the empty file, never a mount.
-        if is_mount_point(&target).map_err(local)? {
-            let text = format!("{} is still a mount point", target.display());
-            return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
-        }
+        files::unmount_forgotten(&target).map_err(local)?;
         files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
         self.forget_pod(unique, uid);
         Ok(())

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use longshore_cluster::EventType;
-use longshore_core::model::ObjectRef;
 use longshore_core::model::kinds::Pod;
 use longshore_core::stage::fsgroup::{mode_with_group, root_matches};
 use longshore_files::{Entry, Tree};
@@ -45,9 +43,7 @@ impl VolumeManager {
                 root.display(),
                 changed.load(Ordering::Relaxed)
             );
-            let about = ObjectRef::of::<Pod>(&pod.metadata);
-            let reason = "VolumePermissionChangeInProgress";
-            self.deps.recorder.event(&about, EventType::Warning, reason, &text);
+            self.deps.recorder.warning(pod, "VolumePermissionChangeInProgress", text);
         }
     }
 }

@@ -50,9 +50,10 @@ impl VolumeManager {
 
     pub(super) fn measured(&self, timed: Option<Timed>, done: bool) {
         let Some(Timed { plugin, name, began, wanted }) = timed else { return };
-        self.deps.metrics.operation(&plugin, name, began.elapsed(), done);
+        let operations = &self.deps.metrics.operations;
+        operations.ended(&plugin, name, false, began.elapsed(), done);
         if let Some(wanted) = wanted.filter(|_| done) {
-            self.deps.metrics.mounted(&plugin, wanted.elapsed());
+            operations.completed(&plugin, "overall_volume_mount", wanted.elapsed());
         }
     }
 
@@ -64,7 +65,7 @@ impl VolumeManager {
         took: Duration,
         done: bool,
     ) {
-        self.deps.metrics.operation(&plugin_name(facts), name, took, done);
+        self.deps.metrics.operations.ended(&plugin_name(facts), name, false, took, done);
     }
 
     /// Pairs of pods and volumes, by plugin and world.

@@ -1,8 +1,5 @@
 //! Failed operations as events of their pods.
 
-use longshore_cluster::EventType;
-use longshore_core::model::ObjectRef;
-use longshore_core::model::kinds::Pod;
 use longshore_core::stage::world::Action;
 
 use super::block::MAP_DEVICE;
@@ -18,10 +15,8 @@ impl VolumeManager {
         }
     }
 
-    // Unmount failures are logged only, as users know it: the pod is gone or going.
     pub(super) fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
         let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
-            tracing::warn!(?action, error = %failure, "volume operation failed; will be tried again");
             return;
         };
         let facts = state.volumes.get(volume);
@@ -49,14 +44,16 @@ impl VolumeManager {
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
         };
         let text = format!("{head} for volume \"{name}\" : {failure}");
-        tracing::warn!(pod = pod.as_str(), volume = volume.as_str(), error = %text, "volume operation failed; will be tried again");
+        let of = state.pods.get(pod).map(|facts| facts.pod.metadata.key().to_string());
+        let of = of.unwrap_or_else(|| pod.to_string());
+        tracing::warn!(
+            pod = of,
+            volume = name,
+            error = text,
+            "volume operation failed; will be tried again"
+        );
         if let Some(facts) = state.pods.get_mut(pod) {
-            self.deps.recorder.event(
-                &ObjectRef::of::<Pod>(&facts.pod.metadata),
-                EventType::Warning,
-                reason,
-                &text,
-            );
+            self.deps.recorder.warning(facts.pod.as_ref(), reason, &text);
             facts.error = Some(text);
         }
     }

@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, EventType, Outcome};
+use longshore_cluster::{ApiError, Outcome};
 use longshore_core::model::kinds::{
     Claim, Container, ObjectRef as ObjectReference, Pod, PodVolume, Volume, VolumeSpec,
 };
-use longshore_core::model::{
-    AccessMode, ClaimPhase, ObjectKey, ObjectRef, Uid, VolumeMode, keys::finalizers,
-};
+use longshore_core::model::{AccessMode, ClaimPhase, ObjectKey, Uid, VolumeMode, keys::finalizers};
 use longshore_core::names::{UniqueName, inline_handle};
 use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_claim};
 use longshore_core::stage::paths::publish_target;
@@ -109,12 +107,8 @@ impl VolumeManager {
     }
 
     fn refuse(&self, uid: &Uid, pod: &Pod, text: &str) {
-        self.deps.recorder.event(
-            &ObjectRef::of::<Pod>(&pod.metadata),
-            EventType::Warning,
-            "FailedMount",
-            format!("Unable to attach or mount volumes: {text}"),
-        );
+        let message = format!("Unable to attach or mount volumes: {text}");
+        self.deps.recorder.warning(pod, "FailedMount", message);
         self.set_error(uid, text.to_owned());
     }
 

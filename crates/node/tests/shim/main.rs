@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longshore_core::testing::{Need, need};
+use longshore_files::mounts::MountTable;
 use longshore_node::pods::shim_client::{ShimClient, ShimProgram, living_shim};
 use longshore_node::shim::protocol::{
     Bind, Cgroup, ContainerRun, LogLimit, Request, RunState, Sandbox, Seccomp, process_start,
@@ -415,13 +416,12 @@ async fn a_working_directory_cannot_be_a_descriptor_of_the_shim() {
 #[tokio::test]
 async fn a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_write_it() {
     let name = "a_container_sees_its_own_cgroup_of_the_unified_hierarchy_and_cannot_write_it";
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let unified = table.lines().find(|line| line.contains(" - cgroup2 "));
-    let Some(mount) = unified.and_then(|line| line.split(' ').nth(4)) else { return };
+    let table = MountTable::read().unwrap();
+    let Some(unified) = table.cgroups().find(|mount| mount.fstype == "cgroup2") else { return };
     if !need(name, &[Need::Root]) {
         return;
     }
-    let dir = Path::new(mount).join(format!("longshore-test-{}", std::process::id()));
+    let dir = unified.path.join(format!("longshore-test-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     let pod = Pod::new();
     let mut run = pod.run(
@@ -452,9 +452,10 @@ async fn a_container_holds_no_mounts_but_its_own() {
     }];
     let client = start_and_wait(&pod, run).await;
     let pid = started(&client).await;
-    let inside = device_numbers(&format!("/proc/{pid}/mountinfo"));
-    assert!(inside.contains(&own.device()), "the container has its volume");
-    assert!(!inside.contains(&foreign.device()), "another pod's volume is not held");
+    let table = MountTable::of_process(pid.cast_unsigned()).unwrap();
+    let holds = |volume: &Mounted| table.mounts.iter().any(|one| one.device == volume.device());
+    assert!(holds(&own), "the container has its volume");
+    assert!(!holds(&foreign), "another pod's volume is not held");
     // What a driver does at unstage: while a pod held the mount, its device would stay busy.
     client.quit().await;
 }
@@ -480,11 +481,8 @@ impl Mounted {
         self.0.path()
     }
 
-    fn device(&self) -> String {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let point = self.path().display().to_string();
-        let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&point)).unwrap();
-        line.split(' ').nth(2).unwrap().to_owned()
+    fn device(&self) -> (u32, u32) {
+        MountTable::read().unwrap().at(self.path()).expect("mounted").device
     }
 }
 
@@ -492,11 +490,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
     }
-}
-
-fn device_numbers(table: &str) -> Vec<String> {
-    let table = std::fs::read_to_string(table).unwrap();
-    table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
 }
 
 #[tokio::test]

@@ -59,9 +59,8 @@ async fn a_claim_that_changed_meanwhile_keeps_its_node_and_is_tried_again() {
     let lab = Lab::new().await;
     let node = "volume.kubernetes.io/selected-node";
     let uid = lab.claim("claim-1", "class-1", json!({node: "node-1"}), json!({})).await;
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let meddler = Meddler(lab.api.clone());
-    let controller = ProvisionController::new(Config::new(NAME), lab.parts.clone(), meddler);
+    let controller = ProvisionController::new(Config::new(NAME), &lab.context, meddler);
     let outcome = controller.inner.sync_claim(&uid).await;
     assert!(matches!(&outcome, Outcome::Retry(error) if error.to_string() == "full"));
     let key = ObjectKey::new("default", "claim-1");

@@ -12,7 +12,7 @@ use std::{
 };
 
 use longshore_apiserver::{ApiServer, Config as ServerConfig};
-use longshore_cluster::{Api, ListParams, Outcome, Patch};
+use longshore_cluster::{Api, ListParams, Metrics, Outcome, Patch};
 use longshore_core::{
     model::{
         Kind, ObjectKey, Uid,
@@ -25,9 +25,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Claim, Config, DeleteError, Parts, ProvisionController, ProvisionError, ProvisionedVolume,
-    Provisioner, Request, Save, StorageClass, Volume,
-    controller::{BY_UID, Inner},
+    Claim, Config, Context, DeleteError, ProvisionController, ProvisionError, ProvisionedVolume,
+    Provisioner, Request, Save, StorageClass, Volume, controller::Inner,
 };
 
 const NAME: &str = "foo.bar/baz";
@@ -89,7 +88,7 @@ impl Kind for ClusterRoleBinding {
 struct Lab {
     server: ApiServer,
     api: Api,
-    parts: Parts,
+    context: Context,
     stop: CancellationToken,
 }
 
@@ -97,15 +96,17 @@ impl Lab {
     async fn new() -> Self {
         let server = ApiServer::open(ServerConfig::deterministic(1)).await.unwrap();
         let (api, stop) = (Api::new(server.client()), CancellationToken::new());
-        let parts = Parts::start(&api, NAME, &stop);
-        let lab = Self { server, api, parts, stop };
+        let context = Context::new(api.clone(), Metrics::new(), &stop);
+        context.cache::<Claim>().synced().await;
+        context.cache::<Volume>().synced().await;
+        context.cache::<StorageClass>().synced().await;
+        let lab = Self { server, api, context, stop };
         lab.class("class-1", NAME, json!({})).await;
         lab
     }
 
     fn controller(&self, config: Config, scripted: Scripted) -> ProvisionController<Scripted> {
-        self.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
-        ProvisionController::new(config, self.parts.clone(), scripted)
+        ProvisionController::new(config, &self.context, scripted)
     }
 
     async fn namespace(&self, name: &str) {
@@ -186,7 +187,7 @@ impl Lab {
     }
 
     fn counted(&self, line: &str) -> bool {
-        self.parts.registry.render().lines().any(|one| one == line)
+        self.context.metrics.render().lines().any(|one| one == line)
     }
 
     fn failed(&self, count: u32) -> bool {

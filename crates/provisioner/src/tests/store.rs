@@ -25,10 +25,9 @@ async fn volumes_that_cannot_be_saved() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
     let make = |save, delete_fails| {
-        lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
         let config = Config { save, ..Config::new(NAME) };
         let scripted = Scripted { delete_fails, ..Scripted::default() };
-        ProvisionController::new(config, lab.parts.clone(), Unsavable(scripted))
+        ProvisionController::new(config, &lab.context, Unsavable(scripted))
     };
     let attempts = Save::attempts(5, Duration::from_secs(10));
     let controller = make(attempts, false);
@@ -66,10 +65,9 @@ async fn volumes_that_cannot_be_saved() {
 async fn a_claim_that_is_gone_is_not_told() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
     let config = Config { save: Save::Always, ..Config::new(NAME) };
     let scripted = Unsavable(Scripted::default());
-    let controller = ProvisionController::new(config, lab.parts.clone(), scripted);
+    let controller = ProvisionController::new(config, &lab.context, scripted);
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Done));
     lab.delete_claim("claim-1").await;
     let name = format!("pvc-{uid}");
@@ -111,10 +109,9 @@ async fn a_volume_that_is_refused_twice_is_saved_in_the_end() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
     let api = without_creating(&lab, &lab.server).await;
-    let parts = Parts { api, ..lab.parts.clone() };
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
+    let context = lab.context.with_api(api);
     let config = Config { save: Save::Always, ..Config::new(NAME) };
-    let controller = ProvisionController::new(config, parts, LateQuota::default());
+    let controller = ProvisionController::new(config, &context, LateQuota::default());
     let inner = &controller.inner;
     assert!(matches!(inner.sync_claim(&uid).await, Outcome::Done));
     let name = format!("pvc-{uid}");
@@ -138,12 +135,11 @@ async fn pauses_between_attempts_grow_up_to_the_longest() {
     let lab = Lab::new().await;
     let uid = lab.plain_claim().await;
     let api = without_creating(&lab, &lab.server).await;
-    let parts = Parts { api, ..lab.parts.clone() };
-    lab.parts.claims.index(BY_UID, |claim| vec![claim.metadata.uid.to_string()]);
+    let context = lab.context.with_api(api);
     let seconds = Duration::from_secs;
     let save = Save::Attempts { count: 5, interval: seconds(1), factor: 3.0, longest: seconds(5) };
     let config = Config { save, ..Config::new(NAME) };
-    let controller = ProvisionController::new(config, parts, LateQuota::default());
+    let controller = ProvisionController::new(config, &context, LateQuota::default());
     let began = tokio::time::Instant::now();
     assert!(matches!(controller.inner.sync_claim(&uid).await, Outcome::Retry(_)));
     // 1, 3, 5 and 5 seconds between five attempts; the removal succeeds at once.

@@ -50,7 +50,7 @@ async fn a_late_cache_deletes_nothing() {
     let lab = Lab::new().await;
     let by = json!({"pv.kubernetes.io/provisioned-by": NAME});
     lab.volume("ours", "Released", by, json!({})).await;
-    let stale = lab.parts.volumes.get(&ObjectKey::cluster("ours")).unwrap();
+    let stale = lab.context.cache::<Volume>().get(&ObjectKey::cluster("ours")).unwrap();
     let controller = lab.controller(Config::new(NAME), Scripted::default());
     // The watch has been silent for a while: nobody knows whether it still works.
     tokio::time::advance(FRESH + Duration::from_millis(1)).await;
@@ -63,7 +63,7 @@ async fn a_late_cache_deletes_nothing() {
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
     // A watch that speaks is believed without another question, and knows better than the caller.
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert!(lab.parts.volumes.is_fresh(FRESH));
+    assert!(lab.context.cache::<Volume>().is_fresh(FRESH));
     controller.inner.delete(&stale).await.unwrap();
     assert!(controller.inner.provisioner.deleted.lock().is_empty());
 }
@@ -103,8 +103,8 @@ async fn a_volume_whose_object_cannot_be_deleted_keeps_its_finalizer() {
     lab.settle().await;
     let api = Api::new(lab.server.client_as("saver", ["system:authenticated"]));
     let config = Config { add_finalizer: true, ..Config::new(NAME) };
-    let parts = Parts { api, ..lab.parts.clone() };
-    let controller = ProvisionController::new(config, parts, Scripted::default());
+    let context = lab.context.with_api(api);
+    let controller = ProvisionController::new(config, &context, Scripted::default());
     let inner = &controller.inner;
     assert!(matches!(inner.sync_volume(&"ours".into()).await, Outcome::Retry(_)));
     let volume = &lab.volumes().await["ours"];

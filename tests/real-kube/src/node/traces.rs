@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use anyhow::{Context as _, Result, bail};
+use longshore_files::mounts::MountTable;
 
 use super::machine::Record;
 
@@ -49,7 +50,7 @@ fn left(record: &Record, dir: &Path, namespace: Option<&Namespace>) -> Result<Ve
     let processes = namespace.map(Namespace::processes).unwrap_or_default();
     found.extend(processes.iter().map(|pid| format!("process {pid}")));
     for mount in crate::sweep::mounts_below(dir)? {
-        found.push(format!("mount {mount}"));
+        found.push(format!("mount {}", mount.display()));
     }
     Ok(found)
 }
@@ -75,20 +76,9 @@ fn detach(device: &Path) {
 
 /// The cgroup of that name in every hierarchy that has it.
 fn cgroups(name: &str) -> Result<Vec<PathBuf>> {
-    let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
-    let mut found = Vec::new();
-    for line in table.lines() {
-        let Some((mount, kind)) = line.split_once(" - ") else { continue };
-        if !kind.starts_with("cgroup ") && !kind.starts_with("cgroup2 ") {
-            continue;
-        }
-        let Some(point) = mount.split(' ').nth(4) else { continue };
-        let path = Path::new(point).join(name);
-        if path.is_dir() {
-            found.push(path);
-        }
-    }
-    Ok(found)
+    let table = MountTable::read().context("cannot read the mounts")?;
+    let dirs = table.cgroups().map(|mount| mount.path.join(name));
+    Ok(dirs.filter(|path| path.is_dir()).collect())
 }
 
 /// Only directories can be removed in a cgroup; its files go with it.

@@ -1,7 +1,7 @@
 //! Every program of ours with the rights of `deploy/rbac` and no more, on a real API server, with
 //! none of Kubernetes' own controllers: a pod's whole life, attach included.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longshore_core::testing::{Need, need};
@@ -85,7 +85,7 @@ struct Unmounted<'a>(&'a Path);
 impl Drop for Unmounted<'_> {
     fn drop(&mut self) {
         for mount in mounts_below(self.0).into_iter().rev() {
-            let _ = Command::new("umount").args(["-l", &mount]).status();
+            let _ = Command::new("umount").arg("-l").arg(&mount).status();
         }
     }
 }
@@ -151,11 +151,11 @@ fn a_pod_lives_with_every_program_under_its_own_rights() {
         left.is_empty() && driver.volumes().is_empty()
     });
     assert_eq!(driver.calls("ControllerUnpublishVolume"), 2);
-    assert_eq!(mounts_below(node_dir.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(node_dir.path()), Vec::<PathBuf>::new());
     for account in [PROVISIONER, ATTACHER, CONTROLLERS, NODE] {
         let (all, forbidden) = requests(&cluster, &account);
         assert!(all.len() >= 10, "the audit log shows only {all:?} of {}", account.user());
-        assert_eq!(forbidden, Vec::<String>::new(), "{}:\n{}", account.user(), logs());
+        assert_eq!(forbidden, Vec::<PathBuf>::new(), "{}:\n{}", account.user(), logs());
     }
     drop(unmounted);
     driver.stop();

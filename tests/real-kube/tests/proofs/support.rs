@@ -102,11 +102,8 @@ pub fn apply_deploy_rbac(cluster: &Cluster) {
 }
 
 /// Mount points below a directory.
-pub fn mounts_below(dir: &Path) -> Vec<String> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
-    let dir = dir.display().to_string();
-    points.filter(|point| point.starts_with(&dir)).map(str::to_owned).collect()
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    longshore_files::mounts::mounts_below(dir).unwrap()
 }
 
 /// A service account, as the API server sees it.

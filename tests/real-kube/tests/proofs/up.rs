@@ -125,7 +125,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         for mount in mounts_below(self.path()).into_iter().rev() {
-            let _ = Command::new("umount").args(["-l", &mount]).stderr(Stdio::null()).status();
+            let _ = Command::new("umount").arg("-l").arg(&mount).stderr(Stdio::null()).status();
         }
         if let Some(dir) = self.0.take() {
             let _ = dir.close();
@@ -226,14 +226,14 @@ fn goes(home: &Home, up: Up, driver: Hostpath, others: Vec<Program>) {
         || up.ok(&["get", "pv,pvc,pod,volumeattachment", "-A", "-o", "name"], "").is_empty(),
     );
     assert_eq!(driver.calls("CreateVolume"), 1, "one volume for the whole life");
-    assert_eq!(driver.directories(), Vec::<String>::new());
-    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert_eq!(driver.directories(), Vec::<PathBuf>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<PathBuf>::new());
     for program in others {
         program.stop().unwrap();
     }
     assert_eq!(up.stop(), Some(0), "SIGTERM ends cleanly");
     driver.stop();
-    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<PathBuf>::new());
 }
 
 fn named_with_a_flag(test: &str, flags: &[&str], attaches: bool) {
@@ -247,7 +247,7 @@ fn named_with_a_flag(test: &str, flags: &[&str], attaches: bool) {
     assert_eq!(driver.calls("ControllerPublishVolume"), usize::from(attaches));
     // A stopped instance takes its pods along, and starts them again on what they had.
     assert_eq!(up.stop(), Some(0), "SIGTERM ends cleanly");
-    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert_eq!(mounts_below(home.path()), Vec::<PathBuf>::new());
     let up = Up::start(home.path(), Some(&driver.socket));
     eventually("the pod begins again", || up.log(), || runs(&driver) == 2);
     running(&up);

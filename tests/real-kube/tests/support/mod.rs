@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use longshore_files::mounts::{Mount, MountTable};
 use longshore_real_kube::node::{IMAGE, Namespace};
 use longshore_real_kube::tools::Tool;
 use longshore_real_kube::{Cluster, Controllers, Options};
@@ -183,9 +184,9 @@ impl Traces {
                 found.push(format!("loop {} on {}", device.display(), file.trim()));
             }
         }
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mounts = mounts.lines().filter(|line| line.contains(&self.name));
-        found.extend(mounts.map(|line| format!("mount {line}")));
+        let table = MountTable::read().unwrap();
+        let text = |mount: &Mount| format!("mount {mount:?}");
+        found.extend(table.mounts.iter().map(text).filter(|mount| mount.contains(&self.name)));
         found
     }
 }

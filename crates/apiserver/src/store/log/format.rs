@@ -43,6 +43,17 @@ pub(super) struct FileHeader {
     pub salt: [u8; 16],
 }
 
+/// What is wrong with one entry of a frame.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EntryError {
+    #[error("an entry is cut short")]
+    CutShort,
+    #[error("an entry says it is of kind {0}")]
+    Kind(u8),
+    #[error(transparent)]
+    Text(#[from] std::str::Utf8Error),
+}
+
 /// Why a header could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeaderError {
@@ -218,22 +229,22 @@ pub(super) struct RawEntry<'a> {
 }
 
 /// Takes the next entry off a payload.
-pub(super) fn take_entry<'a>(payload: &mut &'a [u8]) -> Result<RawEntry<'a>, String> {
-    let head = payload.get(..ENTRY_HEADER).ok_or("an entry is cut short")?;
+pub(super) fn take_entry<'a>(payload: &mut &'a [u8]) -> Result<RawEntry<'a>, EntryError> {
+    let head = payload.get(..ENTRY_HEADER).ok_or(EntryError::CutShort)?;
     let change = match head[0] {
         1 => Change::Put,
         2 => Change::Delete,
-        other => return Err(format!("an entry says it is of kind {other}")),
+        other => return Err(EntryError::Kind(other)),
     };
     let revision = u64_at(head, 1);
     let [resource, namespace, name, body] = [9, 13, 17, 21].map(|at| u32_at(head, at) as usize);
     let mut rest = &payload[ENTRY_HEADER..];
     let mut take = |length: usize| {
-        let (part, after) = rest.split_at_checked(length).ok_or("an entry is cut short")?;
+        let (part, after) = rest.split_at_checked(length).ok_or(EntryError::CutShort)?;
         rest = after;
-        Ok::<_, String>(part)
+        Ok::<_, EntryError>(part)
     };
-    let text = |part: &'a [u8]| std::str::from_utf8(part).map_err(|e| e.to_string());
+    let text = |part: &'a [u8]| std::str::from_utf8(part);
     let (resource, namespace, name) =
         (text(take(resource)?)?, text(take(namespace)?)?, text(take(name)?)?);
     let body = take(body)?;

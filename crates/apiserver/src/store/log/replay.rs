@@ -5,6 +5,7 @@
 //! being written when the process or the machine stopped, and is cut off. If anything later is there, or its
 //! receipt is, acknowledged data was damaged, and nothing may be served.
 
+use super::super::journal::Unreadable;
 use super::format::{FILE_HEADER, FRAME_HEADER, FileHeader, RECEIPT, RawEntry, take_entry};
 use super::segment::RESERVE;
 
@@ -28,7 +29,7 @@ pub(super) struct Damage {
 pub(super) fn segment(
     header: &FileHeader,
     data: &[u8],
-    mut visit: impl FnMut(RawEntry<'_>) -> Result<(), String>,
+    mut visit: impl FnMut(RawEntry<'_>) -> Result<(), Unreadable>,
 ) -> Result<(End, u64), Damage> {
     let mut at = FILE_HEADER;
     let mut last = header.base;
@@ -54,12 +55,12 @@ pub(super) fn segment(
         }
         let mut payload = payload;
         for _ in 0..frame.count {
-            let entry = take_entry(&mut payload).map_err(|why| damaged(&why))?;
+            let entry = take_entry(&mut payload).map_err(|why| damaged(&why.to_string()))?;
             last += 1;
             if entry.revision != last {
                 return Err(damaged("a change does not follow the one before it"));
             }
-            visit(entry).map_err(|why| damaged(&why))?;
+            visit(entry).map_err(|why| damaged(&why.to_string()))?;
         }
         at += end;
     }

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::journal::SnapshotObject;
+use super::super::journal::{SnapshotObject, Unreadable};
 use super::super::state::Change;
 use super::format::{
     FILE_HEADER, FRAME_HEADER, FileHeader, HeaderError, Kind, RawEntry, put_parts, take_entry,
@@ -90,7 +90,7 @@ fn damaged(offset: usize, why: &str) -> ReadError {
 /// Hands out every object; returns the snapshot's revision and size.
 pub(super) fn read(
     path: &Path,
-    mut visit: impl FnMut(RawEntry<'_>) -> Result<(), String>,
+    mut visit: impl FnMut(RawEntry<'_>) -> Result<(), Unreadable>,
 ) -> Result<(u64, u64), ReadError> {
     let file = File::open(path).map_err(ReadError::Io)?;
     let mut file = BufReader::with_capacity(FRAME_BYTES, file);
@@ -120,11 +120,11 @@ pub(super) fn read(
         }
         let mut rest = payload.as_slice();
         for _ in 0..frame.count {
-            let entry = take_entry(&mut rest).map_err(|why| damaged(at, &why))?;
+            let entry = take_entry(&mut rest).map_err(|why| damaged(at, &why.to_string()))?;
             if entry.revision > header.base {
                 return Err(damaged(at, "an object is newer than the snapshot"));
             }
-            visit(entry).map_err(|why| damaged(at, &why))?;
+            visit(entry).map_err(|why| damaged(at, &why.to_string()))?;
         }
         at += FRAME_HEADER + frame.length;
         if frame.count == 0 {

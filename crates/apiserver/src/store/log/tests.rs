@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::super::journal::Unreadable;
 use super::super::state::{Change, Stored};
 use super::*;
 
@@ -13,7 +14,7 @@ struct Seen {
 }
 
 impl Replay for Seen {
-    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), String> {
+    fn object(&mut self, key: Key, revision: u64, body: &[u8]) -> Result<(), Unreadable> {
         self.objects.insert(key.to_string(), (revision, body.to_vec()));
         Ok(())
     }
@@ -28,7 +29,7 @@ impl Replay for Seen {
         change: Change,
         revision: u64,
         body: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Unreadable> {
         self.changes.push(revision);
         match change {
             Change::Put => self.objects.insert(key.to_string(), (revision, body.to_vec())),

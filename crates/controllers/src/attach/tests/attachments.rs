@@ -109,9 +109,9 @@ async fn comparisons_do_not_wait_for_each_other() {
     assert_eq!(before.elapsed().as_secs(), 10, "both at once");
     assert_eq!(rig.wire.sent("GET").len(), 2);
     rig.bench.until::<VolumeAttachment>(&va, |_| true).await;
-    let line = "storage_operation_duration_seconds_count{migrated=\"false\",\
+    let line = "storage_operation_duration_seconds_count{volume_plugin=\"<n/a>\",\
         operation_name=\"verify_volumes_are_attached_per_node\",status=\"success\",\
-        volume_plugin=\"<n/a>\"}";
+        migrated=\"false\"}";
     assert_eq!(rig.metric(line), Some(2.0));
 }
 
@@ -130,8 +130,8 @@ async fn a_detach_of_what_is_gone_is_done() {
     assert_eq!(rig.wire.sent("DELETE").len(), 1);
     let count = |operation: &str| {
         let labels = format!(
-            "migrated=\"false\",operation_name=\"{operation}\",status=\"success\",\
-             volume_plugin=\"kubernetes.io/csi:{DRIVER}\""
+            "volume_plugin=\"kubernetes.io/csi:{DRIVER}\",operation_name=\"{operation}\",\
+             status=\"success\",migrated=\"false\""
         );
         rig.metric(&format!("storage_operation_duration_seconds_count{{{labels}}}"))
     };

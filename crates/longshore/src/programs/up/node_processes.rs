@@ -33,7 +33,7 @@ use super::{
 use crate::programs::internal;
 
 /// How much longer than its pods' grace a child may take to stop.
-const STOP_SLACK: Duration = Duration::from_secs(20);
+const STOP_SLACK: Duration = Duration::from_secs(30);
 /// Pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use longshore_files::mounts::MountTable;
+
 /// A mounted cgroup hierarchy in which an instance has its cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
@@ -15,7 +17,7 @@ pub(super) struct Hierarchy {
 impl Hierarchy {
     /// Finds the hierarchy that counts processes: one of the old kind before the unified one, since a
     /// controller is in one hierarchy only.
-    pub(super) fn that_counts_processes(table: &str) -> Option<Self> {
+    pub(super) fn that_counts_processes(table: &MountTable) -> Option<Self> {
         old(table, "pids").or_else(|| {
             let unified = unified(table)?;
             let has = fs::read_to_string(unified.mount.join("cgroup.controllers"));
@@ -24,7 +26,7 @@ impl Hierarchy {
     }
 
     /// Finds the hierarchy that judges devices. The unified one needs no controller for it.
-    pub(super) fn that_judges_devices(table: &str) -> Option<Self> {
+    pub(super) fn that_judges_devices(table: &MountTable) -> Option<Self> {
         old(table, "devices").or_else(|| unified(table))
     }
 
@@ -62,26 +64,18 @@ pub(super) fn tidy(base: &Path) {
     let _ = base.parent().map(fs::remove_dir);
 }
 
-/// Mount point, kind and options of each mount.
-fn mounts(table: &str) -> impl Iterator<Item = (&str, &str, &str)> {
-    table.lines().filter_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut kind = kind.split(' ');
-        Some((mount.split(' ').nth(4)?, kind.next()?, kind.nth(1)?))
-    })
-}
-
-fn old(table: &str, controller: &str) -> Option<Hierarchy> {
-    mounts(table).filter(|(_, kind, _)| *kind == "cgroup").find_map(|(point, _, options)| {
-        let names: Vec<&str> = options.split(',').filter(|option| is_controller(option)).collect();
-        let hierarchy = Hierarchy { mount: point.into(), controllers: names.join(",") };
+fn old(table: &MountTable, controller: &str) -> Option<Hierarchy> {
+    table.cgroups().filter(|mount| mount.fstype == "cgroup").find_map(|mount| {
+        let options = mount.options.split(',');
+        let names: Vec<&str> = options.filter(|option| is_controller(option)).collect();
+        let hierarchy = Hierarchy { mount: mount.path.clone(), controllers: names.join(",") };
         names.contains(&controller).then_some(hierarchy)
     })
 }
 
-fn unified(table: &str) -> Option<Hierarchy> {
-    let (point, ..) = mounts(table).find(|(_, kind, _)| *kind == "cgroup2")?;
-    Some(Hierarchy { mount: point.into(), controllers: String::new() })
+fn unified(table: &MountTable) -> Option<Hierarchy> {
+    let mount = table.cgroups().find(|mount| mount.fstype == "cgroup2")?;
+    Some(Hierarchy { mount: mount.path.clone(), controllers: String::new() })
 }
 
 /// Options of a hierarchy of the old kind are its controllers and a few others.
@@ -98,6 +92,10 @@ mod tests {
         format!("30 20 0:30 / {point} rw,relatime shared:9 - {kind} cgroup {options}\n")
     }
 
+    fn table(text: &str) -> MountTable {
+        MountTable::parse(text.as_bytes()).unwrap()
+    }
+
     fn found(mount: impl Into<PathBuf>, controllers: &str) -> Option<Hierarchy> {
         Some(Hierarchy { mount: mount.into(), controllers: controllers.into() })
     }
@@ -106,7 +104,7 @@ mod tests {
     fn the_hierarchy_that_counts_processes_is_found() {
         let memory = line("/sys/fs/cgroup/memory", "cgroup", "rw,memory");
         let pids = line("/sys/fs/cgroup/pids", "cgroup", "rw,xattr,pids,release_agent=/x");
-        let find = Hierarchy::that_counts_processes;
+        let find = |text: &str| Hierarchy::that_counts_processes(&table(text));
         assert_eq!(find(&memory), None);
         assert_eq!(find(&(memory + &pids)), found("/sys/fs/cgroup/pids", "pids"));
         let dir = tempfile::tempdir().unwrap();
@@ -121,7 +119,7 @@ mod tests {
     fn the_hierarchy_that_judges_devices_is_found() {
         let unified = line("/sys/fs/cgroup/unified", "cgroup2", "rw");
         let devices = line("/sys/fs/cgroup/devices", "cgroup", "rw,devices");
-        let find = Hierarchy::that_judges_devices;
+        let find = |text: &str| Hierarchy::that_judges_devices(&table(text));
         assert_eq!(find(&line("/sys/fs/cgroup/pids", "cgroup", "rw,pids")), None);
         assert_eq!(find(&unified), found("/sys/fs/cgroup/unified", ""));
         assert_eq!(find(&(unified + &devices)), found("/sys/fs/cgroup/devices", "devices"));

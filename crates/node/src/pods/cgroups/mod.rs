@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use longshore_files::mounts::MountTable;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 
@@ -43,7 +44,7 @@ pub(crate) struct Cgroups {
 impl Cgroups {
     /// Finds the hierarchies that can be used; processes are counted only with a limit.
     pub(crate) fn find(root_dir: &Path, limit: Option<u64>) -> Self {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let table = MountTable::read().unwrap_or_default();
         let digest = Sha256::digest(root_dir.as_os_str().as_encoded_bytes());
         let mut found = Self { instance: hex::encode(&digest[..6]), ..Self::default() };
         if let Some(Err(error)) = limit.map(|limit| found.find_pids(&table, limit)) {
@@ -61,7 +62,7 @@ impl Cgroups {
         found
     }
 
-    fn find_pids(&mut self, table: &str, limit: u64) -> io::Result<()> {
+    fn find_pids(&mut self, table: &MountTable, limit: u64) -> io::Result<()> {
         let hierarchy = Hierarchy::that_counts_processes(table)
             .ok_or_else(|| io::Error::other("no cgroup hierarchy has the pids controller"))?;
         let tried = self.make_pod(&hierarchy, limit, "probe").and_then(|dir| remove(&dir));
@@ -71,7 +72,7 @@ impl Cgroups {
         Ok(())
     }
 
-    fn find_devices(&mut self, table: &str) -> io::Result<()> {
+    fn find_devices(&mut self, table: &MountTable) -> io::Result<()> {
         let hierarchy = Hierarchy::that_judges_devices(table)
             .ok_or_else(|| io::Error::other("no cgroup hierarchy judges devices"))?;
         let usual = Devices::with_volumes(&[])?;

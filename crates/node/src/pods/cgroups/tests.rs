@@ -51,16 +51,11 @@ fn run_in(cgroup: &Path, script: &str) -> Output {
 
 /// The hierarchies of this machine: of the old kind, and the unified one.
 fn of_this_machine() -> Vec<Hierarchy> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let unified: String = table
-        .lines()
-        .filter(|line| line.contains(" - cgroup2 "))
-        .map(|line| line.to_owned() + "\n")
-        .collect();
-    let mut found: Vec<Hierarchy> = [&table, &unified]
-        .into_iter()
-        .filter_map(|table| Hierarchy::that_judges_devices(table))
-        .collect();
+    let table = MountTable::read().unwrap();
+    let mut unified = table.clone();
+    unified.mounts.retain(|mount| mount.fstype == "cgroup2");
+    let both = [&table, &unified].into_iter();
+    let mut found: Vec<Hierarchy> = both.filter_map(Hierarchy::that_judges_devices).collect();
     found.dedup();
     found
 }
