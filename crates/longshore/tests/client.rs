@@ -230,7 +230,7 @@ fn the_tour_needs_no_kubectl() {
     let file = home.path().join("claim.yaml");
     let readme =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let (_, yaml) = readme.split_once("```yaml\n").unwrap();
+    let (_, yaml) = readme.split_once("```yaml file=claim.yaml\n").unwrap();
     std::fs::write(&file, yaml.split_once("```").unwrap().0).unwrap();
     let file = file.to_str().unwrap();
     let ok = |line: &str| {
