@@ -77,12 +77,22 @@ impl Server {
         }
     }
 
-    /// Whether an event was written by this program: components carry its name or its driver's.
+    /// Whether an event was written by this program, as its component says. One driver has several
+    /// programs, so the driver's name alone shows nothing.
     #[must_use]
     pub fn wrote(&self, event: &Event) -> bool {
         let component = event.source.component.as_str();
-        let name = self.driver().unwrap_or_else(|| self.program());
-        !name.is_empty() && component.contains(name)
+        match self {
+            // `<driver>_<host>_<uid>`; other provisioners have the name alone.
+            Self::Provisioner(driver) => component
+                .strip_prefix(driver.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('_')),
+            Self::Resizer(driver) => component == format!("external-resizer {driver}"),
+            Self::Snapshotter(driver) => component == format!("csi-snapshotter {driver}"),
+            Self::SnapshotController | Self::Scheduler(_) => component == self.program(),
+            // It writes none.
+            Self::Attacher(_) | Self::None(_) => false,
+        }
     }
 }
 

@@ -241,6 +241,8 @@ fn events_of_the_program_are_known_by_their_component() {
     let provisioner = Server::Provisioner("d.example".into());
     assert!(provisioner.wrote(&event("d.example_host_1234")));
     assert!(!provisioner.wrote(&event("persistentvolume-controller")));
+    assert!(!provisioner.wrote(&event("external-resizer d.example")));
+    assert!(!Server::Resizer("d.example".into()).wrote(&event("d.example_host_1234")));
     assert!(Server::Resizer("d.example".into()).wrote(&event("external-resizer d.example")));
     assert!(Server::SnapshotController.wrote(&event("snapshot-controller")));
     assert!(!Server::None("nfs").wrote(&event("any")));

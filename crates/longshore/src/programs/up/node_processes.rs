@@ -241,7 +241,7 @@ impl NodeProcess {
         match tokio::time::timeout(stop_deadline, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => bail!("it ended with {status}"),
-            Ok(Err(error)) => return Err(error).context("it cannot be waited for"),
+            Ok(Err(error)) => Err(error).context("it cannot be waited for"),
             Err(_) => bail!("it did not stop in time"),
         }
     }
