@@ -18,5 +18,6 @@ pub mod provision;
 pub mod schedule;
 #[cfg(test)]
 mod testing;
+pub mod unserved;
 
 pub use self::driver::{Driver, DriverError};

@@ -15,10 +15,8 @@ impl VolumeManager {
         }
     }
 
-    // Unmount failures are logged only, as users know it: the pod is gone or going.
     pub(super) fn report(&self, state: &mut State, action: &Action, failure: &OpError) {
         let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
-            tracing::warn!(?action, error = %failure, "volume operation failed; will be tried again");
             return;
         };
         let facts = state.volumes.get(volume);

@@ -5,6 +5,7 @@
 //! reverse: the node stops its pods and unmounts while everything else still works, then the
 //! drivers let go of their loop devices, then the loops end, and the API last.
 
+mod absent;
 mod bootstrap;
 mod control;
 mod datadir;
@@ -47,7 +48,8 @@ async fn run(config: Config) -> Result<()> {
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
-    let mut control = Control::start(api.clone(), Metrics::new(), &loops);
+    let kubeconfig = served.data.kubeconfig();
+    let mut control = Control::start(api.clone(), Metrics::new(), &kubeconfig, &loops);
     let worked = work(&config, &served, &api, &mut control, &signal).await;
     loops.cancel();
     control.finish().await;
