@@ -29,7 +29,7 @@ cargo xtask TASK
   test [ARGS]   install what the tests need (as root), then run every test; ARGS go to cargo test
   ci            what a change must pass: check, deny, test, golden, docs and the demo, in rings side by side
   check         format, clippy with -D warnings, licenses
-  docs          rustdoc without warnings
+  docs          rustdoc without warnings, and the commands of README and docs as written
   quick         format, clippy and the tests of core, flags, csi, cluster and controllers; needs no root
   sizes [--check]
                 how large files and functions are; with --check only whether one is too large
@@ -83,7 +83,7 @@ fn task(args: &[String]) -> Result<()> {
         "test" => test(rest),
         "ci" => ci::task(),
         "check" => check(),
-        "docs" => docs(),
+        "docs" => docs().and_then(|()| documentation()),
         "attacks" => attacks(),
         "deny" => deny(),
         "quick" => quick(),
@@ -128,6 +128,14 @@ fn test(args: &[String]) -> Result<()> {
 fn docs() -> Result<()> {
     let line = ["doc", "--workspace", "--no-deps"];
     run::cargo(&line, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+/// The commands of the pages, and how each block is checked.
+fn documentation() -> Result<()> {
+    setup::prepare()?;
+    let path = setup::path_with_kubectl();
+    let line = ["test", "--package", "longshore", "--test", "docs", "--", "--nocapture"];
+    run::cargo(&line, &[("PATH", &path)])
 }
 
 fn attacks() -> Result<()> {

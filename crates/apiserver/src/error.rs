@@ -117,6 +117,11 @@ impl Status {
             .with_details(json!({}))
     }
 
+    /// 404 for a part of Kubernetes that this server does not have.
+    pub fn not_served(why: String) -> Self {
+        Self::new(404, "NotFound", why).with_details(json!({}))
+    }
+
     /// 404 for a path that is not served.
     pub fn no_such_page() -> Self {
         Self { plain: true, ..Self::no_such_resource() }

@@ -41,6 +41,7 @@ mod registry;
 mod selector;
 mod size_limits;
 pub mod store;
+mod streams;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -64,6 +65,7 @@ use registry::strategy::Settings;
 use store::{DiskJournal, History, Journal, JournalError, MemoryJournal, Store};
 
 pub use logs::{LogError, LogRequest, LogSource};
+pub use streams::{StreamEnd, StreamError, StreamRequest, StreamSource, Streams};
 
 /// Bounds on what clients can use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,6 +236,7 @@ pub(crate) struct Inner {
     pki: Pki,
     address: ArcSwapOption<SocketAddr>,
     logs: ArcSwapOption<Box<dyn LogSource>>,
+    streams: ArcSwapOption<Box<dyn StreamSource>>,
 }
 
 impl Drop for Inner {
@@ -244,6 +247,10 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    pub(crate) fn stream_source(&self) -> Option<Arc<Box<dyn StreamSource>>> {
+        self.streams.load_full()
+    }
+
     pub(crate) fn log_source(&self) -> Option<Arc<Box<dyn LogSource>>> {
         self.logs.load_full()
     }
@@ -335,6 +342,7 @@ impl ApiServer {
             pki,
             address: ArcSwapOption::empty(),
             logs: ArcSwapOption::empty(),
+            streams: ArcSwapOption::empty(),
         };
         let server = Self { inner: Arc::new(inner) };
         bootstrap::write(&server.inner.core, config.snapshot_kinds)
@@ -380,6 +388,11 @@ impl ApiServer {
     /// Sets where `pods/log` reads from.
     pub fn set_log_source(&self, source: impl LogSource) {
         self.inner.logs.store(Some(Arc::new(Box::new(source))));
+    }
+
+    /// Sets where `pods/exec` and `pods/attach` lead.
+    pub fn set_stream_source(&self, source: impl StreamSource) {
+        self.inner.streams.store(Some(Arc::new(Box::new(source))));
     }
 
     /// Answers connections on a listener, with TLS, until shutdown.

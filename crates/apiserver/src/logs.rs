@@ -33,6 +33,9 @@ pub enum LogError {
     /// The request is wrong, e.g. the container does not exist or has not started.
     #[error("{0}")]
     BadRequest(String),
+    /// The pod's node cannot be reached.
+    #[error("{0}")]
+    NoNode(String),
     /// The log cannot be read.
     #[error("{0}")]
     Failed(String),

@@ -1,5 +1,7 @@
 //! Makes a client from flags and environment.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderValue, Uri, header};
@@ -7,6 +9,7 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 
 use crate::limit::{Limit, limited};
 use crate::telemetry::Metrics;
+use crate::transport::{self, KeepAlive};
 
 /// How to reach the API server.
 ///
@@ -24,13 +27,18 @@ pub struct ClientConfig {
     /// Requests at once if `qps` is set.
     pub burst: Option<u32>,
     pub user_agent: Option<String>,
+    /// How soon a dead connection is noticed.
+    pub keep_alive: KeepAlive,
     pub metrics: Option<Metrics>,
 }
 
 /// Why there is no client. The messages say what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read or makes no sense.
+    /// The file cannot be opened.
+    #[error("cannot read kubeconfig {file}: {}", unreadable(.source))]
+    Unreadable { file: String, source: io::Error },
+    /// The file makes no sense.
     #[error(
         "kubeconfig {file}: {source}; check the path and the file, or name another with --kubeconfig"
     )]
@@ -105,18 +113,24 @@ impl ClientConfig {
                 HeaderValue::from_str(agent).map_err(|_| ConfigError::UserAgent(agent.clone()))?;
             config.headers.push((header::USER_AGENT, value));
         }
-        kube::Client::try_from(config).map_err(|source| ConfigError::Client { origin, source })
+        transport::client(config, self.keep_alive)
+            .map_err(|source| ConfigError::Client { origin, source })
     }
 
     /// The configuration and a name for where it came from.
     async fn load(&self) -> Result<(kube::Config, String), ConfigError> {
         if let Some(file) = &self.kubeconfig {
+            check_readable(file)?;
             let kubeconfig = Kubeconfig::read_from(file).map_err(|e| bad_file(file, e))?;
             let config = self.choose(kubeconfig).await.map_err(|e| bad_file(file, e))?;
             return Ok((config, format!("kubeconfig {}", file.display())));
         }
         if let Some(variable) = std::env::var_os("KUBECONFIG").filter(|v| !v.is_empty()) {
             let file = PathBuf::from(variable);
+            // A list of files is passed over where one does not exist, as kubectl does.
+            if std::env::split_paths(&file).count() == 1 {
+                check_readable(&file)?;
+            }
             let kubeconfig = Kubeconfig::from_env().map_err(|e| bad_file(&file, e))?;
             let kubeconfig = kubeconfig.unwrap_or_default();
             let config = self.choose(kubeconfig).await.map_err(|e| bad_file(&file, e))?;
@@ -133,6 +147,24 @@ impl ClientConfig {
     async fn choose(&self, kubeconfig: Kubeconfig) -> Result<kube::Config, KubeconfigError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
         kube::Config::from_custom_kubeconfig(kubeconfig, &options).await
+    }
+}
+
+/// The client library has one sentence for all ways in which a file cannot be read.
+fn check_readable(file: &Path) -> Result<(), ConfigError> {
+    let failed = |source| ConfigError::Unreadable { file: file.display().to_string(), source };
+    File::open(file).map(drop).map_err(failed)
+}
+
+fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no such file; name another with --kubeconfig or KUBECONFIG".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; run as its owner, or give this user a copy".to_owned()
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -193,7 +225,10 @@ contexts:
         let error = ClientConfig::from_kubeconfig(&missing).client().await.err().expect("fails");
         let text = error.to_string();
         assert!(text.contains(&missing.display().to_string()), "{text}");
-        assert!(text.contains("--kubeconfig"), "{text}");
+        let advice = "there is no such file; name another with --kubeconfig or KUBECONFIG";
+        assert_eq!(text, format!("cannot read kubeconfig {}: {advice}", missing.display()));
+        let denied = unreadable(&io::ErrorKind::PermissionDenied.into());
+        assert!(denied.starts_with("permission denied; run as its owner"), "{denied}");
         let file = file();
         let mut config = ClientConfig::from_kubeconfig(file.path());
         config.context = Some("three".into());

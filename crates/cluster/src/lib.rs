@@ -22,6 +22,7 @@ pub mod events;
 mod in_flight;
 pub mod limit;
 mod lines;
+pub mod listen;
 mod managed_fields;
 pub mod queue;
 pub mod secrets;
@@ -29,6 +30,7 @@ pub mod shutdown;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod transport;
 
 pub use api::{Api, DeleteParams, ListParams, Patch};
 pub use cache::{Cache, Cacheable, Change, Scope, SharedCaches, Subscription};
@@ -39,6 +41,7 @@ pub use events::{EventType, Recorder};
 pub use longshore_core::model::{ObjectKey, ObjectRef};
 pub use queue::{Outcome, QueueOptions, WorkQueue};
 pub use telemetry::{Metrics, QueueStats};
+pub use transport::KeepAlive;
 // For the macros that log with a verbosity.
 #[doc(hidden)]
 pub use tracing;

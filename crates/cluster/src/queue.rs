@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use longshore_core::backoff::Backoff;
+use longshore_core::words;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -489,7 +490,9 @@ impl<K: QueueKey> WorkItem<K> {
                 let failures = queue.requeues(&key) + 1;
                 let delay = queue.add_rate_limited(key.clone());
                 let name = &queue.inner.name;
-                tracing::warn!(queue = %name, failures, retry_in = ?delay, %error, "work failed");
+                let retry_in = words::time(delay);
+                let error = words::causes(error.as_ref());
+                tracing::warn!(queue = %name, failures, retry_in, error, "work failed");
             }
             Outcome::After(delay) => {
                 queue.forget(&key);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use longshore_core::words;
 use longshore_core::{backoff::Backoff, provision::DriverCapabilities};
 use longshore_csi::{
     Client, CsiError,
@@ -67,7 +68,7 @@ impl Driver {
                     Ok(driver) => return driver,
                     Err(error) => {
                         let pause = pauses.pause();
-                        tracing::warn!(%error, retry_in = ?pause, "the driver cannot be asked who it is");
+                        tracing::warn!(%error, retry_in = words::time(pause), "the driver cannot be asked who it is");
                         tokio::time::sleep(pause).await;
                     }
                 }

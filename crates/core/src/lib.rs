@@ -22,3 +22,4 @@ pub mod provision;
 pub mod redact;
 pub mod schedule;
 pub mod stage;
+pub mod words;

@@ -1,5 +1,7 @@
 //! Which capability a driver must advertise before a call may be sent to it.
 
+use std::fmt;
+
 use crate::Call;
 use crate::capabilities::{
     CapabilitySet, ControllerCapability, GroupCapability, NodeCapability, PluginService,
@@ -18,6 +20,19 @@ pub enum Requirement {
     Node(NodeCapability),
     /// A capability of the GroupController service.
     Group(GroupCapability),
+}
+
+/// CSI's name of the capability.
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "none",
+            Self::Plugin(service) => service.as_str_name(),
+            Self::Controller(capability) => capability.as_str_name(),
+            Self::Node(capability) => capability.as_str_name(),
+            Self::Group(capability) => capability.as_str_name(),
+        })
+    }
 }
 
 impl Requirement {

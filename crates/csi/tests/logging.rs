@@ -60,6 +60,9 @@ async fn calls_are_logged_without_secrets() {
         r#"\"secrets\":\"***stripped***\""#,
         "GRPC response",
         r#"\"volume_id\":\"vol-1\""#,
+        r#"code=\"OK\""#,
+        r#"code=\"Internal\""#,
+        "took=",
         "rpc error: code = Internal desc = scripted failure",
     ] {
         let plain = part.replace('\\', "");

@@ -18,6 +18,8 @@ const DISCARD: &str = "discard";
 const DIRECT_IO: &str = "directIO";
 const RESERVED: &str = "reservedBlocksPercent";
 
+const KNOWN: [&str; 3] = [DISCARD, DIRECT_IO, RESERVED];
+
 /// Checked values; what is absent is left as the system has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mutable {
@@ -38,7 +40,10 @@ pub enum MutableError {
     Switch { key: String, value: String },
     #[error("mutable parameter {0} is for ext4 only")]
     Ext4Only(String),
-    #[error("mutable parameter {0:?} is not known")]
+    #[error(
+        "mutable parameter {0:?} is not known; remove it from the class, or use one of: {known}",
+        known = KNOWN.join(", ")
+    )]
     Unknown(String),
 }
 
@@ -106,5 +111,9 @@ mod tests {
             let error = Mutable::parse(&one(key, value), fstype).expect_err(key);
             assert!(error.to_string().contains(key), "{error}");
         }
+        let error = Mutable::parse(&one("iops", "3000"), ext4).expect_err("unknown");
+        let want = "mutable parameter \"iops\" is not known; remove it from the class, or use one of: \
+                    discard, directIO, reservedBlocksPercent";
+        assert_eq!(error.to_string(), want);
     }
 }

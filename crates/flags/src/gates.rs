@@ -41,6 +41,21 @@ pub struct Gates {
     notes: Vec<String>,
 }
 
+/// The help of `--feature-gates`: the gates that can be set, with their defaults.
+#[must_use]
+pub fn gates_help(known: &[&[Gate]]) -> String {
+    let mut gates = Vec::new();
+    for gate in known.iter().copied().flatten() {
+        let state = if gate.default { "on" } else { "off" };
+        match gate.stage {
+            Stage::Stable => gates.push(format!("{} ({state})", gate.name)),
+            Stage::Alpha => gates.push(format!("{} ({state}, alpha)", gate.name)),
+            Stage::NotYet(_) | Stage::Removed => {}
+        }
+    }
+    format!("Feature gates, as in Name=true,Name=false: {}", gates.join(", "))
+}
+
 impl Gates {
     /// Applies every `--feature-gates` of the command line, in order, over the defaults of `known`.
     ///

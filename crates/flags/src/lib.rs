@@ -19,7 +19,7 @@ pub mod values;
 
 pub use environment::Environment;
 pub use error::UsageError;
-pub use gates::{Gate, Gates, Stage};
+pub use gates::{Gate, Gates, Stage, gates_help};
 pub use nearest::nearest;
 pub use normalize::{Normalized, goify, normalize};
 pub use throttle::Throttle;

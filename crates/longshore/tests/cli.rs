@@ -233,6 +233,100 @@ fn a_server_that_is_away_gets_one_sentence() {
 }
 
 #[test]
+fn a_file_that_may_not_be_read_is_not_called_missing() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    if dir.path().metadata().expect("metadata").uid() != 0 {
+        return;
+    }
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open.clone()).expect("mode");
+    let (program, kubeconfig) = (dir.path().join("longshore"), dir.path().join("kubeconfig"));
+    std::fs::copy(LONGSHORE, &program).expect("a copy that others may run");
+    std::fs::set_permissions(&program, open).expect("mode");
+    std::fs::write(&kubeconfig, "apiVersion: v1\n").expect("a file");
+    std::fs::set_permissions(&kubeconfig, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    for (args, want) in [
+        (["get", "pvc"].as_slice(), "permission denied; run as the owner of"),
+        (&["controllers"], "permission denied; run as its owner"),
+    ] {
+        let ran = std::process::Command::new(&program)
+            .args(args)
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .uid(65534)
+            .gid(65534)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{said}");
+        assert!(said.contains(want) && !said.contains("no such file"), "{said}");
+    }
+}
+
+#[test]
+fn the_flag_wins_over_the_variable_and_says_so_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (flag, variable) = (dir.path().join("flag"), dir.path().join("variable"));
+    for program in ["attacher", "provisioner", "controllers"] {
+        let ran = std::process::Command::new(LONGSHORE)
+            .arg(program)
+            .arg(format!("--kubeconfig={}", flag.display()))
+            .env("KUBECONFIG", &variable)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let note = format!(
+            "--kubeconfig={} is used; the environment says KUBECONFIG={}",
+            flag.display(),
+            variable.display()
+        );
+        assert_eq!(said.matches(&note).count(), 1, "{program}: {said}");
+        let refusal = format!("cannot read kubeconfig {}: there is no such file", flag.display());
+        assert_eq!(said.matches(&refusal).count(), 1, "{program}: {said}");
+        assert_eq!(said.matches("no such file").count(), 1, "{program}: {said}");
+    }
+}
+
+#[test]
+fn causes_are_said_once() {
+    let ran = std::process::Command::new(LONGSHORE)
+        .args(["attacher", "--csi-address=/nonexistent/csi.sock"])
+        .env_remove("KUBECONFIG")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(said.contains("no cluster is configured"), "{said}");
+    assert_eq!(said.matches("environment variable not found").count(), 1, "{said}");
+}
+
+#[test]
+fn a_pool_whose_parent_is_not_there_is_refused_and_nothing_is_made() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (pool, socket) = (dir.path().join("typo/pool"), dir.path().join("csi.sock"));
+    let endpoint = format!("--endpoint={}", socket.display());
+    let data = dir.path().join("data");
+    for args in [
+        ["driver", "--node-id=n", &endpoint, &format!("--pool={}", pool.display())],
+        [
+            "up",
+            "--listen=127.0.0.1:0",
+            &format!("--data-dir={}", data.display()),
+            &format!("--pool={}", pool.display()),
+        ],
+    ] {
+        let ran = run(LONGSHORE, &args);
+        if ran.err.contains("root") {
+            return;
+        }
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.contains("there is no directory"), "{}", ran.err);
+        assert!(!pool.exists() && !pool.parent().expect("typo").exists() && !data.exists());
+    }
+}
+
+#[test]
 fn flags_of_the_go_runtime_get_one_log_line() {
     // The socket's directory does not exist and no cluster is configured, so the program ends by itself.
     let args = [

@@ -29,5 +29,6 @@ pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode, Settings}
 pub use pods::hidden::hide_from_pods;
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;
+pub use pods::streams::{NodeStreams, StreamEnd, StreamError, StreamQuery, Streams};
 pub use shim::protocol::LogLimit;
 pub use volumes::stats::NodeStats;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::{Router, extract::Request, response::IntoResponse as _, response::Response};
 use http::{StatusCode, header};
 use longshore_cluster::Metrics;
+use longshore_core::words;
 use longshore_csi::client::{ConnectError, DriverNameError};
 use longshore_csi::{Client, ConnectOptions, CsiError, Options, metrics, v1};
 use tokio::net::TcpListener;
@@ -34,7 +35,7 @@ pub enum ProbeError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection was not accepted in time.
-    #[error("cannot connect to {} within {timeout:?}", socket.display())]
+    #[error("cannot connect to {} within {}", socket.display(), words::time(*.timeout))]
     Timeout { socket: PathBuf, timeout: Duration },
     #[error(transparent)]
     Call(#[from] CsiError),

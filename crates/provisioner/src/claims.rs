@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use longshore_cluster::{Outcome, controller::note};
+use longshore_cluster::{Outcome, controller::note, log_result};
 use longshore_core::{
     bind::edit::forget_selected_node,
     claim::selected_node,
@@ -15,6 +15,7 @@ use longshore_core::{
         attempt::{Asker, Debt, Event, Rest},
         choose,
     },
+    words,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -52,7 +53,19 @@ impl<P: Provisioner> Inner<P> {
             tracing::error!(claim_uid = uid.as_str(), %error, "giving the claim up after too many failures");
             return Outcome::Done;
         }
-        Outcome::Retry(error)
+        let config = &self.config;
+        let now = Instant::now().into_std();
+        let rest = self.attempts.read(uid, |attempt| attempt.resting().cloned());
+        match rest.and_then(|rest| rest.left(&rest.class_uid, config.infeasible_pause, now)) {
+            // The queue's own delay would end before the rest does, and nothing would be tried then.
+            Some(left) => {
+                let retry_in = words::time(left);
+                let error = words::causes(error.as_ref());
+                tracing::warn!(queue = "claims", retry_in, error, "work failed");
+                Outcome::After(left)
+            }
+            None => Outcome::Retry(error),
+        }
     }
 
     /// How much longer an infeasible claim rests. It does not once its class is made anew.
@@ -130,13 +143,17 @@ impl<P: Provisioner> Inner<P> {
         let text = format!("External provisioner is provisioning volume for claim \"{key}\"");
         self.recorder.normal(claim.as_ref(), "Provisioning", text);
         let started = Instant::now();
+        let (volume, driver) = (&request.volume, &request.class.provisioner);
         let result = match self.ask(&request).await {
             Ok(volume) => self.save(&claim, &volume).await,
             Err(error) => self.not_made(&claim, error).await,
         };
         match result {
             Ok(()) => {
-                self.metrics.provisioned(&claim, started.elapsed().as_secs_f64());
+                let took = started.elapsed();
+                self.metrics.provisioned(&claim, took.as_secs_f64());
+                let took = words::time(took);
+                log_result!(%volume, driver, took, "volume is provisioned");
                 Outcome::Done
             }
             Err(end) => {
@@ -187,7 +204,7 @@ impl<P: Provisioner> Inner<P> {
         let warn = |text| self.recorder.warning(claim, "ProvisioningFailed", text);
         Err(match error {
             ProvisionError::Ignored(reason) => {
-                tracing::info!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
+                log_result!(claim = %claim.metadata.key(), reason, "provisioning is ignored");
                 None
             }
             ProvisionError::Infeasible(cause) => {

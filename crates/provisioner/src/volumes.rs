@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, DeleteParams, OptionalExt as _, Outcome, Patch};
+use longshore_cluster::{ApiError, DeleteParams, OptionalExt as _, Outcome, Patch, log_result};
 use longshore_core::{
-    model::{ObjectKey, Uid, VolumeName, keys::finalizers, kinds::Volume},
+    model::{
+        ObjectKey, Uid, VolumeName,
+        keys::{annotations, finalizers},
+        kinds::Volume,
+    },
     provision::{finalizers_after, is_ours, wants_deletion},
+    words,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -74,7 +79,10 @@ impl<P: Provisioner> Inner<P> {
         self.api.delete::<Volume>(&key, &only).await.optional()?;
         // The change that we just made brings the volume back for another look.
         if self.memory.count_deletion(uid) {
-            self.metrics.deleted(volume, started.elapsed().as_secs_f64());
+            let took = started.elapsed();
+            self.metrics.deleted(volume, took.as_secs_f64());
+            let driver = volume.metadata.annotation(annotations::PROVISIONED_BY);
+            log_result!(driver, took = words::time(took), "volume is deleted");
         }
         self.drop_finalizer(&key, uid, finalizers).await
     }
@@ -105,7 +113,7 @@ impl<P: Provisioner> Inner<P> {
         match result {
             Ok(()) => Ok(true),
             Err(DeleteError::Ignored(reason)) => {
-                tracing::info!(volume = volume.metadata.name, reason, "deletion is ignored");
+                log_result!(volume = volume.metadata.name, reason, "deletion is ignored");
                 Ok(false)
             }
             Err(DeleteError::Failed(cause)) => {

@@ -65,6 +65,7 @@ impl Settings {
         all.provision.snapshot_sweep = environment.snapshots.then_some(SWEEP);
         // As on one machine: a node that is only cut off keeps what it has.
         all.attach.disable_force_detach_on_timeout = true;
+        all.attach.await_verdict = true;
         tweak(&mut all);
         all
     }

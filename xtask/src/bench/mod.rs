@@ -76,7 +76,7 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench attach [--pairs N] [--rounds R] [--json FILE]`, \
              `bench bind [--volumes N,N] [--claims N] [--json FILE]`, \
              `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
-             `bench driver [--rounds R]`, or `bench node [--pods N] [--together N] [--json FILE]`"
+             `bench driver [--rounds R]`, or `bench node [--pods N] [--together N] [--only ours] [--json FILE]`"
         ),
     }
 }

@@ -55,6 +55,8 @@ struct Place<'a> {
 struct Args {
     pods: usize,
     together: usize,
+    /// Leave the kubelet out, to compare two binaries of ours.
+    ours_only: bool,
     json: Option<PathBuf>,
 }
 
@@ -88,6 +90,7 @@ pub fn bench(args: &[String]) -> Result<()> {
     })?;
     let missing = TOOLS.into_iter().find(|tool| tools::path(*tool).is_err());
     match missing {
+        _ if args.ours_only => {}
         Some(tool) => println!("the kubelet is not measured: there is no {tool:?}"),
         None if !node::possible() => println!("the kubelet is not measured: it cannot run here"),
         None => turns.extend(real(&args)?),
@@ -143,7 +146,7 @@ fn turns_at(place: &Place<'_>, args: &Args) -> Result<Vec<Turn>> {
 
 impl Args {
     fn read(args: &[String]) -> Result<Self> {
-        let mut read = Self { pods: 20, together: 30, json: None };
+        let mut read = Self { pods: 20, together: 30, ours_only: false, json: None };
         let mut args = args.iter();
         while let Some(flag) = args.next() {
             let value = args.next().with_context(|| format!("{flag} needs a value"))?;
@@ -151,8 +154,14 @@ impl Args {
             match flag.as_str() {
                 "--pods" => read.pods = number()?,
                 "--together" => read.together = number()?,
+                "--only" => {
+                    ensure!(value == "ours", "--only {value}: there is ours");
+                    read.ours_only = true;
+                }
                 "--json" => read.json = Some(value.into()),
-                _ => bail!("bench node has no flag {flag}; it takes --pods, --together, --json"),
+                _ => bail!(
+                    "bench node has no flag {flag}; it takes --pods, --together, --only, --json"
+                ),
             }
         }
         ensure!(read.pods > 0 && read.together > 1, "--pods is at least 1 and --together 2");

@@ -7,6 +7,7 @@ mod discovery;
 mod held_response;
 mod impersonate;
 pub mod negotiate;
+mod not_served;
 mod objects;
 pub(crate) mod openapi;
 pub mod pieces;
@@ -18,6 +19,7 @@ mod reviews;
 pub(crate) mod route;
 mod schemas;
 pub(crate) mod serve;
+mod streams;
 mod table;
 mod timeout_stream;
 mod token;
@@ -49,6 +51,7 @@ use body::{ApiResponse, Sent};
 use connection_limits::ConnectionSlot;
 use query::Query;
 use route::Route;
+use streams::Afterwards;
 
 /// The version this server says it is: a semantic version that names its Kubernetes level.
 pub const GIT_VERSION: &str = "v1.37.0+longshore";
@@ -71,6 +74,8 @@ pub struct Service {
     unread_limit: Option<Arc<held_response::UnreadLimit>>,
     /// What the connection is known for.
     slot: Option<Arc<ConnectionSlot>>,
+    /// What the connection does after it has changed its protocol.
+    afterwards: Afterwards,
 }
 
 impl Service {
@@ -85,6 +90,7 @@ impl Service {
             ending,
             unread_limit: None,
             slot: None,
+            afterwards: Afterwards::default(),
         }
     }
 
@@ -93,8 +99,9 @@ impl Service {
         self,
         unread_limit: Arc<held_response::UnreadLimit>,
         slot: Arc<ConnectionSlot>,
+        afterwards: Afterwards,
     ) -> Self {
-        Self { unread_limit: Some(unread_limit), slot: Some(slot), ..self }
+        Self { unread_limit: Some(unread_limit), slot: Some(slot), afterwards, ..self }
     }
 
     /// Answers one request.
@@ -174,9 +181,9 @@ impl Service {
         let identity = self.authenticate(parts, || action(&asked, &route))?;
         let permit = self.admit(&parts.method, long_running, identity.is_master())?;
         if !identity.is_master() {
-            self.inner.access.check(&identity, &action(&asked, &route))?;
+            self.check_access(&identity, &asked, &route)?;
         }
-        let response = if let Route::Object(object) = route {
+        let mut response = if let Route::Object(object) = route {
             let asked = objects::Asked { identity: &identity, parts, query, verb };
             let handling = objects::handle(&self.inner, &self.ending, object, asked, body);
             match self.allotted(query, long_running)? {
@@ -191,7 +198,32 @@ impl Service {
         };
         // The permit is held until the client has its response, or leaves.
         let guard = long_running.then(|| self.inner.metrics.begin(labels));
+        if let Some(work) = response.extensions_mut().remove().and_then(|it: Afterwards| it.take())
+        {
+            self.afterwards.set(async move {
+                let _held = (permit, guard);
+                work.await;
+            });
+            return Ok(response);
+        }
         Ok(held_response::hold(response, (permit, guard), self.unread_limit.clone()))
+    }
+
+    /// Fails with 403 when the rules do not allow the request.
+    fn check_access(
+        &self,
+        identity: &Identity,
+        asked: &Incoming<'_>,
+        route: &Route<'_>,
+    ) -> ApiResult<()> {
+        let mut action = action(asked, route);
+        self.inner.access.check(identity, &action)?;
+        if let (true, Action::Object { verb, .. }) = (streams::is_stream(route), &mut action) {
+            // WebSocket comes as GET, and must not do more than its right to read says.
+            *verb = "create".into();
+            self.inner.access.check(identity, &action)?;
+        }
+        Ok(())
     }
 
     /// How long a request from outside may take, unless it is long-running by its nature.
@@ -394,11 +426,11 @@ struct Incoming<'a> {
     long_running: bool,
 }
 
-/// Whether the response goes on by itself: watches and logs.
+/// Whether the response goes on by itself: watches, logs and streams.
 fn is_long_running(method: &Method, route: &Route<'_>, verb: &str) -> bool {
     let Route::Object(object) = route else { return false };
     let log = *method == Method::GET && object.plural == "pods" && object.subresource == "log";
-    log || verb == "watch"
+    log || verb == "watch" || streams::is_stream(route)
 }
 
 /// The verb that roles must allow; methods that objects do not have count as another.

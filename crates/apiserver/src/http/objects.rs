@@ -18,7 +18,7 @@ use super::pieces::Pieces;
 use super::query::Query;
 use super::render::{Renderer, typed};
 use super::route::Object;
-use super::{Outside, held_response, reviews, token};
+use super::{Outside, held_response, not_served, reviews, token};
 use crate::Inner;
 use crate::access::Author;
 use crate::auth::Identity;
@@ -93,7 +93,13 @@ where
     let needs_name = matches!(verb, "update" | "patch") && object.name.is_empty();
     let verbs = match object.subresource {
         "" => resource.verbs.as_slice(),
-        name => resource.subresource(name).ok_or_else(Status::no_such_resource)?.verbs,
+        name => {
+            let missing = || {
+                let known = not_served::subresource(object.group, object.plural, name);
+                known.map_or_else(Status::no_such_resource, Status::not_served)
+            };
+            resource.subresource(name).ok_or_else(missing)?.verbs
+        }
     };
     if !verbs.contains(&verb) || needs_name || (object.watch && verb != "watch") {
         return Err(Status::method_not_allowed());
@@ -137,9 +143,12 @@ fn missing(builtin: bool) -> Status {
 
 fn find_target(inner: &Arc<Inner>, object: &Object<'_>) -> ApiResult<Target> {
     let registry = inner.core.registry();
-    let resource = registry
-        .find(object.group, object.version, object.plural)
-        .ok_or_else(|| missing(registry.is_builtin_group(object.group)))?;
+    let resource = registry.find(object.group, object.version, object.plural).ok_or_else(|| {
+        match not_served::resource(object.group, object.plural) {
+            Some(why) => Status::not_served(why),
+            None => missing(registry.is_builtin_group(object.group)),
+        }
+    })?;
     if !resource.namespaced && object.namespace.is_some() {
         return Err(missing(resource.custom.is_none()));
     }
@@ -203,6 +212,8 @@ impl Call<'_> {
             "binding" => return self.bind().await,
             "eviction" => return self.evict().await,
             "log" => return self.log().await,
+            "exec" => return self.stream(true).await,
+            "attach" => return self.stream(false).await,
             "scale" => return self.scale(verb).await,
             "token" => return self.token().await,
             _ => Part::Main,

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::Service;
 use super::connection_limits::{ConnectionLimits, ConnectionSlot};
 use super::held_response;
+use super::streams::Afterwards;
 use super::timeout_stream::{StallTimeouts, TimeoutStream};
 use crate::auth::identify_certificate;
 use crate::{Inner, Limits};
@@ -141,8 +142,12 @@ async fn connection(
     // them, however long they take.
     let http2 = session.alpn_protocol() == Some(b"h2");
     let unread = Arc::new(held_response::UnreadLimit::new(limits.stall_timeout));
-    let service = Service::new(inner, identity, ending.clone())
-        .for_connection(Arc::clone(&unread), Arc::clone(slot));
+    let afterwards = Afterwards::default();
+    let service = Service::new(inner, identity, ending.clone()).for_connection(
+        Arc::clone(&unread),
+        Arc::clone(slot),
+        afterwards.clone(),
+    );
     let service = TowerToHyperService::new(service);
     let timeouts = StallTimeouts {
         read: http2.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
@@ -150,7 +155,7 @@ async fn connection(
     };
     let stream = TokioIo::new(TimeoutStream::new(stream, timeouts));
     let builder = builder(http2, known, &limits);
-    let connection = builder.serve_connection(stream, service);
+    let connection = builder.serve_connection_with_upgrades(stream, service);
     tokio::pin!(connection);
     let mut draining = false;
     loop {
@@ -159,7 +164,7 @@ async fn connection(
                 if let Err(error) = result {
                     tracing::debug!(error = %error, "connection");
                 }
-                return;
+                break;
             }
             () = unread.exhausted() => {
                 tracing::debug!("a client takes none of its answers; its connection is closed");
@@ -170,5 +175,8 @@ async fn connection(
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+    if let Some(streams) = afterwards.take() {
+        streams.await;
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use longshore_core::backoff::Backoff;
 use longshore_core::model::ObjectKey;
+use longshore_core::words;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -70,7 +71,7 @@ impl<T: Cacheable> Reflector<T> {
             let Some(error) = error else { continue };
             let pause = backoff(failures);
             failures += 1;
-            tracing::warn!(kind = T::KIND, %error, retry_in = ?pause, "the cache lost its watch");
+            tracing::warn!(kind = T::KIND, %error, retry_in = words::time(pause), "the cache lost its watch");
             tokio::time::sleep(pause).await;
         }
     }

@@ -52,7 +52,8 @@ impl<T: Kind + HasMeta> Subscribers<T> {
             // One loop's mistake must not stop the watch that all loops live on.
             let notify = AssertUnwindSafe(|| (subscriber.notify)(change));
             if std::panic::catch_unwind(notify).is_err() {
-                tracing::error!(kind = T::KIND, ?change, "a subscriber panicked");
+                let object = change.object().meta().key();
+                tracing::error!(kind = T::KIND, %object, "a subscriber panicked");
             }
         }
     }

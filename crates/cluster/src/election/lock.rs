@@ -19,11 +19,17 @@ use crate::error::ApiError;
 struct Observed {
     object: Value,
     at: Instant,
+    /// Whether the record changed under this candidate's eyes: its holder lives.
+    changed: bool,
 }
 
 impl Observed {
     fn holder(&self) -> &str {
         self.object["spec"]["holderIdentity"].as_str().unwrap_or_default()
+    }
+
+    fn renew_time(&self) -> &str {
+        self.object["spec"]["renewTime"].as_str().unwrap_or_default()
     }
 
     /// When the holder loses the lease unless it renews.
@@ -40,6 +46,11 @@ pub(super) struct Lock {
     lease_seconds: u64,
     labels: BTreeMap<String, String>,
     observed: Option<Observed>,
+    /// How long a record under our own name that we did not write is watched before it is ours.
+    own_name_patience: Duration,
+    /// Times in the records that this process sent, from the last that is known to be stored. They
+    /// tell its own records from those of another process of the same name.
+    sent: Vec<String>,
     slow_path: Option<Counter>,
 }
 
@@ -52,21 +63,41 @@ impl Lock {
             lease_seconds: config.lease_duration.as_secs(),
             labels: config.labels.clone(),
             observed: None,
+            own_name_patience: config.retry_period.mul_f64(1.1),
+            sent: Vec::new(),
             slow_path: config.metrics.as_ref().map(|m| m.slow_path(&config.name)),
         }
     }
 
-    pub(super) fn holder(&self) -> &str {
+    fn holder(&self) -> &str {
         self.observed.as_ref().map_or("", Observed::holder)
+    }
+
+    /// Who holds the lease instead of this candidate.
+    pub(super) fn other_holder(&self) -> String {
+        match self.holder() {
+            name if name == self.identity => format!("another process named {name}"),
+            name => name.to_owned(),
+        }
     }
 
     /// When the lease, held by another, runs out as far as we have seen.
     pub(super) fn expiry(&self) -> Option<Instant> {
-        self.observed.as_ref().filter(|o| !o.holder().is_empty()).map(Observed::expiry)
+        let observed = self.observed.as_ref().filter(|o| !o.holder().is_empty())?;
+        // Left by this container before its restart, most likely: who lives renews within a retry
+        // period, and then it is another process of the same name.
+        if observed.holder() == self.identity && !self.is_ours() && !observed.changed {
+            return Some(observed.expiry().min(observed.at + self.own_name_patience));
+        }
+        Some(observed.expiry())
     }
 
+    /// Whether this very process wrote the record.
     fn is_ours(&self) -> bool {
-        self.holder() == self.identity
+        self.observed.as_ref().is_some_and(|observed| {
+            observed.holder() == self.identity
+                && self.sent.iter().any(|time| time == observed.renew_time())
+        })
     }
 
     /// Takes or renews the lease; false if another holds it.
@@ -75,7 +106,8 @@ impl Lock {
             && self.is_ours()
             && Instant::now() < observed.expiry()
         {
-            let renewed = self.record(&observed.object, false);
+            let held = observed.object.clone();
+            let renewed = self.record(&held, false);
             match self.put(renewed).await {
                 Ok(()) => return Ok(true),
                 Err(error) => {
@@ -86,9 +118,24 @@ impl Lock {
                 }
             }
         }
-        match self.api.get_raw::<Lease>(&self.key).await? {
-            None => self.create().await,
-            Some(object) => self.take(object).await,
+        match self.api.get_raw::<Lease>(&self.key).await {
+            Ok(None) => self.create().await,
+            Ok(Some(object)) => self.take(object).await,
+            Err(error) => {
+                self.blind();
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the watch over a record under our own name again: while the server does not answer
+    /// us, it may not answer the holder either.
+    fn blind(&mut self) {
+        if self.holder() == self.identity
+            && !self.is_ours()
+            && let Some(observed) = &mut self.observed
+        {
+            observed.at = Instant::now();
         }
     }
 
@@ -101,19 +148,20 @@ impl Lock {
         });
         let object = self.record(&fresh, true);
         let object = self.api.create::<Lease>(&object).await?;
-        self.observed = Some(Observed { object, at });
+        self.stored(object, at);
         Ok(true)
     }
 
     async fn take(&mut self, object: Value) -> Result<bool, ApiError> {
-        self.observe(object);
-        let observed = self.observed.as_ref().expect("observed just now");
-        let held = !observed.holder().is_empty() && Instant::now() < observed.expiry();
+        self.observe(object.clone());
+        let held = self.expiry().is_some_and(|expiry| Instant::now() < expiry);
         if held && !self.is_ours() {
             return Ok(false);
         }
-        let mut object = self.record(&observed.object, !self.is_ours());
-        if !self.is_ours() {
+        // As the Go clients: a holder of the same name is the same holder.
+        let from_another = self.holder() != self.identity;
+        let mut object = self.record(&object, from_another);
+        if from_another {
             let transitions = object["spec"]["leaseTransitions"].as_i64().unwrap_or(0);
             object["spec"]["leaseTransitions"] = (transitions + 1).into();
         }
@@ -125,21 +173,30 @@ impl Lock {
     fn observe(&mut self, object: Value) {
         match &mut self.observed {
             Some(observed) if observed.object["spec"] == object["spec"] => observed.object = object,
-            _ => self.observed = Some(Observed { object, at: Instant::now() }),
+            before => {
+                let changed = before.is_some();
+                self.observed = Some(Observed { object, at: Instant::now(), changed });
+            }
         }
+    }
+
+    fn stored(&mut self, object: Value, at: Instant) {
+        self.sent.drain(..self.sent.len().saturating_sub(1));
+        self.observed = Some(Observed { object, at, changed: false });
     }
 
     async fn put(&mut self, object: Value) -> Result<(), ApiError> {
         // Counted from before the write: the server cannot have stored it earlier.
         let at = Instant::now();
         let object = self.api.update::<Lease>(&object).await?;
-        self.observed = Some(Observed { object, at });
+        self.stored(object, at);
         Ok(())
     }
 
     /// `object` with ourselves as holder, renewed now; unknown fields stay.
-    fn record(&self, object: &Value, acquired: bool) -> Value {
+    fn record(&mut self, object: &Value, acquired: bool) -> Value {
         let now = clock::micros(clock::now());
+        self.sent.push(now.clone());
         let mut object = object.clone();
         let spec = &mut object["spec"];
         spec["holderIdentity"] = self.identity.as_str().into();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_core::model::ObjectRef;
+use longshore_core::words;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
@@ -44,7 +45,9 @@ pub struct ElectionConfig {
     pub namespace: String,
     /// Name of the lease; see [`lease_name`].
     pub name: String,
-    /// Identity of this candidate; two candidates must never share it.
+    /// Identity of this candidate: [`host_identity`] for a program that goes on where its container
+    /// left off, else [`unique_identity`]. A lease found under it is watched for one retry period:
+    /// unchanged it is taken at once, renewed it is another's.
     pub identity: String,
     /// A candidate takes a lease that was not renewed for this long.
     pub lease_duration: Duration,
@@ -94,12 +97,16 @@ impl ElectionConfig {
         let (lease, renew, retry) = (self.lease_duration, self.renew_deadline, self.retry_period);
         if lease <= renew {
             return Err(ElectionError::Durations(format!(
-                "the lease duration ({lease:?}) must be longer than the renew deadline ({renew:?})"
+                "the lease duration ({}) must be longer than the renew deadline ({})",
+                words::time(lease),
+                words::time(renew)
             )));
         }
         if renew <= retry.mul_f64(1.2) {
             return Err(ElectionError::Durations(format!(
-                "the renew deadline ({renew:?}) must be longer than 1.2 times the retry period ({retry:?})"
+                "the renew deadline ({}) must be longer than 1.2 times the retry period ({})",
+                words::time(renew),
+                words::time(retry)
             )));
         }
         if retry.is_zero() || lease < Duration::from_secs(1) {
@@ -298,7 +305,7 @@ impl Elector {
                     self.config.status.renewed(started);
                     return None;
                 }
-                Ok(Ok(false)) => return Some(format!("{} holds it", self.lock.holder())),
+                Ok(Ok(false)) => return Some(format!("{} holds it", self.lock.other_holder())),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "the API server does not answer".to_owned(),
             };

@@ -18,6 +18,8 @@ struct Leases {
     watches: Vec<mpsc::UnboundedSender<Value>>,
     writes: Vec<Value>,
     down: bool,
+    /// Writes whose answers get lost.
+    mute: usize,
     no_watch: bool,
 }
 
@@ -83,6 +85,10 @@ impl Leases {
         }
         self.writes.push(lease["spec"].clone());
         self.lease = Some(lease.clone());
+        if self.mute > 0 {
+            self.mute -= 1;
+            return failure(500, "InternalError");
+        }
         respond(200, &lease)
     }
 }
@@ -297,6 +303,91 @@ async fn the_record_is_what_go_clients_expect() {
     one.stop.cancel();
     one.task.await.expect("no panic").expect("graceful");
     assert!(metrics.render().contains("leader_election_master_status{name=\"lease\"} 0\n"));
+}
+
+/// A container is killed and started again under its host's name.
+#[tokio::test(start_paused = true)]
+async fn a_restarted_candidate_leads_again_after_one_retry_period() {
+    for killed_after in [1_000, 4_900, 61_234] {
+        let server = Server::default();
+        let one = start(config(&server, "host"));
+        eventually("one leads", || one.status.is_leading()).await;
+        tokio::time::sleep(Duration::from_millis(killed_after)).await;
+        one.task.abort();
+        let (killed, before) = (Instant::now(), server.spec());
+        let again = start(config(&server, "host"));
+        eventually("it leads again", || again.status.is_leading()).await;
+        let took = killed.elapsed();
+        assert!(took <= Duration::from_secs(6), "{took:?}");
+        assert!(took >= Duration::from_secs(5), "{took:?}: nobody looked whether the holder lives");
+        let after = server.spec();
+        assert_eq!(after["leaseTransitions"], before["leaseTransitions"]);
+        assert_eq!(after["acquireTime"], before["acquireTime"], "as the Go clients");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_of_one_name_never_lead_together_and_the_second_takes_over() {
+    let server = Server::default();
+    let one = start(config(&server, "host"));
+    eventually("one leads", || one.status.is_leading()).await;
+    let two = start(config(&server, "host"));
+    for _ in 0..600 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!two.status.is_leading(), "the first renews");
+    }
+    assert!(one.status.is_leading());
+    one.task.abort();
+    eventually("two leads", || two.status.is_leading()).await;
+}
+
+/// A Go sidecar of the same host name takes a lease under its own name at once.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_name_another_process_uses_gives_up() {
+    let server = Server::default();
+    let mut config = config(&server, "host");
+    config.on_loss = OnLoss::Exit;
+    let one = start(config);
+    eventually("one leads", || one.status.is_leading()).await;
+    {
+        let mut state = server.state.lock();
+        let mut lease = state.lease.clone().expect("held");
+        lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z".into();
+        state.write(&lease);
+    }
+    let error = one.task.await.expect("no panic").expect_err("lost").to_string();
+    assert!(error.ends_with("another process named host holds it"), "{error}");
+}
+
+/// The server stores a renewal and the answer is lost: the record is still ours.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_whose_answer_was_lost_is_known_as_ours() {
+    let server = Server::default();
+    let one = start(config(&server, "host"));
+    eventually("one leads", || one.status.is_leading()).await;
+    server.state.lock().mute = 1;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.state.lock().mute, 0, "one answer was lost");
+    assert!(one.status.is_leading());
+    assert_eq!(*one.terms.lock(), 1);
+}
+
+/// While the server answers nobody, silence does not mean that the holder is dead.
+#[tokio::test(start_paused = true)]
+async fn an_outage_does_not_count_as_the_silence_of_a_holder() {
+    let server = Server::default();
+    let one = start(config(&server, "host"));
+    eventually("one leads", || one.status.is_leading()).await;
+    let two = start(config(&server, "host"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.state.lock().down = true;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    server.state.lock().down = false;
+    for _ in 0..300 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!two.status.is_leading(), "the first goes on renewing");
+    }
+    assert!(one.status.is_leading());
 }
 
 /// A foreign clock that is years ahead or behind changes nothing: only our own waiting counts.

@@ -1,7 +1,7 @@
 //! Events about objects, written in the background.
 //!
-//! [`Recorder::event`] never waits and never fails: occurrences go into a bounded table where equal
-//! ones add up, and a task writes them as core/v1 Events. 1,000 equal failures are one Event
+//! [`Recorder::event`] never waits and never fails: occurrences go into bounded tables where equal
+//! ones add up, and a task writes them as core/v1 Events, Warnings first. 1,000 equal failures are one Event
 //! object with a count of 1,000 and a handful of writes.
 
 mod correlate;
@@ -87,7 +87,8 @@ impl Recorder {
         let recorder = Self { inner: inner.clone() };
         let writer = Writer {
             inner,
-            api: api.low_priority(),
+            api: api.clone(),
+            background: api.low_priority(),
             component: component.to_owned(),
             instance: instance.to_owned(),
             correlator: Correlator::default(),
@@ -127,7 +128,14 @@ impl Recorder {
             reason: reason.to_owned(),
             message: message.into(),
         };
-        tracing::debug!(object = %object.name, kind = kind.as_str(), reason, message = %occurrence.message, "event");
+        tracing::debug!(
+            kind = object.kind,
+            object = %ObjectKey::new(&object.namespace, &object.name),
+            r#type = kind.as_str(),
+            reason,
+            text = occurrence.message,
+            "event"
+        );
         let added = self.inner.pending.lock().add(occurrence, clock::now());
         if added {
             self.inner.wake.notify_one();
@@ -137,7 +145,10 @@ impl Recorder {
 
 struct Writer {
     inner: Arc<Inner>,
+    /// For Warnings.
     api: Api,
+    /// For what may wait while other requests are in flight.
+    background: Api,
     component: String,
     instance: String,
     correlator: Correlator,
@@ -225,18 +236,25 @@ impl Writer {
             "count": count, "message": message, "lastTimestamp": clock::seconds(batch.last),
         });
         let key = ObjectKey::new(written.namespace.clone(), written.name.clone());
-        self.api.patch::<Event>(&key, Patch::Strategic(&patch)).await?;
+        self.api_for(batch).patch::<Event>(&key, Patch::Strategic(&patch)).await?;
         Ok(Written { count, ..written.clone() })
     }
 
     async fn make(&self, message: &str, batch: &Batch, name: &str) -> Result<Written, ApiError> {
         let event = self.event(message, batch, name);
-        match self.api.create::<Event>(&event).await {
+        match self.api_for(batch).create::<Event>(&event).await {
             Ok(_) | Err(ApiError::AlreadyExists { .. }) => {}
             Err(error) => return Err(error),
         }
         let field = |name: &str| event["metadata"][name].as_str().unwrap_or_default().to_owned();
         Ok(Written { namespace: field("namespace"), name: field("name"), count: batch.count })
+    }
+
+    fn api_for(&self, batch: &Batch) -> &Api {
+        match batch.occurrence.kind {
+            EventType::Warning => &self.api,
+            EventType::Normal => &self.background,
+        }
     }
 
     fn event(&self, message: &str, batch: &Batch, name: &str) -> Value {

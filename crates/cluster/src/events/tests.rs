@@ -7,6 +7,7 @@ use crate::testing::{self, eventually, failure, respond};
 #[derive(Clone, Default)]
 struct Server {
     events: Arc<Mutex<Vec<Value>>>,
+    names: Arc<Mutex<std::collections::HashSet<String>>>,
     writes: Arc<Mutex<usize>>,
     down: Arc<Mutex<bool>>,
     /// The next create happens, but its response is lost.
@@ -29,8 +30,8 @@ impl Server {
         }
         let mut events = self.events.lock();
         if request.method == "POST" {
-            let name = &request.body["metadata"]["name"];
-            if events.iter().any(|e| e["metadata"]["name"] == *name) {
+            let name = request.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            if !self.names.lock().insert(name) {
                 return failure(409, "AlreadyExists");
             }
             events.push(request.body.clone());
@@ -90,6 +91,31 @@ async fn a_thousand_equal_failures_are_one_event_with_count_1000() {
     let hex = name.strip_prefix("data.").expect("named after the object");
     assert!(hex.chars().all(|c| c.is_ascii_hexdigit()), "{name}");
     assert!(*server.writes.lock() < 20, "{} writes", server.writes.lock());
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_burst_every_object_gets_its_event_and_warnings_come_first() {
+    let server = Server::default();
+    *server.down.lock() = true;
+    let (recorder, _task) = Recorder::start(&server.api(), "c", "", &CancellationToken::new());
+    // The first is in the writer's hand, the others wait behind it.
+    recorder.event(&claim("first"), EventType::Normal, "Started", "m");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for i in 0..12_000 {
+        recorder.event(&claim(&format!("c{i}")), EventType::Normal, "Provisioning", "m");
+    }
+    for i in 0..50 {
+        recorder.event(&claim(&format!("c{i}")), EventType::Warning, "ProvisioningFailed", "m");
+    }
+    *server.down.lock() = false;
+    // As many as fit; more than 2,000 claims with three events each.
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    let events = server.events.lock();
+    assert_eq!(events.len(), 10_051);
+    let warnings = events.iter().skip(1).take_while(|event| event["type"] == "Warning").count();
+    assert_eq!(warnings, 50, "after the one that was in hand");
 }
 
 #[tokio::test(start_paused = true)]

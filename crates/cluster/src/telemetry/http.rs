@@ -8,11 +8,11 @@ use ::http::{StatusCode, header};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Metrics, pprof};
+use crate::listen;
 
 /// What is wrong, in the words of the response.
 type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -100,8 +100,22 @@ impl Endpoint {
         address: &str,
         shutdown: &CancellationToken,
     ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
+        let served = self.start(address, shutdown).await?;
+        tracing::info!(address = %served.0, "serving metrics and health");
+        Ok(served)
+    }
+
+    /// Serves as [`Self::serve`] does and leaves it to the program to say so.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be listened on.
+    pub async fn start(
+        self,
+        address: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
         let failed = |source| EndpointError { address: address.to_owned(), source };
-        let listener = listen(address).await.map_err(failed)?;
+        let listener = listen::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (router, stop) = (self.router(), shutdown.clone());
         let task = tokio::spawn(async move {
@@ -111,7 +125,6 @@ impl Endpoint {
                 tracing::error!(%error, "the HTTP endpoint stopped");
             }
         });
-        tracing::info!(address = %bound, "serving metrics and health");
         Ok((bound, task))
     }
 
@@ -145,17 +158,6 @@ impl Endpoint {
             return (StatusCode::OK, "ok").into_response();
         }
         (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
-    }
-}
-
-async fn listen(address: &str) -> std::io::Result<TcpListener> {
-    let Some(port) = address.strip_prefix(':') else {
-        return TcpListener::bind(address).await;
-    };
-    // All interfaces: both protocols where IPv6 exists, else IPv4 alone.
-    match TcpListener::bind(format!("[::]:{port}")).await {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
     }
 }
 
@@ -221,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_taken_address_is_named() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = taken.local_addr().expect("address").to_string();
         let endpoint = Endpoint::new(&Metrics::new());
         let error = endpoint.serve(&address, &CancellationToken::new()).await.expect_err("taken");

@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use longshore_core::words;
 use longshore_flags::{UsageError, values};
 
 use crate::planted::{Planted, plantable};
@@ -24,6 +25,11 @@ pub struct Flags {
     /// which node that is; 0 is never. Not a flag of kube-controller-manager.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     attach_holder_notice: Duration,
+    /// Keep an exclusive volume whose attach gave no clear result from other nodes until the driver has
+    /// answered. Without it only confirmed attachments count, as in kube-controller-manager, which has no
+    /// such flag.
+    #[arg(long)]
+    await_attach_verdict: bool,
     /// Attaches, and as many detaches, that send their requests at once; waiting for a driver does not
     /// count. Not a flag of kube-controller-manager.
     #[arg(long, default_value = "16", value_parser = values::at_least_one, value_name = "N")]
@@ -39,12 +45,13 @@ impl TryFrom<Flags> for Config {
             disable_attach_detach_reconcile_sync,
             disable_force_detach_on_timeout,
             attach_holder_notice,
+            await_attach_verdict,
             concurrent_attach_detach_requests,
         } = flags;
         if period <= Duration::from_secs(1) {
             return Err(UsageError::bad_value(
                 "--attach-detach-reconcile-sync-period",
-                format!("{period:?}"),
+                words::time(period),
                 "it must be more than a second",
             ));
         }
@@ -52,6 +59,7 @@ impl TryFrom<Flags> for Config {
             verify_period: (!disable_attach_detach_reconcile_sync).then_some(period),
             disable_force_detach_on_timeout,
             holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
+            await_verdict: await_attach_verdict,
             concurrent_requests: concurrent_attach_detach_requests.get() as usize,
             ..Self::default()
         })
@@ -76,6 +84,8 @@ pub struct Config {
     /// How long a pod waits for a volume that another node holds before it is told which pod on
     /// which node that is; `None` for never.
     pub holder_notice: Option<Duration>,
+    /// Whether an attach without a clear result keeps an exclusive volume from other nodes.
+    pub await_verdict: bool,
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }
@@ -90,6 +100,7 @@ impl Default for Config {
             operation_timeout: Duration::from_secs(120),
             concurrent_requests: 16,
             holder_notice: Some(Duration::from_secs(30)),
+            await_verdict: false,
             #[cfg(any(test, feature = "planted-bugs"))]
             planted: None,
         }

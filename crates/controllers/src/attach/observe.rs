@@ -19,7 +19,11 @@ use longshore_core::{
     names::{UniqueName, metrics_plugin},
 };
 
-use super::{Controller, reconcile::out_of_service, state::Inner};
+use super::{
+    Controller,
+    reconcile::{out_of_service, refused},
+    state::Inner,
+};
 use crate::index::{pods_of_claim, pods_on_node};
 
 impl Controller {
@@ -200,13 +204,16 @@ impl Controller {
             Change::Applied { new, .. } => new.status.attached && !new.metadata.deleting(),
             Change::Deleted { .. } => true,
         };
-        if !settled {
+        if !settled && !refused(attachment) {
             return;
         }
         if let Some(volume) = self.volume_of(attachment) {
-            // What an earlier failure waited for has come: no need to sit out the pause.
             self.state.change(|state| {
-                state.pending.end_pauses(&volume);
+                // What an earlier failure waited for has come: no need to sit out the pause. After a
+                // refusal the node itself does, another one may have the volume.
+                if settled {
+                    state.pending.end_pauses(&volume);
+                }
                 state.mark(&volume);
             });
         }

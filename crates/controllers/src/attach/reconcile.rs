@@ -6,7 +6,7 @@ use longshore_core::{
     attach::{
         Attach, AttachState, AttachView, Detach, DetachView, Holder, Holding, OnNode, Operation,
         OperationKey, Permit, Refused, Waited, Wanted, busy_message, decide_attach, decide_detach,
-        notice,
+        is_final_attach_error, notice,
     },
     model::{
         NodeName, ObjectKey,
@@ -151,10 +151,13 @@ impl Controller {
                 queue.leave(volume, node);
             }
         }
-        let busy = matches!(decided, Some(Attach::Busy { report: true })).then(|| {
-            let nodes = nodes_before(&state, volume, node);
+        let mut holding = state.actual.holders(volume);
+        holding.retain(|other| other != node);
+        // Where an attach only may have succeeded, nothing has to be detached.
+        let report = matches!(decided, Some(Attach::Busy { report: true })) && !holding.is_empty();
+        let busy = report.then(|| {
             state.desired.set_busy_reported(volume, node);
-            state.desired.pods_on(volume, &nodes)
+            state.desired.pods_on(volume, &holding)
         });
         drop(state);
         for pod in wanted.pods.values() {
@@ -188,7 +191,7 @@ impl Controller {
         let view = AttachView {
             state: state.actual.state(volume, node),
             shareable,
-            held_elsewhere: held_elsewhere(state, volume, node)
+            held_elsewhere: self.held_elsewhere(state, volume, node)
                 && !self.config.has(Planted::DoubleAttach),
             busy_reported: wanted.busy_reported,
         };
@@ -244,7 +247,7 @@ impl Controller {
         wanted: &Wanted,
     ) -> Option<Waited> {
         let first = self.config.holder_notice?;
-        if wanted.spec.shareable || !held_elsewhere(state, volume, node) {
+        if wanted.spec.shareable || !self.held_elsewhere(state, volume, node) {
             state.desired.end_wait(volume, node);
             return None;
         }
@@ -256,10 +259,14 @@ impl Controller {
     /// The other nodes that hold the volume, and why they do.
     fn holders(&self, state: &mut Inner, volume: &UniqueName, node: &NodeName) -> Vec<Holder> {
         let mut holders = Vec::new();
-        for other in nodes_before(state, volume, node) {
+        let certain = state.actual.holders(volume);
+        for other in self.nodes_before(state, volume, node) {
             let pods = state.desired.pods_on(volume, std::slice::from_ref(&other));
-            let holding =
-                if pods.is_empty() { self.holding(state, volume, &other) } else { Holding::Used };
+            let holding = match (certain.contains(&other), pods.is_empty()) {
+                (false, _) => Holding::Unclear,
+                (true, true) => self.holding(state, volume, &other),
+                (true, false) => Holding::Used,
+            };
             holders.push(Holder { node: other, pods, holding });
         }
         holders
@@ -282,11 +289,40 @@ impl Controller {
 
     /// What the driver's attacher says against the detach.
     fn detach_error(&self, volume: &UniqueName, node: &NodeName) -> Option<String> {
+        let attachment = self.attachment(volume, node)?;
+        attachment.status.detach_error.as_ref().map(|error| error.message.clone())
+    }
+
+    fn attachment(&self, volume: &UniqueName, node: &NodeName) -> Option<Arc<VolumeAttachment>> {
         let (driver, handle) = volume.driver_and_handle().ok()?;
-        let key = ObjectKey::cluster(attachment_name(&handle, &driver, node));
-        let attachment = self.attachments.get(&key)?;
-        let VolumeAttachment { status, .. } = attachment.as_ref();
-        status.detach_error.as_ref().map(|error| error.message.clone())
+        self.attachments.get(&ObjectKey::cluster(attachment_name(&handle, &driver, node)))
+    }
+
+    fn held_elsewhere(&self, state: &Inner, volume: &UniqueName, node: &NodeName) -> bool {
+        !self.nodes_before(state, volume, node).is_empty()
+    }
+
+    /// The other nodes that come before this one: those that hold the volume and, where verdicts are
+    /// awaited and unless something was begun here too, those where it is wanted and an attach gave no
+    /// clear result. There its attacher tries on, so a second node could get it at the same time.
+    fn nodes_before(&self, state: &Inner, volume: &UniqueName, node: &NodeName) -> Vec<NodeName> {
+        let mut nodes = state.actual.holders(volume);
+        let nothing_here = state.actual.state(volume, node) == AttachState::Detached;
+        if self.config.await_verdict && nothing_here {
+            let begun = state.actual.of_volume(volume).into_iter().map(|entry| entry.node);
+            nodes.extend(begun.filter(|other| {
+                state.desired.get(volume, other).is_some() && !self.is_refused(volume, other)
+            }));
+        }
+        nodes.retain(|other| other != node);
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Whether the driver has said for certain that the volume is not on the node.
+    fn is_refused(&self, volume: &UniqueName, node: &NodeName) -> bool {
+        self.attachment(volume, node).is_some_and(|attachment| refused(&attachment))
     }
 }
 
@@ -323,23 +359,11 @@ fn shareable(entry: &OnNode) -> bool {
     entry.spec.as_ref().is_none_or(|spec| spec.shareable)
 }
 
-fn held_elsewhere(state: &Inner, volume: &UniqueName, node: &NodeName) -> bool {
-    !nodes_before(state, volume, node).is_empty()
-}
-
-/// The other nodes that come before this one: those that hold the volume and, unless something was
-/// begun here too, those where it is wanted and an attach gave no clear result. There its attacher
-/// tries on, so a second node could get it at the same time.
-fn nodes_before(state: &Inner, volume: &UniqueName, node: &NodeName) -> Vec<NodeName> {
-    let mut nodes = state.actual.holders(volume);
-    if state.actual.state(volume, node) == AttachState::Detached {
-        let begun = state.actual.of_volume(volume).into_iter().map(|entry| entry.node);
-        nodes.extend(begun.filter(|other| state.desired.get(volume, other).is_some()));
-    }
-    nodes.retain(|other| other != node);
-    nodes.sort_unstable();
-    nodes.dedup();
-    nodes
+/// Whether the driver has refused an attachment for certain.
+pub(super) fn refused(attachment: &VolumeAttachment) -> bool {
+    let VolumeAttachment { status, .. } = attachment;
+    let code = status.attach_error.as_ref().and_then(|error| error.error_code);
+    !status.attached && code.is_some_and(is_final_attach_error)
 }
 
 /// Whether an operator has declared the node off.

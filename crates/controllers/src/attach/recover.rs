@@ -136,7 +136,11 @@ impl Controller {
         }
         let only = DeleteParams::uid(attachment.metadata.uid.clone());
         match self.api.delete::<VolumeAttachment>(&attachment.metadata.key(), &only).await {
-            Ok(()) => tracing::info!(attachment = name, volume = pv, "deleted: its volume is gone"),
+            Ok(()) => longshore_cluster::log_result!(
+                attachment = name,
+                volume = pv,
+                "deleted: its volume is gone"
+            ),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => tracing::warn!(attachment = name, %error, "cannot be deleted"),
         }

@@ -51,7 +51,7 @@ impl Sidecar {
             let Some(actual) = self.is_published(attachment, &published) else { continue };
             if actual != attachment.status.attached {
                 let name = &attachment.metadata.name;
-                tracing::info!(attachment = %name, actual, "status and driver disagree");
+                longshore_cluster::log_result!(attachment = %name, actual, "status and driver disagree");
                 self.lanes.force(name);
                 self.enqueue(attachment);
             }

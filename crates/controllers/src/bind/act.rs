@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use longshore_cluster::{ApiError, Cache, Cacheable};
+use longshore_cluster::{ApiError, Cache, Cacheable, log_result};
 use longshore_core::{
     bind::{Write, edit},
     model::{
-        Meta,
+        ClaimPhase, Meta,
         kinds::{Claim, Volume},
     },
 };
@@ -78,7 +78,12 @@ impl<'a> Hands<'a> {
             }
             Write::SetClaimBound { .. } => {
                 let volume = self.volume.ok_or(Undone::Stale)?;
-                self.write_claim(true, |json| edit::set_claim_bound(json, volume)).await
+                let written =
+                    self.write_claim(true, |json| edit::set_claim_bound(json, volume)).await;
+                if written.is_ok() {
+                    self.log_bound(volume);
+                }
+                written
             }
             Write::SetClaimPhase(phase) => {
                 self.write_claim(true, |json| edit::set_claim_phase(json, &phase)).await
@@ -94,6 +99,15 @@ impl<'a> Hands<'a> {
                     .await
             }
         }
+    }
+
+    /// Logs the result for a claim that was not bound before.
+    fn log_bound(&self, volume: &Volume) {
+        if self.claim.is_none_or(|claim| claim.status.phase == ClaimPhase::Bound) {
+            return;
+        }
+        let driver = volume.spec.csi.as_ref().map(|csi| csi.driver.as_str());
+        log_result!(volume = volume.metadata.name, driver, "claim is bound");
     }
 
     /// What is left in hand when all is done may be written again soon: a claim that waits for its

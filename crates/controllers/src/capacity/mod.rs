@@ -32,6 +32,7 @@ use longshore_core::{
         capacity::{DRIVER_LABEL, Item, MANAGER_LABEL, Touched, is_published, segments, touched},
         topology::Term,
     },
+    words,
 };
 use longshore_csi::Client;
 use parking_lot::Mutex;
@@ -232,7 +233,10 @@ impl Reconciler for Refresh {
 
     fn subject(&self, work: &Work) -> Subject {
         match work {
-            Work::Refresh(item) => Subject::key(format_args!("{item:?}")),
+            Work::Refresh(item) => {
+                let place = item.segment.iter().map(|(key, value)| format!("{key}={value}"));
+                Subject::key(format_args!("{} in {}", item.class, words::list(place)))
+            }
             Work::Remove { name, .. } => Subject::key(name),
         }
     }

@@ -163,7 +163,7 @@ impl CsiProvisioner {
             Ok(false) => return Ok(Attempted::Over),
             Err(error) => {
                 // Somebody must try, or nobody would tell the user what is wrong.
-                tracing::info!(claim = %current.metadata.key(), error = error.to_string(), "taking the claim although its room is not known");
+                longshore_cluster::log_result!(claim = %current.metadata.key(), error = error.to_string(), "taking the claim although its room is not known");
             }
         }
         self.write_node(&current, &deployment.node).await

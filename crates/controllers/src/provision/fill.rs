@@ -100,12 +100,13 @@ impl CsiProvisioner {
             // The event says only that the volume does not fit; here is what there is to see.
             if *error == SourceError::VolumeUnfit {
                 let csi = volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
+                let bound_to = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref());
                 tracing::warn!(
                     claim = %key,
                     volume = name,
                     phase = volume.as_ref().map(|volume| volume.status.phase.as_str()),
                     driver = csi.map(|csi| csi.driver.as_str()),
-                    bound_to = ?volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()),
+                    bound_to = bound_to.map(|claim| format!("{}/{}", claim.namespace, claim.name)),
                     "this volume cannot be cloned for the class"
                 );
             }
@@ -130,7 +131,7 @@ impl CsiProvisioner {
             Ok(_) => Ok(()),
             // Rights that were granted to an older official program do not cover this.
             Err(error @ ApiError::Forbidden { .. }) => {
-                tracing::info!(snapshot = %key, %error, "restoring without protection of the snapshot");
+                longshore_cluster::log_result!(snapshot = %key, %error, "restoring without protection of the snapshot");
                 Ok(())
             }
             Err(error) => Err(error.into()),

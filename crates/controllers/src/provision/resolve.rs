@@ -135,7 +135,7 @@ impl CsiProvisioner {
             // The claim's own reconcile repeats the call and saves the volume.
             return Ok(());
         }
-        tracing::info!(
+        longshore_cluster::log_result!(
             intent = INTENT_KIND,
             claim = %key,
             volume = plan.volume.as_str(),
@@ -170,7 +170,7 @@ impl CsiProvisioner {
                 self.attempts.apply(uid, if saved { Event::Saved } else { Event::Absent });
             }
             CreateOutcome::Refused(error) if self.refusal_settles(plan, &error, claim_waits) => {
-                tracing::info!(volume = plan.volume.as_str(), %error, "nothing was made");
+                longshore_cluster::log_result!(volume = plan.volume.as_str(), %error, "nothing was made");
             }
             CreateOutcome::Refused(error) => return Err(error.into()),
             CreateOutcome::MissingVolume => {

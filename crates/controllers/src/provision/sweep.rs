@@ -26,7 +26,7 @@ pub(super) async fn run(provisioner: Arc<CsiProvisioner>, shutdown: Cancellation
         match provisioner.sweep_snapshots().await {
             Ok(()) => {}
             Err(error @ ApiError::Forbidden { .. }) => {
-                tracing::info!(%error, "finalizers that were left on snapshots stay there");
+                longshore_cluster::log_process!(%error, "finalizers that were left on snapshots stay there");
                 return;
             }
             // Without that kind there is nothing to sweep; it may be defined later.
@@ -48,10 +48,10 @@ impl CsiProvisioner {
             }
             match fill::remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
                 Ok(_) => {
-                    tracing::info!(snapshot = %key, "nobody restores it any more; our finalizer is off");
+                    longshore_cluster::log_process!(snapshot = %key, "nobody restores it any more; our finalizer is off");
                 }
                 Err(error) => {
-                    tracing::info!(snapshot = %key, %error, "our finalizer stays until the next sweep");
+                    longshore_cluster::log_process!(snapshot = %key, %error, "our finalizer stays until the next sweep");
                 }
             }
         }

@@ -25,7 +25,9 @@ pub use pending::{Operation, OperationKey, PendingOperations, Refused};
 pub use reconcile::{
     Attach, AttachView, Detach, DetachView, Forced, busy_message, decide_attach, decide_detach,
 };
-pub use verdict::{Shown, Verdict, attach_verdict, detach_verdict, timeout_message};
+pub use verdict::{
+    Shown, Verdict, attach_verdict, detach_verdict, is_final_attach_error, timeout_message,
+};
 
 use crate::model::{DriverName, VolumeHandle};
 use crate::names::{UniqueName, metrics_plugin};

@@ -18,6 +18,8 @@ pub enum Holding {
     Detaching,
     /// Taking it away failed, for this reason; it is tried again.
     Failing(String),
+    /// It may be there: an attach was begun and has no clear result yet.
+    Unclear,
 }
 
 /// A node that holds a volume.
@@ -38,7 +40,11 @@ pub fn notice(volume: &str, waiting: &PodId, waited: Duration, holders: &[Holder
         format!("Waiting for volume \"{volume}\" for {}s:", waited.as_millis().div_ceil(1000));
     for (at, holder) in holders.iter().enumerate() {
         let comma = if at == 0 { "" } else { ";" };
-        let _ = write!(text, "{comma} it is attached to node \"{}\"", holder.node);
+        let state = match holder.holding {
+            Holding::Unclear => "its attach has no result yet on",
+            _ => "it is attached to",
+        };
+        let _ = write!(text, "{comma} {state} node \"{}\"", holder.node);
         let users = users(waiting, &holder.pods);
         if !users.is_empty() {
             let _ = write!(text, ", used by {users}");
@@ -71,6 +77,12 @@ fn advice(holder: &Holder) -> String {
         ),
         Holding::Detaching => "It is being detached".to_owned(),
         Holding::Failing(why) => format!("The detach failed and is tried again: {why}"),
+        Holding::Unclear => format!(
+            "It can move once the driver has answered or nothing wants it there. If the node is \
+             off for good, say so: kubectl taint node {} \
+             node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+            holder.node
+        ),
     }
 }
 
@@ -114,6 +126,13 @@ mod tests {
             (
                 (vec![], Holding::Failing("busy".into())),
                 "it is attached to node \"n1\". The detach failed and is tried again: busy",
+            ),
+            (
+                (vec![pod("ns", "web")], Holding::Unclear),
+                "its attach has no result yet on node \"n1\", used by pod(s) web. It can move once \
+                 the driver has answered or nothing wants it there. If the node is off for good, \
+                 say so: kubectl taint node n1 \
+                 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
             ),
         ];
         for ((pods, holding), want) in rows {

@@ -27,13 +27,21 @@ pub struct OperationKey {
     pub volume: UniqueName,
     /// The node; `None` collides with every node.
     pub node: Option<NodeName>,
+    /// Where the operation takes place, whatever it collides with: a node that failed does not
+    /// make another one pause.
+    place: NodeName,
 }
 
 impl OperationKey {
     /// The key for one volume on one node.
     #[must_use]
     pub fn new(volume: &UniqueName, node: &NodeName, shareable: bool) -> Self {
-        Self { volume: volume.clone(), node: shareable.then(|| node.clone()) }
+        Self { volume: volume.clone(), node: shareable.then(|| node.clone()), place: node.clone() }
+    }
+
+    /// Whether both stand for the same slot.
+    fn is_slot_of(&self, other: &Self) -> bool {
+        self.volume == other.volume && self.node == other.node
     }
 
     fn collides(&self, other: &Self) -> bool {
@@ -52,7 +60,7 @@ pub enum Refused {
     #[error("an operation on this volume is already running")]
     Pending,
     /// The same operation failed not long ago.
-    #[error("no retries permitted until {until:?} after start")]
+    #[error("no retries permitted until {} after start", crate::words::time(*.until))]
     Paused {
         /// When it may be tried again.
         until: Duration,
@@ -67,27 +75,27 @@ struct Entry {
     pauses: Pauses,
 }
 
-/// One pause for each kind of operation. Two operations that fail in turn must both wait: if one
+/// One pause for each kind of operation on each node. Two operations that fail in turn must both wait: if one
 /// ended the other's pause, an exclusive volume that one node cannot let go and another wants
 /// would be tried without end.
 #[derive(Debug, Default)]
 struct Pauses {
-    attach: Option<Pause>,
-    detach: Option<Pause>,
+    attach: BTreeMap<NodeName, Pause>,
+    detach: BTreeMap<NodeName, Pause>,
 }
 
 impl Pauses {
-    fn of(&mut self, operation: Operation) -> &mut Option<Pause> {
+    fn of(&mut self, operation: Operation) -> &mut BTreeMap<NodeName, Pause> {
         match operation {
             Operation::Attach => &mut self.attach,
             Operation::Detach => &mut self.detach,
         }
     }
 
-    fn after(&self, operation: Operation) -> Option<Pause> {
+    fn after(&self, operation: Operation, node: &NodeName) -> Option<Pause> {
         match operation {
-            Operation::Attach => self.attach,
-            Operation::Detach => self.detach,
+            Operation::Attach => self.attach.get(node).copied(),
+            Operation::Detach => self.detach.get(node).copied(),
         }
     }
 }
@@ -116,7 +124,7 @@ impl PendingOperations {
         let entries = self.volumes.get(&key.volume)?;
         let colliding = || entries.iter().enumerate().filter(|(_, entry)| entry.key.collides(key));
         let running = colliding().find(|(_, entry)| entry.pending);
-        let exact = || colliding().find(|(_, entry)| entry.key == *key);
+        let exact = || colliding().find(|(_, entry)| entry.key.is_slot_of(key));
         running.or_else(exact).or_else(|| colliding().next())
     }
 
@@ -137,7 +145,7 @@ impl PendingOperations {
         if entry.pending {
             return Err(Refused::Pending);
         }
-        match entry.pauses.after(operation) {
+        match entry.pauses.after(operation, &key.place) {
             Some(pause) if now < pause.until() => Err(Refused::Paused { until: pause.until() }),
             _ => Ok(()),
         }
@@ -193,10 +201,10 @@ impl PendingOperations {
         let Some(entries) = self.volumes.get_mut(&key.volume) else { return now };
         let running = entries.iter_mut().find(|entry| entry.pending && entry.key == *key);
         let Some(entry) = running else { return now };
-        let last = entry.pauses.of(entry.operation);
-        let length = BACKOFF.following(last.as_ref().map(|pause| pause.length));
+        let pauses = entry.pauses.of(entry.operation);
+        let length = BACKOFF.following(pauses.get(&key.place).map(|pause| pause.length));
         let pause = Pause { since: now, length };
-        *last = Some(pause);
+        pauses.insert(key.place.clone(), pause);
         entry.pending = false;
         pause.until()
     }
@@ -242,6 +250,19 @@ mod tests {
         assert_eq!(pending.start(&key("a", false), Detach, T0), Ok(()));
         pending.succeed(&key("a", false));
         assert_eq!(pending.start(&key("a", false), Attach, T0), Ok(()), "the pause was reset");
+    }
+
+    #[test]
+    fn a_node_that_failed_does_not_make_another_pause() {
+        let mut pending = PendingOperations::default();
+        pending.start(&key("a", false), Attach, T0).expect("free");
+        let until = pending.fail(&key("a", false), T0);
+        pending.start(&key("b", false), Attach, T0).expect("not its pause");
+        pending.fail(&key("b", false), T0);
+        for node in ["a", "b"] {
+            let again = pending.start(&key(node, false), Attach, T0);
+            assert_eq!(again, Err(Refused::Paused { until }), "{node}");
+        }
     }
 
     #[test]

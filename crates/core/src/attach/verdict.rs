@@ -49,6 +49,15 @@ pub fn detach_verdict(seen: Option<Shown<'_>>) -> Verdict {
     }
 }
 
+/// Whether an error of `ControllerPublishVolume`, by its gRPC code, says for certain that the volume
+/// is not on the node. All others leave it open: the call may still be carried out.
+#[must_use]
+pub fn is_final_attach_error(code: i32) -> bool {
+    // Canceled, Unknown, DeadlineExceeded, Aborted (another call is running), Internal, Unavailable
+    // and DataLoss. ResourceExhausted is the CSI specification's word for a full node.
+    !matches!(code, 1 | 2 | 4 | 10 | 13 | 14 | 15)
+}
+
 /// Why a wait ended without a verdict.
 #[must_use]
 pub fn timeout_message(driver: Option<&str>, verb: &str, handle: &str) -> String {
@@ -91,6 +100,12 @@ mod tests {
         for (name, seen, want) in cases {
             assert_eq!(attach_verdict(seen), want, "{name}");
         }
+    }
+
+    #[test]
+    fn only_errors_that_leave_nothing_open_are_final() {
+        let open: Vec<i32> = (1..=16).filter(|code| !is_final_attach_error(*code)).collect();
+        assert_eq!(open, [1, 2, 4, 10, 13, 14, 15]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Client {
             tracing::warn!(
                 driver = self.shared.driver.get(),
                 method = call.path(),
-                capability = ?call.requirement(),
+                capability = %call.requirement(),
                 "the driver advertises a call that it does not implement; it is not used until the driver is \
                  connected again"
             );

@@ -1,5 +1,6 @@
 //! Connecting to a driver, waiting for its socket, and detecting lost connections.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use longshore_core::backoff::Backoff;
+use longshore_core::words;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -71,7 +73,10 @@ pub enum ConnectError {
     #[error(transparent)]
     Address(#[from] BadAddress),
     /// No driver accepted a connection in time.
-    #[error("cannot connect to CSI driver at {address} within {waited:?}: {last}")]
+    #[error(
+        "cannot connect to CSI driver at {address} within {}: {last}; start the driver, or correct the address",
+        words::time(*.waited)
+    )]
     Timeout {
         /// Where the driver was expected.
         address: String,
@@ -146,7 +151,7 @@ where
             return Err(ConnectError::Timeout {
                 address: options.address.clone(),
                 waited: start.elapsed(),
-                last: causes(&error),
+                last: words::causes(error.source().unwrap_or(&error)),
             });
         }
         if Instant::now() >= report {
@@ -156,16 +161,6 @@ where
         let pause = pauses.pause();
         tokio::time::sleep(left.map_or(pause, |left| left.min(pause))).await;
     }
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Exits with code 1 and a termination message when the connection is lost, as most sidecars do.

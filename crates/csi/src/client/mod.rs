@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use longshore_core::words;
 use prost::{Message, Name};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,6 +26,7 @@ use tonic_prost::ProstCodec;
 use tower::util::{Either, MapErr};
 use tracing::Instrument as _;
 
+use crate::error::code_name;
 use crate::metrics::Metrics;
 use crate::redact::SentRequest;
 use crate::{Call, CsiError, redact};
@@ -163,7 +165,7 @@ impl Client {
         R: Message + Name + Default + 'static,
     {
         let start = Instant::now();
-        log_request(call, &request);
+        self.log_request(call, &request);
         let sent = SentRequest::new(&request);
         let response = self.within(self.deadline_from(start), request, |request| async {
             let mut grpc = tonic::client::Grpc::new(self.transport.clone());
@@ -174,7 +176,7 @@ impl Client {
         let result = response.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
         self.finished(call, result.as_ref().err(), start);
-        self.log_response(call, &result);
+        self.log_response(call, &result, start);
         result
     }
 
@@ -185,7 +187,7 @@ impl Client {
         R: Message + Name + Default + 'static,
     {
         let start = Instant::now();
-        log_request(call, &request);
+        self.log_request(call, &request);
         let sent = SentRequest::new(&request);
         let response = self.within(self.deadline_from(start), request, |request| async {
             let mut grpc = tonic::client::Grpc::new(self.transport.clone());
@@ -196,6 +198,9 @@ impl Client {
         let result = response.await.map(tonic::Response::into_inner);
         let result = result.map_err(|status| CsiError::new(call, without_secrets(status, &sent)));
         self.finished(call, result.as_ref().err(), start);
+        let took = words::time(start.elapsed());
+        let code = code_name(result.as_ref().err().map_or(Code::Ok, CsiError::code));
+        tracing::debug!(method = call.path(), driver = self.driver(), took, code, "GRPC stream");
         result
     }
 
@@ -243,22 +248,44 @@ impl Client {
             self.note_unimplemented(call);
         }
         if let Some(metrics) = &self.shared.metrics {
-            let driver = self.shared.driver.get().map(String::as_str);
             let code = error.map_or(Code::Ok, CsiError::code);
-            metrics.record(driver, call.path(), Some(code), self.migrated, start.elapsed());
+            metrics.record(self.driver(), call.path(), Some(code), self.migrated, start.elapsed());
         }
     }
 
-    fn log_response<R: Message + Name>(&self, call: Call, result: &Result<R, CsiError>) {
+    /// The driver's name, once it is known.
+    fn driver(&self) -> Option<&str> {
+        self.shared.driver.get().map(String::as_str)
+    }
+
+    fn log_request<Q: Message + Name>(&self, call: Call, request: &Q) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            let request = redact::text(request);
+            tracing::debug!(method = call.path(), driver = self.driver(), request, "GRPC call");
+        }
+    }
+
+    fn log_response<R: Message + Name>(
+        &self,
+        call: Call,
+        result: &Result<R, CsiError>,
+        start: Instant,
+    ) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
+        let (method, driver) = (call.path(), self.driver());
+        let took = words::time(start.elapsed());
         match result {
             Ok(response) => {
                 let response = redact::cap(redact::text(response), self.shared.max_log_length);
-                tracing::debug!(method = call.path(), response, "GRPC response");
+                let code = code_name(Code::Ok);
+                tracing::debug!(method, driver, took, code, response, "GRPC response");
             }
-            Err(error) => tracing::debug!(method = call.path(), %error, "GRPC error"),
+            Err(error) => {
+                let code = code_name(error.code());
+                tracing::debug!(method, driver, took, code, %error, "GRPC error");
+            }
         }
     }
 }
@@ -273,13 +300,6 @@ fn without_secrets(status: Status, sent: &SentRequest) -> Status {
     match sent.scrub(status.message()) {
         Some(clean) => Status::new(status.code(), clean),
         None => status,
-    }
-}
-
-fn log_request<Q: Message + Name>(call: Call, request: &Q) {
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        let request = redact::text(request);
-        tracing::debug!(method = call.path(), request, "GRPC call");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use longshore_core::words;
 use longshore_csi::v1::{
     CreateVolumeRequest, CreateVolumeResponse, GetCapacityRequest, GetCapacityResponse, Volume,
 };
@@ -318,8 +319,8 @@ fn check_same(
         return Ok(());
     };
     Err(Refusal::Exists(format!(
-        "volume name {name:?} {differs} (size {} bytes, pool {})",
-        record.capacity_bytes,
+        "volume name {name:?} {differs} (size {}, pool {})",
+        words::size(record.capacity_bytes),
         pool.name()
     )))
 }

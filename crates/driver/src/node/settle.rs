@@ -21,7 +21,7 @@ impl Inner {
         self.thaw_leftovers()?;
         let freed = self.cleanup_orphans()?;
         if freed > 0 {
-            tracing::info!(freed, "detached loop devices that nothing used");
+            tracing::info!(target: "longshore::v3", freed, "detached loop devices that nothing used");
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use longshore_core::words;
+
 use crate::id::VolumeId;
 
 /// Why a pool could not do what was asked.
@@ -40,15 +42,38 @@ pub enum PoolError {
     InTheWay(VolumeId),
     /// So little is left that those who have volumes need it.
     #[error(
-        "pool {pool} is nearly full ({free_bytes} of {total_bytes} bytes are free): it takes no new work until something is deleted or its filesystem grows"
+        "pool {pool} is nearly full ({} of {} are free): it takes no new work until something is deleted or its filesystem grows",
+        words::room(*.free_bytes),
+        words::room(*.total_bytes)
     )]
     NearlyFull { pool: String, free_bytes: u64, total_bytes: u64 },
     /// The pool cannot promise that many bytes.
-    #[error("pool {pool} has {allocatable_bytes} bytes left, {wanted_bytes} are needed")]
+    #[error(
+        "pool {pool} has {} left, {} needed",
+        words::room(*.allocatable_bytes),
+        words::size(*.wanted_bytes)
+    )]
     Full {
         pool: String,
         /// What it could still promise.
         allocatable_bytes: u64,
         wanted_bytes: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_moves_of_the_room_leave_the_text_as_it_is() {
+        let full = |allocatable_bytes| PoolError::Full {
+            pool: "default".into(),
+            allocatable_bytes,
+            wanted_bytes: 900 << 40,
+        };
+        let text = full(75_785_424_896).to_string();
+        assert_eq!(text, "pool default has 70Gi left, 900Ti needed");
+        assert_eq!(full(75_785_424_896 - (300 << 20)).to_string(), text);
+    }
 }

@@ -82,7 +82,8 @@ impl RemoteVolume {
     }
 
     fn unexpected(&self, response: &Response) -> Refusal {
-        let text = format!("its driver answered {response:?} when asked to hold {} still", self.id);
+        let text =
+            format!("its driver answered with {response} when asked to hold {} still", self.id);
         Refusal::Node { node: self.node.clone(), code: Code::Internal, text }
     }
 }

@@ -50,6 +50,17 @@ enum Response {
     },
 }
 
+impl std::fmt::Display for Response {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ready(_) => f.write_str("ready"),
+            Self::Frozen => f.write_str("frozen"),
+            Self::Thawed => f.write_str("thawed"),
+            Self::Refused { text, .. } => write!(f, "a refusal: {text}"),
+        }
+    }
+}
+
 /// How a node uses a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

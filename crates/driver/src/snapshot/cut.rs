@@ -22,6 +22,7 @@ use crate::pool::record::Record;
 use crate::quiesce::Usage;
 use crate::quiesce::client::RemoteVolume;
 use crate::refusal::Refusal;
+use longshore_core::words;
 use longshore_files::mounts::MountTable;
 
 /// A volume to be copied, and the empty file that gets the copy.
@@ -294,9 +295,9 @@ impl Inner {
             return refusal;
         }
         Refusal::Precondition(format!(
-            "{refusal}; its pod may be held up for {:?} at most: stop the pod, or use thin volumes in \
+            "{refusal}; its pod may be held up for {} at most: stop the pod, or use thin volumes in \
              a pool on xfs or btrfs, where a copy takes no time",
-            self.config.copy_budget
+            words::time(self.config.copy_budget)
         ))
     }
 }

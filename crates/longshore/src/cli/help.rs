@@ -4,6 +4,7 @@ use crate::flags::goify;
 use crate::programs::PROGRAMS;
 
 use super::program::{Entry, Row};
+use super::upstream;
 
 /// Rows of all programs that users start, in the order of the help.
 fn entries() -> impl Iterator<Item = (&'static Row, &'static Entry)> {
@@ -16,12 +17,15 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The program `entry`, called `name`.
-pub(super) fn command(name: &'static str, entry: &Entry) -> clap::Command {
+pub(crate) fn command(name: &'static str, entry: &Entry) -> clap::Command {
+    let named = |row: &&Row| row.name == name || row.official.contains(&name);
+    let matched = PROGRAMS.iter().find(named).and_then(|row| upstream::sentence(row.official));
+    let matched = matched.map(|text| format!("\n\n{text}")).unwrap_or_default();
     let command = clap::Command::new(name)
         .disable_version_flag(true)
         .disable_help_flag(true)
         .arg(help_flag())
-        .after_help(format!("Examples:\n  {}", entry.examples));
+        .after_help(format!("Examples:\n  {}{matched}", entry.examples));
     // The summary comes last: flag groups bring their own, which describe the group.
     goify((entry.augment)(command)).about(entry.summary).long_about(None)
 }
@@ -51,7 +55,11 @@ pub(crate) fn tree() -> clap::Command {
             "Start with `longshore demo`, then `longshore up`.\n\
              Started through a link named {}, the binary behaves as that program.\n\
              Flags are written as in Go: --flag=value, -flag value, --switch=false, durations as 1m30s.\n\
+             Matched: {}; Kubernetes {} and CSI {}.\n\
              Exit codes: 0 done, 1 failed, 2 wrong usage.",
-            official.join(" or ")
+            official.join(" or "),
+            upstream::list(),
+            upstream::KUBERNETES,
+            upstream::CSI
         ))
 }

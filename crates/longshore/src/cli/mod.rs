@@ -5,11 +5,14 @@
 
 pub(crate) mod help;
 mod program;
+pub(crate) mod upstream;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+
+use longshore_core::words;
 
 use crate::flags::{UsageError, nearest};
 use crate::programs::PROGRAMS;
@@ -189,7 +192,7 @@ fn act(action: Action, program: &str) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("{program}: {error:#}");
+            eprintln!("{program}: {}", words::causes_of(error.chain()));
             ExitCode::FAILURE
         }
     }

@@ -217,7 +217,11 @@ fn start<P: Program>(program: P) -> anyhow::Result<ExitCode> {
     }
     match block_on(P::THREADS, program.run()) {
         Err(error) if error.is::<process::Stopped>() => Ok(ExitCode::SUCCESS),
-        ended => ended.map(|()| ExitCode::SUCCESS),
+        ended => match ended.map_err(anyhow::Error::downcast::<process::ExitWith>) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(Ok(process::ExitWith(code))) => Ok(ExitCode::from(code)),
+            Err(Err(error)) => Err(error),
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why `apply`, `get`, `describe`, `delete` or `logs` failed.
+/// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// No client configuration can be used.
@@ -67,6 +67,9 @@ pub(crate) enum ClientError {
         object: String,
         why: String,
     },
+    /// A command in a container ended with a code.
+    #[error("command terminated with exit code {0}")]
+    Exited(i32),
     /// Something the command cannot do.
     #[error("{0}")]
     Unsupported(String),

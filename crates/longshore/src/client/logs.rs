@@ -12,15 +12,7 @@ pub(super) async fn logs(
     screen: &mut Screen<'_>,
 ) -> Result<(), ClientError> {
     let namespace = request.namespace.as_deref().unwrap_or_else(|| session.namespace());
-    let mut path = format!(
-        "/api/v1/namespaces/{}/pods/{}/log?follow={}",
-        encode(namespace),
-        encode(&request.pod),
-        request.follow
-    );
-    if let Some(container) = &request.container {
-        path += &format!("&container={}", encode(container));
-    }
+    let path = path(namespace, &request);
     let object = format!("the log of pod {}", request.pod);
     let ask = Ask { accept: "*/*", ..Ask::get(&object, path) };
     let mut stream = session.stream(ask).await?;
@@ -36,4 +28,38 @@ pub(super) async fn logs(
         screen.out.write_all(&buffer[..read])?;
         screen.out.flush()?;
     }
+}
+
+fn path(namespace: &str, request: &Logs) -> String {
+    let Logs {
+        pod,
+        container,
+        follow,
+        previous,
+        timestamps,
+        tail,
+        since,
+        since_time,
+        limit_bytes,
+        namespace: _,
+    } = request;
+    let mut path = format!(
+        "/api/v1/namespaces/{}/pods/{}/log?follow={follow}&previous={previous}&timestamps={timestamps}",
+        encode(namespace),
+        encode(pod),
+    );
+    let since = since.map(|since| since.as_secs().max(1).to_string());
+    let options = [
+        ("container", container.clone()),
+        ("tailLines", tail.map(|lines| lines.to_string())),
+        ("sinceSeconds", since),
+        ("sinceTime", since_time.clone()),
+        ("limitBytes", limit_bytes.map(|bytes| bytes.to_string())),
+    ];
+    for (name, value) in options {
+        if let Some(value) = value {
+            path += &format!("&{name}={}", encode(&value));
+        }
+    }
+    path
 }

@@ -1,4 +1,4 @@
-//! `apply`, `get`, `describe`, `delete` and `logs`, for people without kubectl.
+//! `apply`, `get`, `describe`, `delete`, `logs`, `exec` and `attach`, for people without kubectl.
 //!
 //! A [`Command`] says which server to ask and what for. [`perform`] carries a [`Request`] out over any `kube::Client`,
 //! so the same code runs against a server on the network and against one in the same process.
@@ -9,12 +9,14 @@ mod describe;
 mod describe_known;
 mod discovery;
 mod error;
+mod exec;
 mod get;
 mod logs;
 mod manifest;
 mod patch;
 mod session;
 mod table;
+mod terminal;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 pub(crate) use error::ClientError;
 pub(crate) use session::Session;
+
+use crate::process::ExitWith;
 
 /// What one of the commands was asked to do, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(crate) enum Request {
     Delete(Delete),
     /// `longshore logs`.
     Logs(Logs),
+    /// `longshore exec` and `longshore attach`.
+    Exec(Exec),
 }
 
 /// Create or change the objects of files.
@@ -124,13 +130,39 @@ pub(crate) enum Target {
 }
 
 /// Show what a container wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Logs {
     pub pod: String,
     /// Name of the container.
     pub container: Option<String>,
     /// Whether to go on with new lines.
     pub follow: bool,
+    /// Whether to show the run before the current one.
+    pub previous: bool,
+    /// Whether to put the time before each line.
+    pub timestamps: bool,
+    /// Only so many of the last lines.
+    pub tail: Option<u32>,
+    /// Only lines that are not older.
+    pub since: Option<Duration>,
+    /// Only lines from this time on, as RFC 3339.
+    pub since_time: Option<String>,
+    pub limit_bytes: Option<u64>,
+    /// Where to look.
+    pub namespace: Option<String>,
+}
+
+/// Run a command in a container, or attach to the one that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exec {
+    pub pod: String,
+    /// Name of the container.
+    pub container: Option<String>,
+    /// The command; none means to attach.
+    pub command: Option<Vec<String>>,
+    /// Whether to send standard input.
+    pub stdin: bool,
+    pub tty: bool,
     /// Where to look.
     pub namespace: Option<String>,
 }
@@ -183,6 +215,11 @@ impl From<Delete> for Request {
         Self::Delete(request)
     }
 }
+impl From<Exec> for Request {
+    fn from(request: Exec) -> Self {
+        Self::Exec(request)
+    }
+}
 impl From<Logs> for Request {
     fn from(request: Logs) -> Self {
         Self::Logs(request)
@@ -205,8 +242,17 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     let session = Session::connect(&command.access).await?;
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     let mut screen = Screen { out: &mut out, err: &mut err };
-    perform(&session, command.request, &mut screen).await?;
-    Ok(out.flush()?)
+    match perform(&session, command.request, &mut screen).await {
+        Err(ClientError::Exited(code)) => {
+            out.flush()?;
+            writeln!(err, "command terminated with exit code {code}")?;
+            Err(ExitWith(u8::try_from(code).unwrap_or(1)).into())
+        }
+        done => {
+            done?;
+            Ok(out.flush()?)
+        }
+    }
 }
 
 /// Carries a request out in a session.
@@ -224,6 +270,7 @@ pub(crate) async fn perform(
         Request::Describe(request) => describe::describe(session, request, screen).await,
         Request::Delete(request) => delete::delete(session, request, screen).await,
         Request::Logs(request) => logs::logs(session, request, screen).await,
+        Request::Exec(request) => exec::exec(session, request, screen).await,
     }
 }
 

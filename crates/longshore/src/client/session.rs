@@ -80,9 +80,16 @@ impl Session {
             .map_err(|error| wrong(error.to_string()))?;
         // A watch may be silent for long; the server ends it in time.
         config.read_timeout = None;
+        // People ask again themselves; kube would do so for a quarter of an hour, silently.
+        config.default_retry = false;
         let url = config.cluster_url.to_string();
         let client = kube::Client::try_from(config).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { url, ..Self::new(client) })
+    }
+
+    /// The client, for what is no exchange of JSON.
+    pub(super) fn client(&self) -> &kube::Client {
+        &self.client
     }
 
     /// The namespace of the kubeconfig's context.
@@ -127,8 +134,13 @@ impl Session {
                 ask.refused(status.code, message)
             }
             kube::Error::SerdeError(error) => ask.refused(0, format!("unreadable answer: {error}")),
-            error => ClientError::Unreachable { url: self.url.clone(), why: innermost(&error) },
+            error => self.unreachable(&error),
         }
+    }
+
+    /// The server did not answer.
+    pub(super) fn unreachable(&self, error: &kube::Error) -> ClientError {
+        ClientError::Unreachable { url: self.url.clone(), why: innermost(error) }
     }
 }
 
@@ -152,8 +164,11 @@ fn read_kubeconfig(path: Option<&Path>) -> Result<(kube::config::Kubeconfig, Str
         (None, None) => (vec![PathBuf::from(INSTANCE)], INSTANCE.to_owned()),
     };
     let wrong = |why: String| ClientError::Kubeconfig { from: from.clone(), why };
-    // As kubectl does, files of a list that do not exist are passed over.
-    let existing: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
+    // As kubectl does, files of a list that do not exist are passed over; one that may not be read is not.
+    let missing = |path: &&PathBuf| {
+        path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let existing: Vec<_> = paths.iter().filter(|path| !missing(path)).collect();
     if existing.is_empty() {
         return Err(wrong(
             "there is no such file; start `longshore up` or give another with --kubeconfig".into(),
@@ -161,11 +176,22 @@ fn read_kubeconfig(path: Option<&Path>) -> Result<(kube::config::Kubeconfig, Str
     }
     let mut merged = kube::config::Kubeconfig::default();
     for path in existing {
+        std::fs::File::open(path).map_err(|error| wrong(unreadable(path, &error)))?;
         let next =
             kube::config::Kubeconfig::read_from(path).map_err(|error| wrong(innermost(&error)))?;
         merged = merged.merge(next).map_err(|error| wrong(error.to_string()))?;
     }
     Ok((merged, from))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!(
+            "permission denied; run as the owner of {}, or give this user a copy with --kubeconfig",
+            path.display()
+        ),
+        _ => error.to_string(),
+    }
 }
 
 /// What is encoded in a piece of a path or query: all but letters, digits and a few harmless marks.

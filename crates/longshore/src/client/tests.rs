@@ -241,7 +241,7 @@ async fn get_says_what_is_not_there() {
     );
     let unknown = world.get("pvx", &[], Output::Table).await.unwrap_err();
     assert!(unknown.to_string().starts_with("the server has no kind `pvx`"), "{unknown}");
-    let logs = Logs { pod: "nope".into(), container: None, follow: false, namespace: None };
+    let logs = Logs { pod: "nope".into(), ..Logs::default() };
     assert!(world.run(logs).await.unwrap_err().is_not_found());
 }
 

@@ -1,6 +1,6 @@
 //! Which cluster a program talks to, and at what rate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Throttle, values};
 
@@ -8,7 +8,7 @@ use super::{Throttle, values};
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Kubernetes API")]
 pub(crate) struct KubeFlags {
-    /// Client configuration; without it the in-cluster one is used.
+    /// Client configuration; unset, $KUBECONFIG, and without that the service account of the pod.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "FILE")]
     pub kubeconfig: String,
     /// Requests per second; unset, requests in flight are limited by how the server copes.
@@ -22,7 +22,7 @@ pub(crate) struct KubeFlags {
 /// Access to a cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KubeAccess {
-    /// The kubeconfig file; none means in-cluster.
+    /// The kubeconfig file of the flag; with none, `KUBECONFIG` is read, then the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, over what the kubeconfig says.
     pub master: Option<String>,
@@ -30,13 +30,49 @@ pub(crate) struct KubeAccess {
 }
 
 impl KubeFlags {
-    /// The access these flags describe. `overriding` is the `KUBECONFIG` of programs that let it win over the flag.
+    /// The access these flags describe.
     #[must_use]
-    pub(crate) fn access(self, master: String, overriding: Option<String>) -> KubeAccess {
+    pub(crate) fn access(self, master: String) -> KubeAccess {
         let Self { kubeconfig, kube_api_qps, kube_api_burst } = self;
         let throttle = Throttle::new(kube_api_qps, kube_api_burst);
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let kubeconfig = overriding.or_else(|| some(kubeconfig)).map(PathBuf::from);
+        let kubeconfig = some(kubeconfig).map(PathBuf::from);
         KubeAccess { kubeconfig, master: some(master), throttle }
+    }
+}
+
+/// Logs that `--kubeconfig` wins, if `KUBECONFIG` names another file.
+pub(crate) fn log_other_kubeconfig(flag: Option<&Path>) {
+    let variable = std::env::var("KUBECONFIG").ok();
+    if let Some(note) = other_kubeconfig(flag, variable.as_deref()) {
+        tracing::info!("{note}");
+    }
+}
+
+fn other_kubeconfig(flag: Option<&Path>, variable: Option<&str>) -> Option<String> {
+    let (flag, variable) = (flag?, variable.filter(|text| !text.is_empty())?);
+    (flag != Path::new(variable)).then(|| {
+        let flag = flag.display();
+        format!("--kubeconfig={flag} is used; the environment says KUBECONFIG={variable}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_wins_and_another_variable_is_named_once() {
+        let note = "--kubeconfig=/flag is used; the environment says KUBECONFIG=/env";
+        for (flag, variable, want) in [
+            (Some("/flag"), Some("/env"), Some(note)),
+            (Some("/flag"), Some("/flag"), None),
+            (Some("/flag"), Some(""), None),
+            (Some("/flag"), None, None),
+            (None, Some("/env"), None),
+        ] {
+            let said = other_kubeconfig(flag.map(Path::new), variable);
+            assert_eq!(said.as_deref(), want, "{flag:?} {variable:?}");
+        }
     }
 }

@@ -11,8 +11,9 @@ mod logging;
 pub(crate) use csi::CsiFlags;
 pub(crate) use diagnostics::{Diagnostics, DiagnosticsFlags};
 pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
-pub(crate) use kube::{KubeAccess, KubeFlags};
+pub(crate) use kube::{KubeAccess, KubeFlags, log_other_kubeconfig};
 pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
-    Environment, Gate, Gates, Stage, Throttle, UsageError, goify, nearest, normalize, values,
+    Environment, Gate, Gates, Stage, Throttle, UsageError, gates_help, goify, nearest, normalize,
+    values,
 };

@@ -15,6 +15,11 @@ use crate::flags::Logging;
 #[error("stopped by a signal during the start")]
 pub(crate) struct Stopped;
 
+/// The program ends with this exit code, and has said why.
+#[derive(Debug, thiserror::Error)]
+#[error("exit code {0}")]
+pub(crate) struct ExitWith(pub u8);
+
 /// Runs a part of a program's start. A signal ends the wait, and with [`Stopped`] the program, which
 /// has done as it was told.
 ///

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::sidecar::{self, SidecarFlags, read_gates};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, values};
+use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help, values};
 
 /// Flags that csi-attacher once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -31,11 +31,10 @@ pub(crate) struct Flags {
     /// Longest logged CSI response; -1 is no limit.
     #[arg(long, default_value = "-1", value_parser = values::integer, allow_hyphen_values = true, value_name = "N")]
     max_grpc_log_length: i64,
-    /// Feature gates: Name=true,Name=false.
-    #[arg(long, value_name = "GATES")]
+    #[arg(long, value_name = "GATES", help = gates_help(&[attacher::GATES, sidecar::GATES]))]
     feature_gates: Vec<String>,
     #[command(flatten)]
-    sidecar: SidecarFlags,
+    pub(super) sidecar: SidecarFlags,
 }
 
 /// What the attacher runs on.

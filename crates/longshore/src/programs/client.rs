@@ -1,4 +1,4 @@
-//! `longshore apply`, `get`, `describe`, `delete` and `logs`: the client commands.
+//! `longshore apply`, `get`, `describe`, `delete`, `logs`, `exec` and `attach`: the client commands.
 //!
 //! Their flags are written as kubectl's: `-n demo`, `-n=demo`, `-ojson`, `--wait=false`.
 
@@ -213,9 +213,27 @@ pub(crate) struct LogsFlags {
     /// Name of the container; needed when the pod has several.
     #[arg(short, long, value_name = "NAME")]
     container: Option<String>,
-    /// Go on and show lines as they are written.
+    /// Go on and show lines as they are written, until the container ends.
     #[arg(short, long)]
     follow: bool,
+    /// Show the container's run before the current one.
+    #[arg(short, long)]
+    previous: bool,
+    /// Put the time before each line.
+    #[arg(long)]
+    timestamps: bool,
+    /// Show so many of the last lines; -1 shows all.
+    #[arg(long, value_name = "LINES", default_value = "-1", allow_hyphen_values = true)]
+    tail: i64,
+    /// Show lines that are not older than this; 0 shows all.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = values::duration)]
+    since: Duration,
+    /// Show lines from this time on, as RFC 3339.
+    #[arg(long, value_name = "TIME")]
+    since_time: Option<String>,
+    /// Show at most so many bytes; 0 shows all.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    limit_bytes: u64,
     /// Namespace of the pod.
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
@@ -223,15 +241,113 @@ pub(crate) struct LogsFlags {
     access: AccessFlags,
 }
 
-impl From<LogsFlags> for Command {
-    fn from(flags: LogsFlags) -> Self {
-        let LogsFlags { pod, container, follow, namespace, access } = flags;
-        let pod = match pod.split_once('/') {
-            Some(("pod" | "pods" | "po", name)) => name.to_owned(),
-            _ => pod,
+impl TryFrom<LogsFlags> for Command {
+    type Error = UsageError;
+
+    fn try_from(flags: LogsFlags) -> Result<Self, UsageError> {
+        let LogsFlags {
+            pod,
+            container,
+            follow,
+            previous,
+            timestamps,
+            tail,
+            since,
+            since_time,
+            limit_bytes,
+            namespace,
+            access,
+        } = flags;
+        if since_time.is_some() && !since.is_zero() {
+            return Err(UsageError::Together(
+                "--since and --since-time cannot be used together".into(),
+            ));
+        }
+        let request = client::Logs {
+            pod: pod_name(pod),
+            container,
+            follow,
+            previous,
+            timestamps,
+            tail: u32::try_from(tail).ok(),
+            since: Some(since).filter(|since| !since.is_zero()),
+            since_time,
+            limit_bytes: Some(limit_bytes).filter(|bytes| *bytes > 0),
+            namespace,
         };
-        let request = client::Logs { pod, container, follow, namespace };
-        Self { access: access.into(), request: request.into() }
+        Ok(Self { access: access.into(), request: request.into() })
+    }
+}
+
+/// The name in `web` and in `pod/web`.
+fn pod_name(pod: String) -> String {
+    match pod.split_once('/') {
+        Some(("pod" | "pods" | "po", name)) => name.to_owned(),
+        _ => pod,
+    }
+}
+
+/// Flags of `longshore exec`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ExecFlags {
+    /// Name of the pod.
+    #[arg(value_name = "POD")]
+    pod: String,
+    /// The command and its arguments, after `--`.
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    command: Vec<String>,
+    #[command(flatten)]
+    streams: StreamFlags,
+}
+
+/// Flags of `longshore attach`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct AttachFlags {
+    /// Name of the pod.
+    #[arg(value_name = "POD")]
+    pod: String,
+    #[command(flatten)]
+    streams: StreamFlags,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct StreamFlags {
+    /// Name of the container; needed when the pod has several.
+    #[arg(short, long, value_name = "NAME")]
+    container: Option<String>,
+    /// Send standard input to the container.
+    #[arg(short = 'i', long)]
+    stdin: bool,
+    /// Use a terminal.
+    #[arg(short, long)]
+    tty: bool,
+    /// Namespace of the pod.
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    access: AccessFlags,
+}
+
+impl StreamFlags {
+    fn command(self, pod: String, command: Option<Vec<String>>) -> Command {
+        let Self { container, stdin, tty, namespace, access } = self;
+        let request =
+            client::Exec { pod: pod_name(pod), container, command, stdin, tty, namespace };
+        Command { access: access.into(), request: request.into() }
+    }
+}
+
+impl From<ExecFlags> for Command {
+    fn from(flags: ExecFlags) -> Self {
+        let ExecFlags { pod, command, streams } = flags;
+        streams.command(pod, Some(command))
+    }
+}
+
+impl From<AttachFlags> for Command {
+    fn from(flags: AttachFlags) -> Self {
+        let AttachFlags { pod, streams } = flags;
+        streams.command(pod, None)
     }
 }
 
@@ -279,7 +395,19 @@ impl ClientFlags for DeleteFlags {
 impl ClientFlags for LogsFlags {
     const NAME: &'static str = "logs";
     const SUMMARY: &'static str = "Show what a pod's container wrote";
-    const EXAMPLES: &'static str = "longshore logs web -f";
+    const EXAMPLES: &'static str = "longshore logs web -f\n  longshore logs web --previous --tail=20\n  longshore logs web --since=5m --timestamps";
+}
+
+impl ClientFlags for ExecFlags {
+    const NAME: &'static str = "exec";
+    const SUMMARY: &'static str = "Run a command in a container";
+    const EXAMPLES: &'static str = "longshore exec web -- ls /data\n  longshore exec -it web -- sh";
+}
+
+impl ClientFlags for AttachFlags {
+    const NAME: &'static str = "attach";
+    const SUMMARY: &'static str = "Show what a container writes, and write to it";
+    const EXAMPLES: &'static str = "longshore attach web\n  longshore attach -it shell";
 }
 
 impl<F: ClientFlags> Program for Client<F> {
@@ -367,6 +495,8 @@ mod tests {
             "describe" => read::<DescribeFlags>(&args[1..]),
             "delete" => read::<DeleteFlags>(&args[1..]),
             "logs" => read::<LogsFlags>(&args[1..]),
+            "exec" => read::<ExecFlags>(&args[1..]),
+            "attach" => read::<AttachFlags>(&args[1..]),
             other => panic!("{other} is no command of the client"),
         }
     }
@@ -416,6 +546,41 @@ mod tests {
     }
 
     #[test]
+    fn kubectl_forms_of_logs_and_exec() {
+        let Ok(Request::Logs(logs)) =
+            request("logs pod/web -fp --since=5m --tail=3 --timestamps --limit-bytes=10")
+        else {
+            panic!("logs");
+        };
+        assert_eq!(
+            logs,
+            client::Logs {
+                pod: "web".into(),
+                container: None,
+                follow: true,
+                previous: true,
+                timestamps: true,
+                tail: Some(3),
+                since: Some(Duration::from_secs(300)),
+                since_time: None,
+                limit_bytes: Some(10),
+                namespace: None,
+            }
+        );
+        for line in ["exec -it web -c main -- sh -c true", "exec web -cmain -i -t -- sh -c true"] {
+            let exec = client::Exec {
+                pod: "web".into(),
+                container: Some("main".into()),
+                command: Some(["sh", "-c", "true"].map(str::to_owned).to_vec()),
+                stdin: true,
+                tty: true,
+                namespace: None,
+            };
+            assert_eq!(request(line), Ok(Request::Exec(exec)), "{line}");
+        }
+    }
+
+    #[test]
     fn refusals() {
         for (line, part) in [
             ("get", "<KIND> is required"),
@@ -431,6 +596,10 @@ mod tests {
             ("delete pvc x -f y", "either"),
             ("delete pvc x --timeout=5", "a duration is written as in Go"),
             ("logs", "<POD> is required"),
+            ("logs web --since=5", "a duration is written as in Go"),
+            ("logs web --since=5m --since-time=x", "cannot be used together"),
+            ("exec", "<POD> is required"),
+            ("exec web", "<COMMAND>... is required"),
             ("logs web --folow", "unknown flag --folow; did you mean --follow?"),
         ] {
             let sentence = request(line).expect_err(line);

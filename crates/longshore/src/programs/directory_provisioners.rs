@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Metrics, ObjectKey, shutdown};
+use longshore_core::words;
 use longshore_core::{backoff::Backoff, model::kinds::Node};
 use longshore_provisioner::{Config, Election, Host, Provisioner};
 use tokio_util::sync::CancellationToken;
@@ -17,29 +18,33 @@ use crate::directory_provisioners::{
     hostpath::{self, NodePin},
     nfs::{self, Export},
 };
-use crate::flags::{CommonFlags, KubeAccess, KubeFlags, Logging, UsageError, values};
+use crate::flags::{
+    CommonFlags, KubeAccess, KubeFlags, Logging, UsageError, log_other_kubeconfig, values,
+};
 use crate::process::unless_stopped;
 
 /// Flags that both have.
 #[derive(Debug, Clone, clap::Args)]
 struct Shared {
-    #[command(flatten)]
-    kube: KubeFlags,
-    /// Name by which classes ask for it (also PROVISIONER_NAME).
+    /// Name by which classes ask for it (also PROVISIONER_NAME); unset, longshore.dev/hostpath of the
+    /// hostpath-provisioner and longshore.dev/nfs of the nfs-provisioner.
     #[arg(long, value_name = "NAME")]
     provisioner_name: Option<String>,
     /// Claims, and volumes, worked on at once.
     #[arg(long, default_value = "4", value_parser = values::count, value_name = "N")]
     worker_threads: u32,
     /// Work only while holding the lease (also ENABLE_LEADER_ELECTION).
-    #[arg(long, default_value_t = true)]
+    #[arg(long, default_value_t = true, help_heading = "Leader election")]
     leader_election: bool,
     /// Namespace of the lease; unset, the pod's own.
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, help_heading = "Leader election")]
     leader_election_namespace: String,
     /// Serve metrics and health on HOST:PORT or :PORT.
-    #[arg(long, value_name = "ADDR", value_parser = values::listen_address)]
+    #[arg(long, value_name = "ADDR", value_parser = values::listen_address, help_heading = "Diagnostics")]
     http_endpoint: Option<String>,
+    // Last: its heading would go on over what follows.
+    #[command(flatten)]
+    kube: KubeFlags,
     #[arg(skip = Variables::of_process())]
     variables: Variables,
 }
@@ -113,7 +118,7 @@ impl Common {
         })?;
         Ok(Self {
             logging: Logging::try_from(common)?,
-            kube: kube.access(String::new(), None),
+            kube: kube.access(String::new()),
             name,
             threads: worker_threads as usize,
             leader_election: leader_election && wanted.unwrap_or(true),
@@ -139,8 +144,6 @@ fn absolute(flag: &'static str, path: PathBuf) -> Result<PathBuf, UsageError> {
 pub(super) struct HostpathFlags {
     #[command(flatten)]
     common: CommonFlags,
-    #[command(flatten)]
-    shared: Shared,
     /// Directory in which each volume gets a directory (required).
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -150,6 +153,8 @@ pub(super) struct HostpathFlags {
     /// One runs on each node: answer only claims that were placed on this node, without a lease.
     #[arg(long)]
     node_deployment: bool,
+    #[command(flatten)]
+    shared: Shared,
 }
 
 /// What the hostpath provisioner runs on.
@@ -208,8 +213,6 @@ impl Program for Hostpath {
 pub(super) struct NfsFlags {
     #[command(flatten)]
     common: CommonFlags,
-    #[command(flatten)]
-    shared: Shared,
     /// The NFS server, as nodes reach it (required; also NFS_SERVER).
     #[arg(long, value_name = "HOST")]
     server: Option<String>,
@@ -219,6 +222,8 @@ pub(super) struct NfsFlags {
     /// Where the export is mounted here.
     #[arg(long, value_name = "DIR", default_value = "/persistentvolumes")]
     mount: PathBuf,
+    #[command(flatten)]
+    shared: Shared,
 }
 
 /// What the NFS provisioner runs on.
@@ -301,6 +306,7 @@ async fn nfs(config: Nfs) -> Result<()> {
 }
 
 async fn connect(common: &Common, program: &str) -> Result<Host> {
+    log_other_kubeconfig(common.kube.kubeconfig.as_deref());
     let config = client_config(common.kube.clone(), program, &Metrics::new());
     Ok(Host::connect(&config).await?)
 }
@@ -347,7 +353,7 @@ async fn node_pin(api: &Api, node: String) -> NodePin {
             Ok(found) => break found,
             Err(error) => {
                 let pause = pauses.pause();
-                tracing::warn!(%error, node, retry_in = ?pause, "cannot read the node");
+                tracing::warn!(%error, node, retry_in = words::time(pause), "cannot read the node");
                 tokio::time::sleep(pause).await;
             }
         }

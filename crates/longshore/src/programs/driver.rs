@@ -140,8 +140,7 @@ impl Program for Config {
             copy_budget,
         } = flags;
         let required = |flag, why| UsageError::Required { flag, why };
-        let pools =
-            pool.iter().map(|text| pool::maybe_named(text)).collect::<Result<Vec<_>, _>>()?;
+        let pools = pool.iter().map(|text| pool::read(text)).collect::<Result<Vec<_>, _>>()?;
         if pools.is_empty() {
             return Err(required("--pool", "volumes are kept there"));
         }
@@ -258,6 +257,7 @@ fn checked_name(name: String) -> Result<String, UsageError> {
 /// `longshore driver`.
 async fn run(config: Config) -> anyhow::Result<()> {
     root::require("driver")?;
+    config.pools.iter().try_for_each(|pool| pool::check_parent("--pool", &pool.dir))?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
     let endpoint = config.endpoint.clone();
     let config = config.driver_config();

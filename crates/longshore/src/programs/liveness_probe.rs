@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use longshore_cluster::{Metrics, shutdown};
+use longshore_cluster::{Metrics, listen, shutdown};
 use longshore_csi::metrics::Side;
 use longshore_node::liveness::{Liveness, Pages};
-use tokio::net::TcpListener;
 
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{CommonFlags, CsiFlags, KlogFlags, Logging, UsageError, values};
@@ -152,7 +151,7 @@ async fn run(config: Config) -> Result<()> {
         match other {
             None => pages.metrics = Some((path, registry)),
             Some(address) => {
-                let listener = TcpListener::bind(&address).await.with_context(|| {
+                let listener = listen::listen(&address).await.with_context(|| {
                     format!("cannot listen on {address}; choose a free --metrics-address")
                 })?;
                 tracing::info!(address = %listener.local_addr()?, "serving metrics");
@@ -166,7 +165,7 @@ async fn run(config: Config) -> Result<()> {
             None => std::future::pending().await,
         }
     };
-    let listener = match TcpListener::bind(&address).await {
+    let listener = match listen::listen(&address).await {
         Ok(listener) => listener,
         Err(error) => {
             // Upstream ends without a failure here, and manifests may count on that.

@@ -13,11 +13,14 @@ mod directory_provisioners;
 mod driver;
 mod internal;
 mod liveness_probe;
+mod man;
 mod node;
 mod node_registrar;
 mod pod_limits;
 mod pool;
 mod provisioner;
+#[cfg(test)]
+mod real_manifests;
 mod sidecar;
 #[cfg(test)]
 mod tests;
@@ -34,6 +37,8 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<client::Client<client::DescribeFlags>>(),
     Row::of::<client::Client<client::DeleteFlags>>(),
     Row::of::<client::Client<client::LogsFlags>>(),
+    Row::of::<client::Client<client::ExecFlags>>(),
+    Row::of::<client::Client<client::AttachFlags>>(),
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
     Row::of::<controllers::Config>(),
@@ -45,6 +50,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<directory_provisioners::Nfs>(),
     Row::of::<apiserver::Config>(),
     Row::of::<completions::Completions>(),
+    Row::of::<man::Config>(),
     Row::internal(internal::POD_SHIM, internal::pod_shim),
     Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
     Row::internal(internal::UP_NODE, internal::up_node),

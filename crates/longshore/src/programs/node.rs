@@ -9,7 +9,7 @@ use longshore_node::{NodeAgent, PodLimits, PodsMode, Settings, ShimProgram};
 use super::internal;
 use super::pod_limits::PodLimitFlags;
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, Logging, UsageError, values};
+use crate::flags::{CommonFlags, Logging, UsageError, log_other_kubeconfig, values};
 use crate::process::root;
 
 /// What becomes of pods on the node.
@@ -144,6 +144,7 @@ async fn run(config: Config) -> Result<()> {
     let metrics = Metrics::new();
     let mut hidden_dirs = vec![root_dir.clone(), kubeconfig.clone()];
     hidden_dirs.extend(key_files(&kubeconfig));
+    log_other_kubeconfig(Some(&kubeconfig));
     let client = ClientConfig {
         user_agent: Some(format!("longshore-node/{}", env!("CARGO_PKG_VERSION"))),
         metrics: Some(metrics.clone()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::shutdown;
+use longshore_core::words;
 use longshore_csi::{Client, ConnectOptions, Options};
 use longshore_node::registrar::{Health, Introduction, Registrar};
 
@@ -183,7 +184,11 @@ async fn run(config: Registration) -> Result<()> {
             ConnectOptions { calls, ..ConnectOptions::from(socket.display().to_string()) };
         let csi = Client::connect(options).await?;
         csi.driver_name().await.with_context(|| {
-            format!("cannot learn the driver's name at {} within {timeout:?}", socket.display())
+            format!(
+                "cannot learn the driver's name at {} within {}",
+                socket.display(),
+                words::time(timeout)
+            )
         })
     };
     let Some(driver) = signal.run_until_cancelled(naming).await else { return Ok(()) };

@@ -1,7 +1,9 @@
 //! `--pool`: a directory for volumes, with a name.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
 
 use crate::flags::UsageError;
 
@@ -14,16 +16,8 @@ pub(crate) struct Pool {
     pub dir: PathBuf,
 }
 
-/// Reads `NAME=DIR`.
-pub(super) fn named(text: &str) -> Result<Pool, UsageError> {
-    match text.split_once('=') {
-        Some((name, dir)) => pool(text, name, dir),
-        None => Err(UsageError::bad_value("--pool", text, "it is NAME=DIR")),
-    }
-}
-
 /// Reads `NAME=DIR` or `DIR`, whose name is then `default`.
-pub(super) fn maybe_named(text: &str) -> Result<Pool, UsageError> {
+pub(super) fn read(text: &str) -> Result<Pool, UsageError> {
     match text.split_once('=') {
         // A slash before the sign means that the sign belongs to the path.
         Some((name, dir)) if !name.contains('/') => pool(text, name, dir),
@@ -66,4 +60,41 @@ pub(super) fn distinct(pools: Vec<Pool>) -> Result<Vec<Pool>, UsageError> {
         }
     }
     Ok(pools)
+}
+
+/// Refuses a directory that is not there and has no parent: most likely its path has a typing error, and volumes would
+/// end up on another disk.
+///
+/// # Errors
+/// Names the flag, the directory and the next thing to do.
+pub(super) fn check_parent(flag: &str, dir: &Path) -> anyhow::Result<()> {
+    match dir.parent() {
+        Some(parent) if !dir.exists() && !parent.is_dir() => bail!(
+            "{flag} {}: there is no directory {}; correct the path, or make that directory",
+            dir.display(),
+            parent.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_a_parent_is_refused_and_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let lost = dir.path().join("typo/pool");
+        let refused = check_parent("--pool", &lost).unwrap_err().to_string();
+        let (lost, typo) = (lost.display(), dir.path().join("typo"));
+        let want = format!(
+            "--pool {lost}: there is no directory {}; correct the path, or make that directory",
+            typo.display()
+        );
+        assert_eq!(refused, want);
+        assert!(!typo.exists());
+        check_parent("--pool", &dir.path().join("pool")).unwrap();
+        check_parent("--pool", dir.path()).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::PROGRAMS;
-use crate::cli::{Entry, Row};
+use crate::cli::{Entry, Row, help, upstream};
 
 /// With this variable, texts in the repository that come from the table are written again.
 const BLESS: &str = "LONGSHORE_BLESS";
@@ -88,12 +88,62 @@ fn documentation_lists_every_program() {
 }
 
 #[test]
+fn every_official_program_has_a_version_that_help_and_documents_name() {
+    let mut table = String::from("| official program | matched version |\n|---|---|\n");
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for (row, entry) in entries() {
+        for official in row.official {
+            let listed = upstream::MATCHED.iter().find(|(name, _)| name == official);
+            let (name, version) = listed.unwrap_or_else(|| panic!("{official}: which version?"));
+            table += &format!("| `{name}` | {version} |\n");
+            assert!(readme.contains(&format!("{name} {version}")), "README: {name} {version}");
+            let help = help::command(row.name, entry).render_help().to_string();
+            assert!(help.contains(&format!("those of {name} {version}")), "{help}");
+        }
+    }
+    table += &format!("| Kubernetes | {} |\n| CSI | {} |\n", upstream::KUBERNETES, upstream::CSI);
+    let (begin, end) = ("<!-- versions: begin -->\n", "<!-- versions: end -->");
+    compare("docs/command-line.md", begin, end, &table);
+}
+
+/// Flags that stand under these headings, and nowhere else.
+const HEADINGS: &[(&str, &[&str])] = &[
+    ("Kubernetes API", &["kubeconfig", "master", "kube-api-qps", "kube-api-burst"]),
+    ("Logging", &["v", "logging-format"]),
+];
+
+#[test]
+fn flags_stand_under_their_own_headings() {
+    for (row, entry) in entries() {
+        let command = help::command(row.name, entry);
+        for arg in command.get_arguments() {
+            let Some(flag) = arg.get_long() else { continue };
+            let heading = arg.get_help_heading().unwrap_or("Options");
+            let Some((_, own)) = HEADINGS.iter().find(|(name, _)| *name == heading) else {
+                continue;
+            };
+            assert!(own.contains(&flag), "{}: --{flag} stands under {heading}", row.name);
+        }
+    }
+}
+
+#[test]
+fn help_lists_the_feature_gates_with_their_defaults() {
+    for (row, entry) in entries() {
+        let command = help::command(row.name, entry);
+        let gates = command.get_arguments().find(|arg| arg.get_long() == Some("feature-gates"));
+        let Some(help) = gates.map(|arg| arg.get_help().unwrap().to_string()) else { continue };
+        assert!(help.contains(" (on") || help.contains(" (off"), "{}: {help}", row.name);
+    }
+}
+
+#[test]
 fn every_role_belongs_to_a_program() {
     let owned: BTreeSet<&str> = entries().flat_map(|(_, entry)| entry.rbac).copied().collect();
     let dir = std::fs::read_dir(root().join("deploy/rbac")).unwrap();
     let shipped: BTreeSet<String> = dir
         .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".yaml") && name != "namespace.yaml")
+        .filter(|name| name.ends_with(".yaml") && name != "00-namespace.yaml")
         .map(|name| format!("rbac/{name}"))
         .collect();
     for file in &shipped {

@@ -98,7 +98,12 @@ impl PodLoop {
         for uid in found {
             if !self.workers.lock().contains_key(&uid) {
                 let span = pass_span("pod", &Subject::key(&uid), 1);
-                span.in_scope(|| tracing::info!(uid = uid.as_str(), "pod directory without a pod"));
+                span.in_scope(|| {
+                    longshore_cluster::log_process!(
+                        uid = uid.as_str(),
+                        "pod directory without a pod"
+                    )
+                });
                 let end = end_orphan(self.deps.clone(), uid);
                 self.tasks.lock().spawn(end.instrument(span));
             }

@@ -82,11 +82,7 @@ impl NodeLogs {
         let file = if query.previous { previous(&current) } else { current };
         let opened = match File::open(&file).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let what =
-                    if query.previous { "previous terminated container" } else { "container" };
-                let text =
-                    format!("{what} \"{container}\" in pod \"{}\" is waiting to start", query.pod);
-                return Err(LogError::BadRequest(text));
+                return Err(LogError::BadRequest(no_log(&container, &query)));
             }
             other => {
                 other.map_err(|error| LogError::Failed(format!("{}: {error}", file.display())))?
@@ -96,6 +92,14 @@ impl NodeLogs {
         let follow =
             (query.follow && !query.previous).then(|| Ending::of_newest(pod_dir, container));
         Ok(stream(opened, file, query, follow))
+    }
+}
+
+fn no_log(container: &str, query: &LogQuery) -> String {
+    let (pod, previous) = (&query.pod, query.previous);
+    match previous {
+        true => format!("previous terminated container {container:?} in pod {pod:?} not found"),
+        false => format!("container {container:?} in pod {pod:?} is waiting to start"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admission;
 pub mod cgroups;
+mod descriptor;
 mod environment;
 mod evict;
 pub(crate) mod hidden;
@@ -10,9 +11,11 @@ pub(crate) mod logs;
 mod memory;
 mod own_volumes;
 pub(crate) mod pod_dir;
+mod results;
 mod run_spec;
 mod scratch;
 pub mod shim_client;
 mod status;
+pub(crate) mod streams;
 mod termination;
 pub(crate) mod worker;

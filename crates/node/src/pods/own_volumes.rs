@@ -38,8 +38,11 @@ pub(super) enum OwnVolumeError {
         what: String,
     },
     /// A kind of volume that this node does not make.
-    #[error("volume {0}: volumes of this kind are not served by this node yet")]
-    Unsupported(String),
+    #[error(
+        "volume {volume}: kind \"{kind}\" is not served by this node; use one of: {}",
+        SERVED.join(", ")
+    )]
+    Unsupported { volume: String, kind: String },
 }
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
@@ -107,7 +110,30 @@ async fn make(
     let csi = volume.csi.is_some()
         || volume.ephemeral.is_some()
         || volume.persistent_volume_claim.is_some();
-    if csi { Ok(None) } else { Err(OwnVolumeError::Unsupported(volume.name.clone())) }
+    if csi {
+        return Ok(None);
+    }
+    let volume = volume.name.clone();
+    match unserved_kind(api, pod, &volume).await {
+        Ok(kind) => Err(OwnVolumeError::Unsupported { volume, kind }),
+        Err(source) => Err(OwnVolumeError::Api { volume, source }),
+    }
+}
+
+/// Kinds of volumes that pods of this node can have.
+const SERVED: [&str; 7] =
+    ["persistentVolumeClaim", "ephemeral", "csi", "emptyDir", "configMap", "secret", "hostPath"];
+
+/// The kind of a volume that is not in the node's own picture of pods, which has only what is served.
+async fn unserved_kind(api: &Api, pod: &Pod, volume: &str) -> Result<String, ApiError> {
+    let raw = api.get_raw::<Pod>(&pod.metadata.key()).await?.unwrap_or_default();
+    let volumes = raw["spec"]["volumes"].as_array().into_iter().flatten();
+    Ok(kind_of(volumes, volume).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+fn kind_of<'a>(mut volumes: impl Iterator<Item = &'a Value>, name: &str) -> Option<String> {
+    let volume = volumes.find(|volume| volume["name"] == name)?.as_object()?;
+    volume.keys().find(|key| *key != "name").cloned()
 }
 
 /// A secret has at most 1 MiB; more would be no secret.
@@ -216,5 +242,28 @@ impl Maker<'_> {
         let mode = u32::try_from(mode & 0o777).unwrap_or(0o644) | group_read;
         let file = NewFile { content, mode, group: self.group };
         write_below(dir, Path::new(name), &file).map_err(self.io(&dir.join(name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_served_is_named_with_those_that_are() {
+        let volumes = [
+            json!({"name": "a", "emptyDir": {}}),
+            json!({"name": "d", "nfs": {"server": "s", "path": "/p"}}),
+        ];
+        let kind = kind_of(volumes.iter(), "d").unwrap();
+        let refused = OwnVolumeError::Unsupported { volume: "d".into(), kind };
+        assert_eq!(
+            refused.to_string(),
+            "volume d: kind \"nfs\" is not served by this node; use one of: persistentVolumeClaim, \
+             ephemeral, csi, emptyDir, configMap, secret, hostPath"
+        );
+        assert_eq!(kind_of(volumes.iter(), "b"), None);
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use longshore_core::stage::paths::NodePaths;
+use longshore_core::words;
 
 /// Removes a pod's directory, but never through a mount.
 pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
@@ -16,7 +17,10 @@ pub(crate) fn remove_pod_dir(dir: &Path) -> io::Result<()> {
     super::memory::unmount_memory(dir)?;
     let mounts = longshore_files::mounts::mounts_below(dir)?;
     if !mounts.is_empty() {
-        return Err(io::Error::other(format!("still mounted: {mounts:?}")));
+        return Err(io::Error::other(format!(
+            "still mounted: {}",
+            words::list(mounts.iter().map(|path| path.display()))
+        )));
     }
     longshore_files::remove_tree(dir)
 }

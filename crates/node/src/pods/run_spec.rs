@@ -60,7 +60,7 @@ impl PodRun<'_> {
         let working_dir =
             if container.working_dir.is_empty() { "/" } else { &container.working_dir };
         let binds = self.binds(container, &values, message_file)?;
-        Ok(ContainerRun {
+        let mut run = ContainerRun {
             name: container.name.clone(),
             attempt,
             argv,
@@ -83,7 +83,14 @@ impl PodRun<'_> {
             binds,
             seccomp: seccomp(self.pod, container)
                 .map_err(|kind| format!("seccompProfile of type {kind:?} is not supported"))?,
-        })
+            stdin: container.stdin,
+            stdin_once: container.stdin_once,
+            tty: container.tty,
+        };
+        if run.tty {
+            run.name_terminal();
+        }
+        Ok(run)
     }
 
     fn cgroups(

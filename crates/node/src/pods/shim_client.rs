@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, watch};
 
 use crate::shim::protocol::{
-    Notice, Outcome, PROTOCOL, Request, RunState, ShimIdentity, identity_file, now_ms,
+    ISOLATES, Notice, Outcome, PROTOCOL, Request, RunState, ShimIdentity, identity_file, now_ms,
     process_start, read_runs, run_file, shim_dir, write_atomic,
 };
 
@@ -141,13 +141,13 @@ impl ShimClient {
     /// Whether an earlier version of the program runs here, which isolates less.
     #[must_use]
     pub fn is_old(&self) -> bool {
-        self.protocol < PROTOCOL
+        self.protocol < ISOLATES
     }
 
     /// Whether nothing would be lost with a shim of an earlier version.
     #[must_use]
     pub fn is_idle_and_old(&self) -> bool {
-        self.is_old() && !self.view.borrow().any_running()
+        self.protocol < PROTOCOL && !self.view.borrow().any_running()
     }
 
     /// What is known now, and changes of it.
@@ -200,7 +200,7 @@ async fn next_notice(lines: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<
 
 // Through the directory's descriptor: a socket's path is limited to 108 bytes, data directories
 // are not.
-async fn connect_in(dir: &Path) -> io::Result<UnixStream> {
+pub(super) async fn connect_in(dir: &Path) -> io::Result<UnixStream> {
     let dir = std::fs::File::open(dir)?;
     UnixStream::connect(format!("/proc/self/fd/{}/sock", dir.as_raw_fd())).await
 }

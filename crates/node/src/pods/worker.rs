@@ -29,6 +29,7 @@ use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
+use super::results;
 use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, changed, kill_leftovers};
 use super::status::Waiting;
@@ -383,7 +384,8 @@ impl Worker {
         match self.patch_status(&status).await {
             Ok(()) => {
                 self.deps.faults.at("status.written");
-                self.written = Some(status);
+                let before = self.written.replace(status);
+                results::phase(&self.pod, before.as_ref(), self.written.as_ref(), self.since);
             }
             Err(error) if error.is_not_found() => {}
             Err(error) => tracing::warn!(%error, "cannot write the pod status"),
@@ -473,6 +475,7 @@ impl Worker {
 
     /// Stops the containers, then unmounts, removes and deletes, in this order.
     async fn end(mut self, stop: Stop) {
+        let started = Instant::now();
         self.stop_containers(stop).await;
         self.deps.remove_cgroup(self.uid()).await;
         self.deps.faults.at("pod.stopped");
@@ -500,6 +503,9 @@ impl Worker {
         if stop == Stop::Deleted {
             self.delete_object().await;
             self.deps.faults.at("pod.deleted");
+        }
+        if !matches!(stop, Stop::Agent(_)) {
+            results::gone(&self.pod, started);
         }
     }
 

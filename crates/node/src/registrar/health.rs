@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::{Router, response::IntoResponse as _, routing::any};
 use http::StatusCode;
+use longshore_cluster::listen;
 use longshore_csi::registration::{InfoRequest, registration_client::RegistrationClient};
 use tokio::net::TcpListener;
 
@@ -38,7 +39,7 @@ impl Health {
     /// # Errors
     /// When the address cannot be used.
     pub async fn listen(self, address: &str) -> io::Result<HealthServer> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen::listen(address).await?;
         Ok(HealthServer { listener, health: self })
     }
 

@@ -190,7 +190,7 @@ impl Registration for Service {
         let said = request.into_inner();
         let driver = &self.introduction.driver;
         let verdict = if said.plugin_registered {
-            tracing::info!(driver, "driver is registered with the node");
+            longshore_cluster::log_process!(driver, "driver is registered with the node");
             Registered::Yes
         } else {
             tracing::warn!(driver, error = said.error, "the node refused the driver");

@@ -231,7 +231,7 @@ impl Registrar {
             Ok(driver) => driver,
             Err(error) => return Outcome::retry(error),
         };
-        tracing::info!(driver, socket = %path.display(), "driver registered");
+        longshore_cluster::log_process!(driver, socket = %path.display(), "driver registered");
         let registered = Registered { driver, made, refreshed: Instant::now() };
         self.set_registered(path, Some(registered));
         // The next pass sees when the limits are due, and whether the socket still stands.
@@ -311,7 +311,7 @@ impl Registrar {
         if let Err(error) = self.node.uninstall(driver).await {
             tracing::warn!(driver, %error, "cannot take the driver off the node's objects");
         }
-        tracing::info!(driver, "driver deregistered");
+        longshore_cluster::log_process!(driver, "driver deregistered");
     }
 }
 

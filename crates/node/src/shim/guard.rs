@@ -7,17 +7,14 @@
 //! A guard that was killed is replaced at once; when none can be started, the shim kills its containers.
 //! When both are killed at the same moment, the agent kills what is left before it takes a volume away.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
+use super::descriptors;
 use super::spawn::{close_others, exit_now};
 
 /// The shim's side of its guard.
@@ -38,7 +35,7 @@ impl Guard {
         match fork()? {
             Some(pid) => Ok(Self { pid, socket: Some(ours) }),
             None => {
-                close_others([&theirs]);
+                close_others(&[&theirs]);
                 // Only what operators see of it depends on the name.
                 let _ = rustix::thread::set_name(c"pod-guard");
                 kill_all(watch_until_the_shim_ends(&theirs));
@@ -54,13 +51,8 @@ impl Guard {
     /// The guard does not have it.
     pub(super) fn watch(&self, container: &OwnedFd) -> io::Result<()> {
         let gone = || io::Error::other("the guard is gone");
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [container.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&fds));
         let socket = self.socket.as_ref().ok_or_else(gone)?;
-        sendmsg(socket, &[IoSlice::new(b"c")], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        descriptors::send(socket, b"c", &[container.as_fd()]).map(drop)
     }
 
     /// Becomes readable when the guard has ended: it never writes.
@@ -83,7 +75,7 @@ impl Drop for Guard {
 
 /// `None` in the child.
 #[expect(unsafe_code, reason = "fork has no safe wrapper")]
-fn fork() -> io::Result<Option<Pid>> {
+pub(super) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: the shim has one thread, so the child inherits no lock held by another.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -114,21 +106,10 @@ fn watch_until_the_shim_ends(shim: &OwnedFd) -> Vec<OwnedFd> {
 
 /// Takes one container over; false when the shim has ended.
 fn receive(shim: &OwnedFd, containers: &mut Vec<OwnedFd>) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut bytes = [IoSliceMut::new(&mut byte)];
-    match recvmsg(shim, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC) {
-        Err(error) => return error == rustix::io::Errno::INTR,
-        Ok(got) if got.bytes == 0 => return false,
-        Ok(_) => {}
+    match descriptors::receive(shim, &mut [0], containers) {
+        Err(error) => error.kind() == io::ErrorKind::Interrupted,
+        Ok(count) => count > 0,
     }
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            containers.extend(fds);
-        }
-    }
-    true
 }
 
 fn kill_all(containers: Vec<OwnedFd>) {

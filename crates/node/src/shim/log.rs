@@ -13,6 +13,8 @@ use super::protocol::LogLimit;
 
 /// Longest piece of a line.
 const MAX_PIECE: usize = 16 * 1024;
+/// As much as a pipe can hold at most.
+const MAX_PIECES_AT_ONCE: usize = 64;
 
 /// Where the log of the run before the current one is kept.
 #[must_use]
@@ -143,24 +145,33 @@ impl Stream {
         &self.pipe
     }
 
-    /// Copies what is there; false at the end of the stream.
-    pub(super) fn copy(&mut self, log: &mut Log) -> bool {
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Copies what is there to the log and to `also`, which returns whether it can take more. Returns false at
+    /// the end of the stream, which a terminal reports as an error.
+    pub(super) fn copy(&mut self, log: &mut Log, mut also: impl FnMut(&[u8]) -> bool) -> bool {
         let mut buffer = [0; MAX_PIECE];
-        loop {
+        // One container must not keep the shim from the others.
+        for _ in 0..MAX_PIECES_AT_ONCE {
             match self.pipe.read(&mut buffer) {
-                Ok(0) => {
-                    self.flush(log);
-                    return false;
-                }
-                Ok(count) => {
+                Ok(count) if count > 0 => {
                     self.pending.extend_from_slice(&buffer[..count]);
                     self.write_lines(log);
+                    if !also(&buffer[..count]) {
+                        return true;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
+                Ok(_) | Err(_) => {
+                    self.flush(log);
+                    return false;
+                }
             }
         }
+        true
     }
 
     fn write_lines(&mut self, log: &mut Log) {

@@ -3,9 +3,13 @@
 //! It outlives the agent, keeps exit statuses on disk and copies output to log files. It is a
 //! program of one thread that forks, so nothing here may start another thread.
 
+mod clients;
+pub(crate) mod descriptors;
 mod devices;
+mod exec;
 mod guard;
 mod hide;
+mod live;
 pub mod log;
 pub mod protocol;
 pub mod rights;
@@ -16,22 +20,26 @@ mod seccomp;
 mod spawn;
 mod syscalls;
 mod system;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::Signal;
 
+use clients::{Client, Received};
+use exec::{End, Exec, Stdio};
 use guard::Guard;
+use live::{Live, Tee};
 use protocol::{
-    ContainerRun, Notice, Outcome, Request, RunState, ShimIdentity, identity_file, now_ms,
-    process_start, run_file, shim_dir, write_atomic,
+    AttachStart, ContainerRun, ExecStart, Notice, Outcome, Request, RunState, ShimIdentity,
+    StreamNotice, identity_file, now_ms, process_start, run_file, shim_dir, write_atomic,
 };
 
 /// Exit code when another shim already serves the pod.
@@ -92,7 +100,11 @@ fn serve(pod_dir: &Path) -> io::Result<u8> {
         pod_dir: pod_dir.to_owned(),
         listener,
         clients: Vec::new(),
+        accepted: 0,
         live: Vec::new(),
+        execs: Vec::new(),
+        waiting: Vec::new(),
+        leaving: Vec::new(),
         known,
         shared: sandbox::Shared::default(),
         guard: None,
@@ -125,27 +137,18 @@ fn say_ready() -> io::Result<()> {
     Ok(())
 }
 
-struct Client {
-    stream: UnixStream,
-    input: Vec<u8>,
-    gone: bool,
-}
-
-/// A container that runs.
-struct Live {
-    state: RunState,
-    pidfd: OwnedFd,
-    setup: Option<File>,
-    setup_text: Vec<u8>,
-    streams: Vec<log::Stream>,
-    log: log::Log,
-}
-
 struct Shim {
     pod_dir: PathBuf,
     listener: UnixListener,
     clients: Vec<Client>,
+    /// How many clients there were.
+    accepted: u64,
     live: Vec<Live>,
+    execs: Vec<Exec>,
+    /// Requests for containers whose own program does not run yet.
+    waiting: Vec<Received>,
+    /// Clients that were attached to containers that have ended.
+    leaving: Vec<Tee>,
     known: BTreeMap<(String, u32), RunState>,
     shared: sandbox::Shared,
     /// There is one while containers run.
@@ -155,31 +158,38 @@ struct Shim {
 
 impl Shim {
     fn run(mut self) -> io::Result<()> {
-        while !(self.quitting && self.live.is_empty()) {
+        while !(self.quitting && self.live.is_empty() && self.execs.is_empty()) {
             self.wait()?;
             self.accept();
             self.hear_clients();
             for live in &mut self.live {
                 live.copy();
             }
+            self.leaving.retain_mut(|tee| tee.flush() && tee.is_full());
+            self.reap_execs();
             self.reap();
+            self.serve_waiting();
             self.replace_ended_guard();
-            self.clients.retain(|client| !client.gone);
+            self.forget_clients();
         }
         Ok(())
     }
 
     fn wait(&self) -> io::Result<()> {
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
-        fds.extend(self.clients.iter().map(|client| client.stream.as_fd()));
-        fds.extend(self.guard.as_ref().and_then(Guard::fd));
-        for live in &self.live {
-            fds.push(live.pidfd.as_fd());
-            fds.extend(live.setup.as_ref().map(AsFd::as_fd));
-            fds.extend(live.streams.iter().map(|stream| stream.fd().as_fd()));
-        }
+        let clients = self.clients.iter().map(|client| client.stream.as_fd());
+        let execs = self.execs.iter().flat_map(|exec| {
+            [Some(exec.pidfd.as_fd()), exec.setup.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+        });
+        let read = [self.listener.as_fd()].into_iter().chain(clients).chain(execs);
+        let read = read.chain(self.guard.as_ref().and_then(Guard::fd));
+        let leaving = self.leaving.iter().map(|tee| (tee.pipe.as_fd(), PollFlags::OUT));
+        let interests: Vec<(BorrowedFd<'_>, PollFlags)> = read
+            .map(|fd| (fd, PollFlags::IN))
+            .chain(leaving)
+            .chain(self.live.iter().flat_map(Live::interests))
+            .collect();
         let mut polls: Vec<PollFd<'_>> =
-            fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            interests.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         match poll(&mut polls, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -191,7 +201,8 @@ impl Shim {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            let mut client = Client { stream, input: Vec::new(), gone: false };
+            self.accepted += 1;
+            let mut client = Client::new(self.accepted, stream);
             for state in self.known.values() {
                 client.send(&Notice::Run(state.clone()));
             }
@@ -210,13 +221,21 @@ impl Shim {
         }
     }
 
-    fn obey(&mut self, request: Request) {
-        match request {
-            Request::Start(run) => self.start(&run),
+    fn obey(&mut self, received: Received) {
+        match &received.request {
+            Request::Start(run) => self.start(run),
             Request::Signal { name, signal } => {
-                let running = self.live.iter().find(|live| live.state.name == name);
-                if let (Some(live), Some(signal)) = (running, Signal::from_named_raw(signal)) {
+                let running = self.live.iter().find(|live| live.state.name == *name);
+                if let (Some(live), Some(signal)) = (running, Signal::from_named_raw(*signal)) {
                     live.signal(signal);
+                }
+            }
+            Request::Exec(ExecStart { container, .. })
+            | Request::Attach(AttachStart { container, .. }) => {
+                match self.live.iter().find(|live| live.state.name == *container) {
+                    None => self.notify(received.client, StreamNotice::NotRunning),
+                    Some(live) if !live.is_set_up() => self.waiting.push(received),
+                    Some(_) => self.open_streams(received),
                 }
             }
             Request::Quit => {
@@ -226,6 +245,93 @@ impl Shim {
                 }
             }
         }
+    }
+
+    /// Requests that came before the container's own program ran.
+    fn serve_waiting(&mut self) {
+        for received in std::mem::take(&mut self.waiting) {
+            self.obey(received);
+        }
+    }
+
+    fn open_streams(&mut self, received: Received) {
+        let Received { client, request, descriptors } = received;
+        let opened = match request {
+            Request::Exec(start) => self.exec(client, start, descriptors).map(|()| None),
+            Request::Attach(start) => self.attach(client, &start, descriptors),
+            Request::Start(_) | Request::Signal { .. } | Request::Quit => return,
+        };
+        match opened {
+            Ok(input) => {
+                let notice = Notice::Stream(StreamNotice::Accepted { input: input.is_some() });
+                let descriptors: Vec<BorrowedFd<'_>> = input.iter().map(AsFd::as_fd).collect();
+                let mut clients = self.clients.iter_mut();
+                if let Some(client) = clients.find(|one| one.id == client) {
+                    client.send_with(&notice, &descriptors);
+                }
+            }
+            Err(error) => self.notify(client, StreamNotice::Failed { why: error.to_string() }),
+        }
+    }
+
+    fn exec(&mut self, id: u64, start: ExecStart, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        let gone = || io::Error::other("the container or its client is gone");
+        let client = self.clients.iter().find(|one| one.id == id).ok_or_else(gone)?;
+        let live = self.live.iter().find(|live| live.state.name == start.container);
+        let live = live.ok_or_else(gone)?;
+        let stdio = Stdio::of(&start, descriptors, OwnedFd::from(client.stream.try_clone()?));
+        let mut run = ContainerRun { argv: start.argv, ..live.run.clone() };
+        if start.tty {
+            run.name_terminal();
+        }
+        self.execs.push(Exec::start(&run, &live.pidfd, stdio, id)?);
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        client: u64,
+        start: &AttachStart,
+        pipes: Vec<OwnedFd>,
+    ) -> io::Result<Option<OwnedFd>> {
+        let mut all = self.live.iter_mut();
+        let live = all.find(|live| live.state.name == start.container);
+        let live = live.ok_or_else(|| io::Error::other("the container is gone"))?;
+        live.attach(client, start, pipes)
+    }
+
+    fn notify(&mut self, client: u64, notice: StreamNotice) {
+        if let Some(client) = self.clients.iter_mut().find(|one| one.id == client) {
+            client.send(&Notice::Stream(notice));
+        }
+    }
+
+    fn reap_execs(&mut self) {
+        let mut ended = Vec::new();
+        self.execs.retain_mut(|exec| {
+            exec.hear();
+            let end = exec.ended();
+            let goes_on = end.is_none();
+            ended.extend(end.map(|end| (exec.client, end)));
+            goes_on
+        });
+        for (client, end) in ended {
+            let notice = match end {
+                End::Exited(exit_code) => StreamNotice::Ended { exit_code },
+                End::NotStarted(why) => StreamNotice::Failed { why },
+            };
+            self.notify(client, notice);
+        }
+    }
+
+    /// What a client that has left had asked for ends.
+    fn forget_clients(&mut self) {
+        for client in self.clients.iter().filter(|client| client.gone) {
+            self.execs.iter().filter(|exec| exec.client == client.id).for_each(Exec::kill);
+            self.live.iter_mut().for_each(|live| live.detach(client.id));
+            self.waiting.retain(|received| received.client != client.id);
+        }
+        self.clients.retain(|client| !client.gone);
     }
 
     fn start(&mut self, run: &ContainerRun) {
@@ -260,22 +366,7 @@ impl Shim {
             None => Guard::start()?,
         };
         let child = spawn::spawn(run, &base, shm, self.guard.insert(guard))?;
-        state.pid = child.pid;
-        state.pid_started = process_start(child.pid).unwrap_or(0);
-        for fd in [&child.setup, &child.stdout, &child.stderr] {
-            spawn::set_nonblocking(fd)?;
-        }
-        Ok(Live {
-            state: state.clone(),
-            pidfd: child.pidfd,
-            setup: Some(File::from(child.setup)),
-            setup_text: Vec::new(),
-            streams: vec![
-                log::Stream::new(child.stdout, "stdout"),
-                log::Stream::new(child.stderr, "stderr"),
-            ],
-            log,
-        })
+        Live::new(run, state, child, log)
     }
 
     /// Starts another guard for the containers of one that was killed, or kills them.
@@ -303,8 +394,10 @@ impl Shim {
             .partition(|(outcome, _)| outcome.is_some());
         self.live = live.into_iter().map(|(_, live)| live).collect();
         for (outcome, mut live) in ended {
-            live.copy();
-            live.state.outcome = outcome.map(|outcome| live.explain(outcome));
+            for tee in outcome.map(|outcome| live.finish(outcome)).into_iter().flatten() {
+                self.notify(tee.client, StreamNotice::Ended { exit_code: 0 });
+                self.leaving.push(tee);
+            }
             self.publish(live.state);
         }
     }
@@ -324,77 +417,7 @@ impl Shim {
     }
 }
 
-impl Live {
-    fn signal(&self, signal: Signal) {
-        if let Some(pid) = Pid::from_raw(self.state.pid) {
-            // Not reaped yet, so the number is still ours; an exited child is no error.
-            let _ = kill_process(pid, signal);
-        }
-    }
-
-    fn copy(&mut self) {
-        if let Some(setup) = &mut self.setup {
-            match setup.read_to_end(&mut self.setup_text) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                _ => self.setup = None,
-            }
-        }
-        let log = &mut self.log;
-        self.streams.retain_mut(|stream| stream.copy(log));
-    }
-
-    fn ended(&self) -> Option<Outcome> {
-        let pid = Pid::from_raw(self.state.pid)?;
-        let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG).ok()??;
-        let signal = status.terminating_signal().unwrap_or(0);
-        let exit_code = status.exit_status().unwrap_or(128 + signal);
-        Some(Outcome { exit_code, signal, start_error: None, finished_at_ms: now_ms() })
-    }
-
-    fn explain(&self, outcome: Outcome) -> Outcome {
-        if self.setup_text.is_empty() {
-            return outcome;
-        }
-        failed(String::from_utf8_lossy(&self.setup_text).into_owned())
-    }
-}
-
 /// The outcome of a run that never began.
 fn failed(error: String) -> Outcome {
     Outcome { exit_code: 128, signal: 0, start_error: Some(error), finished_at_ms: now_ms() }
-}
-
-impl Client {
-    fn send(&mut self, notice: &Notice) {
-        let Ok(mut line) = serde_json::to_vec(notice) else { return };
-        line.push(b'\n');
-        // An agent that does not listen is cut off; it will connect again and hear everything.
-        if self.stream.write_all(&line).is_err() {
-            self.gone = true;
-        }
-    }
-
-    fn hear(&mut self, requests: &mut Vec<Request>) {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => self.gone = true,
-                Ok(count) => {
-                    self.input.extend_from_slice(&buffer[..count]);
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => self.gone = true,
-            }
-            break;
-        }
-        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.input.drain(..=end).collect();
-            match serde_json::from_slice(&line) {
-                Ok(request) => requests.push(request),
-                Err(error) => eprintln!("unreadable request: {error}"),
-            }
-        }
-    }
 }

@@ -22,9 +22,12 @@ pub struct Bind {
     pub host: bool,
 }
 
-/// Version of what the shim does for a container. A shim of an earlier version goes on with what
-/// runs in it, but isolates less.
-pub const PROTOCOL: u32 = 2;
+/// Version of what the shim does. A shim of an earlier version goes on with what runs in it.
+pub const PROTOCOL: u32 = 3;
+/// Shims before this version isolate less.
+pub const ISOLATES: u32 = 2;
+/// Shims before this version start nothing beside a container, and nobody can attach to what runs in them.
+pub const STREAMS: u32 = 3;
 
 /// A cgroup that the pod's processes are in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,9 +116,25 @@ pub struct ContainerRun {
     /// Which system calls it may make.
     #[serde(default)]
     pub seccomp: Seccomp,
+    /// It has a standard input, which clients attach to.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Its input ends when the first client that was attached to it leaves.
+    #[serde(default)]
+    pub stdin_once: bool,
+    /// Its standard streams are a terminal.
+    #[serde(default)]
+    pub tty: bool,
 }
 
 impl ContainerRun {
+    /// Says what kind of terminal it is, as container runtimes do, unless the environment does.
+    pub(crate) fn name_terminal(&mut self) {
+        if !self.env.iter().any(|(name, _)| name == "TERM") {
+            self.env.push(("TERM".into(), "xterm".into()));
+        }
+    }
+
     /// Whether mounts must refuse devices: a privileged container has all of them, and from others a
     /// cgroup keeps them where there is one.
     pub(super) fn needs_nodev(&self) -> bool {
@@ -166,8 +185,50 @@ pub enum Request {
         /// Signal number.
         signal: i32,
     },
+    /// Start a process beside a container's own. It ends with the connection.
+    Exec(ExecStart),
+    /// Copy a container's output to this client, and let it write to the container's input.
+    Attach(AttachStart),
     /// End when nothing runs; what still runs is killed first.
     Quit,
+}
+
+impl Request {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Self::Exec(ExecStart { tty: true, .. })
+            | Self::Start(_)
+            | Self::Signal { .. }
+            | Self::Quit => 0,
+            Self::Exec(start) => {
+                [start.stdin, start.stdout, start.stderr].map(usize::from).iter().sum()
+            }
+            Self::Attach(start) => [start.stdout, start.stderr].map(usize::from).iter().sum(),
+        }
+    }
+}
+
+/// A process to start beside a container's own, with the container's rights. A descriptor comes along for each
+/// stream that is wanted, in the order of the fields, unless it gets a terminal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStart {
+    pub container: String,
+    pub argv: Vec<String>,
+    pub tty: bool,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+/// What a client wants of a running container. A descriptor comes along for each output that is wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachStart {
+    pub container: String,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
 }
 
 /// From shim to agent. After connecting, every known run comes once, then `Ready`.
@@ -178,6 +239,50 @@ pub enum Notice {
     Run(RunState),
     /// Everything known has been said.
     Ready,
+    /// To the client that asked for streams.
+    Stream(StreamNotice),
+}
+
+impl Notice {
+    /// As it goes over the socket.
+    ///
+    /// # Errors
+    /// It is no JSON.
+    pub(crate) fn line(&self) -> std::io::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// What becomes of a request for streams.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamNotice {
+    /// The container does not run.
+    NotRunning,
+    /// The streams are open.
+    Accepted {
+        /// A descriptor comes along: it leads to the container's input, or is the other end of its terminal.
+        input: bool,
+    },
+    /// The other end of the terminal comes along.
+    Terminal,
+    /// The process has ended, or the container to which the client was attached.
+    Ended {
+        /// 128 + signal when a signal ended it.
+        exit_code: i32,
+    },
+    /// There is no process.
+    Failed { why: String },
+}
+
+impl StreamNotice {
+    /// Whether a descriptor comes with it.
+    #[must_use]
+    pub fn has_descriptor(&self) -> bool {
+        matches!(self, Self::Terminal | Self::Accepted { input: true })
+    }
 }
 
 /// Who the shim is, so that a later agent can tell it from another process with its number.
@@ -249,6 +354,20 @@ pub fn process_start(pid: i32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Processes of a session, by the number of its leader.
+pub(super) fn session_members(leader: i32) -> Vec<rustix::process::Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
+    pids.filter(|pid| session(*pid) == Some(leader))
+        .filter_map(rustix::process::Pid::from_raw)
+        .collect()
+}
+
+fn session(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(3)?.parse().ok()
 }
 
 /// Milliseconds since the epoch.

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use rustix::thread::UnshareFlags;
@@ -15,6 +16,7 @@ use super::protocol::ContainerRun;
 use super::rights::drop_rights;
 use super::root::{SetupError, Step, enter, make_dir};
 use super::sandbox::unshare;
+use super::terminal;
 
 /// A started child and what it can be heard through.
 pub(super) struct Child {
@@ -22,8 +24,49 @@ pub(super) struct Child {
     pub pidfd: OwnedFd,
     /// Says why the program could not be started; end of file means that it runs.
     pub setup: OwnedFd,
-    pub stdout: OwnedFd,
-    pub stderr: OwnedFd,
+    /// Leads to its standard input, if it shall have one.
+    pub stdin: Option<OwnedFd>,
+    pub output: Output,
+}
+
+/// Where a container's output comes from.
+pub(super) enum Output {
+    /// Standard output and errors.
+    Pipes(OwnedFd, OwnedFd),
+    /// A terminal, which comes through this socket.
+    Terminal(OwnedFd),
+}
+
+/// The child's ends.
+enum Stdio {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
+}
+
+impl Stdio {
+    /// Makes the streams that the container asks for, with the shim's ends.
+    fn make(run: &ContainerRun) -> io::Result<(Self, Option<OwnedFd>, Output)> {
+        if run.tty {
+            let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+            return Ok((Self::Terminal(theirs), None, Output::Terminal(ours)));
+        }
+        let (stdin, input) = match run.stdin {
+            true => pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (Some(read), Some(write)))?,
+            false => (None, None),
+        };
+        let (stdout_read, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr_read, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let output = Output::Pipes(stdout_read, stderr_read);
+        Ok((Self::Pipes { stdin, stdout, stderr }, input, output))
+    }
+
+    fn descriptors(&self) -> Vec<&OwnedFd> {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => stdin.iter().chain([stdout, stderr]).collect(),
+            Self::Terminal(socket) => vec![socket],
+        }
+    }
 }
 
 /// Forks into new namespaces. `base` is an empty directory for the child's root.
@@ -38,20 +81,21 @@ pub(super) fn spawn(
 ) -> io::Result<Child> {
     let (go, go_write) = pipe_with(PipeFlags::CLOEXEC)?;
     let (setup, setup_write) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (stdout, stdout_write) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (stderr, stderr_write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdio, stdin, output) = Stdio::make(run)?;
     let pid = fork_into_namespaces()?;
     if pid == 0 {
-        close_others([&go, &setup_write, &stdout_write, &stderr_write, &shm]);
+        let mut keep = stdio.descriptors();
+        keep.extend([&go, &setup_write, &shm]);
+        close_others(&keep);
         wait_for_guard(go);
-        let error = become_container(run, base, shm, &[stdout_write, stderr_write]);
+        let error = become_container(run, base, shm, &stdio);
         let mut pipe = std::fs::File::from(setup_write);
         // The parent reports the text; if even this fails there is nobody left to tell.
         let _ = pipe.write_all(error.to_string().as_bytes());
         exit_now(128);
     }
     let pidfd = hand_to_guard(pid, guard, go_write)?;
-    Ok(Child { pid, pidfd, setup, stdout, stderr })
+    Ok(Child { pid, pidfd, setup, stdin, output })
 }
 
 /// Lets the child go on once it is guarded; otherwise it ends by itself.
@@ -94,8 +138,8 @@ fn fork_into_namespaces() -> io::Result<i32> {
 /// Closes what the child has from the shim: logs of other containers, the agent's connection.
 /// They would be closed at the exec, but a working directory or a mount path can name them before.
 #[expect(unsafe_code, reason = "close_range has no safe wrapper")]
-pub(super) fn close_others<const N: usize>(keep: [&OwnedFd; N]) {
-    let mut keep = keep.map(AsRawFd::as_raw_fd);
+pub(super) fn close_others(keep: &[&OwnedFd]) {
+    let mut keep: Vec<_> = keep.iter().map(|fd| fd.as_raw_fd()).collect();
     keep.sort_unstable();
     let mut first = 3;
     for last in keep.iter().map(|fd| fd - 1).chain([libc::c_int::MAX]) {
@@ -114,18 +158,10 @@ pub(super) fn exit_now(code: i32) -> ! {
 }
 
 /// Never comes back, unless something failed.
-fn become_container(
-    run: &ContainerRun,
-    base: &Path,
-    shm: OwnedFd,
-    output: &[OwnedFd; 2],
-) -> SetupError {
-    match prepare(run, base, shm, output) {
+fn become_container(run: &ContainerRun, base: &Path, shm: OwnedFd, stdio: &Stdio) -> SetupError {
+    match prepare(run, base, shm, stdio).and_then(|program| execute(&program, run)) {
         Err(error) => error,
-        Ok(program) => match execute(&program, run) {
-            Err(error) => error,
-            Ok(never) => match never {},
-        },
+        Ok(never) => match never {},
     }
 }
 
@@ -133,16 +169,16 @@ fn prepare(
     run: &ContainerRun,
     base: &Path,
     shm: OwnedFd,
-    [stdout, stderr]: &[OwnedFd; 2],
+    stdio: &Stdio,
 ) -> Result<PathBuf, SetupError> {
-    redirect(stdout, stderr)?;
+    redirect(stdio)?;
     rustix::process::setsid().step("start a session")?;
     join_cgroups(run)?;
+    // Only now: their roots are the cgroups that the process is in.
+    unshare(UnshareFlags::NEWCGROUP).step("make a cgroup namespace")?;
     leave_keyring().step("leave the host's keys")?;
     enter(run, base, shm)?;
-    // Again, from the container's own devices: this one would lead to the host's mount.
-    let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
-    rustix::stdio::dup2_stdin(&null).step("redirect input")?;
+    connect_input(stdio, run.uid)?;
     make_dir(&run.working_dir)?;
     std::env::set_current_dir(&run.working_dir)
         .step(format!("enter {}", run.working_dir.display()))?;
@@ -152,19 +188,19 @@ fn prepare(
     find_program(run)
 }
 
-/// Joins the pod's cgroups, and only then makes the namespace whose roots they become.
-fn join_cgroups(run: &ContainerRun) -> Result<(), SetupError> {
+/// Joins the container's cgroups.
+pub(super) fn join_cgroups(run: &ContainerRun) -> Result<(), SetupError> {
     for cgroup in &run.sandbox.cgroups {
         // Zero stands for the writer, whatever its number is in which namespace.
         std::fs::write(cgroup.dir.join("cgroup.procs"), "0")
             .step(format!("join the cgroup {}", cgroup.dir.display()))?;
     }
-    unshare(UnshareFlags::NEWCGROUP).step("make a cgroup namespace")
+    Ok(())
 }
 
 /// Takes a new session keyring: the one of whoever started the agent would be shared by all pods.
 #[expect(unsafe_code, reason = "keyctl has no safe wrapper")]
-fn leave_keyring() -> io::Result<()> {
+pub(super) fn leave_keyring() -> io::Result<()> {
     const JOIN_SESSION: libc::c_long = 1;
     // SAFETY: a null name asks for a keyring without one.
     let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION, 0, 0, 0, 0) };
@@ -174,16 +210,37 @@ fn leave_keyring() -> io::Result<()> {
     if result < 0 && !harmless { Err(error) } else { Ok(()) }
 }
 
-fn redirect(stdout: &OwnedFd, stderr: &OwnedFd) -> Result<(), SetupError> {
-    let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
+/// Leaves the shim's streams.
+fn redirect(stdio: &Stdio) -> Result<(), SetupError> {
+    let null =
+        std::fs::File::options().read(true).write(true).open("/dev/null").step("open /dev/null")?;
+    let null = OwnedFd::from(null);
     rustix::stdio::dup2_stdin(&null).step("redirect input")?;
+    let (stdout, stderr) = match stdio {
+        Stdio::Pipes { stdout, stderr, .. } => (stdout, stderr),
+        Stdio::Terminal(_) => (&null, &null),
+    };
     rustix::stdio::dup2_stdout(stdout).step("redirect output")?;
     rustix::stdio::dup2_stderr(stderr).step("redirect errors")
 }
 
+/// Connects what must come from the container's own devices: the host's would lead to its mounts.
+fn connect_input(stdio: &Stdio, uid: u32) -> Result<(), SetupError> {
+    match stdio {
+        Stdio::Terminal(socket) => terminal::connect(socket, uid),
+        Stdio::Pipes { stdin: Some(pipe), .. } => {
+            rustix::stdio::dup2_stdin(pipe).step("redirect input")
+        }
+        Stdio::Pipes { stdin: None, .. } => {
+            let null = std::fs::File::open("/dev/null").step("open /dev/null")?;
+            rustix::stdio::dup2_stdin(&null).step("redirect input")
+        }
+    }
+}
+
 /// Gives every signal its default: what the shell that started the agent ignored (`nohup`) is not the container's.
 #[expect(unsafe_code, reason = "signal dispositions and masks have no safe wrapper")]
-fn reset_signals() {
+pub(super) fn reset_signals() {
     // SAFETY: plain libc calls on this process's own signal state; the set is initialised first.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -200,7 +257,7 @@ fn reset_signals() {
     }
 }
 
-fn find_program(run: &ContainerRun) -> Result<PathBuf, SetupError> {
+pub(super) fn find_program(run: &ContainerRun) -> Result<PathBuf, SetupError> {
     let not_found = |name: &str| {
         io::Error::new(io::ErrorKind::NotFound, format!("{name:?}: executable file not found"))
     };
@@ -221,10 +278,10 @@ fn find_program(run: &ContainerRun) -> Result<PathBuf, SetupError> {
         .step("exec")
 }
 
-enum Never {}
+pub(super) enum Never {}
 
 #[expect(unsafe_code, reason = "execve replaces the process image")]
-fn execute(program: &Path, run: &ContainerRun) -> Result<Never, SetupError> {
+pub(super) fn execute(program: &Path, run: &ContainerRun) -> Result<Never, SetupError> {
     use std::os::unix::ffi::OsStrExt;
     let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from).step("exec");
     let file = text(program.as_os_str().as_bytes())?;

@@ -245,7 +245,7 @@ async fn mount_disk(
 ) -> Result<(), OpError> {
     if is_blank(source).await? {
         let program = format!("mkfs.{kind}");
-        tracing::info!(device = %source.display(), kind, "the disk holds nothing; making a filesystem");
+        longshore_cluster::log_result!(device = %source.display(), kind, "the disk holds nothing; making a filesystem");
         let made = run(&program, &[source.as_os_str()]).await;
         made.map_err(|error| {
             let text = format!("{program} {}: {error}", source.display());

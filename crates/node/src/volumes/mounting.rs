@@ -12,6 +12,7 @@ use longshore_core::stage::fsgroup::{Policy, View, group_to_apply};
 use longshore_core::stage::selinux::mount_flag;
 use longshore_core::stage::tokens;
 use longshore_core::stage::verdict::Failure;
+use longshore_core::words;
 use longshore_csi::capabilities::{NodeCapabilities, NodeCapability};
 use longshore_csi::{Client, v1};
 
@@ -162,7 +163,7 @@ impl Mounting {
             OpError::new(
                 step,
                 Failure::Transient,
-                format!("unknown access modes {:?}", self.modes()),
+                format!("unknown access modes {}", words::list(self.modes())),
             )
         })?;
         let access_mode = Some(volume_capability::AccessMode { mode: mode as i32 });

@@ -172,7 +172,7 @@ impl VolumeManager {
         known.reconstructed = true;
         known.attachable = attachable;
         state.volumes.entry(unique.to_owned()).or_insert(facts);
-        tracing::info!(volume = unique.as_str(), "volume found on disk");
+        longshore_cluster::log_process!(volume = unique.as_str(), "volume found on disk");
     }
 }
 

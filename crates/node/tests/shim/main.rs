@@ -51,6 +51,9 @@ impl Pod {
             log_limit: LogLimit::default(),
             sandbox: Sandbox { hostname: Some("the-pod".into()), ..Sandbox::default() },
             seccomp: Seccomp::default(),
+            stdin: false,
+            stdin_once: false,
+            tty: false,
         }
     }
 

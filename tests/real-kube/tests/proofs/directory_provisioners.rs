@@ -21,7 +21,7 @@ fn can_run() -> bool {
 /// Applies the namespace and the rights of one provisioner, its class and its claim.
 fn apply_shipped(cluster: &Cluster, directory: &str) {
     let deploy = root().join("deploy");
-    let files = ["rbac/namespace.yaml".to_owned()]
+    let files = ["rbac/00-namespace.yaml".to_owned()]
         .into_iter()
         .chain(["rbac", "storageclass", "claim"].map(|name| format!("{directory}/{name}.yaml")));
     for file in files {

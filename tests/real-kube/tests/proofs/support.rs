@@ -88,7 +88,7 @@ pub fn guarded_cluster() -> Cluster {
 /// moment after it is ready.
 pub fn apply_deploy_rbac(cluster: &Cluster) {
     let dir = root().join("deploy/rbac");
-    let (first, all) = (dir.join("namespace.yaml"), dir);
+    let (first, all) = (dir.join("00-namespace.yaml"), dir);
     kubectl(cluster, &["apply", "-f", &first.display().to_string()]);
     let last = std::cell::RefCell::new(String::new());
     eventually(

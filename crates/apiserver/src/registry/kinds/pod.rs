@@ -11,8 +11,10 @@ pub(super) static POD: BuiltinKind = BuiltinKind {
     scope: Scope::Namespaced,
     verbs: ALL,
     subresources: &[
+        Subresource::new("attach", ("", "", "PodAttachOptions"), &["create", "get"]),
         Subresource::new("binding", ("", "", "Binding"), &["create"]),
         Subresource::new("eviction", ("policy", "v1", "Eviction"), &["create"]),
+        Subresource::new("exec", ("", "", "PodExecOptions"), &["create", "get"]),
         Subresource::new("log", ("", "", "Pod"), &["get"]),
     ],
     storage: Storage::Own,

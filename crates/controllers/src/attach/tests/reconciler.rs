@@ -209,8 +209,8 @@ async fn an_uncertain_attach_elsewhere_does_not_block_forever() {
 /// Its attacher may succeed at any moment on the node where it is wanted, so no other node may have
 /// it meanwhile.
 #[tokio::test(start_paused = true)]
-async fn an_unclear_attach_that_is_still_wanted_keeps_others_away() {
-    let rig = Rig::start().await;
+async fn where_verdicts_are_awaited_an_unclear_attach_keeps_others_away() {
+    let rig = Rig::with(Config { await_verdict: true, ..Config::default() }).await;
     one_pod(&rig.bench).await;
     rig.bench.node("n2").await;
     rig.until_state("h1", "n1", Uncertain).await;
@@ -218,11 +218,54 @@ async fn an_unclear_attach_that_is_still_wanted_keeps_others_away() {
     rig.bench.pass(300 * SECOND).await;
     let other = rig.bench.get::<VolumeAttachment>(&attachment("h1", "n2")).await;
     assert!(other.is_none(), "{other:?}");
+    let told = rig.bench.events("FailedAttachVolume").await;
+    assert!(told.iter().any(|text| text.contains("its attach has no result yet on node \"n1\"")));
+    let claimed = ["it is attached to", "Waiting for detach"];
+    assert!(!told.iter().any(|text| claimed.iter().any(|part| text.contains(part))), "{told:?}");
     rig.bench.delete::<Pod>(&key("web")).await;
     // The pauses after so many failures are long.
     rig.bench.pass(300 * SECOND).await;
     rig.bench.until::<VolumeAttachment>(&attachment("h1", "n2"), |_| true).await;
     assert_eq!(rig.state("h1", "n1"), Detached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_error_frees_the_volume_for_another_node_at_once() {
+    let rig = Rig::with(Config { await_verdict: true, ..Config::default() }).await;
+    one_pod(&rig.bench).await;
+    rig.bench.node("n2").await;
+    refuse(&rig, "n1", 14).await;
+    rig.until_state("h1", "n1", Uncertain).await;
+    rig.bench.pod("web2", Some("n2"), &["data"]).await;
+    rig.bench.pass(60 * SECOND).await;
+    let other = rig.bench.get::<VolumeAttachment>(&attachment("h1", "n2")).await;
+    assert!(other.is_none(), "the driver was only not there: {other:?}");
+    refuse(&rig, "n1", 8).await;
+    rig.bench.pass(SECOND).await;
+    let other = rig.bench.get::<VolumeAttachment>(&attachment("h1", "n2")).await;
+    assert!(other.is_some(), "the node is full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_awaiting_verdicts_only_confirmed_attachments_count() {
+    let rig = Rig::start().await;
+    one_pod(&rig.bench).await;
+    rig.bench.node("n2").await;
+    refuse(&rig, "n1", 14).await;
+    rig.until_state("h1", "n1", Uncertain).await;
+    rig.bench.pod("web2", Some("n2"), &["data"]).await;
+    rig.bench.until::<VolumeAttachment>(&attachment("h1", "n2"), |_| true).await;
+    let told = rig.bench.events("FailedAttachVolume").await;
+    assert!(!told.iter().any(|text| text.contains("is attached")), "{told:?}");
+}
+
+/// The attacher notes an error of this gRPC code.
+async fn refuse(rig: &Rig, node: &str, code: i32) {
+    let at = attachment("h1", node);
+    rig.bench.until::<VolumeAttachment>(&at, |_| true).await;
+    let error = json!({"status": {"attached": false, "attachError": {
+        "message": format!("code {code}"), "errorCode": code, "time": "2026-01-01T00:00:00Z"}}});
+    rig.bench.merge_status::<VolumeAttachment>(&at, error).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -278,6 +278,15 @@ pub struct Container {
     /// `File` or `FallbackToLogsOnError`.
     #[serde(deserialize_with = "nullable")]
     pub termination_message_policy: String,
+    /// It has a standard input, which clients attach to.
+    #[serde(deserialize_with = "nullable")]
+    pub stdin: bool,
+    /// The input ends when the first client that was attached to it leaves.
+    #[serde(deserialize_with = "nullable")]
+    pub stdin_once: bool,
+    /// Its standard streams are a terminal.
+    #[serde(deserialize_with = "nullable")]
+    pub tty: bool,
 }
 
 /// A toleration.

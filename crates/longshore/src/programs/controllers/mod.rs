@@ -13,7 +13,7 @@ use plugins::PluginFlags;
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{
     CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gates, KubeAccess,
-    KubeFlags, Logging, UsageError, values,
+    KubeFlags, Logging, UsageError, gates_help, values,
 };
 
 pub(crate) use run::Shared;
@@ -28,10 +28,15 @@ pub(super) struct Flags {
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     controllers: Vec<String>,
     /// Address of the API server, over the one in the kubeconfig.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "URL",
+        help_heading = "Kubernetes API"
+    )]
     master: String,
-    /// Feature gates: Name=true,Name=false.
-    #[arg(long, value_name = "GATES")]
+    #[arg(long, value_name = "GATES", help = gates_help(&[protect::GATES]))]
     feature_gates: Vec<String>,
     #[command(flatten)]
     kube: KubeFlags,
@@ -104,6 +109,8 @@ impl Default for Settings {
             // of service, and then its pods are ended for certain.
             disable_force_detach_on_timeout: true,
             holder_notice: Some(Duration::from_secs(3)),
+            // The drivers and their attachers are of this process: an answer always comes.
+            await_verdict: true,
             ..attach::Config::default()
         };
         // The binder's plugin is off: static volumes are the user's own directories here.
@@ -143,7 +150,7 @@ impl Program for Config {
         logging.notes.extend_from_slice(gates.notes());
         Ok(Self {
             logging,
-            kube: kube.access(master, None),
+            kube: kube.access(master),
             controllers: select::select(&controllers.join(","))?,
             settings: Settings {
                 bind: bind.into(),

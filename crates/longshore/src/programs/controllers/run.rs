@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Controller, Settings};
+use crate::flags::log_other_kubeconfig;
 use crate::programs::sidecar::{client_config, serve};
 
 /// What all loops of a process share.
@@ -76,6 +77,7 @@ pub(super) async fn run(config: Config) -> Result<()> {
     let Config { logging: _, kube, controllers, settings, election, diagnostics } = config;
     let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new();
+    log_other_kubeconfig(kube.kubeconfig.as_deref());
     let client = client_config(kube, "longshore-controllers", &metrics);
     let api = Api::new(client.client().await?);
     let shared = Shared::with(api, metrics, settings, &shutdown);

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use longshore_core::words;
+
 /// Collects steps and prints them as they happen.
 pub(super) struct Display {
     began: Instant,
@@ -44,7 +46,11 @@ impl Display {
                 Ok(value)
             }
             Err(error) => {
-                println!("  FAIL {name:<10} {:>9}  {error:#}", millis(took));
+                println!(
+                    "  FAIL {name:<10} {:>9}  {}",
+                    millis(took),
+                    words::causes_of(error.chain())
+                );
                 Err(error)
             }
         }

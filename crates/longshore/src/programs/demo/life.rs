@@ -8,6 +8,7 @@ use longshore_core::model::{
     ObjectKey, PodPhase,
     kinds::{Claim, Node, Pod, Volume},
 };
+use longshore_core::words;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -157,7 +158,7 @@ where
             changed.notified().await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait)
-        .await
-        .with_context(|| format!("waited {PATIENCE:?} in vain until {} {key} {what}", T::KIND))
+    tokio::time::timeout(PATIENCE, wait).await.with_context(|| {
+        format!("waited {} in vain until {} {key} {what}", words::time(PATIENCE), T::KIND)
+    })
 }

@@ -8,7 +8,7 @@ pub(crate) use run::place_of;
 
 use super::sidecar::{self, SidecarFlags, read_gates};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError};
+use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help};
 
 /// Flags that csi-provisioner once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -33,14 +33,19 @@ pub(crate) struct Flags {
     csi: CsiFlags,
     #[command(flatten)]
     provision: provision::Flags,
-    /// Feature gates: Name=true,Name=false.
-    #[arg(long, value_name = "GATES")]
+    #[arg(long, value_name = "GATES", help = gates_help(&[provision::GATES, sidecar::GATES]))]
     feature_gates: Vec<String>,
     /// URL of the API server, instead of the one in the kubeconfig.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "URL")]
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "URL",
+        help_heading = "Kubernetes API"
+    )]
     master: String,
     #[command(flatten)]
-    sidecar: SidecarFlags,
+    pub(super) sidecar: SidecarFlags,
     /// Serve /debug/pprof/ beside the metrics: the command line, and word that there are no Go profiles here.
     #[arg(long, help_heading = "Diagnostics")]
     enable_pprof: bool,
@@ -100,10 +105,6 @@ impl Program for Config {
         let environment = sidecar.environment.clone();
         let mut sidecar = sidecar.config(common, csi, &gates)?;
         sidecar.kube.master = Some(master).filter(|url| !url.is_empty());
-        // csi-provisioner lets the variable win over the flag.
-        if let Some(file) = &environment.kubeconfig {
-            sidecar.kube.kubeconfig = Some(file.into());
-        }
         let elects = sidecar.election.is_some();
         sidecar.diagnostics =
             sidecar.diagnostics.map(|served| served.with_election(elects).with_pprof(enable_pprof));
@@ -193,11 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_wins_over_the_kubeconfig_flag() {
+    fn the_kubeconfig_flag_wins_over_the_variable() {
         for (line, variable, path) in [
             ("", None, None),
             ("--kubeconfig=/flag", None, Some("/flag")),
-            ("--kubeconfig=/flag", Some("/env"), Some("/env")),
+            ("--kubeconfig=/flag", Some("/env"), Some("/flag")),
+            ("", Some("/env"), None),
         ] {
             let mut flags: Flags = flags(line, REMOVED).unwrap();
             let kubeconfig = variable.map(str::to_owned);

@@ -10,7 +10,8 @@ use crate::flags::{
 const RELEASE_ON_EXIT: &str = "ReleaseLeaderElectionOnExit";
 
 /// Feature gates that every sidecar has.
-const GATES: &[Gate] = &[Gate { name: RELEASE_ON_EXIT, default: false, stage: Stage::Alpha }];
+pub(crate) const GATES: &[Gate] =
+    &[Gate { name: RELEASE_ON_EXIT, default: false, stage: Stage::Alpha }];
 
 /// Flags of every sidecar. [`CommonFlags`] and [`CsiFlags`] come before the flags of the loop and these after them,
 /// which is their order in the help.
@@ -72,7 +73,7 @@ impl SidecarFlags {
             logging,
             socket: csi_address,
             log_limit: None,
-            kube: kube.access(String::new(), None),
+            kube: kube.access(String::new()),
             election: election.election(&environment)?,
             release_lease_on_exit: gates.on(RELEASE_ON_EXIT),
             diagnostics: diagnostics.endpoint()?,

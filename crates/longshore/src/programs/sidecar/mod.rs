@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{
-    Api, Metrics, Recorder,
+    Api, KeepAlive, Metrics, Recorder,
     config::ClientConfig,
     election::{self, ElectionConfig, OnLoss},
     shutdown,
@@ -23,8 +23,8 @@ use longshore_csi::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::flags::{Config, SidecarFlags, read_gates};
-use crate::flags::{Diagnostics, Election, KubeAccess, Throttle};
+pub(crate) use self::flags::{Config, GATES, SidecarFlags, read_gates};
+use crate::flags::{Diagnostics, Election, KubeAccess, Throttle, log_other_kubeconfig};
 use crate::process::unless_stopped;
 
 /// A sidecar that has reached its driver and its cluster.
@@ -55,6 +55,7 @@ impl Config {
         shutdown: &CancellationToken,
     ) -> Result<Sidecar> {
         let metrics = Metrics::new();
+        log_other_kubeconfig(self.kube.kubeconfig.as_deref());
         let config = client_config(self.kube.clone(), program, &metrics);
         let (api, leases) =
             (Api::new(config.client().await?), Api::new(config.lease_client().await?));
@@ -130,6 +131,7 @@ pub(crate) fn client_config(kube: KubeAccess, program: &str, metrics: &Metrics) 
         qps,
         burst,
         user_agent: Some(format!("{program}/{}", env!("CARGO_PKG_VERSION"))),
+        keep_alive: KeepAlive::default(),
         metrics: Some(metrics.clone()),
     }
 }
@@ -190,7 +192,7 @@ impl Sidecar {
                 if log.exists() && let Err(error) = std::fs::write(log, LOST_CONNECTION) {
                     tracing::warn!(%error, "cannot write the termination log");
                 }
-                bail!("{LOST_CONNECTION}")
+                bail!("Lost connection to CSI driver {}, exiting", self.driver)
             }
         }
     }
@@ -203,6 +205,8 @@ impl Sidecar {
             renew_deadline: times.renew_deadline,
             retry_period: times.retry_period,
             labels,
+            // A restarted container goes on where it left off.
+            identity: election::host_identity(),
             on_loss: OnLoss::Exit,
             release_on_exit: self.release_lease_on_exit,
             recorder: Some(self.recorder()),

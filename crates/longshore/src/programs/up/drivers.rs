@@ -137,7 +137,11 @@ impl RunningDriver {
         let count =
             swept.with_context(|| format!("cannot tidy up after the driver {}", self.name))?;
         if count > 0 {
-            tracing::info!(driver = self.name, count, "detached loop devices that nothing used");
+            longshore_cluster::log_process!(
+                driver = self.name,
+                count,
+                "detached loop devices that nothing used"
+            );
         }
         Ok(())
     }

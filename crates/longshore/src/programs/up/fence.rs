@@ -52,7 +52,12 @@ pub(super) async fn node(config: &NodeConfig) -> Result<()> {
             let name = &driver.config().driver_name;
             let freed = driver.evacuate();
             let freed = freed.with_context(|| format!("the driver {name} did not let go"))?;
-            tracing::info!(node = config.node, driver = name, freed, "volumes let go");
+            longshore_cluster::log_process!(
+                node = config.node,
+                driver = name,
+                freed,
+                "volumes let go"
+            );
         }
         Ok(())
     })

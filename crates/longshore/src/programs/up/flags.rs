@@ -26,8 +26,8 @@ pub(crate) struct Flags {
     /// How many nodes to run; with more than one, each is a process of its own.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::at_least_one)]
     nodes: NonZeroU32,
-    /// A directory for local volumes, with the name that classes use for it; may be repeated.
-    #[arg(long, value_name = "NAME=DIR")]
+    /// A directory for local volumes, with the name that classes use for it (`default` when unset); may be repeated.
+    #[arg(long, value_name = "[NAME=]DIR")]
     pool: Vec<String>,
     /// Directory for shared volumes; pool-shared in the data directory when unset.
     #[arg(long, value_name = "DIR")]
@@ -106,7 +106,7 @@ impl Program for Config {
             limits,
         } = flags;
         let server = Server::try_from(server)?;
-        let pools = pool.iter().map(|text| pool::named(text)).collect::<Result<Vec<_>, _>>()?;
+        let pools = pool.iter().map(|text| pool::read(text)).collect::<Result<Vec<_>, _>>()?;
         let shared_pool = match shared_pool {
             Some(dir) => absolute("--shared-pool", dir)?,
             None => server.data_dir.join("pool-shared"),
@@ -214,6 +214,8 @@ mod tests {
         assert_eq!(config.pools[0], Pool { name: "fast".into(), dir: "/p".into() });
         assert_eq!(config.csi_endpoints, [PathBuf::from("/a.sock"), PathBuf::from("/b.sock")]);
         assert_eq!(config.shared_pool, PathBuf::from("/s"));
+        let bare = self::config("--pool /p").unwrap().pools;
+        assert_eq!(bare, [Pool { name: "default".into(), dir: "/p".into() }]);
     }
 
     #[test]
@@ -227,7 +229,7 @@ mod tests {
             ("--nodes 0", "--nodes cannot be `0`: it must be at least 1"),
             ("--listen localhost", "it is IP:PORT"),
             ("--node-name Upper", "a node name has lower-case letters"),
-            ("--pool /p", "it is NAME=DIR"),
+            ("--pool a=", "the directory is missing"),
             ("--pool a=/p --pool a=/q", "the pool name `a` is used twice"),
             ("--pool a=/p --pool b=/p", "are the same directory"),
             ("--data-dri /d", "did you mean --data-dir?"),

@@ -28,7 +28,7 @@ impl Logs {
         let pod = pod.map_err(|error| LogError::Failed(error.to_string()))?;
         let pod = pod.ok_or_else(|| LogError::BadRequest(format!("pod {key} is gone")))?;
         let node = self.nodes.get(pod.spec.node_name.as_str()).ok_or_else(|| {
-            LogError::Failed(format!("node {} is not of this instance", pod.spec.node_name))
+            LogError::NoNode(format!("node {} is not of this instance", pod.spec.node_name))
         })?;
         node.open(query(request)?).await.map_err(|error| match error {
             longshore_node::LogError::BadRequest(text) => LogError::BadRequest(text),

@@ -11,6 +11,7 @@ mod datadir;
 mod drivers;
 mod fence;
 mod flags;
+mod greeting;
 mod host;
 mod logs;
 mod node_processes;
@@ -18,6 +19,7 @@ mod nodes;
 mod outage;
 mod provision;
 mod ready;
+mod streams;
 
 use std::{io::Write as _, path::Path};
 
@@ -30,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
 use self::{control::Control, datadir::DataDir};
 use super::apiserver::Server;
+use super::pool::check_parent;
 use crate::process::root;
 
 /// Runs everything until a signal.
@@ -37,7 +40,9 @@ async fn run(config: Config) -> Result<()> {
     root::require("up")?;
     root::require_mkfs()?;
     let signal = shutdown::on_signals().context("cannot listen for signals")?;
+    config.pools.iter().try_for_each(|pool| check_parent("--pool", &pool.dir))?;
     let served = RunningApi::start(&config.server, true).await?;
+    greeting::show(&config, &served.data.kubeconfig())?;
     let api = served.api();
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
@@ -79,7 +84,7 @@ pub(super) async fn run_node(config: NodeConfig) -> Result<()> {
     host::run_in_own_process(config).await
 }
 
-/// The one line on stdout.
+/// The one line on stdout, for programs that wait for it.
 pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready kubeconfig={}", kubeconfig.display())
@@ -132,7 +137,7 @@ impl RunningApi {
         let (serving, token) = (server.clone(), stop.clone());
         let task =
             tokio::spawn(async move { serving.serve(listener, token).await.map_err(Into::into) });
-        tracing::info!(%address, "the API is served");
+        longshore_cluster::log_process!(%address, "the API is served");
         Ok(Self { data, server, stop, task })
     }
 

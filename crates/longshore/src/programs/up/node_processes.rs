@@ -15,6 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::{Api, Cache, Recorder, Scope};
 use longshore_core::model::{ObjectKey, keys::taints, kinds::Node};
+use longshore_core::words;
 use longshore_driver::DriverConfig;
 use longshore_files::{make_private_dir, write_private};
 use tokio::{
@@ -143,7 +144,12 @@ impl NodeProcesses {
             });
             if let Err(error) = one.settle(out, &self.api, &self.recorder).await {
                 let node = &one.config.node;
-                tracing::error!(node, "tried again in {AGAIN:?}: {error:#}");
+                tracing::error!(
+                    node,
+                    error = words::causes_of(error.chain()),
+                    retry_in = words::time(AGAIN),
+                    "the node cannot be put in order"
+                );
                 settled = false;
             }
         }
@@ -158,7 +164,11 @@ impl NodeProcesses {
         let mut trouble = Vec::new();
         for one in &mut self.nodes {
             if let Err(error) = one.stopped(self.stop_deadline).await {
-                trouble.push(format!("node {}: {error:#}", one.config.node));
+                trouble.push(format!(
+                    "node {}: {}",
+                    one.config.node,
+                    words::causes_of(error.chain())
+                ));
             }
         }
         self.stop_driver.cancel();
@@ -230,7 +240,8 @@ impl NodeProcess {
         };
         match tokio::time::timeout(stop_deadline, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(ended) => bail!("it ended with {ended:?}"),
+            Ok(Ok(status)) => bail!("it ended with {status}"),
+            Ok(Err(error)) => return Err(error).context("it cannot be waited for"),
             Err(_) => bail!("it did not stop in time"),
         }
     }

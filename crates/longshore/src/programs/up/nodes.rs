@@ -3,13 +3,18 @@
 //! Children end with the main process, however it ends; their pods live on under their shims and
 //! are adopted when the children start again. [`NodeProcesses`] watches them.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use longshore_cluster::Api;
 use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
-use super::{RunningApi, control::Control, host::Host, logs::Logs, node_processes::NodeProcesses};
+use super::{
+    RunningApi, control::Control, host::Host, logs::Logs, node_processes::NodeProcesses,
+    streams::NodesStreams,
+};
 use crate::programs::pool::Pool;
 
 /// The running nodes.
@@ -35,7 +40,7 @@ pub(super) async fn start(
         let mut node = node_config(config, server, name, true);
         node.csi_endpoints.clone_from(&config.csi_endpoints);
         let host = Host::start(&node, api.clone()).await?;
-        server.server.set_log_source(Logs::new(api, [(name.clone(), node.root.clone())]));
+        serve_containers(server, api, vec![(name.clone(), node.root.clone())]);
         for driver in &host.drivers {
             control.provision(&driver.name, driver.client());
             if !driver.is_local() {
@@ -72,8 +77,14 @@ async fn start_many(
         roots.push((name.clone(), node.root.clone()));
         many.start(node).await?;
     }
-    server.server.set_log_source(Logs::new(api, roots));
+    serve_containers(server, api, roots);
     Ok(Nodes::Many(many))
+}
+
+/// Lets the API reach the containers of the nodes: their logs and their streams.
+fn serve_containers(server: &RunningApi, api: &Api, roots: Vec<(String, PathBuf)>) {
+    server.server.set_log_source(Logs::new(api, roots.clone()));
+    server.server.set_stream_source(NodesStreams::new(api, roots));
 }
 
 fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool) -> NodeConfig {

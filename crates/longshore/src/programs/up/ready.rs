@@ -9,6 +9,7 @@ use longshore_core::model::{
     keys::embedded,
     kinds::{CsiNode, Node},
 };
+use longshore_core::words;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
@@ -52,7 +53,11 @@ pub(super) async fn wait(api: &Api, config: &Config) -> Result<()> {
         }
     };
     if tokio::time::timeout(PATIENCE, all).await.is_err() {
-        bail!("after {PATIENCE:?} these nodes are not ready: {}", missing().join(", "));
+        bail!(
+            "after {} these nodes are not ready: {}",
+            words::time(PATIENCE),
+            missing().join(", ")
+        );
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ impl Cgroups {
             found.uncounted = Some(error.to_string());
         }
         if let Err(error) = found.find_devices(&table) {
-            tracing::info!(%error, "no cgroup judges devices, so mounts refuse them");
+            longshore_cluster::log_process!(%error, "no cgroup judges devices, so mounts refuse them");
         }
         // For whoever removes what is left of an instance that will not start again.
         let bases: String = found.bases().map(|base| format!("{}\n", base.display())).collect();

@@ -1,0 +1,79 @@
+//! The connection to the API server, and how its death is noticed.
+//!
+//! A load balancer or a firewall may forget a connection without a word. The peer is asked in
+//! three ways: HTTP/2 pings (through proxies too), TCP keep-alive probes on idle connections, and
+//! a limit to how long sent bytes may stay unacknowledged. kube's own client has none of them.
+
+use std::time::Duration;
+
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use tower::{BoxError, ServiceBuilder};
+
+/// How soon a dead connection to the API server is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// A connection that was silent for this long is asked for a sign of life.
+    pub interval: Duration,
+    /// A connection that does not answer for this long is dead.
+    pub timeout: Duration,
+}
+
+/// As the Go clients: 45 s in all.
+impl Default for KeepAlive {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(30), timeout: Duration::from_secs(15) }
+    }
+}
+
+/// Makes a client whose connections are watched.
+pub(crate) fn client(config: kube::Config, alive: KeepAlive) -> kube::Result<kube::Client> {
+    if config.proxy_url.is_some() {
+        return kube::Client::try_from(config);
+    }
+    let client: Client<_, Body> = builder(alive).build(connector(&config, alive)?);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client);
+    Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+fn builder(alive: KeepAlive) -> legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(alive.interval)
+        .http2_keep_alive_timeout(alive.timeout)
+        .http2_keep_alive_while_idle(true);
+    builder
+}
+
+fn connector(
+    config: &kube::Config,
+    alive: KeepAlive,
+) -> kube::Result<HttpsConnector<HttpConnector>> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(config.connect_timeout);
+    tcp.set_keepalive(Some(alive.interval / 2));
+    tcp.set_keepalive_interval(Some(alive.timeout / 3));
+    tcp.set_keepalive_retries(Some(3));
+    tcp.set_tcp_user_timeout(Some(alive.interval));
+    let mut tls = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name =
+            name.clone().try_into().map_err(|source| kube::Error::Service(Box::new(source)))?;
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(tls.enable_http1().enable_http2().wrap_connector(tcp))
+}

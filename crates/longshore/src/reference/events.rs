@@ -1,0 +1,192 @@
+//! Reasons of the events that the programs write.
+
+/// One reason.
+#[derive(Debug)]
+pub(crate) struct Reason {
+    pub(crate) name: &'static str,
+    /// The kinds of objects that the event is about.
+    pub(crate) about: &'static str,
+    /// `Normal`, `Warning` or both.
+    pub(crate) level: &'static str,
+    /// What it tells, and what helps.
+    pub(crate) means: &'static str,
+}
+
+const fn reason(
+    name: &'static str,
+    about: &'static str,
+    level: &'static str,
+    means: &'static str,
+) -> Reason {
+    Reason { name, about, level, means }
+}
+
+const CLAIM: &str = "PersistentVolumeClaim";
+const VOLUME: &str = "PersistentVolume";
+const POD: &str = "Pod";
+const NORMAL: &str = "Normal";
+const WARNING: &str = "Warning";
+
+/// All reasons, in the order of a volume's life.
+pub(crate) const REASONS: &[Reason] = &[
+    reason(
+        "WaitForFirstConsumer",
+        CLAIM,
+        NORMAL,
+        "the class binds late: make a pod that uses the claim",
+    ),
+    reason(
+        "WaitForPodScheduled",
+        CLAIM,
+        NORMAL,
+        "a pod uses the claim and has no node yet; see the pod's events",
+    ),
+    reason(
+        "FailedBinding",
+        CLAIM,
+        "Normal, Warning",
+        "no volume fits and no class is set, or the named volume is taken",
+    ),
+    reason(
+        "VolumeMismatch",
+        "PersistentVolumeClaim, PersistentVolume",
+        WARNING,
+        "claim and volume name each other and do not fit; the text says in what",
+    ),
+    reason("ClaimLost", CLAIM, WARNING, "the bound volume is gone; its data may be, too"),
+    reason("ClaimMisbound", CLAIM, WARNING, "two claims are bound to one volume"),
+    reason(
+        "ExternalProvisioning",
+        CLAIM,
+        NORMAL,
+        "the binder waits for the provisioner of the class; see that it runs",
+    ),
+    reason(
+        "Provisioning",
+        CLAIM,
+        NORMAL,
+        "a provisioner has begun, or leaves the claim to a populator",
+    ),
+    reason("ProvisioningSucceeded", CLAIM, NORMAL, "the volume was made and saved"),
+    reason(
+        "ProvisioningFailed",
+        CLAIM,
+        WARNING,
+        "the provisioner or the driver said no; the text has its words, and it is tried again",
+    ),
+    reason(
+        "ProvisioningCleanupFailed",
+        CLAIM,
+        WARNING,
+        "a volume that could not be saved could not be removed either: remove the storage by hand",
+    ),
+    reason("Scheduled", POD, NORMAL, "the pod has a node"),
+    reason("FailedScheduling", POD, WARNING, "no node fits; the text counts the reasons"),
+    reason("SuccessfulAttachVolume", POD, NORMAL, "the volume is on the pod's node"),
+    reason(
+        "FailedAttachVolume",
+        POD,
+        WARNING,
+        "the driver said no, or another node has the volume; the text says which pods use it there",
+    ),
+    reason(
+        "FailedMount",
+        POD,
+        WARNING,
+        "a volume cannot be staged or published; the text has the driver's words",
+    ),
+    reason("FailedMapVolume", POD, WARNING, "the same for a raw block volume"),
+    reason("SuccessfulMountVolume", POD, NORMAL, "a raw block volume is mapped"),
+    reason(
+        "VolumePermissionChangeInProgress",
+        POD,
+        WARNING,
+        "giving the volume's files to the pod's group takes long; `fsGroupChangePolicy: OnRootMismatch` skips it",
+    ),
+    reason(
+        "VolumeAttachmentLimitExceeded",
+        POD,
+        WARNING,
+        "the node has as many volumes of the driver as it takes; the pod fails, and its owner may make it elsewhere",
+    ),
+    reason(
+        "Failed",
+        POD,
+        WARNING,
+        "a container cannot run: another image than `host`, or a missing secret, config map or key",
+    ),
+    reason(
+        "FailedCreatePodSandBox",
+        POD,
+        WARNING,
+        "the pod's shim, which runs its containers, cannot be started",
+    ),
+    reason("Started", POD, NORMAL, "a container was started"),
+    reason("NotEnforced", POD, "Normal, Warning", "fields of the pod that this node passes over"),
+    reason("Evicted", POD, WARNING, "an `emptyDir` outgrew its limit, or the pod was evicted"),
+    reason(
+        "UnsupportedPodSpec",
+        POD,
+        WARNING,
+        "the named field would change the pod's isolation and cannot be honoured",
+    ),
+    reason("PodOSNotSupported", POD, WARNING, "`spec.os.name` is not `linux`"),
+    reason("SysctlForbidden", POD, WARNING, "a sysctl that is not safe for one pod"),
+    reason("AppArmor", POD, WARNING, "AppArmor profiles are not enforced here"),
+    reason("InvalidContainerName", POD, WARNING, "a container's name is not a DNS label"),
+    reason(
+        "ExternalExpanding",
+        CLAIM,
+        NORMAL,
+        "the claim asks for more; a resizer of the driver has to make it so",
+    ),
+    reason(
+        "FileSystemResizeSuccessful",
+        "Pod, PersistentVolumeClaim",
+        NORMAL,
+        "the filesystem has its new size",
+    ),
+    reason(
+        "FileSystemResizeFailed",
+        "Pod, PersistentVolumeClaim",
+        WARNING,
+        "the driver refused to grow the filesystem for good",
+    ),
+    reason(
+        "VolumeResizeSuccessful",
+        CLAIM,
+        NORMAL,
+        "a FlexVolume was marked as grown, for its node to act on",
+    ),
+    reason(
+        "VolumeResizeFailed",
+        "Pod, PersistentVolumeClaim",
+        WARNING,
+        "the volume could not be grown; it is tried again",
+    ),
+    reason(
+        "VolumeFailedDelete",
+        VOLUME,
+        WARNING,
+        "the storage of a released volume could not be deleted; the text says why",
+    ),
+    reason(
+        "VolumeFailedRecycle",
+        VOLUME,
+        "Normal, Warning",
+        "volumes are never recycled: use `Delete` or `Retain`",
+    ),
+    reason(
+        "VolumeUnknownReclaimPolicy",
+        VOLUME,
+        WARNING,
+        "the reclaim policy is none of `Delete`, `Retain` and `Recycle`",
+    ),
+    reason(
+        "NodeFenced",
+        "Node",
+        WARNING,
+        "everything of an out-of-service node was ended, and its volumes are free",
+    ),
+    reason("LeaderElection", "Lease", NORMAL, "another process became the leader"),
+];

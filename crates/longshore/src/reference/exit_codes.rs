@@ -1,0 +1,31 @@
+//! Exit codes of all programs.
+
+/// Every exit code, and what it means.
+pub(crate) const EXIT_CODES: &[(u8, &str)] = &[
+    (0, "done, or stopped by SIGTERM or SIGINT"),
+    (
+        1,
+        "failed; an error on stderr says at what. Sidecars under an official name also end so when they lose their lease \
+         or their driver, and for values that the official program refuses so",
+    ),
+    (2, "wrong usage; nothing was begun"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::UsageError;
+
+    #[test]
+    fn refused_command_lines_end_with_a_listed_code() {
+        let refusals = [
+            UsageError::Other(String::new()),
+            UsageError::AsOfficial(String::new()),
+            UsageError::ProgramNotYet { name: String::new() },
+        ];
+        for refusal in refusals {
+            let code = refusal.exit_code();
+            assert!(EXIT_CODES.iter().any(|(listed, _)| *listed == code), "{code} is not listed");
+        }
+    }
+}
