@@ -1,7 +1,5 @@
 //! Cluster loops and sidecars: bind, provision, attach, schedule.
 
-#![warn(unreachable_pub)]
-
 pub mod attach;
 pub mod attacher;
 pub mod bind;

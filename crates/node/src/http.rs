@@ -25,7 +25,9 @@ pub async fn serve(
     stats: NodeStats,
     shutdown: &CancellationToken,
 ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
-    with_stats(endpoint, stats).serve(address, shutdown).await
+    let served = with_stats(endpoint, stats).start(address, shutdown).await?;
+    longshore_cluster::log_process!(address = %served.0, "serving metrics, health and statistics");
+    Ok(served)
 }
 
 fn with_stats(endpoint: Endpoint, stats: NodeStats) -> Endpoint {

@@ -100,6 +100,20 @@ impl Endpoint {
         address: &str,
         shutdown: &CancellationToken,
     ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
+        let served = self.start(address, shutdown).await?;
+        tracing::info!(address = %served.0, "serving metrics and health");
+        Ok(served)
+    }
+
+    /// Serves as [`Self::serve`] does and leaves it to the program to say so.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be listened on.
+    pub async fn start(
+        self,
+        address: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
         let failed = |source| EndpointError { address: address.to_owned(), source };
         let listener = listen::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
@@ -111,7 +125,6 @@ impl Endpoint {
                 tracing::error!(%error, "the HTTP endpoint stopped");
             }
         });
-        tracing::info!(address = %bound, "serving metrics and health");
         Ok((bound, task))
     }
 
