@@ -9,8 +9,8 @@ use std::time::Duration;
 use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Pod, Secret};
-use longshore_testing::{Need, need};
 use longshore_node::ApiAddress;
+use longshore_testing::{Need, need};
 use rig::Rig;
 use serde_json::{Value, json};
 
