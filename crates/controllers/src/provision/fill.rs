@@ -120,7 +120,10 @@ impl CsiProvisioner {
         }
         match add_finalizer::<Claim>(&self.parts.api, key, finalizer).await? {
             Change::Gone => Err(not_found::<Claim>(&key.name).into()),
-            changed => Ok(changed.assume_in(&self.parts.claims)),
+            changed => {
+                changed.assume_in(&self.parts.claims);
+                Ok(())
+            }
         }
     }
 
