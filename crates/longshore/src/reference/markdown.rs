@@ -149,7 +149,7 @@ fn index(programs: &[clap::Command]) -> String {
     });
     format!(
         "{HEAD}# Reference\n\nMade from the programs themselves; a test compares it with them. The same is in the manual \
-         pages that\n`longshore man DIR` writes.\n\n* [Exit codes](exit-codes.md)\n* [Reasons of events](events.md)\n\n\
+         pages that\n`longshore man DIR` writes.\n\n* [Exit codes](exit-codes.md)\n* [Reasons of events](event-reasons.md)\n\n\
          | program | what it does |\n|---|---|\n{}",
         rows.collect::<String>()
     )
@@ -166,9 +166,13 @@ fn pages() -> BTreeMap<String, String> {
             (format!("{}.md", command.get_name()), page(&named))
         })
         .collect();
-    pages.insert("README.md".to_owned(), index(&programs));
-    pages.insert("exit-codes.md".to_owned(), exit_codes());
-    pages.insert("events.md".to_owned(), events());
+    for (name, text) in [
+        ("README.md", index(&programs)),
+        ("exit-codes.md", exit_codes()),
+        ("event-reasons.md", events()),
+    ] {
+        assert!(pages.insert(name.to_owned(), text).is_none(), "{name} is also a program's page");
+    }
     pages
 }
 
