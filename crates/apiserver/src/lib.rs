@@ -45,7 +45,7 @@ mod streams;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ use tokio_util::sync::CancellationToken;
 
 use admission::{Gate, Gates};
 use auth::tokens::TokenError;
-use auth::{Identity, MASTERS, Pki, PkiError};
+use auth::{Identity, MASTERS, Pki, PkiError, ServerNames};
 use clock::{Clock, Environment, SystemClock, TokioClock};
 use ops::Core;
 use registry::strategy::Settings;
@@ -132,7 +132,8 @@ pub struct Config {
     /// Whether the kinds of `snapshot.storage.k8s.io` and `groupsnapshot.storage.k8s.io` are there
     /// from the start.
     pub snapshot_kinds: bool,
-    /// Whether pods without a service account get the one named `default`.
+    /// Whether pods have service accounts as in a cluster: `default` unless they name another one,
+    /// which must be there, and a token of it in every container unless pod or account say no.
     pub default_accounts: bool,
     /// How long a deleted namespace is left alone before its content is deleted. Who is about to
     /// create something in it learns meanwhile that it is going.
@@ -395,7 +396,8 @@ impl ApiServer {
         self.inner.streams.store(Some(Arc::new(Box::new(source))));
     }
 
-    /// Answers connections on a listener, with TLS, until shutdown.
+    /// Answers connections on a listener, with TLS, until shutdown. The certificate has the address
+    /// of the listener.
     ///
     /// # Errors
     /// When the listener has no address or the keys are unusable.
@@ -404,22 +406,41 @@ impl ApiServer {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
+        let local = listener.local_addr().map_err(|source| ServeError::Listener { source })?.ip();
+        let addresses = (!local.is_unspecified()).then_some(local).into_iter().collect();
+        let names = ServerNames { addresses, ..ServerNames::default() };
+        self.serve_as(listener, move || names.clone(), shutdown).await
+    }
+
+    /// The same, with what `names` says in the certificate. It is asked again when a connection
+    /// arrives at an address that is not among them.
+    ///
+    /// # Errors
+    /// When the listener has no address, the keys are unusable, or a name is none.
+    pub async fn serve_as(
+        &self,
+        listener: TcpListener,
+        names: impl Fn() -> ServerNames + Send + Sync + 'static,
+        shutdown: CancellationToken,
+    ) -> Result<(), ServeError> {
         let local = listener.local_addr().map_err(|source| ServeError::Listener { source })?;
-        let mut addresses = vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        if !addresses.contains(&local.ip()) && !local.ip().is_unspecified() {
-            addresses.push(local.ip());
-        }
-        let tls = self.inner.pki.server_config(&addresses)?;
+        let serving = self.inner.pki.serving(Box::new(names))?;
+        let tls = self.inner.pki.server_config(&serving)?;
         self.inner.address.store(Some(Arc::new(local)));
-        http::serve::run(Arc::clone(&self.inner), listener, tls, shutdown)
+        http::serve::run(Arc::clone(&self.inner), listener, (tls, serving), shutdown)
             .await
             .map_err(|source| ServeError::Listener { source })
     }
 
-    /// The administrator's kubeconfig for a server at this address. It holds a private key: write
-    /// it with [`auth::write_private`].
-    pub fn kubeconfig(&self, address: SocketAddr) -> String {
+    /// The administrator's kubeconfig for a server at this `HOST:PORT`. It holds a private key:
+    /// write it with [`auth::write_private`].
+    pub fn kubeconfig(&self, address: impl std::fmt::Display) -> String {
         auth::kubeconfig(&self.inner.pki, address)
+    }
+
+    /// The certificate of the CA that signs the serving certificate, as PEM.
+    pub fn ca_certificate(&self) -> &str {
+        self.inner.pki.ca_certificate()
     }
 
     /// Ends watches and housekeeping, and waits until every write under way is durable.

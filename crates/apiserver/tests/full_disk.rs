@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use longshore_apiserver::{ApiServer, Config};
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 use serde_json::json;
 
 const DISK_BYTES: usize = 3 << 20;

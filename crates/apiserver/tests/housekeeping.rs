@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use longshore_apiserver::{ApiServer, Config, Limits};
 use serde_json::{Value, json};
@@ -189,4 +189,87 @@ async fn shutdown_ends_watches() {
     let stream = maps.watch(&kube::api::WatchParams::default(), "0").await.unwrap();
     server.shutdown().await;
     let _: Vec<_> = stream.try_collect().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_get_the_token_of_their_account_unless_somebody_says_no() {
+    let config = Config { default_accounts: true, ..Config::deterministic(5) };
+    let server = ApiServer::open(config).await.unwrap();
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(server.client());
+    let pods: Api<Pod> = Api::default_namespaced(server.client());
+    let quiet: ServiceAccount =
+        object(json!({"metadata": {"name": "quiet"}, "automountServiceAccountToken": false}));
+    accounts.create(&PostParams::default(), &quiet).await.unwrap();
+    for (name, account, said, mounted) in [
+        ("plain", None, None, true),
+        ("no", None, Some(false), false),
+        ("quiet", Some("quiet"), None, false),
+        ("loud", Some("quiet"), Some(true), true),
+    ] {
+        let pod: Pod = object(json!({"metadata": {"name": name}, "spec": {
+            "serviceAccountName": account, "automountServiceAccountToken": said,
+            "containers": [{"name": "c", "image": "host"}]}}));
+        let made = pods.create(&PostParams::default(), &pod).await.unwrap();
+        let made = serde_json::to_value(made).unwrap();
+        assert_eq!(made["spec"]["serviceAccountName"], account.unwrap_or("default"), "{name}");
+        let volumes = made["spec"]["volumes"].as_array().map_or(0, Vec::len);
+        assert_eq!(volumes, usize::from(mounted), "{name}: {made}");
+        let mounts = made["spec"]["containers"][0]["volumeMounts"].as_array().map_or(0, Vec::len);
+        assert_eq!(mounts, usize::from(mounted), "{name}: {made}");
+    }
+    let lost: Pod =
+        object(json!({"metadata": {"name": "lost"}, "spec": {"serviceAccountName": "nobody",
+        "containers": [{"name": "c", "image": "host"}]}}));
+    let error = pods.create(&PostParams::default(), &lost).await.unwrap_err().to_string();
+    assert!(error.contains("error looking up service account default/nobody"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_of_volumes_are_judged_before_a_node_has_to() {
+    let server = server().await;
+    let pods: Api<Pod> = Api::default_namespaced(server.client());
+    let source = |source: Value| json!({"projected": {"sources": [source]}});
+    let token = |token: Value| source(json!({"serviceAccountToken": token}));
+    let field = |path: &str| json!({"path": "a", "fieldRef": {"fieldPath": path}});
+    for (volume, why) in [
+        (token(json!({"path": "t", "expirationSeconds": 599})), "less than 10 minutes"),
+        (token(json!({"path": "../t"})), "must not contain '..'"),
+        (token(json!({"path": "/t"})), "must be a relative path"),
+        (token(json!({"path": ""})), "serviceAccountToken.path: Required value"),
+        (source(json!({"configMap": {"items": []}})), "configMap.name: Required value"),
+        (
+            source(json!({"secret": {"name": "s"}, "configMap": {"name": "s"}})),
+            "more than 1 volume type",
+        ),
+        (
+            json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}},
+                {"configMap": {"name": "m", "items": [{"key": "k", "path": "t"}]}}]}}),
+            "conflicting duplicate paths",
+        ),
+        (json!({"downwardAPI": {"items": [field("spec.nodeName")]}}), "supported values"),
+        (
+            json!({"downwardAPI": {"items": [{"path": "a"}]}}),
+            "one of fieldRef and resourceFieldRef",
+        ),
+        (
+            json!({"configMap": {"name": "m", "items": [{"key": "k", "path": "p", "mode": 4096}]}}),
+            "0777 (octal)",
+        ),
+    ] {
+        let mut named = json!({"name": "v"});
+        named.as_object_mut().unwrap().extend(volume.as_object().unwrap().clone());
+        let pod: Pod = object(json!({"metadata": {"name": "p"}, "spec": {"volumes": [named],
+            "containers": [{"name": "c", "image": "host"}]}}));
+        let error = pods.create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{volume}: {error}");
+    }
+    let good = json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}},
+        {"downwardAPI": {"items": [field("metadata.labels['app']")]}}]}});
+    let pod: Pod = object(json!({"metadata": {"name": "p"}, "spec": {"volumes": [good],
+        "containers": [{"name": "c", "image": "host"}]}}));
+    let made =
+        serde_json::to_value(pods.create(&PostParams::default(), &pod).await.unwrap()).unwrap();
+    let sources = &made["spec"]["volumes"][0]["projected"]["sources"];
+    assert_eq!(sources[0]["serviceAccountToken"]["expirationSeconds"], 3600);
+    assert_eq!(sources[1]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"], "v1");
 }

@@ -21,6 +21,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{Controller, WatchStreamExt, reflector, wait};
 use kube::{Client, CustomResource, CustomResourceExt, Resource, ResourceExt};
 use longshore_apiserver::{ApiServer, Config, Limits, auth};
+use longshore_testing::found;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -93,19 +94,6 @@ fn serve(
     (shutdown, tokio::spawn(async move { server.serve(listener, token).await.unwrap() }))
 }
 
-async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    for _ in 0..6000 {
-        if let Some(found) = look().await {
-            return found;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what}: waited in vain");
-}
-
 fn map(name: &str, value: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name}, "data": {"v": value}})).unwrap()
 }
@@ -157,7 +145,7 @@ async fn a_reflector_follows_through_restarts_and_lost_history() {
         let follower = tokio::spawn(reflector::reflector(writer, stream).for_each(|_| async {}));
         let shows = async |name: &str, value: Option<&str>| {
             let what = format!("{name} is {value:?} ({strategy:?})");
-            eventually(&what, || async {
+            found(&what, || async {
                 let key = reflector::ObjectRef::new(name).within("default");
                 let seen = reader.get(&key).map(|m| m.data.clone().unwrap()["v"].clone());
                 (seen.as_deref() == value).then_some(())
@@ -278,7 +266,7 @@ async fn a_controller_with_finalizers_and_apply_survives_a_restart() {
     let controller = tokio::spawn(controller);
 
     let flown = async |name: &str, flag: &str| {
-        eventually(&format!("{name} flies {flag}"), || async {
+        found(&format!("{name} flies {flag}"), || async {
             let boat = boats.get_opt(name).await.ok()??;
             let map = maps.get_opt(name).await.ok()??;
             let shown = boat.status.clone().unwrap_or_default().flown?;
@@ -301,7 +289,7 @@ async fn a_controller_with_finalizers_and_apply_survives_a_restart() {
     // What it owns comes back when somebody takes it away.
     let first = maps.get("tug").await.unwrap().uid();
     maps.delete("tug", &DeleteParams::default()).await.unwrap();
-    eventually("the map is made again", || async {
+    found("the map is made again", || async {
         let map = maps.get_opt("tug").await.ok()??;
         (map.uid() != first).then_some(())
     })
@@ -327,10 +315,8 @@ async fn a_controller_with_finalizers_and_apply_survives_a_restart() {
         let deleted = wait::conditions::is_deleted(&uid);
         let waited = wait::await_condition(boats.clone(), name, deleted);
         tokio::time::timeout(Duration::from_secs(60), waited).await.unwrap().unwrap();
-        eventually("its map goes", || async {
-            maps.get_opt(name).await.ok()?.is_none().then_some(())
-        })
-        .await;
+        found("its map goes", || async { maps.get_opt(name).await.ok()?.is_none().then_some(()) })
+            .await;
     }
     assert!(harbour.scrapped.load(Ordering::SeqCst) >= 2);
     stop.cancel();

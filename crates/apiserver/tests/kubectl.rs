@@ -6,7 +6,7 @@ mod common;
 use std::process::Stdio;
 
 use common::Running;
-use longshore_core::testing::{Need, find_tool, need};
+use longshore_testing::{Need, find_tool, need};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 

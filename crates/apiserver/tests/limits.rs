@@ -9,6 +9,7 @@ use common::{Raw, Running, admin_token, client_config, connect};
 use http_body_util::BodyExt;
 use kube::Client;
 use longshore_apiserver::{Config, Limits};
+use longshore_testing::found;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -53,7 +54,7 @@ async fn serve_deeps(client: &Client) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let (code, ..) = ask(client, "POST", path, "application/json", definition.to_string()).await;
     assert_eq!(code, 201);
-    eventually("the definition is served", || async {
+    found("the definition is served", || async {
         (get(client, DEEPS).await.0 == 200).then_some(())
     })
     .await;
@@ -79,20 +80,6 @@ async fn once(running: &Running, method: &str, path: &str, body: &str) -> (u16, 
 fn head(running: &Running, line: &str, headers: &str) -> Vec<u8> {
     let token = admin_token(running);
     format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{headers}\r\n").into()
-}
-
-/// Waits for something, for a generous while.
-async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    for _ in 0..3000 {
-        if let Some(found) = look().await {
-            return found;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what}: waited in vain");
 }
 
 /// Reads until the other side closes; an abrupt end is an end too.
@@ -210,7 +197,7 @@ async fn requests_beyond_the_limit_get_429() {
     }
     let body = json!({"metadata": {"name": "m"}}).to_string();
     for method in ["POST", "GET"] {
-        let (headers, status) = eventually("all places are taken", || async {
+        let (headers, status) = found("all places are taken", || async {
             let body = if method == "POST" { body.as_str() } else { "" };
             let (code, headers, status) =
                 once(&running, method, &format!("{MAPS}?dryRun=All"), body).await;
@@ -236,7 +223,7 @@ async fn requests_beyond_the_limit_get_429() {
         assert!(some.starts_with(b"HTTP/1.1 "), "{some:?}");
     }
     drop(holders);
-    let (code, ..) = eventually("a place is free", || async {
+    let (code, ..) = found("a place is free", || async {
         let answer = once(&running, "POST", MAPS, &body).await;
         (answer.0 != 429).then_some(answer)
     })
@@ -255,7 +242,7 @@ async fn requests_beyond_the_limit_get_429() {
     let third = once(&running, "GET", &format!("{MAPS}?watch=1"), "").await;
     assert_eq!(third.0, 429);
     drop((first, second));
-    eventually("watches leave their places", || async {
+    found("watches leave their places", || async {
         let path = format!("{MAPS}?watch=1&timeoutSeconds=1");
         (once(&running, "GET", &path, "").await.0 == 200).then_some(())
     })
@@ -339,7 +326,7 @@ async fn connections_beyond_the_limit_are_closed() {
     ping(&mut second).await.unwrap();
     assert!(connect(&running, &[b"http/1.1"]).await.is_err(), "there are two already");
     drop(first);
-    eventually("a connection is free", || async {
+    found("a connection is free", || async {
         let mut third = connect(&running, &[b"http/1.1"]).await.ok()?;
         ping(&mut third).await
     })
@@ -443,7 +430,7 @@ async fn a_client_that_stands_still_loses_its_connection() {
     for _ in 0..40 {
         still.write_all(&one).await.unwrap();
     }
-    eventually("its connection is free", || async { connect(&running, &[b"http/1.1"]).await.ok() })
+    found("its connection is free", || async { connect(&running, &[b"http/1.1"]).await.ok() })
         .await;
     running.stop().await;
 }
@@ -485,7 +472,7 @@ async fn unread_responses_return_their_permits() {
         assert_eq!(answer.status(), 200);
         unread.push(answer);
     }
-    eventually("a place is free again", || async {
+    found("a place is free again", || async {
         (once(&running, "GET", MAPS, "").await.0 == 200).then_some(())
     })
     .await;

@@ -1,7 +1,6 @@
 //! A scripted API server for tests: a closure responds to each request.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -9,6 +8,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use kube::client::Body;
+pub(crate) use longshore_testing::eventually;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -77,15 +77,4 @@ pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-}
-
-/// Waits until `done` says so; fails the test after a (paused) minute.
-pub(crate) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never happened: {what}");
 }

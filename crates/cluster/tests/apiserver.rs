@@ -14,6 +14,7 @@ use longshore_cluster::{
 };
 use longshore_core::model::HasMeta;
 use longshore_core::model::kinds::{Claim, ConfigMap, Event, Lease};
+use longshore_testing::eventually;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -26,16 +27,6 @@ async fn server() -> (ApiServer, Api) {
 
 fn config_map(name: &str, value: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "default"}, "data": {"k": value}})
-}
-
-async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never happened: {what}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ pub mod planted;
 mod planted;
 pub mod protect;
 pub mod provision;
+pub mod root_ca;
 pub mod schedule;
 #[cfg(test)]
 mod testing;

@@ -58,6 +58,20 @@ fn all_loops(
     ]
 }
 
+/// A scraper refuses the whole text when a family stands there twice.
+#[tokio::test(start_paused = true)]
+async fn a_process_with_every_loop_shows_each_metric_family_once() {
+    let bench = Bench::start().await;
+    let process = start(&bench, &Driver::new(DRIVER));
+    bench.pass(Duration::from_secs(1)).await;
+    let text = process.context.metrics.render();
+    let mut seen = std::collections::BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
+        assert!(seen.insert(line), "twice: {line}");
+    }
+    assert!(seen.contains("# TYPE workqueue_adds_total counter"), "{text}");
+}
+
 /// How many subscribers the caches of the process have, by kind.
 fn subscribers(context: &Context) -> Vec<(&'static str, usize)> {
     vec![

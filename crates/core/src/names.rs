@@ -7,6 +7,12 @@ use crate::model::{DriverName, NodeName, Uid, VolumeHandle, text_types};
 /// The volume plugin of every CSI volume, as kubelet and attach-detach controller name it.
 pub const CSI_PLUGIN: &str = "kubernetes.io/csi";
 
+/// What metrics call the plugin of a CSI driver.
+#[must_use]
+pub fn metrics_plugin(driver: &str) -> String {
+    format!("{CSI_PLUGIN}:{driver}")
+}
+
 text_types! {
     /// The name under which nodes report a volume: `kubernetes.io/csi/<driver>^<handle>` for one
     /// that a controller may attach. A node's status may hold names of other plugins, too.

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::*;
-use longshore_core::testing::{Need, need};
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_driver::DriverKind;
+use longshore_testing::{Need, need};
 use tonic::Code;
 
 #[test]

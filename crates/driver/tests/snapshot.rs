@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use common::*;
-use longshore_core::testing::{Need, need};
 use longshore_csi::Client;
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::*;
 use longshore_driver::{DriverKind, FsType};
+use longshore_testing::{Need, need};
 use sha2::{Digest, Sha256};
 use tonic::Code;
 

@@ -85,7 +85,7 @@ impl Search<'_> {
                 space if space == own_space => self.opened_by(&dir),
                 // One process stands for all of its namespace.
                 Some(space) => {
-                    (self.mounted_in(&dir) && spaces.insert(space)) || self.opened_by(&dir)
+                    (self.mounted_in(pid) && spaces.insert(space)) || self.opened_by(&dir)
                 }
             };
             if holds {
@@ -99,8 +99,8 @@ impl Search<'_> {
     }
 
     /// Whether the mount table of a process has the mount or the device.
-    fn mounted_in(&self, dir: &Path) -> bool {
-        let Ok(table) = MountTable::read_from(&dir.join("mountinfo")) else { return false };
+    fn mounted_in(&self, pid: u32) -> bool {
+        let Ok(table) = MountTable::of_process(pid) else { return false };
         table.mounts.iter().any(|mount| {
             Some(mount.device) == self.device || self.path.is_some_and(|path| mount.path == path)
         })

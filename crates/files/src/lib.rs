@@ -12,11 +12,13 @@ pub mod mounts;
 mod place;
 mod private;
 mod remove;
+mod swap;
 mod tail;
 mod walk;
 
 pub use place::{NewFile, write_below};
 pub use private::{make_private_dir, open_private, write_private};
 pub use remove::{fresh_name, remove_tree, remove_within};
+pub use swap::write_together;
 pub use tail::read_end;
 pub use walk::{Entry, Tree, names};

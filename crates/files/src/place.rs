@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
 use rustix::fs::{
-    CWD, Gid, Mode, OFlags, ResolveFlags, fchmod, fchown, mkdirat, openat, openat2, renameat,
+    CWD, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, mkdirat, openat, openat2, renameat,
     unlinkat,
 };
 use rustix::io::Errno;
@@ -19,6 +19,8 @@ pub struct NewFile<'a> {
     pub content: &'a [u8],
     /// Permission bits.
     pub mode: u32,
+    /// Its owner, if not the writer.
+    pub owner: Option<u32>,
     /// Its group, if not the writer's.
     pub group: Option<u32>,
 }
@@ -63,21 +65,22 @@ fn write_at(dir: &OwnedFd, name: &std::ffi::OsStr, file: &NewFile<'_>) -> io::Re
     let opened = openat(dir, UNFINISHED, flags, Mode::from_raw_mode(0o600))?;
     let mut opened = std::fs::File::from(opened);
     opened.write_all(file.content)?;
-    if let Some(group) = file.group {
-        fchown(&opened, None, Some(Gid::from_raw(group)))?;
+    if file.owner.is_some() || file.group.is_some() {
+        fchown(&opened, file.owner.map(Uid::from_raw), file.group.map(Gid::from_raw))?;
     }
     fchmod(&opened, Mode::from_raw_mode(file.mode))?;
     Ok(renameat(dir, UNFINISHED, dir, name)?)
 }
 
 /// Whether the file is there as it should be: then its readers are left alone.
-fn same(dir: &OwnedFd, name: &std::ffi::OsStr, file: &NewFile<'_>) -> io::Result<bool> {
+pub(crate) fn same(dir: &OwnedFd, name: &std::ffi::OsStr, file: &NewFile<'_>) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let Ok(opened) = openat2(dir, name, flags, Mode::empty(), how) else { return Ok(false) };
     let stat = rustix::fs::fstat(&opened)?;
     let mode = stat.st_mode & 0o7777 == file.mode;
-    let group = file.group.is_none_or(|group| group == stat.st_gid);
+    let group = file.group.is_none_or(|group| group == stat.st_gid)
+        && file.owner.is_none_or(|owner| owner == stat.st_uid);
     let size = u64::try_from(stat.st_size).ok() == Some(file.content.len() as u64);
     if !mode || !group || !size || !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
         return Ok(false);
@@ -99,7 +102,7 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         let victim = outside.path().join("victim");
         fs::write(&victim, "host").unwrap();
-        let file = NewFile { content: b"new", mode: 0o440, group: None };
+        let file = NewFile { content: b"new", mode: 0o440, owner: None, group: None };
         write_below(dir.path(), Path::new("a/b/key"), &file).unwrap();
         let path = dir.path().join("a/b/key");
         assert_eq!(fs::read(&path).unwrap(), b"new");

@@ -7,6 +7,8 @@
 //! A loop declares its flags where it declares its settings: its `Config` derives [`clap::Args`], the program of that
 //! loop flattens it, and [`defaults`] gives the same settings to whoever starts the loop without a command line.
 
+#![warn(unreachable_pub)]
+
 mod environment;
 mod error;
 mod gates;

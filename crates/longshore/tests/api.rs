@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::*;
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 
 /// Where `cargo xtask test` keeps the client, under the name of its pins.
 fn python() -> PathBuf {

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
-use longshore_core::testing::{Need, need, report};
+use longshore_testing::{Need, need, report};
 use serde_json::Value;
 
 /// In how many places a bit is changed, one at a time.

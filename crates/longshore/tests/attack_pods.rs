@@ -166,7 +166,7 @@ fn no_attack_from_inside_a_pod_succeeds() {
             why = line;
         }
     }
-    longshore_core::testing::report(&format!(
+    longshore_testing::report(&format!(
         "attacks on pods: {tried} tried, {} held",
         tried - broken.len()
     ));

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use common::*;
-use longshore_core::testing::report;
+use longshore_testing::report;
 
 const CANARY: &str = "canary-4711-in-the-coal-mine";
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::*;
-use longshore_core::testing::{Need, need, report};
+use longshore_testing::{Need, need, report};
 use serde_json::{Value, json};
 
 /// A pod with these volumes, mounted at `/v/NAME`, that runs a script.

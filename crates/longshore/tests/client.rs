@@ -7,7 +7,7 @@ mod common;
 use std::process::{Command, Output};
 
 use common::*;
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 
 const OBJECTS: &str = "\
 apiVersion: v1
@@ -230,7 +230,7 @@ fn the_tour_needs_no_kubectl() {
     let file = home.path().join("claim.yaml");
     let readme =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let (_, yaml) = readme.split_once("```yaml\n").unwrap();
+    let (_, yaml) = readme.split_once("```yaml file=claim.yaml\n").unwrap();
     std::fs::write(&file, yaml.split_once("```").unwrap().0).unwrap();
     let file = file.to_str().unwrap();
     let ok = |line: &str| {

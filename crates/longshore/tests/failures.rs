@@ -62,7 +62,7 @@ fn a_missing_mkfs() {
         return;
     }
     let home = Home::new("missing-mkfs");
-    let mkfs = longshore_core::testing::find_tool("mkfs.ext4").unwrap().canonicalize().unwrap();
+    let mkfs = longshore_testing::find_tool("mkfs.ext4").unwrap().canonicalize().unwrap();
     // In a mount namespace of its own the tool is covered by something that is no program.
     let script = format!(
         "mount --bind /dev/null {} && exec {} up --listen 127.0.0.1:0 --data-dir {}",

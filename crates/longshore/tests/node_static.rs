@@ -8,8 +8,8 @@ mod common;
 use std::{fs, path::Path, process::Command};
 
 use common::*;
-use longshore_core::testing::{Need, need};
 use longshore_csi::{Client, ConnectOptions, fake, v1};
+use longshore_testing::{Need, need};
 use serde_json::Value;
 
 const DRIVER: &str = "local.csi.longshore.dev";

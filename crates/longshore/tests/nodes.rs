@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use common::*;
 use longshore_csi::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
@@ -80,20 +81,36 @@ fn a_foreign_driver_is_served_by_its_socket() {
         return;
     }
     let home = Home::new("foreign");
-    let socket = home.path().join("foreign.sock");
-    let endpoint = format!("unix://{}", socket.display());
-    let mut driver = foreign_driver(&home, &endpoint);
-    eventually("the driver's socket is there", || socket.exists());
-    let up =
-        Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
+    let mut driver = foreign_driver(&home);
+    eventually("the driver's socket is there", || foreign_socket(&home).exists());
+    let up = up_with_foreign_driver(&home);
     assert_eq!(up.json("csidriver", "foreign.example.com")["spec"]["attachRequired"], true);
     let class = up.json("storageclass", "foreign.example.com");
     assert_eq!(class["volumeBindingMode"], "WaitForFirstConsumer");
 
+    start_worker(&up);
+    assert_eq!(images_below(&home.path().join("foreign-pool")).len(), 1);
+    end_worker(&home, up, &mut driver);
+}
+
+fn foreign_socket(home: &Home) -> PathBuf {
+    home.path().join("foreign.sock")
+}
+
+fn up_with_foreign_driver(home: &Home) -> Instance {
+    let endpoint = format!("unix://{}", foreign_socket(home).display());
+    Instance::start(home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint])
+}
+
+/// A pod with a claim of the foreign driver.
+fn start_worker(up: &Instance) {
     up.apply(&claim("data", "foreign.example.com"));
     up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
     up.wait("pod", "worker", "ran", running);
-    assert_eq!(images_below(&home.path().join("foreign-pool")).len(), 1);
+}
+
+/// The end of that pod, its claim, the instance and the driver, without a trace.
+fn end_worker(home: &Home, up: Instance, driver: &mut Child) {
     assert!(up.cli(&["delete", "pod", "worker"]).status.success());
     assert!(up.cli(&["delete", "pvc", "data"]).status.success());
     eventually("no image is left", || images_below(home.path()).is_empty());
@@ -104,11 +121,12 @@ fn a_foreign_driver_is_served_by_its_socket() {
 }
 
 /// A driver of ours as another process, under a name of its own.
-fn foreign_driver(home: &Home, endpoint: &str) -> std::process::Child {
+fn foreign_driver(home: &Home) -> Child {
+    let endpoint = format!("unix://{}", foreign_socket(home).display());
     let log = home.path().join("driver.log");
     let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
     Command::new(binary())
-        .args(["driver", "--endpoint", endpoint, "--node-id", "n", "--kind", "shared"])
+        .args(["driver", "--endpoint", &endpoint, "--node-id", "n", "--kind", "shared"])
         .args(["--driver-name", "foreign.example.com", "--pool"])
         .arg(home.path().join("foreign-pool"))
         .stdin(Stdio::null())
@@ -124,27 +142,15 @@ fn a_foreign_driver_that_is_late_and_restarts_is_served() {
         return;
     }
     let home = Home::new("late");
-    let socket = home.path().join("foreign.sock");
-    let endpoint = format!("unix://{}", socket.display());
-    let up =
-        Instance::start(&home, "data", &["up", "--node-name", "n", "--csi-endpoint", &endpoint]);
+    let up = up_with_foreign_driver(&home);
     let known = || up.cli(&["get", "csidriver", "foreign.example.com"]).status.success();
     assert!(!known());
     assert!(up.log_text().contains("no driver answers on this socket yet"), "{}", up.log_text());
-    let mut driver = foreign_driver(&home, &endpoint);
+    let mut driver = foreign_driver(&home);
     eventually("the late driver is known", known);
 
-    up.apply(&claim("data", "foreign.example.com"));
-    up.apply(&pod("worker", "data", "echo kept > /data/file; sleep 1000"));
-    up.wait("pod", "worker", "ran", running);
+    start_worker(&up);
     driver.kill().unwrap();
     driver.wait().unwrap();
-    let mut driver = foreign_driver(&home, &endpoint);
-    assert!(up.cli(&["delete", "pod", "worker"]).status.success());
-    assert!(up.cli(&["delete", "pvc", "data"]).status.success());
-    eventually("no image is left", || images_below(home.path()).is_empty());
-    assert_eq!(up.stop(), Some(0));
-    driver.kill().unwrap();
-    driver.wait().unwrap();
-    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    end_worker(&home, up, &mut foreign_driver(&home));
 }

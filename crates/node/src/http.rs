@@ -4,25 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 
-use axum::Json;
 use axum::routing::get;
+use axum::{Json, Router};
 use futures::StreamExt;
-use longshore_cluster::listen;
-use longshore_cluster::telemetry::Endpoint;
+use longshore_cluster::telemetry::{Endpoint, EndpointError};
 use longshore_csi::server::Listener;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::NodeStats;
-
-/// The endpoint cannot be served.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; choose a free address with --http-endpoint")]
-pub struct HttpError {
-    address: String,
-    source: std::io::Error,
-}
 
 /// Serves until `shutdown` and returns the address in use; `:8080` means all interfaces.
 ///
@@ -33,26 +24,15 @@ pub async fn serve(
     endpoint: Endpoint,
     stats: NodeStats,
     shutdown: &CancellationToken,
-) -> Result<(SocketAddr, JoinHandle<()>), HttpError> {
-    let failed = |source| HttpError { address: address.to_owned(), source };
-    let listener = listen::listen(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let router = router(endpoint, stats);
-    let stop = shutdown.clone();
-    let task = tokio::spawn(async move {
-        let serve = axum::serve(listener, router);
-        let serve = serve.with_graceful_shutdown(async move { stop.cancelled().await });
-        if let Err(error) = serve.await {
-            tracing::error!(%error, "the HTTP endpoint stopped");
-        }
-    });
-    longshore_cluster::log_process!(address = %bound, "serving metrics, health and statistics");
-    Ok((bound, task))
+) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
+    let served = with_stats(endpoint, stats).start(address, shutdown).await?;
+    longshore_cluster::log_process!(address = %served.0, "serving metrics, health and statistics");
+    Ok(served)
 }
 
-fn router(endpoint: Endpoint, stats: NodeStats) -> axum::Router {
+fn with_stats(endpoint: Endpoint, stats: NodeStats) -> Endpoint {
     let summary = move || async move { Json(stats.summary()) };
-    axum::Router::new().route("/stats/summary", get(summary)).fallback_service(endpoint.router())
+    endpoint.routes(Router::new().route("/stats/summary", get(summary)))
 }
 
 /// Serves the same on a bound socket until `shutdown`, then removes the socket. Requests under way
@@ -68,7 +48,7 @@ pub async fn serve_socket(
 ) -> std::io::Result<()> {
     let path = listener.path().to_owned();
     let served = tokio::select! {
-        served = axum::serve(Socket(listener), router(endpoint, stats)) => served,
+        served = axum::serve(Socket(listener), with_stats(endpoint, stats).router()) => served,
         () = shutdown.cancelled() => Ok(()),
     };
     if let Err(error) = std::fs::remove_file(&path) {

@@ -25,7 +25,7 @@ mod registration;
 pub mod shim;
 mod volumes;
 
-pub use agent::{NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode, Settings};
+pub use agent::{ApiAddress, NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode, Settings};
 pub use pods::hidden::hide_from_pods;
 pub use pods::logs::{LogError, LogQuery, NodeLogs};
 pub use pods::shim_client::ShimProgram;

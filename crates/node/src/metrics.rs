@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use longshore_cluster::Metrics;
 use longshore_cluster::telemetry::{RegistryExt as _, VolumeOperations, encode_gauges};
+use longshore_core::names::metrics_plugin;
 use longshore_csi::metrics::Side;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -105,7 +106,7 @@ impl NodeMetrics {
     }
 
     pub(crate) fn label_conflict(&self, access_mode: &str, driver: &str) {
-        let plugin = format!("kubernetes.io/csi:{driver}");
+        let plugin = metrics_plugin(driver);
         let labels = [("access_mode", access_mode.to_owned()), ("volume_plugin", plugin)];
         self.label_conflicts.get_or_create(&labels).inc();
     }

@@ -209,7 +209,8 @@ fn conditions(present: &Value) -> Value {
     all.into()
 }
 
-fn capacity() -> Value {
+/// What pods may use of this node.
+pub(crate) fn capacity() -> Value {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     json!({"cpu": cores.to_string(), "memory": format!("{}Ki", memory_kib()), "pods": "110"})
 }

@@ -113,7 +113,7 @@ fn seen_below(mounts: &[Location], shown: &Location, dir: &Location) -> Vec<Path
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longshore_core::testing::{Need, need};
+    use longshore_testing::{Need, need};
     use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
     fn on(device: (u32, u32), root: &str, path: &str) -> Location {

@@ -5,10 +5,10 @@ mod rig;
 
 use longshore_core::model::kinds::{Node, Pod};
 use longshore_core::model::{ObjectKey, PodPhase};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::fake::Fault;
+use longshore_testing::{Need, need};
 use rig::{DRIVER, Rig, calls};
 use serde_json::json;
 

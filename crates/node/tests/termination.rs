@@ -3,7 +3,7 @@
 
 mod rig;
 
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 use rig::Rig;
 use serde_json::{Value, json};
 

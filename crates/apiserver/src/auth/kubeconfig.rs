@@ -1,14 +1,14 @@
 //! A kubeconfig that needs no other file.
 
-use std::net::SocketAddr;
+use std::fmt::Display;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::pki::Pki;
 
-/// The administrator's kubeconfig for a server at this address.
-pub fn kubeconfig(pki: &Pki, address: SocketAddr) -> String {
+/// The administrator's kubeconfig for a server at this `HOST:PORT`.
+pub fn kubeconfig(pki: &Pki, address: impl Display) -> String {
     let encode = |text: &str| STANDARD.encode(text.as_bytes());
     format!(
         "apiVersion: v1

@@ -4,6 +4,7 @@ pub(crate) mod covers;
 mod kubeconfig;
 mod pki;
 pub(crate) mod rbac;
+pub(crate) mod serving;
 mod sums;
 pub(crate) mod tokens;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 pub use kubeconfig::kubeconfig;
 pub use pki::{Pair, Pki, PkiError, identify_certificate};
+pub use serving::ServerNames;
 
 pub use longshore_files::write_private;
 

@@ -6,8 +6,8 @@
 //! complete, keys before the certificates that name them, so a kill at any moment leaves a
 //! directory that the next start can finish.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,9 +19,10 @@ use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use sha2::{Digest, Sha256};
 
+use super::serving::{AskNames, ServerNames, Serving};
 use super::tokens::Signer;
 use super::{Identity, MASTERS, sums};
 
@@ -142,13 +143,24 @@ impl Pki {
         (hash == self.token_hash).then(admin)
     }
 
-    /// TLS settings for a server at these addresses.
+    /// A serving certificate for what `ask` names.
     ///
     /// # Errors
-    /// When the CA's key is unusable.
-    pub fn server_config(&self, addresses: &[IpAddr]) -> Result<Arc<ServerConfig>, PkiError> {
+    /// When the CA's key is unusable, or a name cannot be in a certificate.
+    pub(crate) fn serving(&self, ask: AskNames) -> Result<Arc<Serving>, PkiError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Serving::new(self.ca.clone(), ask, provider).map(Arc::new)
+    }
+
+    /// TLS settings for a server with this certificate.
+    ///
+    /// # Errors
+    /// When the CA's certificate is unusable.
+    pub(crate) fn server_config(
+        &self,
+        serving: &Arc<Serving>,
+    ) -> Result<Arc<ServerConfig>, PkiError> {
         let fail = |why: String| PkiError::Make { what: "TLS settings", why };
-        let serving = make_serving(&self.ca, addresses)?;
         let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         let ca = CertificateDer::from_pem_slice(self.ca.certificate.as_bytes())
@@ -163,8 +175,7 @@ impl Pki {
             .with_safe_default_protocol_versions()
             .map_err(|e| fail(e.to_string()))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![serving.0], serving.1)
-            .map_err(|e| fail(e.to_string()))?;
+            .with_cert_resolver(Arc::clone(serving) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -230,16 +241,17 @@ fn make_admin(ca: &Pair) -> Result<Pair, PkiError> {
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-fn make_serving(
+pub(super) fn make_serving(
     ca: &Pair,
-    addresses: &[IpAddr],
+    reached: &ServerNames,
 ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), PkiError> {
     let what = "the serving certificate";
     let key = KeyPair::generate().map_err(make_error(what))?;
-    let names: Vec<String> = SERVER_NAMES.iter().map(|n| (*n).to_owned()).collect();
-    let mut params = params(names, what)?;
-    for address in addresses {
-        params.subject_alt_names.push(SanType::IpAddress(*address));
+    let mut names: BTreeSet<String> = SERVER_NAMES.iter().map(|n| (*n).to_owned()).collect();
+    names.extend(reached.names.iter().cloned());
+    let mut params = params(names.into_iter().collect(), what)?;
+    for address in reached.all_addresses() {
+        params.subject_alt_names.push(SanType::IpAddress(address));
     }
     params.distinguished_name.push(DnType::CommonName, "longshore-apiserver");
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

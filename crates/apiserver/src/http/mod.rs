@@ -35,8 +35,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, header};
+use longshore_core::model::Tree;
 use longshore_core::model::go_duration::parse_duration;
-use longshore_core::tree::Tree;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

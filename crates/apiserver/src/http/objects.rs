@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::Method;
 use http::request::Parts;
-use longshore_core::tree::{Tree, TreeWelcome};
+use longshore_core::model::{Tree, TreeWelcome};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -19,6 +19,7 @@ use super::held_response;
 use super::streams::Afterwards;
 use super::timeout_stream::{StallTimeouts, TimeoutStream};
 use crate::auth::identify_certificate;
+use crate::auth::serving::Serving;
 use crate::{Inner, Limits};
 
 /// HTTP/2 clients are asked this often whether they live.
@@ -41,7 +42,7 @@ const MAX_STREAMS_OF_STRANGERS: u32 = 128;
 pub(crate) async fn run(
     inner: Arc<Inner>,
     listener: TcpListener,
-    tls: Arc<ServerConfig>,
+    (tls, serving): (Arc<ServerConfig>, Arc<Serving>),
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(tls);
@@ -65,6 +66,9 @@ pub(crate) async fn run(
                 continue;
             }
         };
+        if let Ok(local) = stream.local_addr() {
+            serving.arrived_at(local.ip());
+        }
         let Some(slot) = connections.enter() else {
             tracing::warn!(max_connections, "too many connections; one is refused");
             continue;

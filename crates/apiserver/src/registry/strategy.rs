@@ -77,7 +77,7 @@ pub struct Context<'a> {
 /// What differs from server to server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether pods without a service account get the one named `default`.
+    /// Whether pods have service accounts and tokens as in a cluster.
     pub default_accounts: bool,
     /// How long a deleted namespace is left alone before its content goes.
     pub namespace_grace: Duration,

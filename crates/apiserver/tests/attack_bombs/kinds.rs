@@ -212,5 +212,5 @@ async fn a_stored_definition_cannot_keep_the_server_from_starting() {
     assert!(target.server.peak() <= crate::CEILING, "{} MiB", target.server.peak() >> 20);
     forget(&target).await;
     target.server.stop().await;
-    longshore_core::testing::report("bombs: 1 tried, 1 held (stored definition)");
+    longshore_testing::report("bombs: 1 tried, 1 held (stored definition)");
 }

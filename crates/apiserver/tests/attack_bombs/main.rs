@@ -19,7 +19,7 @@ use child::Server;
 use common::client_config;
 use http_body_util::BodyExt;
 use kube::Client;
-use longshore_core::testing::report;
+use longshore_testing::report;
 use serde_json::{Value, json};
 
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";

@@ -55,5 +55,5 @@ async fn a_full_store_refuses_what_grows_and_lets_the_rest_pass() {
     // It starts again with as much as there is, and with a limit that is too low.
     Server::start(dir.path(), LIMIT).await.stop().await;
     Server::start(dir.path(), 1000).await.stop().await;
-    longshore_core::testing::report("bombs: 1 tried, 1 held (full store)");
+    longshore_testing::report("bombs: 1 tried, 1 held (full store)");
 }

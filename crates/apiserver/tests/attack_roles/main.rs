@@ -176,7 +176,7 @@ async fn no_attempt_gets_beyond_the_rights_of_its_author() {
             broken.push(format!("{}: {why}", attack.name));
         }
     }
-    longshore_core::testing::report(&format!(
+    longshore_testing::report(&format!(
         "attacks on roles: {} tried, {} held",
         attacks.len(),
         attacks.len() - broken.len()

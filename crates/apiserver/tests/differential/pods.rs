@@ -75,7 +75,7 @@ async fn pods_are_judged_the_same_on_both_servers() {
     }
     invalid.sort();
     invalid.dedup();
-    longshore_core::testing::report(&format!(
+    longshore_testing::report(&format!(
         "differential pods: {} pods in {} namespaces, {tried} compared, {forbidden} forbidden, {} differ; invalid in themselves: {invalid:?}",
         pods.len(),
         namespaces.len(),

@@ -90,9 +90,7 @@ async fn random_roles_allow_and_refuse_the_same_on_both_servers() {
     let seed = std::env::var("LONGSHORE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()) + 1);
     let sets = if is_long() { 500 } else { 40 };
-    longshore_core::testing::report(&format!(
-        "differential roles: LONGSHORE_SEED={seed}, {sets} sets"
-    ));
+    longshore_testing::report(&format!("differential roles: LONGSHORE_SEED={seed}, {sets} sets"));
     let (mut tried, mut refused, mut differ) = (0, 0, Vec::new());
     for set in 0..sets {
         let mut random = Random::new(seed.wrapping_mul(1_000_003).wrapping_add(set));
@@ -118,7 +116,7 @@ async fn random_roles_allow_and_refuse_the_same_on_both_servers() {
             }
         }
     }
-    longshore_core::testing::report(&format!(
+    longshore_testing::report(&format!(
         "differential roles: {tried} attempts, {refused} forbidden, {} differ",
         differ.len()
     ));

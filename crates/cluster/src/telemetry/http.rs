@@ -24,6 +24,7 @@ pub struct Endpoint {
     metrics_path: String,
     checks: Vec<(String, Check)>,
     pprof: bool,
+    routes: Router,
 }
 
 /// Why the endpoint does not run.
@@ -43,6 +44,7 @@ impl Endpoint {
             metrics_path: "/metrics".to_owned(),
             checks: Vec::new(),
             pprof: false,
+            routes: Router::new(),
         }
     }
 
@@ -72,10 +74,17 @@ impl Endpoint {
         self
     }
 
-    /// The routes, for programs that serve more on the same address.
+    /// Serves further paths of the program.
+    #[must_use]
+    pub fn routes(mut self, routes: Router) -> Self {
+        self.routes = self.routes.merge(routes);
+        self
+    }
+
+    /// The routes, for programs that listen themselves.
     pub fn router(self) -> Router {
-        let endpoint = Arc::new(self);
-        Router::new().fallback(move |request: Request| {
+        let (routes, endpoint) = (self.routes.clone(), Arc::new(self));
+        routes.fallback(move |request: Request| {
             let endpoint = endpoint.clone();
             async move { endpoint.answer(request.uri().path()) }
         })
@@ -91,6 +100,20 @@ impl Endpoint {
         address: &str,
         shutdown: &CancellationToken,
     ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
+        let served = self.start(address, shutdown).await?;
+        tracing::info!(address = %served.0, "serving metrics and health");
+        Ok(served)
+    }
+
+    /// Serves as [`Self::serve`] does and leaves it to the program to say so.
+    ///
+    /// # Errors
+    /// Fails if the address cannot be listened on.
+    pub async fn start(
+        self,
+        address: &str,
+        shutdown: &CancellationToken,
+    ) -> Result<(SocketAddr, JoinHandle<()>), EndpointError> {
         let failed = |source| EndpointError { address: address.to_owned(), source };
         let listener = listen::listen(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
@@ -102,7 +125,6 @@ impl Endpoint {
                 tracing::error!(%error, "the HTTP endpoint stopped");
             }
         });
-        tracing::info!(address = %bound, "serving metrics and health");
         Ok((bound, task))
     }
 

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 /// Logs an information line from verbosity 2 on: what became of one claim, volume or pod.
 ///
@@ -152,15 +152,14 @@ fn matches(pattern: &str, text: &str) -> bool {
 ///
 /// # Errors
 /// Fails if logging was started before.
-pub fn init_logging(options: &LogOptions) -> Result<(), String> {
+pub fn init_logging(options: &LogOptions) -> Result<(), TryInitError> {
     let registry = tracing_subscriber::registry();
-    let started = match EnvFilter::try_from_default_env() {
+    match EnvFilter::try_from_default_env() {
         Ok(environment) if std::env::var_os("RUST_LOG").is_some() => {
             registry.with(lines(options, std::io::stderr).with_filter(environment)).try_init()
         }
         _ => registry.with(log_layer(options, std::io::stderr)).try_init(),
-    };
-    started.map_err(|error| error.to_string())
+    }
 }
 
 /// Log lines of the wanted verbosity, to any writer.

@@ -56,3 +56,24 @@ impl VolumeOperations {
         self.totals.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_shown_once_however_many_parts_count() {
+        let metrics = Metrics::new();
+        let took = Duration::from_secs(1);
+        for plugin in ["binder", "node"] {
+            VolumeOperations::of(&metrics).ended(plugin, "volume_mount", false, took, true);
+            VolumeOperations::of(&metrics).completed(plugin, "provision", took);
+        }
+        let text = metrics.render();
+        for family in ["storage_operation_duration_seconds", "volume_operation_total_seconds"] {
+            let heads = text.matches(&format!("# TYPE {family} histogram\n")).count();
+            let series = text.lines().filter(|line| line.starts_with(&format!("{family}_count")));
+            assert_eq!((heads, series.count()), (1, 2), "{text}");
+        }
+    }
+}

@@ -16,7 +16,7 @@ use longshore_core::{
         keys::annotations,
         kinds::{Claim, CsiDriver, Node, Pod, PodVolume, Volume, VolumeAttachment},
     },
-    names::{CSI_PLUGIN, UniqueName},
+    names::{UniqueName, metrics_plugin},
 };
 
 use super::{
@@ -100,7 +100,7 @@ impl Controller {
     /// What metrics call the plugins of a pod's volumes, those included that are not attached.
     pub(super) fn plugins_of(&self, pod: &Pod) -> Vec<String> {
         let plugin = |volume: &PodVolume| match &volume.csi {
-            Some(inline) => Some(format!("{CSI_PLUGIN}:{}", inline.driver)),
+            Some(inline) => Some(metrics_plugin(&inline.driver)),
             None => self.resolve(pod, volume).ok().map(|spec| spec.plugin()),
         };
         pod.spec.volumes.iter().filter_map(plugin).collect()

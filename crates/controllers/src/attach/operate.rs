@@ -13,7 +13,7 @@ use longshore_core::{
         Kind, NodeName, ObjectKey, ObjectRef,
         kinds::{Node, Pod, Volume, VolumeAttachment},
     },
-    names::{CSI_PLUGIN, NameError, UniqueName, attachment_name},
+    names::{CSI_PLUGIN, NameError, UniqueName, attachment_name, metrics_plugin},
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout};
@@ -273,7 +273,7 @@ async fn guarded(
 fn plugin(entry: &OnNode) -> (String, bool) {
     match (&entry.spec, entry.volume.driver_and_handle()) {
         (Some(spec), _) => (spec.plugin(), spec.migrated),
-        (None, Ok((driver, _))) => (format!("{CSI_PLUGIN}:{driver}"), false),
+        (None, Ok((driver, _))) => (metrics_plugin(&driver), false),
         (None, Err(_)) => (CSI_PLUGIN.to_owned(), false),
     }
 }

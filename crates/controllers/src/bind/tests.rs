@@ -5,7 +5,7 @@ use std::time::Duration;
 use longshore_core::model::{AccessMode, ClaimPhase, VolumePhase};
 use serde_json::json;
 
-use crate::provision::bench::Bench;
+use crate::provision::testing::Bench;
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_takes_the_smallest_free_volume() {

@@ -118,10 +118,12 @@ impl CsiProvisioner {
         if self.parts.claims.get(key).is_some_and(|one| one.metadata.has_finalizer(finalizer)) {
             return Ok(());
         }
-        match add_finalizer::<Claim>(&self.parts.api, key, finalizer).await? {
-            Change::Gone => Err(not_found::<Claim>(&key.name).into()),
-            changed => Ok(changed.assume_in(&self.parts.claims)),
+        let changed = add_finalizer::<Claim>(&self.parts.api, key, finalizer).await?;
+        if matches!(changed, Change::Gone) {
+            return Err(not_found::<Claim>(&key.name).into());
         }
+        changed.assume_in(&self.parts.claims);
+        Ok(())
     }
 
     async fn hold_snapshot(&self, key: &ObjectKey) -> Result<(), Cause> {

@@ -270,8 +270,6 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
 }
 
 #[cfg(test)]
-pub(crate) mod bench;
-#[cfg(test)]
 mod node_tests;
 #[cfg(test)]
 mod place_tests;
@@ -279,6 +277,8 @@ mod place_tests;
 mod secret_tests;
 #[cfg(test)]
 mod source_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Config, NodeDeployment,
-    bench::{Bench, DRIVER},
+    testing::{Bench, DRIVER},
 };
 
 const ZONE: &str = "topology.test/zone";

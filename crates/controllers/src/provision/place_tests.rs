@@ -8,7 +8,7 @@ use longshore_core::model::{
 use longshore_csi::{Call, fake::Fault};
 use serde_json::{Value, json};
 
-use super::bench::Bench;
+use super::testing::Bench;
 
 fn creations(bench: &Bench) -> Vec<String> {
     bench.driver.calls_of(Call::CreateVolume).into_iter().map(|call| call.request).collect()

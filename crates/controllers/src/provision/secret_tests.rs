@@ -7,7 +7,7 @@ use longshore_cluster::ObjectKey;
 use longshore_core::model::kinds::{Secret, Volume};
 use serde_json::json;
 
-use super::bench::Bench;
+use super::testing::Bench;
 
 #[tokio::test(start_paused = true)]
 async fn the_default_secret_serves_every_role() {

@@ -11,7 +11,7 @@ use longshore_core::model::{
 use longshore_csi::{Call, capabilities::ControllerCapability as Cap, fake::Fault, v1};
 use serde_json::{Value, json};
 
-use super::bench::{Bench, DRIVER};
+use super::testing::{Bench, DRIVER};
 use crate::Driver;
 
 const GROUP: &str = "snapshot.storage.k8s.io";

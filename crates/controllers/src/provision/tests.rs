@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tonic_code::*;
 
 use super::Planted;
-use super::bench::{Bench, DRIVER, Trap};
+use super::testing::{Bench, DRIVER, Trap};
 use crate::testing::{key, slow_secrets};
 
 /// gRPC codes by their numbers: this crate does not know the transport.

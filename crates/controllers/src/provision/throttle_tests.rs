@@ -13,7 +13,7 @@ use longshore_cluster::{
 };
 use tokio::time::Instant;
 
-use super::bench::Bench;
+use super::testing::Bench;
 
 #[derive(Default)]
 struct Throttle {

@@ -9,7 +9,7 @@ use longshore_csi::{
 };
 use serde_json::json;
 
-use super::bench::Bench;
+use super::testing::Bench;
 
 const INVALID: i32 = 3;
 const EXHAUSTED: i32 = 8;

@@ -30,7 +30,7 @@ pub use verdict::{
 };
 
 use crate::model::{DriverName, VolumeHandle};
-use crate::names::{CSI_PLUGIN, UniqueName};
+use crate::names::{UniqueName, metrics_plugin};
 
 /// A volume as the attach path needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,6 @@ impl AttachSpec {
     /// What metrics call the plugin that serves the volume.
     #[must_use]
     pub fn plugin(&self) -> String {
-        format!("{CSI_PLUGIN}:{}", self.driver)
+        metrics_plugin(&self.driver)
     }
 }

@@ -7,10 +7,12 @@ pub mod keys;
 pub mod kinds;
 mod quantity;
 mod text;
+mod tree;
 mod words;
 
 pub use ids::{DriverName, NodeName, Uid, VolumeHandle, VolumeName};
 pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;
+pub use tree::{Tree, TreeWelcome};
 pub use words::{AccessMode, ClaimPhase, PodPhase, ReclaimPolicy, VolumeMode, VolumePhase};

@@ -67,6 +67,14 @@ impl Quantity {
         i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX })
     }
 
+    /// The amount in thousandths, rounded up and capped to what an `i64` holds.
+    #[must_use]
+    pub fn millis(&self) -> i64 {
+        const MICRO: i128 = NANO / 1000;
+        let up = self.nanos.div_euclid(MICRO) + i128::from(self.nanos.rem_euclid(MICRO) != 0);
+        i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX })
+    }
+
     /// True for an amount below zero.
     #[must_use]
     pub fn is_negative(&self) -> bool {

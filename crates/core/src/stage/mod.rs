@@ -1,4 +1,5 @@
-//! Decisions of a node about its volumes: stage, publish, and all the way back.
+//! Decisions of a node about its volumes: stage, publish, and all the way back; and about the
+//! containers that wait for them ([`lifecycle`], [`termination`]).
 //!
 //! Everything here is a function from small values to an answer: no clock, client, lock or file.
 //! The loops that look and act are in `longshore_node`.

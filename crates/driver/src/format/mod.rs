@@ -21,6 +21,7 @@ use crate::loopdev::LoopError;
 use crate::mount::MountError;
 pub use options::{FormatOptions, OptionError};
 use probe::Found;
+pub use tool::{ToolState, tools};
 pub use uuid::renew_uuid;
 
 /// Why there is no filesystem.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::FormatError;
+use crate::config::FsType;
 
 /// A program and the Debian package that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,33 @@ pub(super) const E2FSCK: Tool = Tool { name: "e2fsck", package: "e2fsprogs" };
 pub(super) const RESIZE2FS: Tool = Tool { name: "resize2fs", package: "e2fsprogs" };
 pub(super) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", package: "xfsprogs" };
 pub(super) const BTRFS: Tool = Tool { name: "btrfs", package: "btrfs-progs" };
+
+/// A program that volumes of a filesystem need, and whether it is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolState {
+    pub fstype: FsType,
+    pub name: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+    pub installed: bool,
+}
+
+/// Looks for all programs that the drivers run.
+#[must_use]
+pub fn tools() -> Vec<ToolState> {
+    let all = [
+        (FsType::Ext4, &[MKFS_EXT4, E2FSCK, RESIZE2FS, TUNE2FS][..]),
+        (FsType::Xfs, &[MKFS_XFS, XFS_DB, XFS_GROWFS]),
+        (FsType::Btrfs, &[MKFS_BTRFS, BTRFS]),
+    ];
+    let state = |fstype: FsType, tool: &Tool| ToolState {
+        fstype,
+        name: tool.name,
+        package: tool.package,
+        installed: find_tool(tool.name).is_some(),
+    };
+    all.iter().flat_map(|(fstype, tools)| tools.iter().map(|tool| state(*fstype, tool))).collect()
+}
 
 /// The path under which a program finds the image: a descriptor, so no name that could come to
 /// mean something else.

@@ -6,7 +6,6 @@ pub mod process;
 
 use std::path::{Path, PathBuf};
 
-use longshore_core::testing::{Need, need};
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use longshore_csi::v1::*;
@@ -14,6 +13,7 @@ use longshore_csi::{Client, CsiError};
 use longshore_driver::freeze::{HolderProgram, holder};
 use longshore_driver::id::VolumeId;
 use longshore_driver::{Driver, DriverConfig, DriverKind, FsType, PoolConfig};
+use longshore_testing::{Need, need};
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 

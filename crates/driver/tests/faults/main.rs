@@ -16,10 +16,10 @@ use std::time::Duration;
 use common::process::{Kill, Process, Spec, Whom, serve_if_asked};
 use common::*;
 use life::{Life, Plot};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Client;
 use longshore_driver::Mode;
 use longshore_driver::fault::{Leak, POINTS};
+use longshore_testing::{Need, need};
 
 #[test]
 fn driver_process() {

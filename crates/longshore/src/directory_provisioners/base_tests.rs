@@ -132,7 +132,7 @@ fn neither_depth_nor_an_interruption_leaves_anything() {
 
 #[test]
 fn what_is_mounted_inside_is_not_emptied() {
-    use longshore_core::testing::{Need, need};
+    use longshore_testing::{Need, need};
     if !need("mounted-inside", &[Need::Root, Need::Tool("mount")]) {
         return;
     }

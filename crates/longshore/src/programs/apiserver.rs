@@ -1,6 +1,5 @@
 //! `longshore apiserver`, and the flags of the embedded API server.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use anyhow::Context as _;
 use longshore_apiserver::Limits;
 use longshore_cluster::shutdown;
 
+use super::listen::{self, Listen, San};
 use super::up::{self, absolute};
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{CommonFlags, Logging, UsageError, values};
@@ -21,9 +21,13 @@ pub(super) struct ServerFlags {
     /// Where all state is kept.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DATA_DIR)]
     data_dir: PathBuf,
-    /// Address of the API; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = socket_address)]
-    listen: SocketAddr,
+    /// Address of the API: of this machine, its name, or 0.0.0.0 for every address; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = listen::listen)]
+    listen: Listen,
+    /// A further IP address or DNS name under which clients reach the API, for its certificate; may be
+    /// repeated. The addresses and the name of this machine are in it anyway.
+    #[arg(long, value_name = "NAME", value_parser = listen::tls_san)]
+    tls_san: Vec<San>,
     /// Requests that only read, answered at the same time, watches apart; further ones get 429.
     /// Zero means no bound. Administrators have as many places again for themselves.
     #[arg(long, value_name = "N", default_value_t = Limits::default().reads)]
@@ -49,8 +53,9 @@ pub(super) struct ServerFlags {
 pub(super) struct Server {
     /// Absolute.
     pub data_dir: PathBuf,
-    /// Port 0 takes a free one.
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// What the certificate names beside this machine's own addresses.
+    pub tls_sans: Vec<San>,
     /// Bounds on what clients can use up.
     pub limits: Limits,
 }
@@ -62,6 +67,7 @@ impl TryFrom<ServerFlags> for Server {
         let ServerFlags {
             data_dir,
             listen,
+            tls_san,
             max_requests_inflight,
             max_mutating_requests_inflight,
             request_timeout,
@@ -76,7 +82,8 @@ impl TryFrom<ServerFlags> for Server {
             store_bytes: usize::try_from(store_limit).unwrap_or(usize::MAX),
             ..Limits::default()
         };
-        Ok(Self { data_dir: absolute("--data-dir", data_dir)?, listen, limits })
+        let data_dir = absolute("--data-dir", data_dir)?;
+        Ok(Self { data_dir, listen, tls_sans: tls_san, limits })
     }
 }
 
@@ -131,8 +138,4 @@ async fn run(config: Config) -> anyhow::Result<()> {
         () = signal.cancelled() => served.stop().await,
         error = served.failed() => Err(error),
     }
-}
-
-fn socket_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "it is IP:PORT, for example 127.0.0.1:6443".into())
 }

@@ -448,7 +448,7 @@ mod tests {
             ("logs", "<POD> is required"),
             ("logs web --since=5", "a duration is written as in Go"),
             ("logs web --since=5m --since-time=x", "cannot be used together"),
-            ("exec", "<POD> is required"),
+            ("exec", "<POD> and <COMMAND>... is required"),
             ("exec web", "<COMMAND>... is required"),
             ("logs web --folow", "unknown flag --folow; did you mean --follow?"),
         ] {

@@ -10,8 +10,11 @@ mod completions;
 mod controllers;
 mod demo;
 mod directory_provisioners;
+mod doctor;
 mod driver;
 mod internal;
+mod kubeconfig;
+mod listen;
 mod liveness_probe;
 mod man;
 mod node;
@@ -33,6 +36,9 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<demo::Config>(),
     Row::of::<up::Config>(),
     Row::of::<client::Client<client::StatusFlags>>(),
+    Row::of::<doctor::Doctor>(),
+    Row::of::<kubeconfig::Kubeconfig>(),
+    Row::of::<up::Reset>(),
     Row::of::<client::Client<client::ApplyFlags>>(),
     Row::of::<client::Client<client::CreateFlags>>(),
     Row::of::<client::Client<client::GetFlags>>(),

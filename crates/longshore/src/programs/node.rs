@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Metrics, config::ClientConfig, shutdown, telemetry::Endpoint};
-use longshore_node::{NodeAgent, PodLimits, PodsMode, Settings, ShimProgram};
+use longshore_node::{ApiAddress, NodeAgent, PodLimits, PodsMode, Settings, ShimProgram};
 
 use super::internal;
 use super::pod_limits::PodLimitFlags;
@@ -144,6 +144,7 @@ async fn run(config: Config) -> Result<()> {
     let metrics = Metrics::new();
     let mut hidden_dirs = vec![root_dir.clone(), kubeconfig.clone()];
     hidden_dirs.extend(key_files(&kubeconfig));
+    let api_address = api_address(&kubeconfig);
     log_other_kubeconfig(Some(&kubeconfig));
     let client = ClientConfig {
         user_agent: Some(format!("longshore-node/{}", env!("CARGO_PKG_VERSION"))),
@@ -168,13 +169,27 @@ async fn run(config: Config) -> Result<()> {
     };
     let api = Api::new(client.client().await?);
     let faults = crate::process::faults::of_agent();
-    let settings = Settings { metrics: metrics.clone(), faults, ..Settings::default() };
+    let settings =
+        Settings { metrics: metrics.clone(), faults, api_address, ..Settings::default() };
     let agent = NodeAgent::new(config, api).with(settings);
     if let Some(address) = http_endpoint {
         let endpoint = Endpoint::new(&metrics);
         longshore_node::http::serve(&address, endpoint, agent.stats(), &signal).await?;
     }
     agent.run(signal).await.map_err(Into::into)
+}
+
+/// Where the current context of a client configuration reaches the API server. Pods share this machine's
+/// network, so it is the same for them.
+fn api_address(kubeconfig: &Path) -> Option<ApiAddress> {
+    let config = kube::config::Kubeconfig::read_from(kubeconfig).ok()?;
+    let current = config.current_context.as_deref()?;
+    let context = config.contexts.iter().find(|one| one.name == current)?.context.as_ref()?;
+    let cluster = config.clusters.iter().find(|one| one.name == context.cluster)?;
+    let server: http::Uri = cluster.cluster.as_ref()?.server.as_ref()?.parse().ok()?;
+    let host = server.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Some(ApiAddress { host, port: server.port_u16().unwrap_or(443) })
+        .filter(|_| server.scheme_str() == Some("https"))
 }
 
 /// Files with keys and tokens that a client configuration names.
@@ -247,6 +262,30 @@ mod tests {
             assert!(sentence.contains(part), "{line}: {sentence}");
         }
     }
+
+    #[test]
+    fn pods_are_told_the_server_of_the_current_context() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        let at = |server: &str| {
+            let text = format!(
+                "current-context: b\ncontexts:\n- {{name: a, context: {{cluster: x, user: u}}}}\n\
+                 - {{name: b, context: {{cluster: y, user: u}}}}\nclusters:\n\
+                 - {{name: x, cluster: {{server: 'https://x:1'}}}}\n- {{name: y, cluster: {{server: '{server}'}}}}\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            api_address(&file).map(|found| (found.host, found.port))
+        };
+        assert_eq!(at("https://10.0.0.1:6443"), Some(("10.0.0.1".to_owned(), 6443)));
+        assert_eq!(at("https://[::1]:6443/"), Some(("::1".to_owned(), 6443)));
+        assert_eq!(at("https://api.example.org"), Some(("api.example.org".to_owned(), 443)));
+        assert_eq!(
+            at("http://127.0.0.1:8080"),
+            None,
+            "client libraries always use TLS in a cluster"
+        );
+    }
+
     #[test]
     fn keys_and_tokens_of_a_client_configuration_are_found() {
         let dir = tempfile::tempdir().unwrap();

@@ -96,6 +96,18 @@ pub(crate) const REASONS: &[Reason] = &[
         "a volume cannot be staged or published; the text has the driver's words",
     ),
     reason("FailedMapVolume", POD, WARNING, "the same for a raw block volume"),
+    reason(
+        "FailedUnmount",
+        POD,
+        WARNING,
+        "a volume cannot be unmounted or unstaged; the text names the driver, the path and the processes that hold it",
+    ),
+    reason(
+        "FailedDetach",
+        "Pod, PersistentVolume",
+        WARNING,
+        "the driver's attacher does not take the volume off its node; the text has its words",
+    ),
     reason("SuccessfulMountVolume", POD, NORMAL, "a raw block volume is mapped"),
     reason(
         "VolumePermissionChangeInProgress",
@@ -159,6 +171,12 @@ pub(crate) const REASONS: &[Reason] = &[
         "the claim asks for more; a resizer of the driver has to make it so",
     ),
     reason(
+        "NotServed",
+        "any",
+        WARNING,
+        "no program that runs does what the object asks for; the text says which one would, and how to start it",
+    ),
+    reason(
         "FileSystemResizeSuccessful",
         "Pod, PersistentVolumeClaim",
         NORMAL,
@@ -212,6 +230,18 @@ pub(crate) const REASONS: &[Reason] = &[
         "Node",
         WARNING,
         "everything of an out-of-service node was ended, and its volumes are free",
+    ),
+    reason(
+        "NodeNotStarted",
+        "Node",
+        WARNING,
+        "the node ran at an earlier start and not now; the text names its pods and volumes",
+    ),
+    reason(
+        "NodeNotReady",
+        POD,
+        WARNING,
+        "the pod's node is not started: start it again, or delete the pod by force",
     ),
     reason("LeaderElection", "Lease", NORMAL, "another process became the leader"),
 ];

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, holds_within, need};
 
 /// How long a condition may take before a test gives up. Long, because machines can be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -242,16 +242,7 @@ impl Instance {
 
     /// SIGTERM, then the exit code.
     pub fn stop(mut self) -> Option<i32> {
-        let done = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        assert!(done.success());
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(began.elapsed() < PATIENCE, "did not stop in time:\n{}", self.log_text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        terminate(&mut self.child).unwrap_or_else(|| panic!("did not stop:\n{}", self.log_text()))
     }
 
     pub fn log_text(&self) -> String {
@@ -380,14 +371,19 @@ pub fn pod(name: &str, claim: &str, script: &str) -> String {
 
 /// Waits for any condition.
 pub fn eventually(what: &str, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("never happened: {what}");
+    assert!(holds_within(PATIENCE, done), "never happened: {what}");
+}
+
+/// SIGTERM; then the exit code, or none if the process goes on.
+fn terminate(child: &mut Child) -> Option<Option<i32>> {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut status = None;
+    let ended = holds_within(PATIENCE, || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.filter(|_| ended).map(|status| status.code())
 }
 
 /// Another program of ours beside an instance; killed with the value.
@@ -411,16 +407,7 @@ impl Beside {
 
     /// SIGTERM, then the exit code.
     pub fn stop(mut self) -> Option<i32> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let began = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(began.elapsed() < PATIENCE, "did not stop in time:\n{}", self.log_text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        terminate(&mut self.child).unwrap_or_else(|| panic!("did not stop:\n{}", self.log_text()))
     }
 
     pub fn log_text(&self) -> String {

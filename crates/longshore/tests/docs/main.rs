@@ -13,7 +13,7 @@ mod session;
 
 use std::{collections::BTreeMap, path::Path, process::Command, time::Instant};
 
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 use page::{Block, Mark, blocks, pages, root};
 use session::Session;
 

@@ -19,6 +19,7 @@ use crate::fault::{Faults, Forgets};
 use crate::metrics::NodeMetrics;
 use crate::node_object::NodeObject;
 use crate::pods::cgroups::Cgroups;
+use crate::pods::environment::api_variables;
 use crate::pods::hidden::hide_from_pods;
 use crate::pods::logs::NodeLogs;
 use crate::pods::shim_client::ShimProgram;
@@ -108,6 +109,18 @@ pub struct Settings {
     pub list_staged: bool,
     /// What happens at the points of [`crate::fault`].
     pub faults: Faults,
+    /// Where programs in pods reach the API server; they are not told when it is absent.
+    pub api_address: Option<ApiAddress>,
+    /// How often files that pods have from the API are looked at again.
+    pub files_period: Duration,
+}
+
+/// Host and port of an API server that serves TLS.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ApiAddress {
+    /// An IP address or a name, both without brackets.
+    pub host: String,
+    pub port: u16,
 }
 
 impl Default for Settings {
@@ -119,6 +132,8 @@ impl Default for Settings {
             stats_period: Duration::from_secs(60),
             list_staged: false,
             faults: Faults::NONE,
+            api_address: None,
+            files_period: Duration::from_secs(50),
         }
     }
 }
@@ -309,6 +324,8 @@ impl Running {
             registrar,
             mount_timeout: settings.mount_timeout,
             faults: settings.faults.clone(),
+            services: settings.api_address.as_ref().map(api_variables).unwrap_or_default(),
+            files_period: settings.files_period,
         });
         let pods = PodLoop::new(config.pods, pods, deps.clone());
         let mut running = Self { pods, volumes, deps, stop_pods, loops: JoinSet::new() };

@@ -8,7 +8,9 @@ use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{ConfigMap, Container, EnvVar, Pod, Secret};
 use serde_json::Value;
 
+use super::downward;
 use super::shim_client::ShimError;
+use crate::agent::ApiAddress;
 
 /// Why a container is not started. The text is the message of its status.
 #[derive(Debug, thiserror::Error)]
@@ -34,9 +36,11 @@ impl From<String> for StartError {
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The environment of a container, in order, or why it cannot be known.
+/// The environment of a container, in order, or why it cannot be known. `services` come before what
+/// the pod says, so it can say otherwise.
 pub(crate) async fn environment(
     api: &Api,
+    services: &[(String, String)],
     pod: &Pod,
     container: &Container,
 ) -> Result<Vec<(String, String)>, StartError> {
@@ -50,6 +54,9 @@ pub(crate) async fn environment(
     env.set("PATH", PATH);
     env.set("HOME", if root { "/root" } else { "/" });
     env.set("HOSTNAME", &hostname(pod));
+    for (name, value) in services {
+        env.set(name, value);
+    }
     for source in &container.env_from {
         let prefix = source["prefix"].as_str().unwrap_or_default();
         for (key, value) in whole_object(api, pod, source).await? {
@@ -59,7 +66,7 @@ pub(crate) async fn environment(
     for variable in &container.env {
         let value = match &variable.value_from {
             None => expand(&variable.value, &env.values),
-            Some(source) => match from_source(api, pod, variable, source).await? {
+            Some(source) => match from_source(api, (pod, container), variable, source).await? {
                 Some(value) => value,
                 None => continue,
             },
@@ -67,6 +74,18 @@ pub(crate) async fn environment(
         env.set(&variable.name, &value);
     }
     Ok(env.order.iter().map(|name| (name.clone(), env.values[name].clone())).collect())
+}
+
+/// The variables by which programs in pods find the API server, as the kubelet sets them.
+pub(crate) fn api_variables(address: &ApiAddress) -> Vec<(String, String)> {
+    let ApiAddress { host, port } = address;
+    [
+        ("KUBERNETES_SERVICE_HOST", host.clone()),
+        ("KUBERNETES_SERVICE_PORT", port.to_string()),
+        ("KUBERNETES_SERVICE_PORT_HTTPS", port.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// Longest host name.
@@ -133,14 +152,18 @@ async fn whole_object(
 
 async fn from_source(
     api: &Api,
-    pod: &Pod,
+    (pod, container): (&Pod, &Container),
     variable: &EnvVar,
     source: &Value,
 ) -> Result<Option<String>, StartError> {
+    let named = |what: String| format!("variable {}: {what}", variable.name).into();
     if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
-        return field(pod, path)
-            .map(Some)
-            .ok_or_else(|| format!("variable {}: unknown field {path}", variable.name).into());
+        let value = downward::field(pod, path).map(Some);
+        return value.ok_or_else(|| named(format!("unknown field {path}")));
+    }
+    if source["resourceFieldRef"].is_object() {
+        let value = downward::resource(pod, Some(container), &source["resourceFieldRef"]);
+        return value.map(Some).map_err(named);
     }
     let (reference, is_secret) = match (source.get("secretKeyRef"), source.get("configMapKeyRef")) {
         (Some(reference), _) => (reference, true),
@@ -184,26 +207,6 @@ async fn values(
 
 fn not_found(name: &str, is_secret: bool) -> String {
     format!("{} \"{name}\" not found", if is_secret { "secret" } else { "configmap" })
-}
-
-fn field(pod: &Pod, path: &str) -> Option<String> {
-    let meta = &pod.metadata;
-    let quoted = |prefix: &str| Some(path.strip_prefix(prefix)?.strip_suffix("']")?.to_owned());
-    if let Some(key) = quoted("metadata.labels['") {
-        return Some(meta.labels.get(&key).cloned().unwrap_or_default());
-    }
-    if let Some(key) = quoted("metadata.annotations['") {
-        return Some(meta.annotations.get(&key).cloned().unwrap_or_default());
-    }
-    Some(match path {
-        "metadata.name" => meta.name.clone(),
-        "metadata.namespace" => meta.namespace.clone(),
-        "metadata.uid" => meta.uid.to_string(),
-        "spec.nodeName" => pod.spec.node_name.to_string(),
-        "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
-        "status.hostIP" | "status.podIP" => "127.0.0.1".to_owned(),
-        _ => return None,
-    })
 }
 
 /// Replaces `$(NAME)` by a known variable's value; `$$` stands for one dollar sign.
@@ -272,16 +275,5 @@ mod tests {
         let pod = serde_json::json!({"metadata": {"name": "p"}, "spec": {"hostAliases": aliases}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         assert_eq!(hosts(&pod), ["127.0.0.1\tp", "10.0.0.1\ta\tb"]);
-    }
-
-    #[test]
-    fn field_references_are_read_from_the_pod() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web"}}, "spec": {"nodeName": "node-1"}
-        }))
-        .unwrap();
-        assert_eq!(field(&pod, "metadata.labels['app']").as_deref(), Some("web"));
-        assert_eq!(field(&pod, "spec.nodeName").as_deref(), Some("node-1"));
-        assert_eq!(field(&pod, "metadata.nonsense"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes in memory: scratch space with `medium: Memory`, and secrets, which must not reach a disk.
+//! Volumes in memory: scratch space with `medium: Memory`, and secrets and tokens, which must not reach a disk.
 
 use std::ffi::CString;
 use std::io;
@@ -21,7 +21,8 @@ pub(super) fn mount_memory(dir: &Path, mode: u32, bytes: Option<u64>) -> io::Res
 /// Unmounts what [`mount_memory`] mounted below a pod's directory. Nothing runs in the pod any more.
 pub(crate) fn unmount_memory(pod_dir: &Path) -> io::Result<()> {
     let volumes = pod_dir.join("volumes");
-    let ours = ["kubernetes.io~empty-dir", "kubernetes.io~secret"].map(|name| volumes.join(name));
+    let ours = ["empty-dir", "secret", "projected"];
+    let ours = ours.map(|plugin| volumes.join(format!("kubernetes.io~{plugin}")));
     for point in mounts_below(&volumes)? {
         if point.parent().is_some_and(|parent| ours.iter().any(|dir| dir == parent)) {
             unmount(&point, UnmountFlags::NOFOLLOW)?;

@@ -1,9 +1,11 @@
 //! Pods as host processes: one worker and one shim per pod.
 
 mod admission;
+mod api_files;
 pub mod cgroups;
 mod descriptor;
-mod environment;
+mod downward;
+pub(crate) mod environment;
 mod evict;
 pub(crate) mod hidden;
 mod host_path;
@@ -11,6 +13,7 @@ pub(crate) mod logs;
 mod memory;
 mod own_volumes;
 pub(crate) mod pod_dir;
+mod refresh;
 mod results;
 mod run_spec;
 mod scratch;

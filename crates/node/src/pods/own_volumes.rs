@@ -1,4 +1,4 @@
-//! Volumes that the node makes itself: scratch directories and files from the API.
+//! Volumes that the node makes itself: scratch directories, host paths, and files from the API.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,14 +6,12 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use longshore_cluster::{Api, ApiError, secrets::decode_value};
-use longshore_core::model::kinds::{ConfigMap, Pod, PodVolume, Secret};
-use longshore_core::model::{Kind, ObjectKey};
+use longshore_cluster::{Api, ApiError};
+use longshore_core::model::kinds::{Pod, PodVolume};
 use longshore_core::stage::paths::NodePaths;
-use longshore_files::{NewFile, write_below};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::api_files;
 use super::host_path;
 use super::memory::mount_memory;
 use super::scratch::{Medium, Scratch};
@@ -47,8 +45,8 @@ pub(super) enum OwnVolumeError {
 
 /// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
 /// any that would show a pod the instance's own directories.
-pub(crate) async fn add(
-    api: &Api,
+pub(super) async fn add(
+    sources: api_files::Sources<'_>,
     paths: &NodePaths,
     hidden: &[PathBuf],
     pod: &Pod,
@@ -56,7 +54,7 @@ pub(crate) async fn add(
 ) -> Result<(), (String, OwnVolumeError)> {
     for volume in &pod.spec.volumes {
         let named = |error| (volume.name.clone(), error);
-        if let Some(path) = make(api, paths, pod, volume).await.map_err(named)? {
+        if let Some(path) = make(sources, paths, pod, volume).await.map_err(named)? {
             mounted.insert(volume.name.clone(), path);
         }
     }
@@ -72,35 +70,19 @@ pub(crate) async fn add(
 
 /// Makes one volume if it is of a kind that is made here; `None` for CSI volumes.
 async fn make(
-    api: &Api,
+    sources: api_files::Sources<'_>,
     paths: &NodePaths,
     pod: &Pod,
     volume: &PodVolume,
 ) -> Result<Option<PathBuf>, OwnVolumeError> {
-    let (uid, namespace) = (&pod.metadata.uid, &pod.metadata.namespace);
+    let uid = &pod.metadata.uid;
     let maker = Maker { volume: &volume.name, group: pod.spec.security_context.fs_group };
     if let Some(source) = &volume.empty_dir {
         let dir = paths.own_volume(uid, "empty-dir", &volume.name);
         return maker.scratch(&dir, source).map(|()| Some(dir));
     }
-    if let Some(source) = &volume.config_map {
-        let dir = paths.own_volume(uid, "configmap", &volume.name);
-        let read = |map: ConfigMap| {
-            map.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect()
-        };
-        let files = maker.content(api, namespace, source, "name", read).await?;
-        return maker.write(&dir, source, files).map(|()| Some(dir));
-    }
-    if let Some(source) = &volume.secret {
-        let dir = paths.own_volume(uid, "secret", &volume.name);
-        let decode = |value: &str| decode_value(value).unwrap_or_default();
-        let read = |secret: Secret| {
-            secret.data.into_iter().map(|(key, value)| (key, decode(&value))).collect()
-        };
-        let files = maker.content(api, namespace, source, "secretName", read).await?;
-        fs::create_dir_all(&dir).map_err(maker.io(&dir))?;
-        mount_memory(&dir, 0o755, Some(SECRETS_BYTES)).map_err(maker.io(&dir))?;
-        return maker.write(&dir, source, files).map(|()| Some(dir));
+    if api_files::is_one(volume) {
+        return api_files::write(sources, paths, pod, volume).await;
     }
     if let Some(source) = &volume.host_path {
         let path = PathBuf::from(&source.path);
@@ -114,15 +96,24 @@ async fn make(
         return Ok(None);
     }
     let volume = volume.name.clone();
-    match unserved_kind(api, pod, &volume).await {
+    match unserved_kind(sources.api, pod, &volume).await {
         Ok(kind) => Err(OwnVolumeError::Unsupported { volume, kind }),
         Err(source) => Err(OwnVolumeError::Api { volume, source }),
     }
 }
 
 /// Kinds of volumes that pods of this node can have.
-const SERVED: [&str; 7] =
-    ["persistentVolumeClaim", "ephemeral", "csi", "emptyDir", "configMap", "secret", "hostPath"];
+const SERVED: [&str; 9] = [
+    "persistentVolumeClaim",
+    "ephemeral",
+    "csi",
+    "emptyDir",
+    "configMap",
+    "secret",
+    "projected",
+    "downwardAPI",
+    "hostPath",
+];
 
 /// The kind of a volume that is not in the node's own picture of pods, which has only what is served.
 async fn unserved_kind(api: &Api, pod: &Pod, volume: &str) -> Result<String, ApiError> {
@@ -136,9 +127,6 @@ fn kind_of<'a>(mut volumes: impl Iterator<Item = &'a Value>, name: &str) -> Opti
     volume.keys().find(|key| *key != "name").cloned()
 }
 
-/// A secret has at most 1 MiB; more would be no secret.
-const SECRETS_BYTES: u64 = 4 << 20;
-
 /// Whether only privileged containers mount a volume.
 fn privileged_only(pod: &Pod, volume: &str) -> bool {
     let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
@@ -151,8 +139,6 @@ struct Maker<'a> {
     group: Option<u32>,
 }
 
-type Files = BTreeMap<String, Vec<u8>>;
-
 impl Maker<'_> {
     fn io<'p>(&self, path: &'p Path) -> impl Fn(io::Error) -> OwnVolumeError + use<'_, 'p> {
         |source| OwnVolumeError::Io {
@@ -164,10 +150,6 @@ impl Maker<'_> {
 
     fn refused(&self, what: String) -> OwnVolumeError {
         OwnVolumeError::Refused { volume: self.volume.to_owned(), what }
-    }
-
-    fn missing(&self, what: String) -> OwnVolumeError {
-        OwnVolumeError::Missing { volume: self.volume.to_owned(), what }
     }
 
     fn scratch(&self, dir: &Path, source: &Value) -> Result<(), OwnVolumeError> {
@@ -185,63 +167,6 @@ impl Maker<'_> {
             chown(dir, None, Some(group)).map_err(&failed)?;
         }
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(failed)
-    }
-
-    /// The files of a ConfigMap or a Secret; none if it may be absent and is.
-    async fn content<T: Kind + DeserializeOwned>(
-        &self,
-        api: &Api,
-        namespace: &str,
-        source: &Value,
-        field: &str,
-        read: impl FnOnce(T) -> Files,
-    ) -> Result<Files, OwnVolumeError> {
-        let name = source[field].as_str().unwrap_or_default();
-        let found = api.get::<T>(&ObjectKey::new(namespace, name)).await;
-        let found = found
-            .map_err(|source| OwnVolumeError::Api { volume: self.volume.to_owned(), source })?;
-        match found {
-            Some(object) => Ok(read(object)),
-            None if source["optional"] == true => Ok(Files::new()),
-            None => Err(self.missing(format!("{} \"{name}\"", T::KIND.to_lowercase()))),
-        }
-    }
-
-    /// Writes the files, all of them or those that `items` names.
-    fn write(&self, dir: &Path, source: &Value, files: Files) -> Result<(), OwnVolumeError> {
-        fs::create_dir_all(dir).map_err(self.io(dir))?;
-        let default_mode = source["defaultMode"].as_u64().unwrap_or(0o644);
-        let Some(items) = source["items"].as_array() else {
-            return files
-                .iter()
-                .try_for_each(|(name, content)| self.write_one(dir, name, content, default_mode));
-        };
-        for item in items {
-            let key = item["key"].as_str().unwrap_or_default();
-            let content = files.get(key).ok_or_else(|| self.missing(format!("key {key:?}")))?;
-            let mode = item["mode"].as_u64().unwrap_or(default_mode);
-            self.write_one(dir, item["path"].as_str().unwrap_or(key), content, mode)?;
-        }
-        Ok(())
-    }
-
-    fn write_one(
-        &self,
-        dir: &Path,
-        name: &str,
-        content: &[u8],
-        mode: u64,
-    ) -> Result<(), OwnVolumeError> {
-        let plain = Path::new(name)
-            .components()
-            .all(|part| matches!(part, std::path::Component::Normal(_)));
-        if !plain {
-            return Err(self.missing(format!("plain relative path {name:?}")));
-        }
-        let group_read = if self.group.is_some() { 0o040 } else { 0 };
-        let mode = u32::try_from(mode & 0o777).unwrap_or(0o644) | group_read;
-        let file = NewFile { content, mode, group: self.group };
-        write_below(dir, Path::new(name), &file).map_err(self.io(&dir.join(name)))
     }
 }
 
@@ -262,7 +187,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "volume d: kind \"nfs\" is not served by this node; use one of: persistentVolumeClaim, \
-             ephemeral, csi, emptyDir, configMap, secret, hostPath"
+             ephemeral, csi, emptyDir, configMap, secret, projected, downwardAPI, hostPath"
         );
         assert_eq!(kind_of(volumes.iter(), "b"), None);
     }

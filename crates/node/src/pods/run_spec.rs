@@ -197,8 +197,7 @@ impl PodRun<'_> {
         volume.is_some_and(|volume| {
             volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only)
                 || volume.csi.as_ref().is_some_and(|csi| csi.read_only)
-                || volume.config_map.is_some()
-                || volume.secret.is_some()
+                || super::api_files::is_one(volume)
         })
     }
 }

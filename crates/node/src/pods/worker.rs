@@ -29,6 +29,7 @@ use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
 use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
+use super::refresh::Refreshing;
 use super::results;
 use super::run_spec::PodRun;
 use super::shim_client::{ShimClient, ShimProgram, ShimView, changed, kill_leftovers};
@@ -60,6 +61,10 @@ pub(crate) struct PodDeps {
     /// How long a pod waits for its volumes before the worker checks whether the node is full.
     pub mount_timeout: Duration,
     pub faults: crate::fault::Faults,
+    /// Environment variables of every container.
+    pub services: Vec<(String, String)>,
+    /// How often files from the API are looked at again.
+    pub files_period: Duration,
 }
 
 /// Runs one pod from its volumes to its end; see the module.
@@ -84,6 +89,7 @@ pub(crate) struct Worker {
     full_check_at: Instant,
     pub(super) rejected: bool,
     pub(super) measuring: Measuring,
+    pub(super) refreshing: Refreshing,
 }
 
 /// Why the worker stops its pod.
@@ -109,6 +115,7 @@ impl Worker {
             full_check_at: Instant::now() + deps.mount_timeout,
             rejected: false,
             measuring: Measuring::new(&pod),
+            refreshing: Refreshing::new(&pod, deps.files_period),
             deps,
             pod,
             updates,
@@ -208,6 +215,7 @@ impl Worker {
                         return self.wait_for_stop().await;
                     }
                 }
+                () = self.refreshing.due(), if self.volumes.is_some() => self.refresh_files().await,
                 () = changed(self.shim_view.as_mut()) => {}
                 () = until(next.wake_at_ms) => {}
                 () = tokio::time::sleep(RETRY), if self.waiting.reason == "CreateContainerConfigError" => {}
@@ -247,7 +255,7 @@ impl Worker {
         };
         let hidden = hidden_dirs(&self.deps.hidden);
         let made =
-            own_volumes::add(&self.deps.api, &self.deps.paths, &hidden, &self.pod, &mut mounted);
+            own_volumes::add(self.files(), &self.deps.paths, &hidden, &self.pod, &mut mounted);
         if let Err((volume, error)) = made.await {
             let text = format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}");
             self.event(EventType::Warning, "FailedMount", &text);
@@ -336,7 +344,7 @@ impl Worker {
         let all = self.pod.spec.init_containers.iter().chain(&self.pod.spec.containers);
         let container = all.into_iter().find(|one| one.name == name);
         let container = container.ok_or_else(|| "no such container".to_owned())?;
-        let env = environment(&self.deps.api, &self.pod, container).await?;
+        let env = environment(&self.deps.api, &self.deps.services, &self.pod, container).await?;
         let none = BTreeMap::new();
         let pod_run = PodRun {
             log_limit: self.deps.log_limit,
@@ -443,6 +451,7 @@ impl Worker {
             None => return Some(Stop::Gone),
             Some(pod) => {
                 self.deps.volumes.update_pod(&pod);
+                self.refreshing.seen(&self.pod, &pod);
                 self.pod = pod;
             }
         }

@@ -84,7 +84,7 @@ fn change(path: &Path, entry: &Entry, group: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longshore_core::testing::{Need, need};
+    use longshore_testing::{Need, need};
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

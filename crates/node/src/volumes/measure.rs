@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longshore_core::names::UniqueName;
+use longshore_core::names::{UniqueName, metrics_plugin};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::Action;
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ impl VolumeManager {
 
 fn plugin_name(facts: &VolumeFacts) -> String {
     match facts.plugin {
-        Plugin::Csi => format!("kubernetes.io/csi:{}", facts.driver),
+        Plugin::Csi => metrics_plugin(&facts.driver),
         own => format!("kubernetes.io/{}", own.dir()),
     }
 }

@@ -1,4 +1,4 @@
-//! Service account tokens that drivers want to see at publish.
+//! Service account tokens: for drivers, which want to see them at publish, and for the pods themselves.
 
 use std::collections::BTreeMap;
 
@@ -55,6 +55,16 @@ impl VolumeManager {
             tokens.insert(one.audience.clone(), token);
         }
         Ok(Some(to_json(&tokens)))
+    }
+
+    /// A token of the pod's account that is bound to the pod, kept until it has to be replaced; or why
+    /// there is none.
+    pub(crate) async fn pod_token(
+        &self,
+        pod: &Pod,
+        wanted: &TokenRequest,
+    ) -> Result<Token, String> {
+        self.token(pod, wanted).await.map_err(|cause| cause.to_string())
     }
 
     async fn token(&self, pod: &Pod, wanted: &TokenRequest) -> Result<Token, OpCause> {

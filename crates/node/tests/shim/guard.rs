@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use longshore_core::testing::{Need, need, report};
 use longshore_node::pods::shim_client::{ShimClient, kill_leftovers, living_shim};
 use longshore_node::shim::protocol::process_start;
+use longshore_testing::{Need, need, report};
 
 use super::{Pod, start_and_wait, started};
 

@@ -6,13 +6,13 @@ mod guard;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_core::testing::{Need, need};
 use longshore_files::mounts::MountTable;
 use longshore_node::pods::shim_client::{ShimClient, ShimProgram, living_shim};
 use longshore_node::shim::protocol::{
     Bind, Cgroup, ContainerRun, LogLimit, Request, RunState, Sandbox, Seccomp, process_start,
 };
 use longshore_node::shim::rights;
+use longshore_testing::{Need, need};
 
 /// A pod directory whose processes end with the test, also when it panics.
 struct Pod {

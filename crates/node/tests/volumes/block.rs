@@ -1,8 +1,8 @@
 //! Volumes that pods use as devices.
 
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::Fault;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::STAY;

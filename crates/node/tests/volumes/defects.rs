@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::{Action, Fault, Phase};
+use longshore_testing::{Need, need};
 use parking_lot::Mutex;
 use serde_json::json;
 

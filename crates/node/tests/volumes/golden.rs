@@ -2,10 +2,10 @@
 //! contents, and finds the same directories. Equal neighbours are collapsed, as in the recording.
 
 use longshore_core::names::{attachment_name, inline_handle, sha256_hex};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::capabilities::NodeCapability;
 use longshore_csi::fake::Fault;
+use longshore_testing::{Need, need};
 use serde_json::json;
 use tonic::Code;
 

@@ -4,9 +4,9 @@ use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, CsiDriver, Pod, VolumeAttachment};
 use longshore_core::names::attachment_name;
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::Fault;
+use longshore_testing::{Need, need};
 use serde_json::json;
 use tonic::Code;
 

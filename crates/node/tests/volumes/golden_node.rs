@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Node;
 use longshore_core::names::{attachment_name, inline_handle};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::recorded::{

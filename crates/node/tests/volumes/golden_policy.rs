@@ -7,9 +7,9 @@ use base64::Engine;
 use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{CsiDriver, Node, Pod, ServiceAccount};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::Fault;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 use tonic::Code;
 

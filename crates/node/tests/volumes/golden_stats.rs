@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use longshore_core::names::inline_handle;
-use longshore_core::testing::{Need, need};
 use longshore_csi::capabilities::NodeCapability;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::recorded::{pod_of, volume, volume_named};

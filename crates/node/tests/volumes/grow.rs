@@ -3,10 +3,10 @@
 use longshore_cluster::Patch;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{Claim, Volume};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::Fault;
 use longshore_csi::v1;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;

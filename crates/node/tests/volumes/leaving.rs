@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use longshore_core::testing::{Need, need};
+use longshore_testing::{Need, need};
 use serde_json::json;
 
 use super::STAY;

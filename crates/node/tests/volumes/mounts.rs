@@ -10,9 +10,9 @@ use longshore_core::model::kinds::{
     Claim, CsiDriver, Node, Pod, ServiceAccount, Volume, VolumeAttachment,
 };
 use longshore_core::names::{attachment_name, inline_handle};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
 use longshore_csi::fake::{Action, Fault, Phase};
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::rig::{DRIVER, Rig};

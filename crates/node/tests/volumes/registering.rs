@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use longshore_cluster::{DeleteParams, Patch};
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::{CsiDriver, CsiNode, Node};
-use longshore_core::testing::{Need, need};
 use longshore_csi::Call;
+use longshore_testing::{Need, need};
 use serde_json::{Value, json};
 
 use crate::rig::{DRIVER, Rig};

@@ -21,12 +21,12 @@ use std::{
 };
 
 use differences::{Line, Reason};
-use longshore_core::testing::{Need, need, report};
 use longshore_real_kube::{
     Cluster, Controllers, Options, kubectl_with_input, longshore,
     node::{self, IMAGE},
     tools::{self, Tool},
 };
+use longshore_testing::{Need, need, report};
 use serde_json::{Value, json};
 use support::{TOOLS, options};
 

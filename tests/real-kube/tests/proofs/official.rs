@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use longshore_core::testing::{Need, need};
 use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{
     Cluster, Controllers, Lifetime, Options, Program, kubectl_with_input, longshore,
 };
+use longshore_testing::{Need, need};
 use serde_json::Value;
 
 use super::support::{DRIVER, Hostpath, TIMEOUT, eventually, kubectl, root, text_of};

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use longshore_core::testing::{Need, need};
 use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{Cluster, Options, longshore};
+use longshore_testing::{Need, need};
 
 use super::support::*;
 

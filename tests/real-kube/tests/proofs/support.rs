@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{Cluster, Controllers, Lifetime, Options, Program, longshore};
+use longshore_testing::holds_within;
 use serde_json::Value;
 
 /// The name by which the official driver goes.
@@ -192,12 +193,5 @@ pub fn text_of(value: &Value) -> String {
 
 /// Waits for any condition.
 pub fn eventually(what: &str, log: impl Fn() -> String, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while began.elapsed() < TIMEOUT {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("never happened: {what}\n{}", log());
+    assert!(holds_within(TIMEOUT, done), "never happened: {what}\n{}", log());
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use longshore_core::testing::{Need, need};
 use longshore_real_kube::tools::{self, Tool};
 use longshore_real_kube::{Lifetime, Program, kubectl_with_input, longshore};
+use longshore_testing::{Need, need};
 
 use super::support::{DRIVER, Hostpath, eventually, mounts_below};
 

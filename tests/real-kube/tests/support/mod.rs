@@ -3,14 +3,15 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 use longshore_files::mounts::{Mount, MountTable};
 use longshore_real_kube::node::{IMAGE, Namespace};
 use longshore_real_kube::tools::Tool;
 use longshore_real_kube::{Cluster, Controllers, Options};
+use longshore_testing::holds_within;
 
 /// The programs of a cluster with a node.
 pub const TOOLS: [Tool; 6] = [
@@ -47,12 +48,8 @@ pub fn ok(cluster: &Cluster, args: &[&str], stdin: &str) -> String {
 }
 
 /// Waits until `probe` says yes.
-pub fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !probe() {
-        assert!(Instant::now() < end, "not within {} s: {what}", TIMEOUT.as_secs());
-        thread::sleep(Duration::from_millis(200));
-    }
+pub fn eventually(what: &str, probe: impl FnMut() -> bool) {
+    assert!(holds_within(TIMEOUT, probe), "not within {} s: {what}", TIMEOUT.as_secs());
 }
 
 /// Says how long a step took.

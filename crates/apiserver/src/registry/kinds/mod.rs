@@ -17,6 +17,8 @@ mod migration;
 pub(crate) mod namespace;
 mod node;
 mod pod;
+mod pod_account;
+mod pod_files;
 mod pod_spec;
 mod prelude;
 mod rbac;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::pod_account;
+use super::pod_files;
 use super::pod_spec;
 use super::prelude::*;
 
@@ -218,10 +220,10 @@ impl Strategy for Pod {
 
     fn admit_create(&self, object: &mut Value, cx: &Context<'_>) -> ApiResult<()> {
         let name = text(object, "/metadata/name").to_owned();
-        let spec = &mut object["spec"];
         if cx.settings.default_accounts {
-            set_default(spec, "serviceAccountName", "default");
+            pod_account::admit(object, cx)?;
         }
+        let spec = &mut object["spec"];
         if spec["serviceAccountName"].is_string() {
             spec["serviceAccount"] = spec["serviceAccountName"].clone();
         }
@@ -376,6 +378,11 @@ fn default_container(container: &mut Value) {
     for port in container["ports"].as_array_mut().into_iter().flatten() {
         set_default(port, "protocol", "TCP");
     }
+    for variable in container["env"].as_array_mut().into_iter().flatten() {
+        if variable["valueFrom"].is_object() {
+            pod_files::default_reference(&mut variable["valueFrom"]);
+        }
+    }
     if let Some(map) = container.as_object_mut() {
         map.retain(|_, value| !value.is_null());
     }
@@ -387,6 +394,7 @@ fn default_volume(volume: &mut Value) {
             set_default(&mut volume[source], "defaultMode", 0o644);
         }
     }
+    pod_files::default_files(volume);
     if volume["hostPath"].is_object() {
         set_default(&mut volume["hostPath"], "type", "");
     }

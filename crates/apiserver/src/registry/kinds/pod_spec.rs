@@ -2,6 +2,7 @@
 
 use longshore_core::model::Quantity;
 
+use super::pod_files;
 use super::prelude::*;
 use super::volume::{HOST_PATH_TYPES, validate_nfs, validate_path};
 
@@ -106,8 +107,16 @@ pub(super) fn validate_source(causes: &mut Causes, field: &str, source: &str, va
         }
     };
     match source {
-        "secret" => needed("secretName"),
-        "configMap" => needed("name"),
+        "secret" => {
+            needed("secretName");
+            pod_files::validate_items(causes, &field, value);
+        }
+        "configMap" => {
+            needed("name");
+            pod_files::validate_items(causes, &field, value);
+        }
+        "downwardAPI" => pod_files::validate_downward(causes, &field, value),
+        "projected" => pod_files::validate_projected(causes, &field, value),
         "persistentVolumeClaim" => needed("claimName"),
         "csi" => driver_name(causes, &format!("{field}.driver"), text(value, "/driver")),
         "hostPath" => {

@@ -135,12 +135,15 @@ impl std::fmt::Debug for Secret {
 
 /// A `ConfigMap`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ConfigMap {
     pub metadata: Meta,
     /// Values.
     #[serde(deserialize_with = "nullable")]
     pub data: BTreeMap<String, String>,
+    /// Values that are no text, in base64.
+    #[serde(deserialize_with = "nullable")]
+    pub binary_data: BTreeMap<String, String>,
 }
 
 /// Who sent an event.

@@ -62,10 +62,12 @@ impl Facts {
             let on_node = |pod: &&Value| pod["spec"]["nodeName"] == *name;
             let drivers = self.csi_nodes.iter().find(|one| name_of(one) == name);
             let drivers = drivers.map(|one| array(&one["spec"]["drivers"])).unwrap_or_default();
+            let mut drivers: Vec<String> = drivers.iter().map(|one| text(&one["name"])).collect();
+            drivers.sort();
             NodeRow {
                 status: node_status(node),
                 pods: self.pods.iter().filter(on_node).count(),
-                drivers: drivers.iter().map(|driver| text(&driver["name"])).collect(),
+                drivers,
                 name,
             }
         };

@@ -49,7 +49,7 @@ async fn delete_by_file_and_of_what_is_not_there() {
 async fn delete_by_labels_takes_only_what_has_them() {
     let world = World::new().await;
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: data, labels: {app: web}}\n";
-    let other = map.replace("data", "other").replace("web", "db");
+    let other = map.replace("name: data", "name: other").replace("web", "db");
     world.apply(&format!("{map}---\n{other}")).await.unwrap();
     let labelled = |labels: &str| Selection { labels: Some(labels.into()), ..select("cm", &[]) };
     let (out, _) = world.run(delete(labelled("app=db"))).await.unwrap();

@@ -16,6 +16,7 @@ use longshore_cluster::{
 use longshore_controllers::{
     attacher,
     provision::NodeScope,
+    root_ca::{self, RootCa},
     unserved::{Serving, Unserved},
 };
 use longshore_core::unserved::Server;
@@ -59,15 +60,18 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts the loops that need no driver. Programs beside this one reach the API with `kubeconfig`.
+    /// Starts the loops that need no driver. `ca` is the certificate by which pods know the API;
+    /// programs beside this one reach it with `kubeconfig`.
     pub(super) fn start(
         api: Api,
         metrics: Metrics,
+        ca: &str,
         kubeconfig: &Path,
         stop: &CancellationToken,
     ) -> Self {
         let mut control = Self::empty(api, metrics, stop, IDENTITY.to_owned());
         control.loops.serving = Serving::new(kubeconfig);
+        control.tasks.spawn(control.loops.publish_ca(ca));
         for controller in Controller::ALL {
             let shared = control.loops.shared.clone();
             let lead = control.loops.lead(controller.name(), move |stop| {
@@ -184,6 +188,11 @@ impl Loops {
             let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
             async move { provision::run(&shared, csi, scope, stop).await }
         })
+    }
+
+    fn publish_ca(&self, ca: &str) -> impl Future<Output = ()> + Send + use<> {
+        let (shared, ca) = (self.shared.clone(), ca.to_owned());
+        self.lead(root_ca::NAME, move |stop| RootCa::new(&shared.context, &ca, &stop).run(stop))
     }
 
     fn attach(&self, driver: &str, csi: Client) -> impl Future<Output = ()> + Send + use<> {

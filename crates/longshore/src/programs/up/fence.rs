@@ -64,7 +64,8 @@ pub(super) async fn node(config: &NodeConfig) -> Result<()> {
     .await?
 }
 
-fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+/// What is in a directory; nothing when it is not there.
+pub(super) fn entries(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
     let look = || dir.read_dir()?.map(|one| Ok(one?.path())).collect::<std::io::Result<_>>();
     match look() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -113,7 +114,7 @@ fn kill(process: &std::os::fd::OwnedFd) -> Result<()> {
 }
 
 /// Undoes every mount below a directory, the latest first. Never lazily: what stays in use is an error.
-fn unmount_below(dir: &Path) -> Result<()> {
+pub(super) fn unmount_below(dir: &Path) -> Result<()> {
     let mut failed = None;
     for _ in 0..ROUNDS {
         let table = MountTable::read().context("cannot read the mount table")?;

@@ -1,10 +1,12 @@
 //! Flags of `longshore up`.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use longshore_node::PodLimits;
+use anyhow::Context as _;
+use longshore_files::{make_private_dir, write_private};
+use longshore_node::{ApiAddress, PodLimits};
 
 use crate::flags::{CommonFlags, Logging, UsageError, values};
 
@@ -148,6 +150,8 @@ pub(crate) struct NodeConfig {
     pub root: PathBuf,
     /// How to reach the API.
     pub kubeconfig: PathBuf,
+    /// Where pods reach the API.
+    pub api_address: ApiAddress,
     /// Pools of the local driver.
     pub pools: Vec<Pool>,
     /// Pool of the shared driver.
@@ -164,6 +168,27 @@ pub(crate) struct NodeConfig {
     pub only_node: bool,
     /// Whether this is the first node, which also takes claims that no node was chosen for.
     pub first: bool,
+}
+
+/// In a node's root: how the node runs.
+const NODE_FILE: &str = "host.json";
+
+impl NodeConfig {
+    /// Writes it down, for the node's own process and for `longshore reset`.
+    pub(crate) fn save(&self) -> anyhow::Result<PathBuf> {
+        make_private_dir(&self.root)
+            .with_context(|| format!("cannot make {}", self.root.display()))?;
+        let file = self.root.join(NODE_FILE);
+        write_private(&file, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+
+    /// What an instance of this version wrote down.
+    pub(crate) fn load(root: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(root.join(NODE_FILE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
 }
 
 /// An absolute form of a path that was given relative to the working directory.
@@ -227,7 +252,8 @@ mod tests {
     fn refusals() {
         for (line, part) in [
             ("--nodes 0", "--nodes cannot be `0`: it must be at least 1"),
-            ("--listen localhost", "it is IP:PORT"),
+            ("--listen localhost", "it is HOST:PORT"),
+            ("--tls-san https://x", "it is an IP address or a DNS name"),
             ("--node-name Upper", "a node name has lower-case letters"),
             ("--pool a=", "the directory is missing"),
             ("--pool a=/p --pool a=/q", "the pool name `a` is used twice"),

@@ -36,8 +36,12 @@ impl Host {
         // The kubelet's metrics, and a registry of their own: controllers of this process measure
         // some things under the same names.
         let metrics = Metrics::new();
-        let settings =
-            Settings { metrics: metrics.clone(), list_staged: true, ..Settings::default() };
+        let settings = Settings {
+            metrics: metrics.clone(),
+            list_staged: true,
+            api_address: Some(config.api_address.clone()),
+            ..Settings::default()
+        };
         let agent = NodeAgent::new(agent_config(config)?, api).with(settings);
         let socket = config.root.join("http.sock");
         let listener = Listener::bind(&socket)

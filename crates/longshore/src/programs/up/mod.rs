@@ -20,6 +20,7 @@ mod nodes;
 mod outage;
 mod provision;
 mod ready;
+mod reset;
 mod streams;
 
 use std::{io::Write as _, path::Path};
@@ -27,10 +28,11 @@ use std::{io::Write as _, path::Path};
 use anyhow::{Context as _, Result};
 use longshore_apiserver::ApiServer;
 use longshore_cluster::{Api, Metrics, shutdown};
-use tokio::net::TcpListener;
+use longshore_node::ApiAddress;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::flags::{Config, NodeConfig, absolute};
+pub(crate) use self::reset::Reset;
 use self::{control::Control, datadir::DataDir};
 use super::apiserver::Server;
 use super::pool::check_parent;
@@ -48,8 +50,8 @@ async fn run(config: Config) -> Result<()> {
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
-    let kubeconfig = served.data.kubeconfig();
-    let mut control = Control::start(api.clone(), Metrics::new(), &kubeconfig, &loops);
+    let (ca, kubeconfig) = (served.server.ca_certificate(), served.data.kubeconfig());
+    let mut control = Control::start(api.clone(), Metrics::new(), ca, &kubeconfig, &loops);
     let worked = work(&config, &served, &api, &mut control, &signal).await;
     loops.cancel();
     control.finish().await;
@@ -98,6 +100,8 @@ pub(super) fn announce(kubeconfig: &Path) -> Result<()> {
 pub(super) struct RunningApi {
     pub data: DataDir,
     pub server: ApiServer,
+    /// Where pods reach it.
+    pub for_pods: ApiAddress,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
 }
@@ -117,13 +121,12 @@ impl RunningApi {
     /// `pods` says whether something here runs them; then each has an account, as in a cluster.
     pub(super) async fn start(config: &Server, pods: bool) -> Result<Self> {
         let data = DataDir::lock(&config.data_dir)?;
-        let listener = TcpListener::bind(config.listen).await.with_context(|| {
+        let bound = config.listen.bind().await.with_context(|| {
             format!(
                 "cannot listen on {}: is the address in use? choose another with --listen",
                 config.listen
             )
         })?;
-        let address = listener.local_addr().context("the listener has no address")?;
         let settings = longshore_apiserver::Config {
             default_accounts: pods,
             limits: config.limits,
@@ -132,15 +135,17 @@ impl RunningApi {
         let server = ApiServer::open(settings)
             .await
             .with_context(|| format!("cannot open the API's store in {}", data.api().display()))?;
-        let kubeconfig = server.kubeconfig(address);
+        let kubeconfig = server.kubeconfig(&bound.local);
         datadir::write_kubeconfig(&data.kubeconfig(), &kubeconfig)
             .with_context(|| format!("cannot write {}", data.kubeconfig().display()))?;
         let stop = CancellationToken::new();
         let (serving, token) = (server.clone(), stop.clone());
-        let task =
-            tokio::spawn(async move { serving.serve(listener, token).await.map_err(Into::into) });
-        longshore_cluster::log_process!(%address, "the API is served");
-        Ok(Self { data, server, stop, task })
+        let (names, for_pods) = (bound.names(&config.tls_sans), bound.for_pods);
+        longshore_cluster::log_process!(address = %bound.local, "the API is served");
+        let task = tokio::spawn(async move {
+            serving.serve_as(bound.listener, names, token).await.map_err(Into::into)
+        });
+        Ok(Self { data, server, for_pods, stop, task })
     }
 
     /// Ends serving; every answered write is on disk then.

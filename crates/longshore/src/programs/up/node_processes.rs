@@ -17,7 +17,7 @@ use longshore_cluster::{Api, Cache, Recorder, Scope};
 use longshore_core::model::{ObjectKey, keys::taints, kinds::Node};
 use longshore_core::words;
 use longshore_driver::DriverConfig;
-use longshore_files::{make_private_dir, write_private};
+use longshore_files::write_private;
 use tokio::{
     process::{Child, Command},
     sync::Notify,
@@ -269,10 +269,7 @@ fn told(ended: std::io::Result<ExitStatus>) -> String {
 
 /// Starts a node as a child and writes its process id down.
 fn spawn(node: &NodeConfig) -> Result<Child> {
-    make_private_dir(&node.root).with_context(|| format!("cannot make {}", node.root.display()))?;
-    let file = node.root.join("host.json");
-    write_private(&file, serde_json::to_string_pretty(node)?)
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    let file = node.save()?;
     let exe = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(exe);
     command.arg(internal::UP_NODE).arg(&file).stdin(Stdio::null()).stdout(Stdio::null());

@@ -43,6 +43,7 @@ pub(super) async fn start(
         outage::back(api, name).await?;
         let mut node = node_config(config, server, name, true);
         node.csi_endpoints.clone_from(&config.csi_endpoints);
+        save(&node);
         let host = Host::start(&node, api.clone()).await?;
         serve_containers(server, api, vec![(name.clone(), node.root.clone())]);
         for driver in &host.drivers {
@@ -55,6 +56,13 @@ pub(super) async fn start(
         return Ok(Nodes::One(Box::new(host)));
     }
     start_many(config, server, api, &names, control).await
+}
+
+/// Writes down how the node runs. On a full disk an instance starts without: it is for a reset alone.
+fn save(node: &NodeConfig) {
+    if let Err(error) = node.save() {
+        tracing::warn!(node = node.node, "how the node runs is not written down: {error:#}");
+    }
 }
 
 async fn start_many(
@@ -112,6 +120,7 @@ fn node_config(config: &Config, server: &RunningApi, name: &str, only_node: bool
         data_dir: server.data.path().to_owned(),
         root: server.data.node(name),
         kubeconfig: server.data.kubeconfig(),
+        api_address: server.for_pods.clone(),
         pools,
         shared_pool: config.shared_pool.clone(),
         csi_endpoints: Vec::new(),

@@ -1,6 +1,6 @@
 use std::process::{Command, Output};
 
-use longshore_core::testing::{Need, need, report};
+use longshore_testing::{Need, need, report};
 
 use super::*;
 use crate::shim::protocol::Bind;

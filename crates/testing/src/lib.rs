@@ -1,10 +1,11 @@
-//! What a test needs from the machine, said in one place.
+//! What the tests of all crates share: needs of the machine that are said visibly, and polling.
 //!
 //! A test that needs root or a tool calls [`need`] first. On a machine without it the test prints a
 //! visible line and returns early; with `LONGSHORE_TEST_STRICT=1` (as in CI) a missing need is a
 //! failure, so nothing is skipped by accident.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Something a test cannot run without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,6 @@ pub fn report(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test switch, not a decision")]
 fn strict() -> bool {
     std::env::var("LONGSHORE_TEST_STRICT").is_ok_and(|value| value == "1")
 }
@@ -68,4 +68,44 @@ pub fn find_tool(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).to_path_buf());
     std::env::split_paths(&path).chain(fixed).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// Polls, for at most `limit`, until `done` holds; false if it never did.
+#[must_use]
+pub fn holds_within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if began.elapsed() >= limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Polls, for a minute of tokio's time, until `look` finds something.
+///
+/// # Panics
+/// When it never does.
+pub async fn found<T, F>(what: &str, mut look: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    for _ in 0..6000 {
+        if let Some(found) = look().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never happened: {what}");
+}
+
+/// Polls, for a minute of tokio's time, until `done` holds.
+///
+/// # Panics
+/// When it never does.
+pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    found(what, || std::future::ready(done().then_some(()))).await;
 }

@@ -1,6 +1,6 @@
-//! API objects that client and server of one process pass on as JSON values, not as text.
+//! API objects as JSON trees, which client and server of one process pass on instead of text.
 //!
-//! Between two machines an object travels as text. Within one process that would be written by one side
+//! The two crates do not know each other; this is the noun that they share. Between two machines an object travels as text. Within one process that would be written by one side
 //! only to be read by the other, so client and server may put the object itself beside an empty body, as
 //! an extension of the request or of the answer.
 

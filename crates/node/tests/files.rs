@@ -1,0 +1,165 @@
+//! Volumes whose files come from the API, in real pods.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod rig;
+
+use std::path::Path;
+use std::time::Duration;
+
+use longshore_cluster::Patch;
+use longshore_core::model::ObjectKey;
+use longshore_core::model::kinds::{ConfigMap, Pod, Secret};
+use longshore_testing::{Need, need};
+use longshore_node::ApiAddress;
+use rig::Rig;
+use serde_json::{Value, json};
+
+/// A pod with one volume at `/files`.
+fn pod(name: &str, script: &str, volume: &Value, extra: &Value) -> Value {
+    let mut files = json!({"name": "files"});
+    for (key, value) in volume.as_object().unwrap() {
+        files[key] = value.clone();
+    }
+    let mut pod = json!({"metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}},
+        "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "volumes": [files],
+            "containers": [{"name": "main", "image": "host", "command": ["sh", "-c", script],
+                "resources": {"limits": {"cpu": "1500m"}},
+                "volumeMounts": [{"name": "files", "mountPath": "/files"}]}]}});
+    for (key, value) in extra.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    pod
+}
+
+fn everything() -> Value {
+    let downward = json!([
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {"path": "deep/cpu", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu", "divisor": "1m"}},
+    ]);
+    json!({"projected": {"defaultMode": 0o440, "sources": [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}},
+        {"configMap": {"name": "settings", "items": [{"key": "color", "path": "deep/color", "mode": 0o400}]}},
+        {"configMap": {"name": "absent", "optional": true}},
+        {"secret": {"name": "key"}},
+        {"downwardAPI": {"items": downward}},
+    ]}})
+}
+
+async fn secret(rig: &Rig) {
+    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": "default"},
+        "stringData": {"password": "hush"}});
+    rig.api.create::<Secret>(&object).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_projected_volume_has_files_of_every_source() {
+    if !need("a_projected_volume_has_files_of_every_source", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.config_map("settings", json!({"color": "blue"})).await;
+    secret(&rig).await;
+    let script = "cd /files; cat deep/color password labels deep/cpu | tr '\\n' ' '; echo; \
+        stat -L -c '%n %a %u:%g' deep/color password token; readlink deep; cut -c 1-3 token; \
+        echo x 2>/dev/null > /files/new || echo read-only; grep -c ' /files .*tmpfs' /proc/self/mountinfo";
+    let uid = rig.create_pod(pod("p", script, &everything(), &json!({}))).await;
+    rig.wait_phase("p", "Succeeded").await;
+    let expected = "bluehush app=\"web\"1500\ndeep/color 400 0:0\npassword 440 0:0\ntoken 440 0:0\n..data/deep\neyJ\n\
+        read-only\n1\n";
+    let said = rig.log(&uid).replace("bluehush", "bluehush ").replace("  ", " ");
+    assert_eq!(said, expected);
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_token_can_be_read_by_the_user_of_the_pod_alone() {
+    if !need("a_token_can_be_read_by_the_user_of_the_pod_alone", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let token = json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}});
+    let script = "stat -L -c '%a %u:%g' /files/token; head -c 3 /files/token";
+    for (name, context, expected) in [
+        ("user", json!({"runAsUser": 1234}), "600 1234:0\neyJ"),
+        ("group", json!({"fsGroup": 3000, "runAsUser": 1234}), "640 1234:3000\neyJ"),
+        ("both", json!({}), "644 0:0\neyJ"),
+    ] {
+        let extra = json!({"securityContext": context});
+        let uid = rig.create_pod(pod(name, script, &token, &extra)).await;
+        rig.wait_phase(name, "Succeeded").await;
+        assert_eq!(rig.log(&uid).trim_end(), expected, "{name}");
+        rig.end(name).await;
+    }
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn files_change_together_while_the_pod_runs() {
+    if !need("files_change_together_while_the_pod_runs", &[Need::Root]) {
+        return;
+    }
+    let quick = |settings: &mut longshore_node::Settings| {
+        settings.files_period = Duration::from_millis(200);
+    };
+    let rig = Rig::start_tweaked(false, json!({}), quick).await;
+    rig.config_map("settings", json!({"a": "1", "b": "1"})).await;
+    let volume = json!({"projected": {"sources": [{"configMap": {"name": "settings"}},
+        {"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]}});
+    let script = "while :; do cd /files/..data/ || continue; a=$(cat a) && b=$(cat b) || continue; \
+        [ $a = $b ] || echo torn; [ $a = 9 ] && grep -q new /files/labels && break; done 2>/dev/null; echo seen";
+    let uid = rig.create_pod(pod("p", script, &volume, &json!({}))).await;
+    rig.wait_phase("p", "Running").await;
+    let map = ObjectKey::new("default", "settings");
+    for n in 2..10 {
+        let data = json!({"data": {"a": n.to_string(), "b": n.to_string()}});
+        rig.api.patch::<ConfigMap>(&map, Patch::Merge(&data)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let labels = json!({"metadata": {"labels": {"app": "new"}}});
+    rig.api.patch::<Pod>(&ObjectKey::new("default", "p"), Patch::Merge(&labels)).await.unwrap();
+    rig.wait_phase("p", "Succeeded").await;
+    assert_eq!(rig.log(&uid), "seen\n");
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named_and_waited_for() {
+    if !need("what_is_missing_is_named_and_waited_for", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let uid = rig.create_pod(pod("p", "cat /files/deep/color", &everything(), &json!({}))).await;
+    rig.until("the missing object is named", async || {
+        rig.has_event("FailedMount", "configmap \"settings\" not found").await
+    })
+    .await;
+    rig.config_map("settings", json!({"color": "blue"})).await;
+    secret(&rig).await;
+    rig.wait_phase("p", "Succeeded").await;
+    assert_eq!(rig.log(&uid).trim_end(), "blue");
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn pods_are_told_where_the_api_is_unless_they_say_otherwise() {
+    if !need("pods_are_told_where_the_api_is_unless_they_say_otherwise", &[Need::Root]) {
+        return;
+    }
+    let told = |settings: &mut longshore_node::Settings| {
+        settings.api_address = Some(ApiAddress { host: "127.0.0.1".into(), port: 6443 });
+    };
+    let rig = Rig::start_tweaked(false, json!({}), told).await;
+    let script = "echo $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT $CPU";
+    let mut object = pod("p", script, &json!({"emptyDir": {}}), &json!({}));
+    object["spec"]["containers"][0]["env"] = json!([{"name": "KUBERNETES_SERVICE_PORT", "value": "1"},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]);
+    let uid = rig.create_pod(object).await;
+    rig.wait_phase("p", "Succeeded").await;
+    assert_eq!(rig.log(&uid), "127.0.0.1:1 2\n");
+    rig.end("p").await;
+    assert!(!Path::new(&rig.root().join("pods").join(&uid)).exists());
+    rig.stop(true).await;
+}
