@@ -116,24 +116,6 @@ pub(crate) const REASONS: &[Reason] = &[
         "giving the volume's files to the pod's group takes long; `fsGroupChangePolicy: OnRootMismatch` skips it",
     ),
     reason(
-        "NotServed",
-        "any",
-        WARNING,
-        "no program that runs carries out what the object asks for; the text names it and how to start it",
-    ),
-    reason(
-        "FailedUnmount",
-        POD,
-        WARNING,
-        "a volume cannot be unmounted; the text names the driver, the path and the processes that hold it",
-    ),
-    reason(
-        "FailedDetach",
-        "PersistentVolume, Pod",
-        WARNING,
-        "a volume cannot be detached; the text has the driver's words, and it is tried again",
-    ),
-    reason(
         "VolumeAttachmentLimitExceeded",
         POD,
         WARNING,
@@ -218,13 +200,6 @@ pub(crate) const REASONS: &[Reason] = &[
         WARNING,
         "the reclaim policy is none of `Delete`, `Retain` and `Recycle`",
     ),
-    reason(
-        "NodeNotStarted",
-        "Node",
-        WARNING,
-        "the instance was started with fewer nodes; the text names what is still on this one, and what to do",
-    ),
-    reason("NodeNotReady", POD, WARNING, "the pod's node was not started with the instance"),
     reason(
         "NodeFenced",
         "Node",
