@@ -11,7 +11,7 @@ use longshore_real_kube::{
 use crate::golden;
 
 /// Programs that the tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 8] = [
+const TOOLS: [(&str, &str); 9] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -20,6 +20,7 @@ const TOOLS: [(&str, &str); 8] = [
     ("mount", "mount"),
     ("ip", "iproute2"),
     ("cc", "gcc"),
+    ("curl", "curl"),
 ];
 
 /// Installs missing packages when root; otherwise says what is missing and goes on.

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::awaited::Awaited;
 use crate::error::{ApiError, OptionalExt as _, Target};
 use crate::in_flight::InFlight;
 use crate::lines::Lines;
@@ -61,6 +62,7 @@ pub struct Api {
     server: Option<Server>,
     /// Shared by all clones.
     in_flight: Arc<InFlight>,
+    awaited: Arc<Awaited>,
     low_priority: bool,
 }
 
@@ -166,7 +168,8 @@ impl Api {
     /// Wraps a client (see [`crate::config::ClientConfig`] for one with limits built in).
     #[must_use]
     pub fn new(client: kube::Client) -> Self {
-        Self { client, server: None, in_flight: Arc::default(), low_priority: false }
+        let (in_flight, awaited) = Default::default();
+        Self { client, server: None, in_flight, awaited, low_priority: false }
     }
 
     /// Calls the embedded API server directly. The client reaches the same server; it hands each
@@ -193,6 +196,10 @@ impl Api {
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.in_flight.is_saturated()
+    }
+
+    pub(crate) fn awaited(&self) -> &Awaited {
+        &self.awaited
     }
 
     #[must_use]

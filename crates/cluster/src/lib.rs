@@ -11,6 +11,7 @@
 #![warn(unreachable_pub)]
 
 pub mod api;
+pub mod awaited;
 mod bucket;
 pub mod cache;
 pub mod clock;

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
+use crate::awaited::Wake;
 use crate::bucket::TokenBucket;
 use crate::telemetry::{Metrics, QueueMetrics, QueueStats};
 
@@ -229,6 +230,15 @@ impl<K: QueueKey> WorkQueue<K> {
     /// Forgets the key's failures: its next backoff starts at the base again.
     pub fn forget(&self, key: &K) {
         self.inner.state.lock().failures.remove(key);
+    }
+
+    /// What starts a pass over the key again, without its backoff.
+    pub(crate) fn wake(&self, key: &K) -> Wake {
+        let (queue, again) = (self.clone(), key.clone());
+        Wake::new((Arc::as_ptr(&self.inner).addr(), key), move || {
+            queue.forget(&again);
+            queue.add(again.clone());
+        })
     }
 
     /// How often the key failed in a row.

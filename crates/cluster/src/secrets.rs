@@ -25,7 +25,7 @@ pub enum SecretError {
 }
 
 /// Reads a secret's values from the API. Each call reads it, so that a rotated secret
-/// counts from the next call on.
+/// counts from the next call on. A pass that fails here starts again when the secret changes.
 ///
 /// # Errors
 /// When there is no such secret, the API does not show it, or a value is not text.
@@ -34,8 +34,13 @@ pub async fn read_secret(
     secret: &ObjectKey,
 ) -> Result<BTreeMap<String, String>, SecretError> {
     let found = api.get::<Secret>(secret).await?;
-    let found = found.ok_or_else(|| SecretError::NotFound { name: secret.name.clone() })?;
-    decode(found.data)
+    let Some(found) = found else {
+        api.wake_on_change::<Secret>(secret, None);
+        return Err(SecretError::NotFound { name: secret.name.clone() });
+    };
+    decode(found.data).inspect_err(|_| {
+        api.wake_on_change::<Secret>(secret, Some(&found.metadata.resource_version));
+    })
 }
 
 /// Decodes one value of a Secret; `None` when it is not base64.

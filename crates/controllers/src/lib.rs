@@ -19,5 +19,6 @@ pub mod root_ca;
 pub mod schedule;
 #[cfg(test)]
 mod testing;
+pub mod unserved;
 
 pub use self::driver::{Driver, DriverError};

@@ -25,4 +25,5 @@ pub mod schedule;
 pub mod stage;
 pub mod testing;
 pub mod tree;
+pub mod unserved;
 pub mod words;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::time::Instant;
 
+use longshore_core::words;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -15,7 +16,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The copy would have taken longer than it may.
-    #[error("copying took longer than allowed: {copied_bytes} bytes were done in time")]
+    #[error("copying took longer than allowed: {} were done in time", words::room(*.copied_bytes))]
     TooSlow { copied_bytes: u64 },
     #[error("cannot {what}: {source}")]
     Io { what: &'static str, source: io::Error },

@@ -94,7 +94,7 @@ impl Refusal {
             Self::OutOfRange(_) => Code::OutOfRange,
             Self::BadToken(_) | Self::Pending(_) => Code::Aborted,
             Self::Pool(error) => pool_code(error),
-            Self::Loop(LoopError::StillInUse(_)) => Code::FailedPrecondition,
+            Self::Loop(LoopError::StillInUse { .. }) => Code::FailedPrecondition,
             // Devices are free again when other volumes are: try later.
             Self::Loop(LoopError::NoneFree) => Code::ResourceExhausted,
             Self::Loop(LoopError::Io { .. }) | Self::Mount(_) | Self::MountTable(_) => {

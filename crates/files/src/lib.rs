@@ -7,6 +7,7 @@
 #![warn(missing_docs, unreachable_pub)]
 
 pub mod fault;
+pub mod holders;
 pub mod mounts;
 mod place;
 mod private;

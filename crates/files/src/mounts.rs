@@ -53,7 +53,15 @@ impl MountTable {
     /// # Errors
     /// The kernel does not show it, or a line cannot be parsed: half a table would hide mounts.
     pub fn read() -> io::Result<Self> {
-        Self::parse(&std::fs::read("/proc/thread-self/mountinfo")?)
+        Self::read_from(Path::new("/proc/thread-self/mountinfo"))
+    }
+
+    /// Reads the table of another process.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; or the process is gone.
+    pub fn read_from(file: &Path) -> io::Result<Self> {
+        Self::parse(&std::fs::read(file)?)
     }
 
     /// Reads the table of the mount namespace that a process is in.

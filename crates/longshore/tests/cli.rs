@@ -82,7 +82,11 @@ fn removed_flags_name_their_successor() {
 
 #[test]
 fn programs_of_later_versions_say_so() {
-    refused(LONGSHORE, &["status", "-v=5"], "longshore: `status` is not part of this version yet");
+    refused(
+        LONGSHORE,
+        &["explain", "-v=5"],
+        "longshore: `explain` is not part of this version yet",
+    );
     refused(LONGSHORE, &["audit"], "longshore: `audit` is not part of this version yet");
 }
 

@@ -20,7 +20,7 @@ use super::kubeconfig::Kubeconfig;
 /// How long an answer may take; a watch waits without a limit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type Tls = StreamOwned<ClientConnection, TcpStream>;
+pub type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 /// The way to one API server. Cheap to clone.
 #[derive(Clone)]
@@ -61,6 +61,11 @@ impl Server {
         let tls = ClientConnection::new(self.tls.clone(), self.host.clone())?;
         let stream = BufReader::new(StreamOwned::new(tls, socket));
         Ok(Connection { stream, address: self.address.clone() })
+    }
+
+    /// Opens a connection for another protocol than HTTP's exchanges.
+    pub fn connect_raw(&self) -> Result<Tls> {
+        Ok(self.connect_now()?.stream.into_inner())
     }
 
     /// Opens a connection and greets, so that nothing but requests is left to do.

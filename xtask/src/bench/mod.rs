@@ -4,6 +4,7 @@
 //! `cargo xtask bench bind`: the binders, see [`bind`].
 //! `cargo xtask bench burst`: many claims in the embedded mode, see [`burst`].
 //! `cargo xtask bench driver`: the drivers, see [`driver`].
+//! `cargo xtask bench exec`: a command in a pod of the embedded mode, see [`exec`].
 //! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
 
 mod api;
@@ -13,6 +14,7 @@ mod bind;
 mod burst;
 mod contender;
 mod driver;
+mod exec;
 mod follow;
 mod http;
 mod kubeconfig;
@@ -69,6 +71,7 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "bind" => bind::bench(rest),
         Some((name, rest)) if name == "burst" => burst::bench(rest),
         Some((name, rest)) if name == "driver" => driver::bench(rest),
+        Some((name, rest)) if name == "exec" => exec::bench(rest),
         Some((name, rest)) if name == "node" => node::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
@@ -76,7 +79,8 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench attach [--pairs N] [--rounds R] [--json FILE]`, \
              `bench bind [--volumes N,N] [--claims N] [--json FILE]`, \
              `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
-             `bench driver [--rounds R]`, or `bench node [--pods N] [--together N] [--only ours] [--json FILE]`"
+             `bench driver [--rounds R]`, `bench exec [--times N] [--json FILE]`, \
+             or `bench node [--pods N] [--together N] [--only ours] [--json FILE]`"
         ),
     }
 }

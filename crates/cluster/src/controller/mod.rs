@@ -25,6 +25,7 @@ use tracing::field::Empty;
 pub use context::Context;
 pub use sources::Sources;
 
+use crate::awaited::with_wake;
 use crate::queue::{Outcome, QueueKey, WorkQueue};
 
 /// A loop: the keys that a change concerns, and what to do about one key.
@@ -159,13 +160,14 @@ impl<R: Reconciler> Loop<R> {
         let resyncs = sources.resyncs();
         let _subscriptions = sources.subscribe();
         let (step, spans, work) = (self.step, self.reconciler.clone(), self.reconciler);
+        let queue = self.queue.clone();
         let passes = self.queue.run_until_in(
             self.workers,
             shutdown,
             move |key, attempt| pass_span(step, &spans.subject(key), attempt),
             move |key| {
-                let reconciler = work.clone();
-                async move { reconciler.reconcile(&key).await }
+                let (reconciler, wake) = (work.clone(), queue.wake(&key));
+                with_wake(wake, async move { reconciler.reconcile(&key).await })
             },
         );
         let beside = shutdown.run_until_cancelled(join_all(self.beside));

@@ -11,7 +11,7 @@ use longshore_core::{
     },
     model::{
         Kind, NodeName, ObjectKey, ObjectRef,
-        kinds::{Node, Pod, VolumeAttachment},
+        kinds::{Node, Pod, Volume, VolumeAttachment},
     },
     names::{CSI_PLUGIN, NameError, UniqueName, attachment_name},
 };
@@ -162,6 +162,32 @@ impl Controller {
         });
         if let Err(error) = result {
             tracing::warn!(%volume, node = node.as_str(), %error, "detach failed");
+            if let OperationError::Verdict(why) = error {
+                self.warn_detach(&entry, &why);
+            }
+        }
+    }
+
+    /// Tells a volume, and the pods that name its claim, that it cannot leave its node.
+    fn warn_detach(&self, entry: &OnNode, why: &str) {
+        let Some(spec) = &entry.spec else { return };
+        let Some(volume) = self.volumes.get(&ObjectKey::cluster(&spec.name)) else { return };
+        let text = format!(
+            "DetachVolume.Detach failed for volume {:?} of driver {} from node {:?} : {why}. The log of \
+             the driver's attacher says more; it is tried again, and no other node gets the volume before",
+            spec.name, spec.driver, entry.node
+        );
+        let claim = volume.spec.claim_ref.as_ref();
+        let names = |pod: &Pod| {
+            claim.is_some_and(|claim| {
+                pod.metadata.namespace == claim.namespace
+                    && pod.claim_names().any(|(name, _)| name == claim.name)
+            })
+        };
+        let pods = self.pods.list().into_iter().filter(|pod| names(pod));
+        let pods = pods.map(|pod| ObjectRef::of::<Pod>(&pod.metadata));
+        for object in pods.chain([ObjectRef::of::<Volume>(&volume.metadata)]) {
+            self.recorder.event(&object, EventType::Warning, "FailedDetach", &text);
         }
     }
 

@@ -54,11 +54,13 @@ impl CsiProvisioner {
     }
 
     async fn tune(&self, claim: &Claim, plan: Plan, name: &str) -> Result<Plan, ProvisionError> {
-        let found = self.parts.api.get::<VolumeAttributesClass>(&ObjectKey::cluster(name)).await;
+        let key = ObjectKey::cluster(name);
+        let found = self.parts.api.get::<VolumeAttributesClass>(&key).await;
         let secret = plan.secrets.provisioner.clone();
         let tuned = match found {
             Ok(Some(class)) => plan.tuned(&class).map_err(|why| self.not_planned(claim, why)),
             Ok(None) => {
+                self.parts.api.wake_on_change::<VolumeAttributesClass>(&key, None);
                 let text = format!("volumeattributesclasses.storage.k8s.io \"{name}\" not found");
                 Err(ProvisionError::unchanged(text))
             }

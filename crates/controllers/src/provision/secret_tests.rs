@@ -1,6 +1,7 @@
 //! The secret that serves every role unless a role has its own.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use longshore_cluster::ObjectKey;
 use longshore_core::model::kinds::{Secret, Volume};
@@ -39,4 +40,21 @@ async fn the_default_secret_serves_every_role() {
     }
     bench.delete_claim("data").await;
     bench.until_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_lacks_a_secret_goes_on_as_soon_as_it_is_there() {
+    let mut bench = Bench::new().await;
+    let parameters = json!({"csi.storage.k8s.io/secret-name": "late",
+        "csi.storage.k8s.io/secret-namespace": "default"});
+    bench.class("locked", "Immediate", parameters).await;
+    bench.start();
+    bench.claim("data", "locked").await;
+    // Long enough for a backoff of minutes.
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    let secret = json!({"metadata": {"name": "late", "namespace": "default"}});
+    bench.api.create::<Secret>(&secret).await.unwrap();
+    let since = tokio::time::Instant::now();
+    bench.until_bound("data").await;
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
 }

@@ -98,6 +98,8 @@ pub mod finalizers {
     /// A snapshot from which a volume is being made stays.
     pub const SNAPSHOT_SOURCE_PROTECTION: &str =
         "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+    /// What the finalizers of the snapshot programs begin with.
+    pub const SNAPSHOT_DOMAIN: &str = "snapshot.storage.kubernetes.io/";
     /// In-tree volumes deleted by the binder.
     pub const PV_CONTROLLER: &str = "kubernetes.io/pv-controller";
     /// Deletion waits for dependents.

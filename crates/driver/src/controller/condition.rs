@@ -1,5 +1,6 @@
 //! The condition of a volume, as far as its pool shows it.
 
+use longshore_core::words;
 use longshore_csi::v1::controller_get_volume_response::VolumeStatus;
 use longshore_csi::v1::{ControllerGetVolumeRequest, ControllerGetVolumeResponse, VolumeCondition};
 
@@ -51,14 +52,18 @@ fn judge(image: ImageState, record: &Record, pool: &str, space: Space) -> Volume
             "the image file is missing from pool {pool}: its data is lost unless the file is put back"
         )),
         ImageState::Has { bytes, .. } if bytes < capacity && !record.is_blank() => {
-            abnormal(format!("the image file has {bytes} bytes of {capacity}: data may be lost"))
+            abnormal(format!(
+                "the image file has {} of {}: data may be lost",
+                words::room(bytes),
+                words::size(capacity)
+            ))
         }
         ImageState::Has { allocated_bytes, .. }
             if space.is_nearly_full() && allocated_bytes < capacity =>
         {
             abnormal(format!(
-                "pool {pool} is nearly full ({} bytes are free): writes will fail when nothing is left",
-                space.free_bytes
+                "pool {pool} is nearly full ({} are free): writes will fail when nothing is left",
+                words::room(space.free_bytes)
             ))
         }
         ImageState::Has { .. } => {

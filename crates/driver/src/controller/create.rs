@@ -57,8 +57,10 @@ impl Wanted<'_> {
         let size = range.choose(minimum_bytes)?;
         if size < least {
             return Err(Refusal::OutOfRange(format!(
-                "{size} bytes are too small for a copy of {}, which has {least}",
-                origin.label()
+                "{} is too small for a copy of {}, which has {}",
+                words::size(size),
+                origin.label(),
+                words::size(least)
             )));
         }
         Ok(size)

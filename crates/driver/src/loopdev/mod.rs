@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use longshore_core::backoff::Backoff;
+use longshore_files::holders::{self, Holder};
 use sha2::{Digest, Sha256};
 
 use crate::id::VolumeId;
@@ -27,6 +28,9 @@ pub const MAJOR: u32 = 7;
 const ATTEMPTS: u32 = 64;
 /// How long a detached device may take to disappear.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// After which time the holders of a device are looked for: those of a pod that was just ended are
+/// gone by then.
+const HOLDERS_AFTER: Duration = Duration::from_secs(2);
 
 /// Why a loop device could not be had or given back.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +47,8 @@ pub enum LoopError {
     #[error("no free loop device could be taken in {ATTEMPTS} attempts")]
     NoneFree,
     /// It was detached and is still there.
-    #[error("loop device {0} is still in use, perhaps by a mount in another mount namespace")]
-    StillInUse(u32),
+    #[error("loop device {number} is still in use, {}", held_by(.holders))]
+    StillInUse { number: u32, holders: Vec<Holder> },
 }
 
 /// An image file, as the kernel knows it.
@@ -271,14 +275,28 @@ fn wait_until(
 ) -> Result<(), LoopError> {
     let since = Instant::now();
     let mut pauses = Backoff::new(Duration::from_micros(200), Duration::from_millis(20)).series();
+    let mut asked = false;
     while !done()? {
-        if since.elapsed() > GONE_WITHIN {
-            return Err(LoopError::StillInUse(number));
+        let late = since.elapsed() > GONE_WITHIN;
+        if late || (!asked && since.elapsed() > HOLDERS_AFTER) {
+            asked = true;
+            let holders = holders::of_device((MAJOR, number), &node_path(number));
+            // What is mounted elsewhere stays until somebody unmounts it: waiting does not help.
+            if late || !holders.is_empty() {
+                return Err(LoopError::StillInUse { number, holders });
+            }
         }
         // The kernel has no event for this that does not need a netlink socket per call.
         std::thread::sleep(pauses.pause());
     }
     Ok(())
+}
+
+fn held_by(holders: &[Holder]) -> String {
+    match holders::name(holders) {
+        Some(names) => format!("held by {names}"),
+        None => "perhaps by a mount in another mount namespace".to_owned(),
+    }
 }
 
 /// Makes a raw device refuse or take writes.

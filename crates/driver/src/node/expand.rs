@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use longshore_core::words;
 use longshore_csi::v1::{NodeExpandVolumeRequest, NodeExpandVolumeResponse};
 use longshore_files::mounts::Mount;
 
@@ -45,7 +46,7 @@ impl Inner {
         loopdev::update_size(device)?;
         let has = loopdev::size_bytes(device)?;
         if has < record.capacity_bytes {
-            return Err(waits(&record, &format!("its device has {has} bytes")));
+            return Err(waits(&record, &format!("its device has {}", words::size(has))));
         }
         self.fault("expand.device-grown");
         if let Some(entry) = entry.filter(|entry| observed.is_filesystem(entry)) {
@@ -63,8 +64,9 @@ impl Inner {
         match self.config.kind {
             DriverKind::Local => Ok(pool.grow(&record.id, wanted)?),
             DriverKind::Shared => Err(Refusal::OutOfRange(format!(
-                "volume {} has {} bytes; it is grown by the controller first",
-                record.id, record.capacity_bytes
+                "volume {} has {}; it is grown by the controller first",
+                record.id,
+                words::size(record.capacity_bytes)
             ))),
         }
     }
@@ -154,7 +156,8 @@ fn open_device(device: LoopDevice) -> Result<File, Refusal> {
 
 fn waits(record: &Record, why: &str) -> Refusal {
     Refusal::Precondition(format!(
-        "volume {} has {} bytes, but its user cannot see them yet ({why}); it grows when the pod restarts",
-        record.id, record.capacity_bytes
+        "volume {} has {}, but its user cannot see them yet ({why}); it grows when the pod restarts",
+        record.id,
+        words::size(record.capacity_bytes)
     ))
 }

@@ -1,29 +1,59 @@
 //! `longshore delete`.
 
-use futures::{AsyncBufReadExt, TryStreamExt};
+use std::time::Duration;
+
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::discovery::{Resource, array, text};
-use super::session::{Ask, JSON, Session, encode};
-use super::{ClientError, Delete, Failures, Screen, Target, apply, manifest};
+use super::change::DryRun;
+use super::discovery::{array, text};
+use super::select::{Item, Selection};
+use super::session::{Ask, JSON, Session};
+use super::wait::{Condition, until};
+use super::{ClientError, Failures, Screen};
 
-/// One object that shall go.
-struct Doomed<'a> {
-    resource: &'a Resource,
-    namespace: String,
-    name: String,
+/// Delete objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delete {
+    pub selection: Selection,
+    /// Whether to return only when they are gone.
+    pub wait: bool,
+    /// Longest wait.
+    pub timeout: Option<Duration>,
+    /// Seconds for pods to end.
+    pub grace_period: Option<u32>,
+    /// Whether pods are forgotten before they have ended.
+    pub force: bool,
+    /// Whether a missing object is fine.
+    pub ignore_not_found: bool,
+    /// What happens to objects that these own.
+    pub cascade: Cascade,
+    pub dry_run: DryRun,
+    /// Whether only `kind/name` is printed.
+    pub only_names: bool,
 }
 
-impl Doomed<'_> {
-    fn object(&self) -> String {
-        format!("{} {}", self.resource.display(), self.name)
-    }
+/// What happens to the objects that an object owns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Cascade {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
 
-    fn path(&self) -> String {
-        self.resource.object(&self.namespace, &self.name)
+impl Cascade {
+    fn policy(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
     }
 }
+
+const FORCED: &str = "Warning: Immediate deletion does not wait for confirmation that the running resource has been \
+                      terminated. The resource may continue to run on the cluster indefinitely.";
 
 /// Deletes objects and, if asked to, waits until they are gone.
 pub(super) async fn delete(
@@ -31,84 +61,73 @@ pub(super) async fn delete(
     request: Delete,
     screen: &mut Screen<'_>,
 ) -> Result<(), ClientError> {
+    if request.force {
+        writeln!(screen.err, "{FORCED}")?;
+    }
+    let items = request.selection.items(session).await?;
+    let listed = items.iter().any(|item| item.listed.is_some());
+    let named = request.selection.words.iter().any(|word| word.name.is_some());
+    if items.is_empty() && !named {
+        writeln!(screen.out, "No resources found")?;
+    }
     let mut failures = Failures::default();
     let mut going = Vec::new();
-    for doomed in targets(session, &request).await? {
-        match delete_one(session, &doomed, request.grace_period).await {
+    for item in items {
+        match delete_one(session, &item, &request).await {
             Ok(uid) => {
-                writeln!(screen.out, "{} \"{}\" deleted", doomed.resource.display(), doomed.name)?;
-                going.push((doomed, uid));
+                say(screen, &item, &request)?;
+                going.push((item, uid));
             }
-            Err(error) if error.is_not_found() && request.ignore_not_found => {}
+            Err(error) if error.is_not_found() && (request.ignore_not_found || listed) => {}
             Err(error) => failures.note(screen, error)?,
         }
     }
     screen.out.flush()?;
-    if request.wait {
-        let until_gone = async {
-            for (doomed, uid) in &going {
-                gone(session, doomed, uid).await?;
-            }
-            Ok::<(), ClientError>(())
-        };
-        match request.timeout {
-            None => until_gone.await?,
-            Some(limit) => match tokio::time::timeout(limit, until_gone).await {
-                Ok(outcome) => outcome?,
-                Err(_) => return Err(still_there(session, &going, limit).await),
-            },
-        }
+    if request.wait && request.dry_run == DryRun::None {
+        wait_until_gone(session, &going, request.timeout).await?;
     }
     failures.end()
 }
 
-async fn targets<'a>(
-    session: &'a Session,
-    request: &Delete,
-) -> Result<Vec<Doomed<'a>>, ClientError> {
-    let mut doomed = Vec::new();
-    match &request.target {
-        Target::Named { kinds, names } => {
-            let namespace = request.namespace.as_deref().unwrap_or_else(|| session.namespace());
-            for kind in kinds {
-                let resource = session.resource(kind).await?;
-                doomed.extend(names.iter().map(|name| Doomed {
-                    resource,
-                    namespace: namespace.to_owned(),
-                    name: name.clone(),
-                }));
-            }
-        }
-        Target::Files(files) => {
-            for manifest in manifest::read_all(files)? {
-                let discovery = session.discovery().await?;
-                let resource = discovery.of_manifest(&manifest.api_version, &manifest.kind)?;
-                let namespace =
-                    apply::place(session, resource, &manifest, request.namespace.as_deref())?;
-                doomed.push(Doomed { resource, namespace, name: manifest.name });
-            }
-        }
+fn say(screen: &mut Screen<'_>, item: &Item<'_>, request: &Delete) -> Result<(), ClientError> {
+    if request.only_names {
+        return Ok(writeln!(screen.out, "{}", item.shown())?);
     }
-    Ok(doomed)
+    let deleted = if request.force { "force deleted" } else { "deleted" };
+    let (kind, remark) = (item.resource.display(), request.dry_run.remark());
+    Ok(writeln!(screen.out, "{kind} \"{}\" {deleted}{remark}", item.name)?)
 }
 
 /// Deletes one object and returns the UID it had.
 async fn delete_one(
     session: &Session,
-    doomed: &Doomed<'_>,
-    grace_period: Option<u32>,
+    item: &Item<'_>,
+    request: &Delete,
 ) -> Result<String, ClientError> {
-    let mut options =
-        json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+    let object = item.object();
+    if request.dry_run == DryRun::Client {
+        return Ok(text(&item.live(session).await?["metadata"]["uid"]));
+    }
+    let mut options = json!({
+        "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": request.cascade.policy(),
+    });
+    // As kubectl does: nothing is forgotten at once unless that is forced.
+    let grace_period = match (request.grace_period, request.force) {
+        (None, true) => Some(0),
+        (Some(0), false) => Some(1),
+        (seconds, _) => seconds,
+    };
     if let Some(seconds) = grace_period {
         options["gracePeriodSeconds"] = json!(seconds);
     }
-    let object = doomed.object();
+    if request.dry_run == DryRun::Server {
+        options["dryRun"] = json!(["All"]);
+    }
     let ask = Ask {
         verb: "delete",
         object: &object,
         method: Method::DELETE,
-        path: doomed.path(),
+        path: item.path(),
         accept: JSON,
         body: Some((JSON, options)),
     };
@@ -117,54 +136,41 @@ async fn delete_one(
     Ok(if own.is_empty() { text(&answer["details"]["uid"]) } else { own })
 }
 
-/// Returns when the object is gone or another took its name.
-async fn gone(session: &Session, doomed: &Doomed<'_>, uid: &str) -> Result<(), ClientError> {
-    let object = doomed.object();
-    loop {
-        let live = match session.json(Ask::get(&object, doomed.path())).await {
-            Ok(live) => live,
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if !uid.is_empty() && live["metadata"]["uid"] != uid {
-            return Ok(());
+async fn wait_until_gone(
+    session: &Session,
+    going: &[(Item<'_>, String)],
+    limit: Option<Duration>,
+) -> Result<(), ClientError> {
+    let until_gone = async {
+        for (item, uid) in going {
+            until(session, item, &Condition::Delete, uid).await?;
         }
-        let path = format!(
-            "{}?watch=true&fieldSelector={}&resourceVersion={}",
-            doomed.resource.collection(Some(&doomed.namespace)),
-            encode(&format!("metadata.name={}", doomed.name)),
-            encode(&text(&live["metadata"]["resourceVersion"])),
-        );
-        let ask = Ask { verb: "watch", ..Ask::get(&object, path) };
-        let mut lines = session.stream(ask).await?.lines();
-        // However the stream ends, the next look at the object tells the truth.
-        while let Ok(Some(line)) = lines.try_next().await {
-            let event: Value = serde_json::from_str(&line).unwrap_or_default();
-            match event["type"].as_str() {
-                Some("DELETED") => return Ok(()),
-                Some("ADDED" | "MODIFIED") => {}
-                _ => break,
-            }
-        }
+        Ok::<(), ClientError>(())
+    };
+    match limit {
+        None => until_gone.await,
+        Some(limit) => match tokio::time::timeout(limit, until_gone).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(still_there(session, going, limit).await),
+        },
     }
 }
 
 /// Says who holds the first object that did not go.
 async fn still_there(
     session: &Session,
-    going: &[(Doomed<'_>, String)],
-    limit: std::time::Duration,
+    going: &[(Item<'_>, String)],
+    limit: Duration,
 ) -> ClientError {
-    for (doomed, _) in going {
-        let object = doomed.object();
-        let Ok(live) = session.json(Ask::get(&object, doomed.path())).await else { continue };
+    for (item, _) in going {
+        let Ok(live) = item.live(session).await else { continue };
         let finalizers: Vec<String> =
             array(&live["metadata"]["finalizers"]).iter().map(text).collect();
         let holders = match finalizers.is_empty() {
             true => "whatever runs in it".to_owned(),
             false => finalizers.join(", "),
         };
-        return ClientError::StillThere { object, limit, holders };
+        return ClientError::StillThere { object: item.object(), limit, holders };
     }
     ClientError::Unsupported("the objects went away just after the wait ended".into())
 }

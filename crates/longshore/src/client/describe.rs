@@ -1,14 +1,22 @@
 //! `longshore describe`: one object in sections, with its events.
 
 use jiff::Timestamp;
-use longshore_core::model::age;
 use serde_json::Value;
 
 use super::discovery::{Resource, array, text};
-use super::get::items_of;
+use super::events::{events_of, how_long_ago};
+use super::select::Selection;
 use super::session::{Ask, Session, encode};
 use super::table::Printer;
-use super::{ClientError, Describe, Failures, Screen, describe_known};
+use super::{ClientError, Failures, Screen, describe_known};
+
+/// Show objects in detail.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Describe {
+    pub selection: Selection,
+    /// Whether events are shown.
+    pub events: bool,
+}
 
 /// Shows objects in detail.
 pub(super) async fn describe(
@@ -16,35 +24,33 @@ pub(super) async fn describe(
     request: Describe,
     screen: &mut Screen<'_>,
 ) -> Result<(), ClientError> {
-    let namespace = request.namespace.as_deref().unwrap_or_else(|| session.namespace());
     let mut failures = Failures::default();
-    let mut shown = 0;
-    for kind in &request.kinds {
-        let resource = session.resource(kind).await?;
-        let mut objects = Vec::new();
-        if request.names.is_empty() {
-            let path = resource.collection(Some(namespace));
-            let list =
-                session.json(Ask { verb: "list", ..Ask::get(&resource.plural, path) }).await?;
-            objects = items_of(resource, &list);
-        }
-        for name in &request.names {
-            let object = format!("{} {name}", resource.display());
-            match session.json(Ask::get(&object, resource.object(namespace, name))).await {
-                Ok(object) => objects.push(object),
-                Err(error) => failures.note(screen, error)?,
+    let items = request.selection.items(session).await?;
+    if items.is_empty() {
+        match request.selection.namespace(session) {
+            Some(namespace) => {
+                writeln!(screen.err, "No resources found in {namespace} namespace.")?;
             }
-        }
-        for object in &objects {
-            if shown > 0 {
-                writeln!(screen.out, "\n")?;
-            }
-            shown += 1;
-            write!(screen.out, "{}", page(session, resource, object).await?)?;
+            None => writeln!(screen.err, "No resources found")?,
         }
     }
-    if shown == 0 && request.names.is_empty() {
-        writeln!(screen.err, "No resources found in {namespace} namespace.")?;
+    let mut shown = 0;
+    for item in items {
+        let object = match item.listed.clone() {
+            Some(object) => Ok(object),
+            None => item.live(session).await,
+        };
+        match object {
+            Ok(object) => {
+                if shown > 0 {
+                    writeln!(screen.out, "\n")?;
+                }
+                shown += 1;
+                let page = page(session, item.resource, &object, request.events).await?;
+                write!(screen.out, "{page}")?;
+            }
+            Err(error) => failures.note(screen, error)?,
+        }
     }
     failures.end()
 }
@@ -54,6 +60,7 @@ async fn page(
     session: &Session,
     resource: &Resource,
     object: &Value,
+    with_events: bool,
 ) -> Result<String, ClientError> {
     let mut lines = Lines::default();
     lines.field(0, "Name", &text(&object["metadata"]["name"]));
@@ -68,7 +75,10 @@ async fn page(
     if let Some(pods) = used_by {
         lines.field(0, "Used By", if pods.is_empty() { "<none>" } else { &pods });
     }
-    let events = events(session, object).await?;
+    if !with_events {
+        return Ok(lines.text());
+    }
+    let events = events_of(session, object).await?;
     if events.is_empty() {
         lines.field(0, "Events", "<none>");
         return Ok(lines.text());
@@ -99,59 +109,13 @@ async fn pods_with_claim(session: &Session, claim: &Value) -> Result<String, Cli
     Ok(users.join(", "))
 }
 
-/// The events about an object, oldest first.
-async fn events(session: &Session, object: &Value) -> Result<Vec<Value>, ClientError> {
-    let metadata = &object["metadata"];
-    let namespace = text(&metadata["namespace"]);
-    let mut selector = vec![
-        format!("involvedObject.name={}", text(&metadata["name"])),
-        format!("involvedObject.kind={}", text(&object["kind"])),
-    ];
-    if !text(&metadata["uid"]).is_empty() {
-        selector.push(format!("involvedObject.uid={}", text(&metadata["uid"])));
-    }
-    let path = match namespace.is_empty() {
-        true => "/api/v1/events".to_owned(),
-        false => format!("/api/v1/namespaces/{}/events", encode(&namespace)),
-    };
-    let path = format!("{path}?fieldSelector={}", encode(&selector.join(",")));
-    let list = session.json(Ask { verb: "list", ..Ask::get("events", path) }).await?;
-    let mut events = array(&list["items"]).to_vec();
-    events.sort_by_key(last_seen);
-    Ok(events)
-}
-
-/// When an event was seen last, wherever its maker wrote that.
-fn last_seen(event: &Value) -> String {
-    [
-        "/series/lastObservedTime",
-        "/lastTimestamp",
-        "/eventTime",
-        "/firstTimestamp",
-        "/metadata/creationTimestamp",
-    ]
-    .into_iter()
-    .filter_map(|pointer| event.pointer(pointer).and_then(Value::as_str))
-    .find(|text| !text.is_empty())
-    .unwrap_or_default()
-    .to_owned()
-}
-
 fn event_row(event: &Value, now: Timestamp) -> Vec<String> {
-    let mut ago = age::since(&last_seen(event), now);
-    let count = event["series"]["count"].as_i64().or(event["count"].as_i64()).unwrap_or(1);
-    if count > 1 {
-        let first = match text(&event["firstTimestamp"]) {
-            first if first.is_empty() => text(&event["eventTime"]),
-            first => first,
-        };
-        ago = format!("{ago} (x{count} over {})", age::since(&first, now));
-    }
     let from = match text(&event["source"]["component"]) {
         component if component.is_empty() => text(&event["reportingComponent"]),
         component => component,
     };
     let message = text(&event["message"]).trim().to_owned();
+    let ago = how_long_ago(event, now);
     vec![format!("  {}", text(&event["type"])), text(&event["reason"]), ago, from, message]
 }
 

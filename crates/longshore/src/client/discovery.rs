@@ -111,9 +111,10 @@ impl Discovery {
         };
         self.resources.iter().find(|known| known.is_called(name) && in_group(known)).ok_or_else(
             || {
-                let plurals =
-                    self.resources.iter().flat_map(|known| [&known.plural, &known.singular]);
-                let meant = nearest(&lower.to_lowercase(), plurals.map(String::as_str));
+                let names = self.resources.iter().flat_map(|known| {
+                    [&known.plural, &known.singular].into_iter().chain(&known.short_names)
+                });
+                let meant = nearest(&lower.to_lowercase(), names.map(String::as_str));
                 ClientError::UnknownKind {
                     word: word.to_owned(),
                     nearest: meant.map(str::to_owned),
@@ -133,6 +134,17 @@ impl Discovery {
             (Err(_), false) => Ok(members),
             (found, _) => found.map(|resource| vec![resource]),
         }
+    }
+
+    /// Every kind that can be listed: its plural and its short names.
+    pub(super) fn words(&self) -> Vec<String> {
+        let listable = self.resources.iter().filter(|known| known.listable);
+        let mut words: Vec<String> = listable
+            .flat_map(|known| [known.plural.clone()].into_iter().chain(known.short_names.clone()))
+            .collect();
+        words.sort();
+        words.dedup();
+        words
     }
 
     /// The kind that a manifest means.
@@ -290,6 +302,8 @@ mod tests {
         }
         let sentence = discovery.named("storageclas").unwrap_err().to_string();
         assert_eq!(sentence, "the server has no kind `storageclas`; did you mean storageclass?");
+        let sentence = discovery.named("pvcs").unwrap_err().to_string();
+        assert_eq!(sentence, "the server has no kind `pvcs`; did you mean pvc?");
         assert!(discovery.named("pvc.apps").is_err());
         assert_eq!(discovery.named_or_category("all").unwrap()[0].plural, "pods");
         assert!(discovery.named_or_category("nothing").is_err());

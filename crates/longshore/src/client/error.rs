@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longshore_core::words;
+
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
@@ -67,6 +69,20 @@ pub(crate) enum ClientError {
         object: String,
         why: String,
     },
+    /// A template or path that does not fit the objects.
+    #[error("`{template}` does not fit: {why}")]
+    Template { template: String, why: String },
+    /// The wait ended before the condition held.
+    #[error("timed out waiting for {condition} on {object} after {}; {seen}", words::time(*.limit))]
+    TimedOut {
+        /// What was waited for, as it was typed.
+        condition: String,
+        /// `pod/web`.
+        object: String,
+        limit: Duration,
+        /// What is known of the object, and what to do next.
+        seen: String,
+    },
     /// A command in a container ended with a code.
     #[error("command terminated with exit code {0}")]
     Exited(i32),
@@ -83,6 +99,23 @@ impl ClientError {
     #[must_use]
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
+    }
+
+    /// The refusal with what would help.
+    #[must_use]
+    pub(crate) fn with_advice(self, advice: &str) -> Self {
+        match self {
+            Self::Refused { verb, object, code, message } => {
+                Self::Refused { verb, object, code, message: format!("{message}; {advice}") }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the server does not take this kind of body for the object.
+    #[must_use]
+    pub(crate) fn is_unsupported_media_type(&self) -> bool {
+        matches!(self, Self::Refused { code: 415, .. })
     }
 
     /// Whether the server said that the object exists already.

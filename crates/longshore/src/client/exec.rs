@@ -1,20 +1,29 @@
 //! `longshore exec` and `longshore attach`.
 
-use std::io::{Read as _, Write};
+use std::io::Read as _;
+use std::time::Duration;
 
-use futures::SinkExt as _;
-use futures::channel::mpsc::Sender;
+use futures::stream::{SplitSink, SplitStream};
+use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use kube::api::{Api, AttachParams, AttachedProcess, TerminalSize};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::Receiver;
+use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::session::{Session, encode};
 use super::{ClientError, Exec, Screen, terminal};
 
 const PIECE_BYTES: usize = 32 << 10;
+const PING_EVERY: Duration = Duration::from_secs(5);
+// The channels of the protocol, by the first byte of a message.
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const STATUS: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
 
 /// Runs a command in a container, or attaches to the one that runs there.
 pub(super) async fn exec(
@@ -27,70 +36,79 @@ pub(super) async fn exec(
         let text = "Unable to use a TTY - input is not a terminal or the right kind of file";
         writeln!(screen.err, "{text}")?;
     }
-    let namespace = request.namespace.clone().unwrap_or_else(|| session.namespace().to_owned());
-    let pods: Api<Pod> = Api::namespaced(session.client().clone(), &namespace);
-    let params = params(&request);
-    let opened = match &request.command {
-        Some(command) => pods.exec(&request.pod, command, &params).await,
-        None => pods.attach(&request.pod, &params).await,
-    };
-    let process = match opened {
-        Ok(process) => process,
-        Err(error) => return Err(refusal(session, &namespace, &request, error).await),
+    let path = path(session, &request);
+    let asked = http::Request::get(&path).body(Vec::new());
+    let asked = asked.map_err(|error| refused(&request, 0, error.to_string()))?;
+    let connection = match session.client().connect(asked).await {
+        Ok(connection) => connection,
+        Err(error) => return Err(refusal(session, &path, &request, error).await),
     };
     let raw = request.tty.then(terminal::Raw::begin).transpose()?;
-    let ended = carry(process, screen).await;
+    let (sink, source) = connection.into_stream().split();
+    let ended = carry(sink, source, &request, screen).await;
     drop(raw);
     judge(&request, ended?)
 }
 
-fn params(request: &Exec) -> AttachParams {
-    let params = AttachParams::default()
-        .stdin(request.stdin)
-        .stdout(true)
-        .stderr(!request.tty)
-        .tty(request.tty)
-        .max_stdin_buf_size(PIECE_BYTES)
-        .max_stdout_buf_size(PIECE_BYTES)
-        .max_stderr_buf_size(PIECE_BYTES);
-    match &request.container {
-        Some(name) => params.container(name),
-        None => params,
+fn path(session: &Session, request: &Exec) -> String {
+    let Exec { pod, container, command, stdin, tty, namespace } = request;
+    let namespace = namespace.as_deref().unwrap_or_else(|| session.namespace());
+    let what = if command.is_some() { "exec" } else { "attach" };
+    let mut path = format!(
+        "/api/v1/namespaces/{}/pods/{}/{what}?stdin={stdin}&stdout=true&stderr={}&tty={tty}",
+        encode(namespace),
+        encode(pod),
+        !tty
+    );
+    if let Some(container) = container {
+        path += &format!("&container={}", encode(container));
     }
+    for argument in command.iter().flatten() {
+        path += &format!("&command={}", encode(argument));
+    }
+    path
 }
 
-/// Carries the streams until the process has ended.
-async fn carry(
-    mut process: AttachedProcess,
+/// Carries the streams until the process has ended. Both directions go on by themselves: a command that writes
+/// while it reads would otherwise stop both.
+async fn carry<S>(
+    sink: SplitSink<S, Message>,
+    mut source: SplitStream<S>,
+    request: &Exec,
     screen: &mut Screen<'_>,
-) -> Result<Option<Status>, ClientError> {
-    if let Some(mut stdin) = process.stdin() {
-        let mut pieces = read_stdin();
-        tokio::spawn(async move {
-            while let Some(piece) = pieces.recv().await {
-                if stdin.write_all(&piece).await.is_err() {
-                    return;
-                }
+) -> Result<Option<Status>, ClientError>
+where
+    S: Stream<Item = Result<Message, SocketError>> + Sink<Message, Error = SocketError>,
+    S: Send + Unpin + 'static,
+{
+    let input = request.stdin.then(read_stdin);
+    let _sending = AbortOnDropHandle::new(tokio::spawn(send(sink, input, request.tty)));
+    while let Some(message) = source.next().await {
+        let message = message.map_err(|error| ClientError::Stream {
+            object: format!("pod {}", request.pod),
+            why: error.to_string(),
+        })?;
+        let Message::Binary(bytes) = message else { continue };
+        match bytes.split_first() {
+            Some((&STDOUT, bytes)) => {
+                screen.out.write_all(bytes)?;
+                screen.out.flush()?;
             }
-            // Tells the other side that there is no more.
-            let _ = stdin.shutdown().await;
-        });
+            Some((&STDERR, bytes)) => {
+                screen.err.write_all(bytes)?;
+                screen.err.flush()?;
+            }
+            Some((&STATUS, bytes)) if !bytes.is_empty() => {
+                return Ok(serde_json::from_slice(bytes).ok());
+            }
+            _ => {}
+        }
     }
-    if let Some(sizes) = process.terminal_size() {
-        tokio::spawn(send_sizes(sizes));
-    }
-    let status = process.take_status();
-    let (stdout, stderr) = (process.stdout(), process.stderr());
-    let Screen { out, err } = screen;
-    tokio::try_join!(copy(stdout, *out), copy(stderr, *err))?;
-    Ok(match status {
-        Some(status) => status.await,
-        None => None,
-    })
+    Ok(None)
 }
 
 /// Standard input in pieces. It is read by a thread that nobody waits for: the command may end before its input.
-fn read_stdin() -> tokio::sync::mpsc::Receiver<Vec<u8>> {
+fn read_stdin() -> Receiver<Vec<u8>> {
     let (sender, pieces) = tokio::sync::mpsc::channel(4);
     std::thread::spawn(move || {
         let mut stdin = std::io::stdin().lock();
@@ -104,34 +122,49 @@ fn read_stdin() -> tokio::sync::mpsc::Receiver<Vec<u8>> {
     pieces
 }
 
-async fn send_sizes(mut sizes: Sender<TerminalSize>) {
-    let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+/// Sends input, its end, and sizes of the terminal.
+async fn send(
+    mut sink: impl Sink<Message, Error = SocketError> + Unpin,
+    mut input: Option<Receiver<Vec<u8>>>,
+    tty: bool,
+) -> Result<(), SocketError> {
+    let mut changes = signal(SignalKind::window_change()).ok().filter(|_| tty);
+    let mut pings = tokio::time::interval(PING_EVERY);
+    if tty {
+        sink.send(size()).await?;
+    }
     loop {
-        if let Some((width, height)) = terminal::size()
-            && sizes.send(TerminalSize { width, height }).await.is_err()
-        {
-            return;
-        }
-        if changes.recv().await.is_none() {
-            return;
-        }
+        let next = async {
+            match &mut input {
+                Some(input) => input.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let resized = async {
+            match &mut changes {
+                Some(changes) => changes.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let message = tokio::select! {
+            piece = next => match piece {
+                Some(piece) => Message::binary([&[STDIN], piece.as_slice()].concat()),
+                None => {
+                    input = None;
+                    Message::binary(vec![CLOSE, STDIN])
+                }
+            },
+            _ = resized => size(),
+            _ = pings.tick() => Message::Ping(bytes::Bytes::new()),
+        };
+        sink.send(message).await?;
     }
 }
 
-async fn copy(
-    from: Option<impl AsyncRead + Unpin>,
-    to: &mut (dyn Write + Send),
-) -> Result<(), ClientError> {
-    let Some(mut from) = from else { return Ok(()) };
-    let mut buffer = vec![0; PIECE_BYTES];
-    loop {
-        let count = from.read(&mut buffer).await?;
-        if count == 0 {
-            return Ok(());
-        }
-        to.write_all(&buffer[..count])?;
-        to.flush()?;
-    }
+fn size() -> Message {
+    let (width, height) = terminal::size().unwrap_or((80, 24));
+    let size = serde_json::json!({"Width": width, "Height": height}).to_string();
+    Message::binary([&[RESIZE], size.as_bytes()].concat())
 }
 
 /// What the last message of the server means.
@@ -160,24 +193,7 @@ fn refused(request: &Exec, code: u16, message: String) -> ClientError {
 
 /// Why the server does not open the streams. The reason is lost in the change of protocols, so it is asked for in
 /// the way that old clients do, which is refused for the same reason.
-async fn refusal(
-    session: &Session,
-    namespace: &str,
-    request: &Exec,
-    error: kube::Error,
-) -> ClientError {
-    let what = if request.command.is_some() { "exec" } else { "attach" };
-    let mut path = format!(
-        "/api/v1/namespaces/{}/pods/{}/{what}?stdout=true",
-        encode(namespace),
-        encode(&request.pod)
-    );
-    for argument in request.command.iter().flatten() {
-        path += &format!("&command={}", encode(argument));
-    }
-    if let Some(container) = &request.container {
-        path += &format!("&container={}", encode(container));
-    }
+async fn refusal(session: &Session, path: &str, request: &Exec, error: kube::Error) -> ClientError {
     let asked = http::Request::post(path)
         .header(http::header::CONNECTION, "Upgrade")
         .header(http::header::UPGRADE, "SPDY/3.1")

@@ -1,13 +1,43 @@
 //! `longshore get`.
 
-use futures::{AsyncBufReadExt, TryStreamExt};
-use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::discovery::{Resource, array, text};
-use super::session::{Ask, JSON, Session, TABLE, encode};
+use super::discovery::{Resource, array};
+use super::jsonpath::Template;
+use super::select::{Selection, list};
+use super::session::{Ask, JSON, Session, TABLE};
+use super::show::{Output, Shown, items_of};
+use super::sort::sort_by;
 use super::table::{Columns, Printer, View};
-use super::{ClientError, Failures, Get, Output, Scope, Screen};
+use super::watch::{Watch, version_to_watch};
+use super::{ClientError, Failures, Scope, Screen, select};
+
+/// Show objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Get {
+    pub selection: Selection,
+    pub output: Output,
+    pub follow: Follow,
+    pub sort_by: Option<Template>,
+    /// Labels that have columns of their own.
+    pub label_columns: Vec<String>,
+    /// Whether a last column shows all labels.
+    pub show_labels: bool,
+    pub no_headers: bool,
+    /// Whether a missing object is fine.
+    pub ignore_not_found: bool,
+}
+
+/// Whether changes are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Follow {
+    #[default]
+    No,
+    /// After the objects.
+    Watch,
+    /// Without the objects.
+    WatchOnly,
+}
 
 /// Shows objects, and their changes if asked to.
 pub(super) async fn get(
@@ -15,18 +45,14 @@ pub(super) async fn get(
     request: Get,
     screen: &mut Screen<'_>,
 ) -> Result<(), ClientError> {
-    let discovery = session.discovery().await?;
-    let mut kinds = Vec::new();
-    for word in &request.kinds {
-        kinds.extend(discovery.named_or_category(word)?);
+    let looks = looks(session, &request).await?;
+    if request.follow != Follow::No && looks.len() > 1 {
+        let why = "only one kind can be watched at a time; leave the others out";
+        return Err(ClientError::Unsupported(why.into()));
     }
-    let looks: Vec<Look<'_>> = kinds
-        .iter()
-        .map(|resource| Look::new(session, resource, &request, kinds.len() > 1))
-        .collect();
     match request.output {
         Output::Table | Output::Wide => tables(&looks, &request, screen).await,
-        Output::Yaml | Output::Json | Output::Name => objects(&looks, &request, screen).await,
+        _ => objects(&looks, &request, screen).await,
     }
 }
 
@@ -35,129 +61,102 @@ struct Look<'a> {
     session: &'a Session,
     resource: &'a Resource,
     namespace: Option<&'a str>,
+    /// Names; empty means all objects that match.
+    names: Vec<&'a str>,
+    query: String,
     view: View,
 }
 
-impl<'a> Look<'a> {
-    fn new(session: &'a Session, resource: &'a Resource, request: &'a Get, several: bool) -> Self {
-        let namespace = match &request.scope {
-            Scope::Current => Some(session.namespace()),
-            Scope::Namespace(name) => Some(name.as_str()),
-            Scope::All => None,
-        };
-        let view = View {
-            wide: request.output == Output::Wide,
-            with_namespace: request.scope == Scope::All && resource.namespaced,
-            prefix: several.then(|| resource.display()),
-        };
-        Self { session, resource, namespace, view }
+/// The kinds of a request, each once for words of the same kind in a row.
+async fn looks<'a>(session: &'a Session, request: &'a Get) -> Result<Vec<Look<'a>>, ClientError> {
+    let discovery = session.discovery().await?;
+    let selection = &request.selection;
+    let mut looks: Vec<Look<'a>> = Vec::new();
+    for word in &selection.words {
+        for resource in discovery.named_or_category(&word.kind)? {
+            let name = word.name.as_deref();
+            match (name, looks.last_mut().filter(|look| look.resource == resource)) {
+                (Some(name), Some(look)) if !look.names.is_empty() => look.names.push(name),
+                _ => looks.push(Look {
+                    session,
+                    resource,
+                    namespace: selection.namespace(session),
+                    names: name.into_iter().collect(),
+                    query: selection.query(),
+                    view: View {
+                        wide: request.output == Output::Wide,
+                        with_namespace: selection.scope == Scope::All && resource.namespaced,
+                        labels: request.label_columns.clone(),
+                        all_labels: request.show_labels,
+                        no_headers: request.no_headers,
+                        prefix: None,
+                    },
+                }),
+            }
+        }
     }
+    if looks.iter().any(|look| look.resource != looks[0].resource) {
+        for look in &mut looks {
+            look.view.prefix = Some(look.resource.display());
+        }
+    }
+    Ok(looks)
+}
 
-    async fn one(&self, name: &str, accept: &'static str) -> Result<Value, ClientError> {
+impl Look<'_> {
+    async fn one(
+        &self,
+        name: &str,
+        accept: &'static str,
+        query: &str,
+    ) -> Result<Value, ClientError> {
         let namespace = self.namespace.unwrap_or_default();
         let object = format!("{} {name}", self.resource.display());
-        let path = self.resource.object(namespace, name);
+        let path = format!("{}{query}", self.resource.object(namespace, name));
         self.session.json(Ask { accept, ..Ask::get(&object, path) }).await
     }
 
-    /// Everything, page by page, as one list or Table.
-    async fn all(
+    /// Every named object, or a list of all.
+    async fn answers(
         &self,
-        selector: Option<&str>,
+        request: &Get,
         accept: &'static str,
-    ) -> Result<Value, ClientError> {
-        let mut whole = Value::Null;
-        let mut token = String::new();
-        loop {
-            let mut path = format!("{}?limit=500", self.resource.collection(self.namespace));
-            if let Some(selector) = selector {
-                path += &format!("&labelSelector={}", encode(selector));
-            }
-            if !token.is_empty() {
-                path += &format!("&continue={}", encode(&token));
-            }
-            let ask = Ask { verb: "list", accept, ..Ask::get(&self.resource.plural, path) };
-            let mut page = self.session.json(ask).await?;
-            token = text(&page["metadata"]["continue"]);
-            if whole.is_null() {
-                whole = page;
-            } else {
-                for key in ["items", "rows"] {
-                    if let (Some(all), Some(more)) =
-                        (whole[key].as_array_mut(), page[key].as_array_mut())
-                    {
-                        all.append(more);
-                    }
-                }
-            }
-            if token.is_empty() {
-                return Ok(whole);
+        failures: &mut Failures,
+        screen: &mut Screen<'_>,
+    ) -> Result<Vec<Value>, ClientError> {
+        // Sorting needs the rows' whole objects.
+        let sorts = request.sort_by.is_some() && accept == TABLE;
+        let whole = if sorts { "includeObject=Object" } else { "" };
+        if self.names.is_empty() {
+            let query = format!("{}&{whole}", self.query);
+            let query = query.trim_end_matches('&');
+            return Ok(vec![
+                list(self.session, self.resource, self.namespace, query, accept).await?,
+            ]);
+        }
+        let query = if whole.is_empty() { String::new() } else { format!("?{whole}") };
+        let mut answers = Vec::new();
+        for name in &self.names {
+            match self.one(name, accept, &query).await {
+                Ok(answer) => answers.push(answer),
+                Err(error) if error.is_not_found() && request.ignore_not_found => {}
+                Err(error) => failures.note(screen, error)?,
             }
         }
+        Ok(answers)
     }
 
-    /// Changes from `version` on, handed to `see` until the stream breaks or `see` says stop.
-    async fn changes(
-        &self,
-        field: Option<&str>,
-        selector: Option<&str>,
-        version: String,
-        accept: &'static str,
-        mut see: impl FnMut(Value) -> Result<(), ClientError>,
-    ) -> Result<(), ClientError> {
-        let mut version = version;
-        loop {
-            let mut path = format!(
-                "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}",
-                self.resource.collection(self.namespace),
-                encode(&version)
-            );
-            if let Some(name) = field {
-                path += &format!("&fieldSelector={}", encode(&format!("metadata.name={name}")));
-            }
-            if let Some(selector) = selector {
-                path += &format!("&labelSelector={}", encode(selector));
-            }
-            let plural = &self.resource.plural;
-            let broken = |why: String| ClientError::Stream { object: plural.clone(), why };
-            let ask = Ask {
-                verb: "watch",
-                object: plural,
-                method: Method::GET,
-                path,
-                accept,
-                body: None,
-            };
-            let mut lines = self.session.stream(ask).await?.lines();
-            while let Some(line) =
-                lines.try_next().await.map_err(|error| broken(error.to_string()))?
-            {
-                let event: Value =
-                    serde_json::from_str(&line).map_err(|error| broken(error.to_string()))?;
-                if event["type"] == "ERROR" {
-                    return Err(broken(text(&event["object"]["message"])));
-                }
-                if let Some(newer) = version_of(&event["object"]) {
-                    version = newer;
-                }
-                if event["type"] != "BOOKMARK" {
-                    see(event)?;
-                }
-            }
-            // The server ends a watch now and then; it goes on where it was.
+    fn watch(&self, accept: &'static str) -> Watch<'_> {
+        let named = self.names.first().map(|name| format!("metadata.name={name}"));
+        let query = format!("{}{}", self.query, select::query(None, named.as_deref()));
+        Watch {
+            session: self.session,
+            resource: self.resource,
+            namespace: self.namespace,
+            query,
+            accept,
         }
     }
-}
-
-/// The version of an object, or of the object in a Table's row.
-fn version_of(object: &Value) -> Option<String> {
-    let row = &object["rows"][0]["object"]["metadata"]["resourceVersion"];
-    let own = &object["metadata"]["resourceVersion"];
-    [row, own]
-        .into_iter()
-        .filter_map(Value::as_str)
-        .find(|text| !text.is_empty())
-        .map(str::to_owned)
 }
 
 /// Shows the server's Tables.
@@ -168,22 +167,18 @@ async fn tables(
 ) -> Result<(), ClientError> {
     let mut failures = Failures::default();
     let mut shown = 0;
+    let named = looks.iter().any(|look| !look.names.is_empty());
     for look in looks {
-        let mut table = Value::Null;
-        if request.names.is_empty() {
-            table = look.all(request.selector.as_deref(), TABLE).await?;
-        }
-        for name in &request.names {
-            match look.one(name, TABLE).await {
-                Ok(next) if table.is_null() => table = next,
-                Ok(next) => append_rows(&mut table, next),
-                Err(error) => failures.note(screen, error)?,
-            }
+        let answers = look.answers(request, TABLE, &mut failures, screen).await?;
+        let mut table = joined(answers);
+        if let (Some(path), Some(rows)) = (&request.sort_by, table["rows"].as_array_mut()) {
+            sort_by(rows, path, |row| &row["object"])?;
         }
         let mut printer = Printer::default();
         let columns = Columns::of(&table, &look.view);
         let rows = columns.rows(&table, &look.view);
-        if !rows.is_empty() {
+        let silent = request.follow == Follow::WatchOnly;
+        if !rows.is_empty() && !silent {
             if shown > 0 {
                 writeln!(screen.out)?;
             }
@@ -191,32 +186,39 @@ async fn tables(
             write!(screen.out, "{}", printer.text(columns.header(), &rows))?;
             screen.out.flush()?;
         }
-        if request.watch {
-            watch_table(look, request, (table, printer), screen).await?;
+        if request.follow != Follow::No && !table.is_null() {
+            watch_table(look, (table, printer), silent || rows.is_empty(), screen).await?;
         }
     }
-    if shown == 0 && request.names.is_empty() {
+    if shown == 0 && !named && !request.ignore_not_found {
         nothing_found(looks, screen)?;
     }
     failures.end()
 }
 
-fn append_rows(table: &mut Value, mut next: Value) {
-    if let (Some(rows), Some(more)) = (table["rows"].as_array_mut(), next["rows"].as_array_mut()) {
-        rows.append(more);
+/// One Table with the rows of all.
+fn joined(answers: Vec<Value>) -> Value {
+    let mut answers = answers.into_iter();
+    let mut table = answers.next().unwrap_or_default();
+    for mut next in answers {
+        if let (Some(rows), Some(more)) =
+            (table["rows"].as_array_mut(), next["rows"].as_array_mut())
+        {
+            rows.append(more);
+        }
     }
+    table
 }
 
 /// Goes on with the rows that change. Columns come with the first Table only.
 async fn watch_table(
     look: &Look<'_>,
-    request: &Get,
     (first, mut printer): (Value, Printer),
+    mut header_due: bool,
     screen: &mut Screen<'_>,
 ) -> Result<(), ClientError> {
     let version = version_to_watch(&first);
     let mut columns = Columns::of(&first, &look.view);
-    let mut header_due = array(&first["rows"]).is_empty();
     let see = |event: Value| {
         let table = &event["object"];
         if !array(&table["columnDefinitions"]).is_empty() {
@@ -227,20 +229,12 @@ async fn watch_table(
         header_due = false;
         Ok(screen.out.flush()?)
     };
-    let field = request.names.first().map(String::as_str);
-    look.changes(field, request.selector.as_deref(), version, TABLE, see).await
-}
-
-/// A list is watched from its own version on, a single object from the object's.
-fn version_to_watch(answer: &Value) -> String {
-    let own = text(&answer["metadata"]["resourceVersion"]);
-    if own.is_empty() { version_of(answer).unwrap_or_default() } else { own }
+    look.watch(TABLE).forever(version, see).await
 }
 
 fn nothing_found(looks: &[Look<'_>], screen: &mut Screen<'_>) -> Result<(), ClientError> {
-    let namespace =
-        looks.iter().filter(|look| look.resource.namespaced).find_map(|look| look.namespace);
-    match namespace {
+    let all_in_one = looks.iter().all(|look| look.resource.namespaced);
+    match looks.iter().find_map(|look| look.namespace).filter(|_| all_in_one) {
         Some(namespace) => writeln!(screen.err, "No resources found in {namespace} namespace.")?,
         None => writeln!(screen.err, "No resources found")?,
     }
@@ -257,107 +251,39 @@ async fn objects(
     let mut found = Vec::new();
     let mut version = String::new();
     for look in looks {
-        if request.names.is_empty() {
-            let list = look.all(request.selector.as_deref(), JSON).await?;
-            version = version_to_watch(&list);
-            found.extend(
-                items_of(look.resource, &list).into_iter().map(|item| (look.resource, item)),
-            );
-        }
-        for name in &request.names {
-            match look.one(name, JSON).await {
-                Ok(object) => {
-                    version = version_to_watch(&object);
-                    found.push((look.resource, object));
-                }
-                Err(error) => failures.note(screen, error)?,
-            }
+        for answer in look.answers(request, JSON, &mut failures, screen).await? {
+            version = version_to_watch(&answer);
+            let items = match look.names.is_empty() {
+                true => items_of(look.resource, &answer),
+                false => vec![answer],
+            };
+            found.extend(items.into_iter().map(|item| (look.resource, item)));
         }
     }
-    let single = request.names.len() == 1 && looks.len() == 1;
-    show(&found, single, request.output, screen)?;
-    if let (true, [look]) = (request.watch, looks) {
+    if let Some(path) = &request.sort_by {
+        sort_by(&mut found, path, |(_, object)| object)?;
+    }
+    let names: usize = looks.iter().map(|look| look.names.len()).sum();
+    let single = looks.len() == 1 && names == 1;
+    let mut printer = Printer::default();
+    let output = &request.output;
+    let silent = request.follow == Follow::WatchOnly;
+    let headers = !request.no_headers;
+    if !silent {
+        Shown { objects: &found, single, output, headers }.write(&mut printer, screen)?;
+    }
+    if let (true, [look]) = (request.follow != Follow::No, looks) {
+        let mut header_due = headers && silent;
         let see = |event: Value| {
-            if request.output == Output::Yaml {
+            if *output == Output::Yaml {
                 writeln!(screen.out, "---")?;
             }
-            show(&[(look.resource, event["object"].clone())], true, request.output, screen)
+            let objects = [(look.resource, event["object"].clone())];
+            let shown = Shown { objects: &objects, single: true, output, headers: header_due };
+            header_due = false;
+            shown.write(&mut printer, screen)
         };
-        let field = request.names.first().map(String::as_str);
-        look.changes(field, request.selector.as_deref(), version, JSON, see).await?;
+        look.watch(JSON).forever(version, see).await?;
     }
     failures.end()
-}
-
-/// The objects of a list. Their own kind is left out of lists, so it is put back.
-pub(super) fn items_of(resource: &Resource, list: &Value) -> Vec<Value> {
-    let mut items = array(&list["items"]).to_vec();
-    for item in &mut items {
-        item["apiVersion"] = json!(resource.api_version());
-        item["kind"] = json!(resource.kind);
-    }
-    items
-}
-
-fn show(
-    found: &[(&Resource, Value)],
-    single: bool,
-    output: Output,
-    screen: &mut Screen<'_>,
-) -> Result<(), ClientError> {
-    if output == Output::Name {
-        for (resource, object) in found {
-            writeln!(screen.out, "{}/{}", resource.display(), text(&object["metadata"]["name"]))?;
-        }
-        return Ok(screen.out.flush()?);
-    }
-    let mut objects: Vec<Value> = found.iter().map(|(_, object)| sorted(object)).collect();
-    for object in &mut objects {
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.remove("managedFields");
-        }
-    }
-    let whole = match (single, objects.len()) {
-        (true, 0) => return Ok(()),
-        (true, 1) => objects.remove(0),
-        _ => json!({
-            "apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""},
-        }),
-    };
-    match output {
-        Output::Yaml => write!(screen.out, "{}", yaml(&whole)?)?,
-        _ => writeln!(screen.out, "{}", pretty_json(&whole)?)?,
-    }
-    Ok(screen.out.flush()?)
-}
-
-/// The same value with the keys of all its objects in order.
-pub(super) fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut pairs: Vec<_> = fields.iter().collect();
-            pairs.sort_by_key(|(key, _)| key.as_str());
-            Value::Object(
-                pairs.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect(),
-            )
-        }
-        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
-        other => other.clone(),
-    }
-}
-
-fn yaml(value: &Value) -> Result<String, ClientError> {
-    let text =
-        serde_saphyr::to_string(value).map_err(|error| std::io::Error::other(error.to_string()))?;
-    Ok(if text.ends_with('\n') { text } else { text + "\n" })
-}
-
-/// JSON indented by four spaces, as kubectl prints it.
-fn pretty_json(value: &Value) -> Result<String, ClientError> {
-    use serde::Serialize;
-    let mut bytes = Vec::new();
-    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    value.serialize(&mut serializer).map_err(std::io::Error::from)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,31 +1,57 @@
-//! `apply`, `get`, `describe`, `delete`, `logs`, `exec` and `attach`, for people without kubectl.
+//! The client commands, for people without kubectl: `apply`, `get`, `wait` and their like.
 //!
 //! A [`Command`] says which server to ask and what for. [`perform`] carries a [`Request`] out over any `kube::Client`,
 //! so the same code runs against a server on the network and against one in the same process.
 
 mod apply;
+mod change;
+pub(crate) mod complete;
 mod delete;
 mod describe;
 mod describe_known;
 mod discovery;
+mod edit;
 mod error;
+mod events;
 mod exec;
 mod get;
+pub(crate) mod jsonpath;
 mod logs;
 mod manifest;
+mod mark;
+mod merge;
 mod patch;
+mod select;
 mod session;
+mod show;
+mod sort;
+mod status;
 mod table;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod wait;
+mod watch;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use apply::{Apply, Create, Source};
+pub(crate) use change::{DryRun, Manner};
+pub(crate) use delete::{Cascade, Delete};
+pub(crate) use describe::Describe;
+pub(crate) use edit::Edit;
 pub(crate) use error::ClientError;
+pub(crate) use events::Events;
+pub(crate) use get::{Follow, Get};
+pub(crate) use mark::{Mark, Marks};
+pub(crate) use patch::{Patch, PatchKind};
+pub(crate) use select::{Selection, Word};
 pub(crate) use session::Session;
+pub(crate) use show::Output;
+pub(crate) use status::Status;
+pub(crate) use wait::{Condition, Wait};
 
 use crate::process::ExitWith;
 
@@ -47,86 +73,21 @@ pub(crate) struct Access {
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// `longshore apply`.
     Apply(Apply),
-    /// `longshore get`.
+    Create(Create),
     Get(Get),
-    /// `longshore describe`.
     Describe(Describe),
-    /// `longshore delete`.
     Delete(Delete),
-    /// `longshore logs`.
+    Patch(Patch),
+    Edit(Edit),
+    /// `longshore label` and `longshore annotate`.
+    Mark(Mark),
+    Wait(Wait),
+    Events(Events),
+    Status(Status),
     Logs(Logs),
     /// `longshore exec` and `longshore attach`.
     Exec(Exec),
-}
-
-/// Create or change the objects of files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Apply {
-    /// Files; `-` is stdin.
-    pub files: Vec<PathBuf>,
-    /// For objects that name none.
-    pub namespace: Option<String>,
-}
-
-/// Show objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Get {
-    /// Kinds as they were typed; at least one.
-    pub kinds: Vec<String>,
-    /// Names; empty means all.
-    pub names: Vec<String>,
-    /// Where to look.
-    pub scope: Scope,
-    /// How to show them.
-    pub output: Output,
-    /// Labels that objects must have.
-    pub selector: Option<String>,
-    /// Whether to go on with changes.
-    pub watch: bool,
-}
-
-/// Show objects in detail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Describe {
-    /// Kinds as they were typed; at least one.
-    pub kinds: Vec<String>,
-    /// Names; empty means all of the namespace.
-    pub names: Vec<String>,
-    /// Where to look.
-    pub namespace: Option<String>,
-}
-
-/// Delete objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Delete {
-    /// Which ones.
-    pub target: Target,
-    /// Where to look.
-    pub namespace: Option<String>,
-    /// Whether to return only when they are gone.
-    pub wait: bool,
-    /// Longest wait.
-    pub timeout: Option<Duration>,
-    /// Seconds for pods to end.
-    pub grace_period: Option<u32>,
-    /// Whether a missing object is fine.
-    pub ignore_not_found: bool,
-}
-
-/// What to delete.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
-    /// By kind and name.
-    Named {
-        /// Kinds as they were typed.
-        kinds: Vec<String>,
-        /// Names; at least one.
-        names: Vec<String>,
-    },
-    /// What these files describe.
-    Files(Vec<PathBuf>),
 }
 
 /// Show what a container wrote.
@@ -168,9 +129,10 @@ pub(crate) struct Exec {
 }
 
 /// Where to look.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The namespace of the kubeconfig's context.
+    #[default]
     Current,
     /// This namespace.
     Namespace(String),
@@ -178,53 +140,31 @@ pub(crate) enum Scope {
     All,
 }
 
-/// How to show objects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Output {
-    /// A table, as the server makes it.
-    #[default]
-    #[value(skip)]
-    Table,
-    /// YAML.
-    Yaml,
-    /// JSON.
-    Json,
-    /// Only `kind/name`.
-    Name,
-    /// A table with all its columns.
-    Wide,
+impl Scope {
+    /// The namespace; none means all.
+    fn namespace<'a>(&'a self, session: &'a Session) -> Option<&'a str> {
+        match self {
+            Self::Current => Some(session.namespace()),
+            Self::Namespace(name) => Some(name),
+            Self::All => None,
+        }
+    }
 }
 
-impl From<Apply> for Request {
-    fn from(request: Apply) -> Self {
-        Self::Apply(request)
-    }
+/// Makes each request a [`Request`].
+macro_rules! requests {
+    ($($name:ident),*) => {$(
+        impl From<$name> for Request {
+            fn from(request: $name) -> Self {
+                Self::$name(request)
+            }
+        }
+    )*};
 }
-impl From<Get> for Request {
-    fn from(request: Get) -> Self {
-        Self::Get(request)
-    }
-}
-impl From<Describe> for Request {
-    fn from(request: Describe) -> Self {
-        Self::Describe(request)
-    }
-}
-impl From<Delete> for Request {
-    fn from(request: Delete) -> Self {
-        Self::Delete(request)
-    }
-}
-impl From<Exec> for Request {
-    fn from(request: Exec) -> Self {
-        Self::Exec(request)
-    }
-}
-impl From<Logs> for Request {
-    fn from(request: Logs) -> Self {
-        Self::Logs(request)
-    }
-}
+
+requests!(
+    Apply, Create, Get, Describe, Delete, Patch, Edit, Mark, Wait, Events, Status, Logs, Exec
+);
 
 /// Where results and remarks go.
 pub(crate) struct Screen<'a> {
@@ -266,9 +206,16 @@ pub(crate) async fn perform(
 ) -> Result<(), ClientError> {
     match request {
         Request::Apply(request) => apply::apply(session, request, screen).await,
+        Request::Create(request) => apply::create(session, request, screen).await,
         Request::Get(request) => get::get(session, request, screen).await,
         Request::Describe(request) => describe::describe(session, request, screen).await,
         Request::Delete(request) => delete::delete(session, request, screen).await,
+        Request::Patch(request) => patch::patch(session, request, screen).await,
+        Request::Edit(request) => edit::edit(session, request, screen).await,
+        Request::Mark(request) => mark::mark(session, request, screen).await,
+        Request::Wait(request) => wait::wait(session, request, screen).await,
+        Request::Events(request) => events::events(session, request, screen).await,
+        Request::Status(request) => status::status(session, request, screen).await,
         Request::Logs(request) => logs::logs(session, request, screen).await,
         Request::Exec(request) => exec::exec(session, request, screen).await,
     }

@@ -1,140 +1,84 @@
-//! What `apply` has to send: a merge patch from what was applied last, what shall be, and what is.
+//! `longshore patch`.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// The merge patch that brings `live` to `wanted`, also removing what `last` had and `wanted` has no more.
-///
-/// Fields that neither manifest mentions belong to others and stay. An empty object means nothing to do.
-pub(super) fn three_way(last: &Value, wanted: &Value, live: &Value) -> Value {
-    let empty = Map::new();
-    let fields = |value: &'_ Value| value.as_object().cloned().unwrap_or_default();
-    let (last, live) = (fields(last), fields(live));
-    let wanted = wanted.as_object().unwrap_or(&empty);
-    let mut patch = Map::new();
-    for key in last.keys().filter(|key| !wanted.contains_key(*key) && live.contains_key(*key)) {
-        patch.insert(key.clone(), Value::Null);
-    }
-    for (key, value) in wanted {
-        let now = live.get(key).unwrap_or(&Value::Null);
-        let before = last.get(key).unwrap_or(&Value::Null);
-        match value {
-            Value::Object(_) if now.is_object() => {
-                let inner = three_way(before, value, now);
-                if inner.as_object().is_some_and(|fields| !fields.is_empty()) {
-                    patch.insert(key.clone(), inner);
-                }
-            }
-            // A list that was not edited and that the server only completed with defaults stays.
-            Value::Array(_) if value == before && covers(now, value) => {}
-            // Asking for nothing where there is nothing.
-            Value::Null if now.is_null() => {}
-            _ if value == now => {}
-            _ => {
-                patch.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    Value::Object(patch)
+use super::change::{self, DryRun, Manner};
+use super::select::{Item, Selection};
+use super::session::Session;
+use super::show::without_managers;
+use super::{ClientError, Failures, Screen};
+
+const MANAGER: &str = "longshore-patch";
+
+/// Change fields of objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Patch {
+    pub selection: Selection,
+    pub kind: PatchKind,
+    pub patch: Value,
+    /// `status`, `scale`, …; none is the object itself.
+    pub subresource: Option<String>,
+    pub manner: Manner,
 }
 
-/// Whether `live` is `wanted` plus fields that others added.
-fn covers(live: &Value, wanted: &Value) -> bool {
-    match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, value)| covers(live.get(key).unwrap_or(&Value::Null), value))
+/// How a patch is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PatchKind {
+    Json,
+    Merge,
+    #[default]
+    Strategic,
+}
+
+impl PatchKind {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json-patch+json",
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
         }
-        (Value::Array(live), Value::Array(wanted)) => {
-            wanted.iter().all(|item| live.iter().any(|candidate| covers(candidate, item)))
-        }
-        _ => live == wanted,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn patches_say_only_what_changes() {
-        let rows = [
-            (
-                "nothing to do",
-                json!({"a": 1}),
-                json!({"a": 1}),
-                json!({"a": 1, "server": 2}),
-                json!({}),
-            ),
-            ("changed", json!({"a": 1}), json!({"a": 2}), json!({"a": 1}), json!({"a": 2})),
-            ("added", json!({}), json!({"a": 2}), json!({"b": 1}), json!({"a": 2})),
-            (
-                "drift is put right",
-                json!({"a": 1}),
-                json!({"a": 1}),
-                json!({"a": 9}),
-                json!({"a": 1}),
-            ),
-            (
-                "removed",
-                json!({"a": 1, "b": 1}),
-                json!({"a": 1}),
-                json!({"a": 1, "b": 1}),
-                json!({"b": null}),
-            ),
-            (
-                "removed, gone already",
-                json!({"a": 1, "b": 1}),
-                json!({"a": 1}),
-                json!({"a": 1}),
-                json!({}),
-            ),
-            ("never applied", json!(null), json!({"a": 1}), json!({"a": 1, "b": 2}), json!({})),
-            (
-                "nested",
-                json!({"m": {"x": "1", "y": "2"}}),
-                json!({"m": {"x": "1"}}),
-                json!({"m": {"x": "1", "y": "2", "z": "3"}}),
-                json!({"m": {"y": null}}),
-            ),
-            (
-                "empty over something",
-                json!({}),
-                json!({"m": {}}),
-                json!({"m": {"x": 1}}),
-                json!({}),
-            ),
-            (
-                "object over nothing",
-                json!({}),
-                json!({"m": {"x": 1}}),
-                json!({}),
-                json!({"m": {"x": 1}}),
-            ),
-            ("null over nothing", json!({}), json!({"m": null}), json!({}), json!({})),
-            (
-                "list edited",
-                json!({"l": [1]}),
-                json!({"l": [1, 2]}),
-                json!({"l": [1]}),
-                json!({"l": [1, 2]}),
-            ),
-            (
-                "list with defaults of the server",
-                json!({"l": [{"name": "a"}]}),
-                json!({"l": [{"name": "a"}]}),
-                json!({"l": [{"name": "a", "policy": "Always"}, {"name": "added"}]}),
-                json!({}),
-            ),
-            (
-                "list drifted",
-                json!({"l": [{"name": "a", "v": 1}]}),
-                json!({"l": [{"name": "a", "v": 1}]}),
-                json!({"l": [{"name": "a", "v": 2}]}),
-                json!({"l": [{"name": "a", "v": 1}]}),
-            ),
-        ];
-        for (name, last, wanted, live, patch) in rows {
-            assert_eq!(three_way(&last, &wanted, &live), patch, "{name}");
+/// Patches objects one after the other.
+pub(super) async fn patch(
+    session: &Session,
+    request: Patch,
+    screen: &mut Screen<'_>,
+) -> Result<(), ClientError> {
+    if request.manner.dry_run == DryRun::Client {
+        let why = "what a patch does is for the server to say; use --dry-run=server";
+        return Err(ClientError::Unsupported(why.into()));
+    }
+    let mut failures = Failures::default();
+    for item in request.selection.items(session).await? {
+        if let Err(error) = patch_one(session, &item, &request, screen).await {
+            failures.note(screen, error)?;
         }
     }
+    failures.end()
+}
+
+async fn patch_one(
+    session: &Session,
+    item: &Item<'_>,
+    request: &Patch,
+    screen: &mut Screen<'_>,
+) -> Result<(), ClientError> {
+    let before = item.live(session).await?;
+    let mut path = item.path();
+    if let Some(subresource) = &request.subresource {
+        path += &format!("/{subresource}");
+    }
+    path += &request.manner.query(MANAGER);
+    let body = (request.kind.content_type(), request.patch.clone());
+    let patched = change::patch(session, &item.object(), path, body).await.map_err(|error| {
+        match error.is_unsupported_media_type() {
+            true => error.with_advice("use --type=merge for kinds that come from definitions"),
+            false => error,
+        }
+    })?;
+    let same = without_managers(&before) == without_managers(&patched);
+    let verdict = if same { "patched (no change)" } else { "patched" };
+    request.manner.show(screen, (item.resource, patched), (&item.shown(), verdict))
 }

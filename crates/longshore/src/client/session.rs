@@ -87,6 +87,11 @@ impl Session {
         Ok(Self { url, ..Self::new(client) })
     }
 
+    /// Where the server is.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The client, for what is no exchange of JSON.
     pub(super) fn client(&self) -> &kube::Client {
         &self.client

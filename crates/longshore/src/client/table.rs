@@ -5,6 +5,9 @@ use serde_json::Value;
 
 use super::discovery::{array, text};
 
+/// Columns of kubectl are at least six wide, three of them for the gap.
+const NARROWEST: usize = 3;
+
 /// Prints tables, and remembers column widths so that later rows of a watch line up with earlier ones.
 #[derive(Default)]
 pub(super) struct Printer {
@@ -32,7 +35,7 @@ impl Printer {
     }
 
     fn padded(&self, cells: &[String]) -> Vec<String> {
-        let width = |at: usize| self.widths.get(at).copied().unwrap_or_default();
+        let width = |at: usize| self.widths.get(at).copied().unwrap_or_default().max(NARROWEST);
         cells
             .iter()
             .enumerate()
@@ -54,11 +57,17 @@ fn one_line(cell: &str) -> String {
 }
 
 /// Which columns of a server's Table to show and how.
+#[derive(Default)]
 pub(super) struct View {
     pub(super) wide: bool,
     pub(super) with_namespace: bool,
     /// `kind/` before each name, when several kinds are shown.
     pub(super) prefix: Option<String>,
+    /// Labels that have columns of their own.
+    pub(super) labels: Vec<String>,
+    /// Whether a last column shows all labels.
+    pub(super) all_labels: bool,
+    pub(super) no_headers: bool,
 }
 
 /// The parts of a server's Table.
@@ -82,9 +91,18 @@ impl Columns {
         if view.with_namespace {
             header.insert(0, "NAMESPACE".into());
         }
+        let last = |label: &String| label.rsplit('/').next().unwrap_or_default().to_uppercase();
+        header.extend(view.labels.iter().map(last));
+        if view.all_labels {
+            header.push("LABELS".into());
+        }
+        if view.no_headers {
+            header.clear();
+        }
         Self { header, shown }
     }
 
+    /// The header; empty when none is wanted.
     pub(super) fn header(&self) -> &[String] {
         &self.header
     }
@@ -104,8 +122,25 @@ impl Columns {
         if view.with_namespace {
             shown.insert(0, text(&row["object"]["metadata"]["namespace"]));
         }
+        let labels = &row["object"]["metadata"]["labels"];
+        shown.extend(view.labels.iter().map(|label| text(&labels[label])));
+        if view.all_labels {
+            shown.push(all_labels(labels));
+        }
         shown
     }
+}
+
+/// `app=web,tier=one`.
+fn all_labels(labels: &Value) -> String {
+    let mut pairs: Vec<String> = labels
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", text(value)))
+        .collect();
+    pairs.sort();
+    if pairs.is_empty() { "<none>".into() } else { pairs.join(",") }
 }
 
 fn cell(value: &Value) -> String {
@@ -141,12 +176,17 @@ mod tests {
 
     #[test]
     fn looks_like_kubectl() {
-        let plain = View { wide: false, with_namespace: false, prefix: None };
+        let plain = View::default();
         assert_eq!(
             shown(&plain),
             "NAME            ACCESS MODES\ndata            RWO\na-longer-name\n"
         );
-        let all = View { wide: true, with_namespace: true, prefix: Some("pvc".into()) };
+        let all = View {
+            wide: true,
+            with_namespace: true,
+            prefix: Some("pvc".into()),
+            ..View::default()
+        };
         assert_eq!(
             shown(&all),
             "NAMESPACE   NAME                ACCESS MODES   VOLUMEMODE\n\

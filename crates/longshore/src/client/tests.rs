@@ -1,5 +1,7 @@
 //! The client commands against a real server in the same process.
 
+mod changes;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +13,9 @@ use serde_json::{Value, json};
 
 use super::session::{Ask, JSON};
 use super::{
-    Apply, ClientError, Delete, Describe, Get, Logs, Output, Request, Scope, Screen, Session,
-    Target, perform,
+    Apply, Cascade, ClientError, Condition, Create, Delete, Describe, DryRun, Edit, Events, Follow,
+    Get, Logs, Manner, Mark, Marks, Output, Patch, PatchKind, Request, Scope, Screen, Selection,
+    Session, Source, Status, Wait, Word, perform,
 };
 
 /// A writer that can be read while somebody else writes.
@@ -54,6 +57,10 @@ impl World {
         path
     }
 
+    fn source(&self, text: &str) -> Source {
+        Source { files: vec![self.file(text)], ..Source::default() }
+    }
+
     /// Stdout and stderr of a request.
     async fn run(&self, request: impl Into<Request>) -> Result<(String, String), ClientError> {
         let (mut out, mut err) = (Paper::default(), Paper::default());
@@ -63,8 +70,7 @@ impl World {
     }
 
     async fn apply(&self, text: &str) -> Result<String, ClientError> {
-        let files = vec![self.file(text)];
-        self.run(Apply { files, namespace: None }).await.map(|(out, _)| out)
+        self.run(Apply { source: self.source(text), ..Apply::default() }).await.map(|(out, _)| out)
     }
 
     async fn get(
@@ -99,25 +105,37 @@ impl World {
     }
 }
 
-fn get(kinds: &str, names: &[&str], output: Output) -> Get {
-    Get {
-        kinds: kinds.split(',').map(str::to_owned).collect(),
-        names: names.iter().map(ToString::to_string).collect(),
-        scope: Scope::Current,
-        output,
-        selector: None,
-        watch: false,
-    }
+fn select(kinds: &str, names: &[&str]) -> Selection {
+    let word = |kind: &str, name: Option<&&str>| Word {
+        kind: kind.to_owned(),
+        name: name.map(ToString::to_string),
+    };
+    let of_kind = |kind: &str| match names {
+        [] => vec![word(kind, None)],
+        names => names.iter().map(|name| word(kind, Some(name))).collect(),
+    };
+    Selection { words: kinds.split(',').flat_map(of_kind).collect(), ..Selection::default() }
 }
 
-fn delete(kind: &str, name: &str) -> Delete {
+fn get(kinds: &str, names: &[&str], output: Output) -> Get {
+    Get { selection: select(kinds, names), output, ..Get::default() }
+}
+
+fn describe(kind: &str, names: &[&str]) -> Describe {
+    Describe { selection: select(kind, names), events: true }
+}
+
+fn delete(selection: Selection) -> Delete {
     Delete {
-        target: Target::Named { kinds: vec![kind.into()], names: vec![name.into()] },
-        namespace: None,
+        selection,
         wait: true,
         timeout: None,
         grace_period: None,
+        force: false,
         ignore_not_found: false,
+        cascade: Cascade::Background,
+        dry_run: DryRun::None,
+        only_names: false,
     }
 }
 
@@ -166,10 +184,10 @@ async fn apply_of_a_pod_twice_changes_nothing() {
 async fn apply_goes_on_after_a_failure() {
     let world = World::new().await;
     let broken = CLAIM.replace("name: data", "name: bad").replace("ReadWriteOnce", "Nope");
-    let files = vec![world.file(&format!("{broken}---\n{CLASS}"))];
+    let source = world.source(&format!("{broken}---\n{CLASS}"));
     let (mut out, mut err) = (Paper::default(), Paper::default());
     let mut screen = Screen { out: &mut out, err: &mut err };
-    let request = Apply { files, namespace: None };
+    let request = Apply { source, ..Apply::default() };
     let error = perform(&world.session, request.into(), &mut screen).await.unwrap_err();
     assert!(error.to_string().starts_with("cannot create persistentvolumeclaim/bad: "), "{error}");
     assert_eq!(out.text(), "storageclass.storage.k8s.io/fast created\n");
@@ -203,7 +221,8 @@ async fn get_prints_tables_like_kubectl() {
     assert!(several.contains("\n\nNAME"), "{several}");
     assert!(several.contains("storageclass.storage.k8s.io/fast"), "{several}");
 
-    let all = Get { scope: Scope::All, ..get("pvc", &[], Output::Table) };
+    let mut all = get("pvc", &[], Output::Table);
+    all.selection.scope = Scope::All;
     let (all, _) = world.run(all).await.unwrap();
     assert!(all.starts_with("NAMESPACE   NAME") && all.contains("\ndefault     data"), "{all}");
 }
@@ -231,8 +250,10 @@ async fn get_says_what_is_not_there() {
     let world = World::new().await;
     let (out, err) = world.run(get("pvc", &[], Output::Table)).await.unwrap();
     assert_eq!((out.as_str(), err.as_str()), ("", "No resources found in default namespace.\n"));
-    let (_, err) = world.run(get("pv", &[], Output::Table)).await.unwrap();
-    assert_eq!(err, "No resources found\n");
+    for kinds in ["pv", "pvc,pv"] {
+        let (_, err) = world.run(get(kinds, &[], Output::Table)).await.unwrap();
+        assert_eq!(err, "No resources found\n", "{kinds}");
+    }
     let missing = world.get("pvc", &["nope"], Output::Table).await.unwrap_err();
     assert!(missing.is_not_found());
     assert_eq!(
@@ -255,7 +276,7 @@ async fn get_watches() {
         async move {
             let mut err = Paper::default();
             let mut screen = Screen { out: &mut out, err: &mut err };
-            let request = Get { watch: true, ..get("pvc", &[], Output::Table) };
+            let request = Get { follow: Follow::Watch, ..get("pvc", &[], Output::Table) };
             perform(&session, request.into(), &mut screen).await
         }
     });
@@ -291,12 +312,7 @@ async fn describe_shows_sections_users_and_events() {
     });
     world.send(http::Method::POST, "/api/v1/namespaces/default/events", JSON, event).await;
 
-    let describe = |kind: &str, name: &str| Describe {
-        kinds: vec![kind.into()],
-        names: vec![name.into()],
-        namespace: None,
-    };
-    let (text, _) = world.run(describe("pvc", "data")).await.unwrap();
+    let (text, _) = world.run(describe("pvc", &["data"])).await.unwrap();
     for part in [
         "Name:          data\n",
         "StorageClass:  fast\n",
@@ -310,9 +326,9 @@ async fn describe_shows_sections_users_and_events() {
         assert!(text.contains(part), "{part:?} is missing in\n{text}");
     }
     assert!(!text.contains("last-applied"), "{text}");
-    let (text, _) = world.run(describe("pod", "web")).await.unwrap();
+    let (text, _) = world.run(describe("pod", &["web"])).await.unwrap();
     assert!(text.contains("/data from v (rw)") && text.contains("Events:"), "{text}");
-    let (text, _) = world.run(describe("sc", "fast")).await.unwrap();
+    let (text, _) = world.run(describe("sc", &["fast"])).await.unwrap();
     assert!(text.contains("demo.example.com") && text.contains("Events:"), "{text}");
 }
 
@@ -322,51 +338,52 @@ async fn describe_keeps_secrets() {
     let secret =
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n";
     world.apply(secret).await.unwrap();
-    let request =
-        Describe { kinds: vec!["secret".into()], names: vec!["s".into()], namespace: None };
-    let (text, _) = world.run(request).await.unwrap();
+    let (text, _) = world.run(describe("secret", &["s"])).await.unwrap();
     assert!(text.contains("  password:  7 bytes\n"), "{text}");
     assert!(!text.contains("hunter2") && !text.contains("aHVudGVyMg"), "{text}");
 }
 
 #[tokio::test]
-async fn delete_waits_until_the_object_is_gone() {
+async fn events_are_shown_oldest_first_and_by_object() {
     let world = World::new().await;
-    let held =
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n";
-    world.apply(held).await.unwrap();
-    let impatient = Delete { timeout: Some(Duration::from_millis(200)), ..delete("cm", "held") };
-    let error = world.run(impatient).await.unwrap_err();
-    assert!(error.to_string().contains("configmap held is still there"), "{error}");
-    assert!(error.to_string().contains("held by example.com/hold"), "{error}");
-
-    let paper = Paper::default();
-    let waiting = tokio::spawn({
-        let (mut out, session) = (paper.clone(), world.session.clone());
-        async move {
-            let mut err = Paper::default();
-            let mut screen = Screen { out: &mut out, err: &mut err };
-            perform(&session, delete("cm", "held").into(), &mut screen).await
-        }
-    });
-    until(|| paper.text() == "configmap \"held\" deleted\n").await;
-    assert!(!waiting.is_finished(), "it is still held");
-    let path = "/api/v1/namespaces/default/configmaps/held";
-    let release = json!({"metadata": {"finalizers": null}});
-    world.send(http::Method::PATCH, path, "application/merge-patch+json", release).await;
-    tokio::time::timeout(Duration::from_secs(30), waiting).await.unwrap().unwrap().unwrap();
-    assert!(world.get("cm", &["held"], Output::Name).await.unwrap_err().is_not_found());
+    for (name, time, kind) in [("b", "00:05", "Warning"), ("a", "00:01", "Normal")] {
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name}, "type": kind,
+            "reason": "Tested", "message": format!("about {name}"),
+            "firstTimestamp": format!("2026-01-01T{time}:00Z"),
+            "lastTimestamp": format!("2026-01-01T{time}:00Z"),
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": name},
+        });
+        world.send(http::Method::POST, "/api/v1/namespaces/default/events", JSON, event).await;
+    }
+    let (out, _) = world.run(Events::default()).await.unwrap();
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("LAST SEEN") && lines[0].ends_with("MESSAGE"), "{out}");
+    assert!(
+        lines[1].ends_with("Pod/a    about a") && lines[2].ends_with("Pod/b    about b"),
+        "{out}"
+    );
+    let about = Some(Word { kind: "po".into(), name: Some("b".into()) });
+    let (out, _) =
+        world.run(Events { about, no_headers: true, ..Events::default() }).await.unwrap();
+    assert_eq!(out.lines().count(), 1, "{out}");
+    let types = vec!["normal".to_owned()];
+    let (out, _) =
+        world.run(Events { types, output: Some(Output::Name), ..Events::default() }).await.unwrap();
+    assert_eq!(out, "event/a\n");
+    let about = Some(Word { kind: "po".into(), name: Some("c".into()) });
+    let (out, err) = world.run(Events { about, ..Events::default() }).await.unwrap();
+    assert_eq!((out.as_str(), err.as_str()), ("", "No events found in default namespace.\n"));
 }
 
 #[tokio::test]
-async fn delete_by_file_and_of_what_is_not_there() {
+async fn status_names_a_claim_that_waits() {
     let world = World::new().await;
-    world.apply(CLASS).await.unwrap();
-    let files = || Target::Files(vec![world.file(CLASS)]);
-    let (out, _) = world.run(Delete { target: files(), ..delete("", "") }).await.unwrap();
-    assert_eq!(out, "storageclass.storage.k8s.io \"fast\" deleted\n");
-    let missing = world.run(Delete { target: files(), ..delete("", "") }).await.unwrap_err();
-    assert!(missing.is_not_found());
-    let fine = Delete { ignore_not_found: true, ..delete("sc", "fast") };
-    assert_eq!(world.run(fine).await.unwrap().0, "");
+    world.apply(&format!("{CLASS}---\n{CLAIM}")).await.unwrap();
+    let (page, _) = world.run(Status { json: false }).await.unwrap();
+    assert!(page.contains("1 claim (1 waiting)"), "{page}");
+    assert!(page.contains("PersistentVolumeClaim default/data"), "{page}");
+    let (json, _) = world.run(Status { json: true }).await.unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["waiting"][0]["name"], "data");
 }

@@ -1,14 +1,26 @@
-//! `longshore apply`, `get`, `describe`, `delete`, `logs`, `exec` and `attach`: the client commands.
+//! The client commands: `longshore apply`, `get`, `wait`, `logs` and their like.
 //!
 //! Their flags are written as kubectl's: `-n demo`, `-n=demo`, `-ojson`, `--wait=false`.
+
+mod change;
+pub(crate) mod complete;
+mod select;
+mod show;
+mod wait;
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{Program, Syntax, Threads};
-use crate::client::{self, Access, Command, Scope};
+use crate::client::{self, Access, Command};
 use crate::flags::{Logging, UsageError, values};
+
+pub(crate) use change::{
+    AnnotateFlags, ApplyFlags, CreateFlags, EditFlags, LabelFlags, PatchFlags,
+};
+pub(crate) use show::{DescribeFlags, EventsFlags, GetFlags, StatusFlags};
+pub(crate) use wait::{DeleteFlags, WaitFlags};
 
 /// Which server to ask.
 #[derive(Debug, Clone, clap::Args)]
@@ -22,185 +34,6 @@ impl From<AccessFlags> for Access {
     fn from(flags: AccessFlags) -> Self {
         let AccessFlags { kubeconfig } = flags;
         Self { kubeconfig }
-    }
-}
-
-/// Flags of `longshore apply`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ApplyFlags {
-    /// File with the objects as YAML or JSON; `-` reads stdin. May be repeated.
-    #[arg(short, long, value_name = "FILE", required = true)]
-    filename: Vec<PathBuf>,
-    /// Namespace of objects that name none.
-    #[arg(short, long, value_name = "NS")]
-    namespace: Option<String>,
-    #[command(flatten)]
-    access: AccessFlags,
-}
-
-impl From<ApplyFlags> for Command {
-    fn from(flags: ApplyFlags) -> Self {
-        let ApplyFlags { filename, namespace, access } = flags;
-        let request = client::Apply { files: filename, namespace };
-        Self { access: access.into(), request: request.into() }
-    }
-}
-
-/// Flags of `longshore get`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct GetFlags {
-    /// Kind of the objects (pvc, pv, sc, po, …), several with commas, or KIND/NAME.
-    #[arg(value_name = "KIND")]
-    kind: String,
-    /// Names; all objects when none is given.
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-    /// Namespace to look in.
-    #[arg(short, long, value_name = "NS")]
-    namespace: Option<String>,
-    /// Look in all namespaces.
-    #[arg(short = 'A', long)]
-    all_namespaces: bool,
-    /// How to show them.
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<client::Output>,
-    /// Labels that objects must have.
-    #[arg(short = 'l', long, value_name = "LABELS")]
-    selector: Option<String>,
-    /// Go on and show changes as they happen.
-    #[arg(short, long)]
-    watch: bool,
-    #[command(flatten)]
-    access: AccessFlags,
-}
-
-impl TryFrom<GetFlags> for Command {
-    type Error = UsageError;
-
-    fn try_from(flags: GetFlags) -> Result<Self, UsageError> {
-        let GetFlags { kind, names, namespace, all_namespaces, output, selector, watch, access } =
-            flags;
-        let (kinds, names) = kinds_and_names(&kind, names)?;
-        if watch && kinds.len() > 1 {
-            return Err(UsageError::Together("--watch takes one kind at a time".into()));
-        }
-        if !names.is_empty() && (all_namespaces || selector.is_some()) {
-            let flag = if all_namespaces { "--all-namespaces" } else { "--selector" };
-            return Err(UsageError::Together(format!(
-                "{flag} cannot be used together with a name"
-            )));
-        }
-        let scope = scope(namespace, all_namespaces)?;
-        let request = client::Get {
-            kinds,
-            names,
-            scope,
-            output: output.unwrap_or_default(),
-            selector,
-            watch,
-        };
-        Ok(Self { access: access.into(), request: request.into() })
-    }
-}
-
-/// Flags of `longshore describe`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct DescribeFlags {
-    /// Kind of the object, or KIND/NAME.
-    #[arg(value_name = "KIND")]
-    kind: String,
-    /// Names; all objects of the namespace when none is given.
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-    /// Namespace to look in.
-    #[arg(short, long, value_name = "NS")]
-    namespace: Option<String>,
-    #[command(flatten)]
-    access: AccessFlags,
-}
-
-impl TryFrom<DescribeFlags> for Command {
-    type Error = UsageError;
-
-    fn try_from(flags: DescribeFlags) -> Result<Self, UsageError> {
-        let DescribeFlags { kind, names, namespace, access } = flags;
-        let (kinds, names) = kinds_and_names(&kind, names)?;
-        let request = client::Describe { kinds, names, namespace };
-        Ok(Self { access: access.into(), request: request.into() })
-    }
-}
-
-/// Flags of `longshore delete`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct DeleteFlags {
-    /// Kind of the objects, or KIND/NAME.
-    #[arg(value_name = "KIND")]
-    kind: Option<String>,
-    /// Names of the objects.
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-    /// File with the objects to delete; `-` reads stdin. May be repeated.
-    #[arg(short, long, value_name = "FILE")]
-    filename: Vec<PathBuf>,
-    /// Namespace to look in.
-    #[arg(short, long, value_name = "NS")]
-    namespace: Option<String>,
-    /// Return only when the objects are gone.
-    #[arg(long, default_value_t = true)]
-    wait: bool,
-    /// Longest wait; 0 is no limit.
-    #[arg(long, default_value = "0s", value_parser = values::duration)]
-    timeout: Duration,
-    /// Seconds that a pod gets to end; its own setting when unset.
-    #[arg(long, value_name = "SECONDS", value_parser = values::count)]
-    grace_period: Option<u32>,
-    /// Say nothing about objects that are not there.
-    #[arg(long)]
-    ignore_not_found: bool,
-    #[command(flatten)]
-    access: AccessFlags,
-}
-
-impl TryFrom<DeleteFlags> for Command {
-    type Error = UsageError;
-
-    fn try_from(flags: DeleteFlags) -> Result<Self, UsageError> {
-        let DeleteFlags {
-            kind,
-            names,
-            filename,
-            namespace,
-            wait,
-            timeout,
-            grace_period,
-            ignore_not_found,
-            access,
-        } = flags;
-        let target = match (kind, filename.is_empty()) {
-            (Some(kind), true) => {
-                let (kinds, names) = kinds_and_names(&kind, names)?;
-                if names.is_empty() {
-                    return Err(UsageError::Other("say which object to delete by its name".into()));
-                }
-                client::Target::Named { kinds, names }
-            }
-            (None, false) => client::Target::Files(filename),
-            (Some(_), false) => {
-                return Err(UsageError::Together("give either a kind and names, or -f".into()));
-            }
-            (None, true) => {
-                return Err(UsageError::Other("say what to delete: KIND NAME or -f FILE".into()));
-            }
-        };
-        let request = client::Delete {
-            target,
-            namespace,
-            wait,
-            timeout: Some(timeout).filter(|limit| !limit.is_zero()),
-            grace_period,
-            ignore_not_found,
-        };
-        Ok(Self { access: access.into(), request: request.into() })
     }
 }
 
@@ -366,32 +199,6 @@ pub(crate) trait ClientFlags:
     const EXAMPLES: &'static str;
 }
 
-impl ClientFlags for ApplyFlags {
-    const NAME: &'static str = "apply";
-    const SUMMARY: &'static str = "Create or change objects from a file";
-    const EXAMPLES: &'static str =
-        "longshore apply -f claim.yaml\n  cat claim.yaml | longshore apply -n demo -f -";
-}
-
-impl ClientFlags for GetFlags {
-    const NAME: &'static str = "get";
-    const SUMMARY: &'static str = "Show objects";
-    const EXAMPLES: &'static str = "longshore get pvc\n  longshore get pod web -o yaml\n  longshore get pvc,pv -A\n  longshore get pvc -w";
-}
-
-impl ClientFlags for DescribeFlags {
-    const NAME: &'static str = "describe";
-    const SUMMARY: &'static str = "Show one object in detail, with its events";
-    const EXAMPLES: &'static str = "longshore describe pvc data";
-}
-
-impl ClientFlags for DeleteFlags {
-    const NAME: &'static str = "delete";
-    const SUMMARY: &'static str = "Delete objects by name or from a file";
-    const EXAMPLES: &'static str =
-        "longshore delete pod web\n  longshore delete -f claim.yaml --wait=false";
-}
-
 impl ClientFlags for LogsFlags {
     const NAME: &'static str = "logs";
     const SUMMARY: &'static str = "Show what a pod's container wrote";
@@ -435,46 +242,10 @@ impl<F: ClientFlags> Program for Client<F> {
     }
 }
 
-/// Takes `pvc,pv`, `pvc NAME…` and `pvc/NAME` apart.
-fn kinds_and_names(
-    kind: &str,
-    mut names: Vec<String>,
-) -> Result<(Vec<String>, Vec<String>), UsageError> {
-    let kinds: Vec<String> = match kind.split_once('/') {
-        Some((kind, name)) if !name.is_empty() => {
-            names.insert(0, name.to_owned());
-            vec![kind.to_owned()]
-        }
-        Some(_) => return Err(UsageError::Other(format!("the name is missing in `{kind}`"))),
-        None => kind.split(',').filter(|kind| !kind.is_empty()).map(str::to_owned).collect(),
-    };
-    if kinds.is_empty() {
-        return Err(UsageError::Other("the kind is missing".into()));
-    }
-    if let Some(name) = names.iter().skip(1).find(|name| name.contains('/')) {
-        return Err(UsageError::UnexpectedArgument {
-            argument: name.clone(),
-            advice: Some("give one KIND/NAME, or one KIND and several names".into()),
-        });
-    }
-    Ok((kinds, names))
-}
-
-fn scope(namespace: Option<String>, all: bool) -> Result<Scope, UsageError> {
-    match (namespace, all) {
-        (Some(_), true) => Err(UsageError::Together(
-            "--namespace and --all-namespaces cannot be used together".into(),
-        )),
-        (Some(name), false) => Ok(Scope::Namespace(name)),
-        (None, true) => Ok(Scope::All),
-        (None, false) => Ok(Scope::Current),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Output, Request};
+    use crate::client::{DryRun, Follow, Output, Request, Scope};
     use crate::flags::goify;
 
     fn read<F: ClientFlags>(args: &[&str]) -> Result<Request, String> {
@@ -494,6 +265,12 @@ mod tests {
             "get" => read::<GetFlags>(&args[1..]),
             "describe" => read::<DescribeFlags>(&args[1..]),
             "delete" => read::<DeleteFlags>(&args[1..]),
+            "create" => read::<CreateFlags>(&args[1..]),
+            "patch" => read::<PatchFlags>(&args[1..]),
+            "label" => read::<LabelFlags>(&args[1..]),
+            "annotate" => read::<AnnotateFlags>(&args[1..]),
+            "wait" => read::<WaitFlags>(&args[1..]),
+            "events" => read::<EventsFlags>(&args[1..]),
             "logs" => read::<LogsFlags>(&args[1..]),
             "exec" => read::<ExecFlags>(&args[1..]),
             "attach" => read::<AttachFlags>(&args[1..]),
@@ -508,16 +285,32 @@ mod tests {
         }
     }
 
+    /// `pvc/data pod`: what a line selects.
+    fn selected(line: &str) -> String {
+        let words = get(line).selection.words.into_iter();
+        let texts = words.map(|word| match word.name {
+            Some(name) => format!("{}/{name}", word.kind),
+            None => word.kind,
+        });
+        texts.collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
     fn kubectl_forms_of_get() {
-        assert_eq!(get("get pvc").scope, Scope::Current);
-        assert_eq!(get("get pvc data x").names, ["data", "x"]);
-        assert_eq!(get("get pvc/data").names, ["data"]);
-        assert_eq!(get("get pvc,pv -A").kinds, ["pvc", "pv"]);
+        assert_eq!(get("get pvc").selection.scope, Scope::Current);
+        for (line, words) in [
+            ("get pvc data x", "pvc/data pvc/x"),
+            ("get pvc/data", "pvc/data"),
+            ("get pvc/data pod/web", "pvc/data pod/web"),
+            ("get pvc,pv -A", "pvc pv"),
+            ("get pvc,pod web", "pvc/web pod/web"),
+        ] {
+            assert_eq!(selected(line), words, "{line}");
+        }
         for line in
             ["get pvc -n demo", "get pvc -n=demo", "get -ndemo pvc", "get --namespace=demo pvc"]
         {
-            assert_eq!(get(line).scope, Scope::Namespace("demo".into()), "{line}");
+            assert_eq!(get(line).selection.scope, Scope::Namespace("demo".into()), "{line}");
         }
         for line in
             ["get pvc -o yaml", "get pvc -oyaml", "get pvc -o=yaml", "get pvc --output yaml"]
@@ -525,9 +318,42 @@ mod tests {
             assert_eq!(get(line).output, Output::Yaml, "{line}");
         }
         let both = get("get pvc -Aw");
-        assert!(both.watch && both.scope == Scope::All);
-        assert!(!get("get pvc --watch=false").watch);
-        assert_eq!(get("get pvc -l app=web").selector.as_deref(), Some("app=web"));
+        assert!(both.follow == Follow::Watch && both.selection.scope == Scope::All);
+        assert_eq!(get("get pvc --watch=false").follow, Follow::No);
+        assert_eq!(get("get pvc --watch-only").follow, Follow::WatchOnly);
+        assert_eq!(get("get pvc -l app=web").selection.labels.as_deref(), Some("app=web"));
+        assert_eq!(get("get pvc -L a,b -L c").label_columns, ["a", "b", "c"]);
+        let path = get("get pvc --sort-by metadata.name").sort_by;
+        assert_eq!(path.unwrap().source(), "{.metadata.name}");
+        let columns = get("get pvc -o custom-columns=NAME:.metadata.name,X:.spec.x").output;
+        assert!(matches!(columns, Output::Columns(columns) if columns.len() == 2));
+    }
+
+    #[test]
+    fn labels_are_told_from_names() {
+        let marks = |line: &str| match request(line) {
+            Ok(Request::Mark(mark)) => (mark.selection.words.len(), mark.changes),
+            other => panic!("{line}: {other:?}"),
+        };
+        let set = |key: &str, value: &str| (key.to_owned(), Some(value.to_owned()));
+        assert_eq!(marks("label pod a b x=1 y-"), (2, vec![set("x", "1"), ("y".into(), None)]));
+        assert_eq!(marks("label pod/a x="), (1, vec![set("x", "")]));
+        assert_eq!(marks("annotate pod --all a=b=c"), (1, vec![set("a", "b=c")]));
+        assert_eq!(marks("label -f x.yaml a=b"), (0, vec![set("a", "b")]));
+    }
+
+    #[test]
+    fn grace_periods_are_kubectls() {
+        let delete = |line: &str| match request(line) {
+            Ok(Request::Delete(delete)) => (delete.grace_period, delete.force, delete.dry_run),
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(delete("delete pod a"), (None, false, DryRun::None));
+        assert_eq!(delete("delete pod a --grace-period=-1"), (None, false, DryRun::None));
+        assert_eq!(delete("delete pod a --grace-period 0"), (Some(0), false, DryRun::None));
+        assert_eq!(delete("delete pod a --now"), (Some(1), false, DryRun::None));
+        assert_eq!(delete("delete pod a --force"), (None, true, DryRun::None));
+        assert_eq!(delete("delete pod a --dry-run=client").2, DryRun::Client);
     }
 
     #[test]
@@ -585,14 +411,38 @@ mod tests {
         for (line, part) in [
             ("get", "<KIND> is required"),
             ("get pvc -o xml", "--output cannot be `xml`: it is one of yaml, json, name, wide"),
+            ("get pvc -o jsonpath={.a", "--output cannot be `jsonpath={.a`: unclosed action"),
+            ("get pvc -o jsonpath", "a template is needed"),
+            ("get pvc -o custom-columns=NAME", "`NAME` is no column; write HEADER:PATH"),
+            ("get pvc --sort-by={.a}{.b}", "is no path"),
+            ("get pvc data -l a=b", "--selector cannot be used together with a name"),
+            ("get pvc data pod/web", "give one KIND and its names, or only KIND/NAME"),
+            ("apply -f x --force-conflicts", "only works with --server-side"),
+            ("apply -f x --server-side --dry-run=client", "use --dry-run=server"),
+            ("apply -f x --dry-run=maybe", "it is one of none, client, server"),
+            ("patch pvc x", "--patch or --patch-file"),
+            ("patch pvc x -p [1]", "an object is expected"),
+            ("patch pvc x -p {} --type=json", "a list of operations is expected"),
+            ("patch pvc -p {}", "say which pvc by its name: pvc/NAME"),
+            ("label pvc x", "KEY=VALUE sets, KEY- removes"),
+            ("label pvc x a=b c", "KEY=VALUE sets, KEY- removes"),
+            ("wait pod/web", "--for <CONDITION> is required"),
+            ("wait pod/web --for=Ready", "it is condition=NAME[=VALUE], create, delete"),
+            ("wait pod --for=create", "say which pod by its name: pod/NAME, or all with --all"),
+            ("wait pod/x --all --for=create", "cannot be used together with a name"),
+            ("events --types=Bad", "it is one of Normal, Warning"),
+            ("delete pod x --now --grace-period=3", "cannot be used together"),
+            ("delete pod x --force --grace-period=3", "cannot be used together"),
+            ("delete pod x --all", "cannot be used together with a name"),
+            ("delete pod --all -l a=b", "--all and --selector"),
             ("get pvc -A -n x", "cannot be used together"),
             ("get pvc data -A", "cannot be used together with a name"),
             ("get pvc,pv -w", "one kind at a time"),
             ("get pvc/", "the name is missing"),
-            ("get pvc/a pv/b", "give one KIND/NAME"),
+            ("get pvc/a b", "after KIND/NAME only further KIND/NAME can follow"),
             ("apply", "--filename <FILE> is required"),
             ("delete pvc", "by its name"),
-            ("delete", "KIND NAME or -f FILE"),
+            ("delete", "say which object: KIND NAME or -f FILE"),
             ("delete pvc x -f y", "either"),
             ("delete pvc x --timeout=5", "a duration is written as in Go"),
             ("logs", "<POD> is required"),

@@ -17,6 +17,7 @@ enum Shell {
     Bash,
     Zsh,
     Fish,
+    Powershell,
 }
 
 impl From<Shell> for clap_complete::Shell {
@@ -25,6 +26,7 @@ impl From<Shell> for clap_complete::Shell {
             Shell::Bash => Self::Bash,
             Shell::Zsh => Self::Zsh,
             Shell::Fish => Self::Fish,
+            Shell::Powershell => Self::PowerShell,
         }
     }
 }
@@ -39,8 +41,62 @@ impl Completions {
         let mut script = Vec::new();
         let shell = clap_complete::Shell::from(self.shell);
         clap_complete::generate(shell, &mut cli::help::tree(), "longshore", &mut script);
-        String::from_utf8_lossy(&script).into_owned()
+        let script = String::from_utf8_lossy(&script).into_owned();
+        match self.shell {
+            Shell::Bash => format!("{script}\n{BASH}"),
+            Shell::Zsh => with_zsh_words(&script),
+            Shell::Fish => format!("{script}\n{}", fish_words()),
+            Shell::Powershell => script,
+        }
     }
+}
+
+/// Asks the server first; what it has no candidates for is completed by the static part.
+const BASH: &str = r#"_longshore_words() {
+    local IFS=$' \t\n' cur=${COMP_WORDS[COMP_CWORD]} found
+    local words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    if [[ $COMP_CWORD -ge 2 ]]; then
+        found=$("${COMP_WORDS[0]}" complete-words "${words[@]}" 2>/dev/null)
+        if [[ -n $found ]]; then
+            COMPREPLY=($(compgen -W "$found" -- "$cur"))
+            return 0
+        fi
+    fi
+    _longshore "$@"
+}
+complete -F _longshore_words -o nosort -o bashdefault -o default longshore
+"#;
+
+const ZSH: &str = r#"_longshore_words() {
+    if (( CURRENT >= 3 )); then
+        local -a found
+        found=(${(f)"$(${words[1]} complete-words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+        if (( ${#found} )); then
+            compadd -- $found
+            return 0
+        fi
+    fi
+    _longshore "$@"
+}
+"#;
+
+/// Puts our function before the call, or the registration, that ends clap's script.
+fn with_zsh_words(script: &str) -> String {
+    let ours = script
+        .replace("    _longshore \"$@\"\n", "    _longshore_words \"$@\"\n")
+        .replace("compdef _longshore longshore", "compdef _longshore_words longshore");
+    match ours.rfind("if [ \"$funcstack[1]\"") {
+        Some(end) => format!("{}{ZSH}\n{}", &ours[..end], &ours[end..]),
+        None => format!("{ours}\n{ZSH}"),
+    }
+}
+
+fn fish_words() -> String {
+    let commands = super::client::complete::commands().join(" ");
+    format!(
+        "complete -c longshore -f -n '__fish_seen_subcommand_from {commands}' \
+         -a '(longshore complete-words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'\n"
+    )
 }
 
 impl Program for Completions {
@@ -74,9 +130,20 @@ mod tests {
 
     #[test]
     fn scripts_name_programs_and_flags() {
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Powershell] {
             let script = Completions { shell }.script();
             assert!(script.contains("provisioner") && script.contains("csi-address"), "{shell:?}");
+            assert_eq!(script.contains("complete-words"), shell != Shell::Powershell, "{shell:?}");
         }
+    }
+
+    #[test]
+    fn zsh_calls_our_function_however_the_script_is_loaded() {
+        let script = Completions { shell: Shell::Zsh }.script();
+        assert!(script.contains("    _longshore_words \"$@\"\n"), "as a file of fpath");
+        assert!(script.contains("compdef _longshore_words longshore"), "as a sourced file");
+        let (defined, called) =
+            (script.find("_longshore_words() {"), script.find("if [ \"$funcstack[1]\""));
+        assert!(defined.is_some() && defined < called, "defined before it is called");
     }
 }

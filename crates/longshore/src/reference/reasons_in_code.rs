@@ -8,8 +8,10 @@ use syn::visit::{self, Visit};
 use super::events::REASONS;
 
 /// Functions that take the reason of an event.
-const TELLING: [&str; 12] = [
+const TELLING: [&str; 14] = [
     "event",
+    "normal",
+    "warning",
     "say",
     "tell",
     "record_event",
@@ -22,6 +24,9 @@ const TELLING: [&str; 12] = [
     "lost",
     "refused",
 ];
+
+/// Those of the recorder itself.
+const RECORDING: [&str; 3] = ["event", "normal", "warning"];
 
 /// Values that carry a reason to such a function.
 const CARRYING: [&str; 2] = ["Note", "Refusal"];
@@ -121,7 +126,7 @@ impl Collector {
                 _ => {}
             }
         }
-        if name == "event" && !clear {
+        if RECORDING.contains(&name) && !clear {
             self.unclear.push(name.to_owned());
         }
     }

@@ -151,7 +151,7 @@ fn the_systemd_unit_is_sound_and_its_command_line_is_right() {
 
 #[test]
 fn pages_do_as_they_say() {
-    let tools = ["mkfs.ext4", "kubectl", "unshare", "ip", "bash"].map(Need::Tool);
+    let tools = ["mkfs.ext4", "kubectl", "unshare", "ip", "bash", "curl"].map(Need::Tool);
     if !need("docs", &[&[Need::Root, Need::LoopDevices], &tools[..]].concat()) {
         return;
     }

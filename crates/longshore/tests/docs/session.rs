@@ -6,13 +6,14 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use crate::{
-    common::{Home, binary},
+    common::{Home, binary, images_below},
     compare::same,
     page::{Block, Step, steps},
 };
@@ -235,18 +236,35 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if std::thread::panicking() || !self.programs.is_empty() {
-            // Ends pods and mounts in good order, so that no loop device is left.
-            let pids: Vec<String> = self.programs.iter().map(|one| one.pid.to_string()).collect();
-            let _ = writeln!(
-                self.input,
-                "kill -TERM {0}; timeout 30 tail --pid={0} -f /dev/null",
-                pids.join(" ")
-            );
-            let _ = writeln!(self.input, "exit");
-            let _ = self.shell.wait();
+        // Ends pods and mounts in good order, so that no loop device is left.
+        for program in self.programs.iter().rev() {
+            let pid = program.pid;
+            let end = format!("kill -TERM {pid}; timeout 30 tail --pid={pid} -f /dev/null");
+            let _ = writeln!(self.input, "{end}");
         }
-        let _ = self.shell.kill();
+        let _ = writeln!(self.input, "exit");
         let _ = self.shell.wait();
+        detach_loops(self.home.path());
+    }
+}
+
+/// Detaches loop devices on images below a directory. The mounts of the machine are gone with it, so the kernel no longer
+/// knows the images by the names that they have here.
+fn detach_loops(dir: &Path) {
+    let images: Vec<String> = images_below(dir)
+        .iter()
+        .filter_map(|image| Some(fs::metadata(image).ok()?.ino().to_string()))
+        .collect();
+    if images.is_empty() {
+        return;
+    }
+    let list = ["--list", "--noheadings", "--output", "NAME,BACK-INO"];
+    let Ok(list) = Command::new("losetup").args(list).output() else { return };
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        if let [device, inode] = line.split_whitespace().collect::<Vec<_>>()[..]
+            && images.iter().any(|image| image == inode)
+        {
+            let _ = Command::new("losetup").args(["--detach", device]).status();
+        }
     }
 }

@@ -11,6 +11,7 @@ use longshore_core::model::kinds::{CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::Drivers;
@@ -26,7 +27,7 @@ use crate::pods::worker::PodDeps;
 use crate::registration::Registrar;
 use crate::shim::protocol::LogLimit;
 use crate::volumes::stats::NodeStats;
-use crate::volumes::{Deps, VolumeManager, make_dir};
+use crate::volumes::{Deps, LeftVolume, VolumeManager, make_dir};
 use pods::PodLoop;
 
 /// How pods are run.
@@ -78,6 +79,9 @@ pub enum NodeError {
     /// A directory cannot be made or watched.
     #[error("node directory {dir}: {source}")]
     Dir { dir: PathBuf, source: std::io::Error },
+    /// The stop gave up on volumes; the next start goes on with them.
+    #[error("still mounted: {}", .0.join("; "))]
+    StillMounted(Vec<String>),
 }
 
 /// Registers drivers, mounts volumes and runs the pods of one node.
@@ -134,8 +138,12 @@ impl Default for Settings {
     }
 }
 
-/// How long unmounting may take at shutdown, beyond the pods' grace.
+/// How long drivers may take at shutdown, beyond the pods' grace, before they say no.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long volumes that fail to unmount are tried again at shutdown, however short the grace is.
+const UNMOUNT_TRIES: Duration = Duration::from_secs(3);
+/// How often a stop looks at what it waits for.
+const STOP_LOOK: Duration = Duration::from_secs(1);
 const START_RETRY: Duration = Duration::from_millis(500);
 
 impl NodeAgent {
@@ -209,13 +217,17 @@ impl NodeAgent {
             return Ok(());
         };
         running.pods.run(&shutdown).await;
-        if self.config.stop_pods {
-            running.stop(self.config.stop_timeout).await;
-        }
+        let left = match self.config.stop_pods {
+            true => running.stop(self.config.stop_timeout).await,
+            false => Vec::new(),
+        };
         inner.cancel();
         running.end().await;
         while tasks.join_next().await.is_some() {}
-        Ok(())
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(NodeError::StillMounted(left)),
+        }
     }
 
     /// What the loops are built from: of pods and nodes only those of this node.
@@ -335,8 +347,8 @@ impl Running {
         self.loops.spawn(self.volumes.clone().collect_stats(inner.clone()));
     }
 
-    /// Stops pods, then unpublishes and unstages all volumes.
-    async fn stop(&self, grace: Duration) {
+    /// Stops pods, then unpublishes and unstages all volumes. Returns what could not be unmounted.
+    async fn stop(&self, grace: Duration) -> Vec<String> {
         self.stop_pods.send_replace(Some(grace));
         let all_down = async {
             self.pods.ended().await;
@@ -347,9 +359,44 @@ impl Running {
                 }
             }
         };
-        if tokio::time::timeout(grace + UNMOUNT_TIMEOUT, all_down).await.is_err() {
-            tracing::error!("some volumes are still mounted; the next start goes on with them");
+        tokio::select! {
+            () = all_down => Vec::new(),
+            left = self.give_up(grace) => {
+                self.volumes.give_up();
+                left.iter().map(ToString::to_string).collect()
+            }
         }
+    }
+
+    /// Logs what the stop waits for, whenever that changes. Ends with what is left: after the grace
+    /// once every volume that is left has failed, and in any case when drivers had their time.
+    async fn give_up(&self, grace: Duration) -> Vec<LeftVolume> {
+        let begun = Instant::now();
+        let mut said = String::new();
+        loop {
+            tokio::time::sleep(STOP_LOOK).await;
+            let left = self.volumes.left_volumes().await;
+            let text = self.awaited(&left);
+            if text != said {
+                tracing::warn!("the stop waits for {text}");
+                said = text;
+            }
+            let hopeless = !left.is_empty() && left.iter().all(|one| one.stuck);
+            let passed = begun.elapsed();
+            if (passed >= grace.max(UNMOUNT_TRIES) && hopeless) || passed >= grace + UNMOUNT_TIMEOUT
+            {
+                return left;
+            }
+        }
+    }
+
+    /// What a stop waits for: volumes by name, else the pods that still run.
+    fn awaited(&self, left: &[LeftVolume]) -> String {
+        let names: Vec<String> = match left.is_empty() {
+            true => self.pods.names().iter().map(|pod| format!("pod {pod}")).collect(),
+            false => left.iter().map(ToString::to_string).collect(),
+        };
+        names.join("; ")
     }
 
     async fn end(mut self) {

@@ -115,6 +115,13 @@ impl PodLoop {
         Loop::new("pod", self.clone(), self.queue.clone()).run(shutdown).await;
     }
 
+    /// The pods that have a worker, as `namespace/name`.
+    pub(super) fn names(&self) -> Vec<String> {
+        let workers = self.workers.lock();
+        let pods = workers.values().filter_map(|updates| updates.borrow().clone());
+        pods.map(|pod| pod.metadata.key().to_string()).collect()
+    }
+
     /// Waits until all workers have ended.
     pub(super) async fn ended(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
@@ -211,7 +218,7 @@ async fn mount_only(
         let now = updates.borrow_and_update().clone();
         let Some(pod) = now.filter(|_| stop.borrow().is_none()) else { break };
         if pod.finished() && !released {
-            deps.volumes.remove_pod(&uid);
+            deps.volumes.let_go(&pod);
             released = true;
         }
         deps.volumes.update_pod(&pod);
@@ -220,8 +227,7 @@ async fn mount_only(
             changed = stop.changed() => if changed.is_err() { break },
         }
     }
-    let volumes = deps.volumes.volumes_of(&uid);
-    deps.volumes.remove_pod(&uid);
+    let volumes = deps.volumes.let_go(&pod);
     deps.volumes.wait_unmounted(&uid, &volumes).await;
     if let Err(error) = remove_pod_dir(&deps.paths.pod(&uid)) {
         tracing::warn!(uid = uid.as_str(), %error, "cannot remove the pod directory");

@@ -414,7 +414,7 @@ impl Worker {
         }
         self.shim_view = None;
         self.deps.remove_cgroup(self.uid()).await;
-        self.deps.volumes.remove_pod(self.uid());
+        self.deps.volumes.let_go(&self.pod);
     }
 
     /// The volumes do not come. If that is because the node is full, another node may have room.
@@ -495,8 +495,7 @@ impl Worker {
                 self.report(&next).await;
             }
         }
-        let volumes = self.deps.volumes.volumes_of(self.uid());
-        self.deps.volumes.remove_pod(self.uid());
+        let volumes = self.deps.volumes.let_go(&self.pod);
         self.deps.volumes.wait_unmounted(self.uid(), &volumes).await;
         self.deps.faults.at("pod.unmounted");
         if let Err(error) = unmount_memory(&self.dir()) {

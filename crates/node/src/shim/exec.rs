@@ -96,10 +96,19 @@ impl Exec {
             let _ = File::from(setup_write).write_all(error.to_string().as_bytes());
             exit_now(128);
         };
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        set_nonblocking(&setup)?;
-        let setup = Some(File::from(setup));
-        Ok(Self { client, pid, pidfd, setup, setup_text: Vec::new() })
+        let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+        match watched.and_then(|pidfd| set_nonblocking(&setup).map(|()| pidfd)) {
+            Ok(pidfd) => {
+                let setup = Some(File::from(setup));
+                Ok(Self { client, pid, pidfd, setup, setup_text: Vec::new() })
+            }
+            Err(error) => {
+                // Nobody would see its end.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = waitpid(Some(pid), WaitOptions::empty());
+                Err(error)
+            }
+        }
     }
 
     /// Reads why it could not be started.

@@ -110,10 +110,7 @@ impl VolumeManager {
         let target = places.publish.join(uid.as_str());
         self.call_unpublish(&facts.driver, &facts.handle, &target).await?;
         // A driver may leave the empty file, never a mount.
-        if is_mount_point(&target).map_err(local)? {
-            let text = format!("{} is still a mount point", target.display());
-            return Err(OpError::new(TEAR_DOWN, Failure::Uncertain, text));
-        }
+        files::unmount_forgotten(&target).map_err(local)?;
         files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
         self.forget_pod(unique, uid);
         Ok(())

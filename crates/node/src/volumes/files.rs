@@ -7,6 +7,7 @@ use std::path::Path;
 
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_files::mounts::is_mount_point;
+use rustix::mount::{UnmountFlags, unmount};
 
 /// The name of `vol_data.json` while it is being written.
 pub(crate) const UNFINISHED: &str = ".vol_data.json.new";
@@ -47,6 +48,29 @@ pub(crate) fn clean(target: &Path) -> io::Result<()> {
     if is_mount_point(target)? {
         return Err(io::Error::other(format!("{} is still a mount point", target.display())));
     }
+    remove_empty(target)
+}
+
+/// As [`clean`], after a driver has said that nothing is mounted at `target`. What a driver that was
+/// started anew has forgotten there is unmounted, never lazily.
+pub(crate) fn clean_forgotten(target: &Path) -> io::Result<()> {
+    unmount_forgotten(target)?;
+    remove_empty(target)
+}
+
+/// Unmounts what is left at the target of a volume that its driver does not know any more.
+pub(crate) fn unmount_forgotten(target: &Path) -> io::Result<()> {
+    while is_mount_point(target)? {
+        tracing::warn!(target = %target.display(), "unmounting without the driver, which does not know the mount");
+        unmount(target, UnmountFlags::NOFOLLOW).map_err(|error| {
+            let text = "the driver does not know this mount any more, and it cannot be unmounted";
+            io::Error::new(error.kind(), format!("{text}: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+fn remove_empty(target: &Path) -> io::Result<()> {
     let Some(dir) = target.parent() else { return Ok(()) };
     tolerate_absence(fs::remove_dir(target))?;
     tolerate_absence(fs::remove_file(dir.join(VOL_DATA)))?;

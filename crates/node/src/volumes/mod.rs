@@ -15,6 +15,7 @@ pub(crate) use sub_path::{bind as bind_sub_path, remove as remove_sub_paths};
 mod fsgroup;
 mod in_tree;
 mod in_use;
+mod leaving;
 mod limits;
 mod mount;
 mod mounting;
@@ -49,6 +50,8 @@ use tokio_util::task::TaskTracker;
 use crate::drivers::Drivers;
 use crate::metrics::NodeMetrics;
 use error::{OpCause, OpError};
+use leaving::Leaving;
+pub(crate) use leaving::LeftVolume;
 use reconcile::Key;
 use stats::NodeStats;
 
@@ -155,6 +158,10 @@ struct State {
     world: World,
     volumes: BTreeMap<UniqueName, VolumeFacts>,
     pods: BTreeMap<Uid, PodFacts>,
+    /// Pods that no longer want their volumes, until those are unmounted.
+    leaving: BTreeMap<Uid, Leaving>,
+    /// Volumes whose last unmount or unstage failed.
+    stuck: BTreeSet<UniqueName>,
     backoff: BTreeMap<Slot, Failures>,
     in_use_written: Option<Vec<UniqueName>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
@@ -302,6 +309,7 @@ impl VolumeManager {
                 return;
             }
         }
+        self.state().leaving.remove(uid);
     }
 
     fn is_unmounted(&self, uid: &Uid, volumes: &BTreeSet<UniqueName>) -> bool {
@@ -319,6 +327,11 @@ impl VolumeManager {
     /// Whether anything is, or may be, staged or mounted.
     pub(crate) fn is_idle(&self) -> bool {
         self.state().world.actual.is_empty()
+    }
+
+    /// Drops the operations in flight: what they have begun is finished after the next start.
+    pub(crate) fn give_up(&self) {
+        self.dropped.cancel();
     }
 
     /// Changes whenever an operation ended.

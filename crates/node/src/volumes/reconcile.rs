@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longshore_cluster::awaited::{Wake, with_wake};
 use longshore_cluster::controller::pass_span;
 use longshore_cluster::{Change, Loop, Outcome, Reconciler, Sources, Subject};
 use longshore_core::model::kinds::Claim;
@@ -42,7 +43,7 @@ impl Reconciler for StageLoop {
     fn sources(&self, sources: &mut Sources<Self>) {
         let deps = &self.0.deps;
         sources
-            .needs(&deps.csi_drivers)
+            .on(&deps.csi_drivers, |this, _| this.0.keys_of_driver())
             .on(&deps.node, |_, _| [Key::Node])
             // Without the right to watch claims, they are read when a pod needs them.
             .on_optional(&deps.claims, |this, change| this.keys_of_claim(change));
@@ -161,15 +162,18 @@ impl VolumeManager {
     async fn act(self: Arc<Self>, action: Action) {
         let timed = self.timed(&action);
         let result = match &action {
-            Action::Mount { volume, pod } => self.mount(volume, pod).await,
+            Action::Mount { volume, pod } => {
+                with_wake(self.wake(&action), self.mount(volume, pod)).await
+            }
             Action::Unpublish { volume, pod } => self.unpublish(volume, pod).await,
             Action::Expand { volume, pod } => self.expand(volume, pod).await,
             Action::Unstage { volume } => self.unstage(volume).await,
             Action::Forget { .. } => Ok(()),
         };
         self.measured(timed, result.is_ok());
-        if result.is_ok() {
-            tracing::debug!(action = action.name(), "done");
+        match &result {
+            Ok(()) => tracing::debug!(action = action.name(), "done"),
+            Err(failure) => self.report_teardown(&action, failure).await,
         }
         let mut state = self.state();
         state.world.busy.remove(&action.slot());
@@ -180,6 +184,7 @@ impl VolumeManager {
         match result {
             Ok(()) => {
                 state.backoff.remove(&slot);
+                state.stuck.remove(action.volume());
                 self.clear_error(&mut state, &action);
             }
             Err(failure) => {
@@ -191,6 +196,25 @@ impl VolumeManager {
         }
         drop(state);
         self.notify();
+    }
+
+    /// Starts an operation again, without its pause.
+    fn wake(self: &Arc<Self>, action: &Action) -> Wake {
+        let (manager, slot) = (Arc::downgrade(self), action.backoff_slot());
+        Wake::new(slot.clone(), move || {
+            if let Some(manager) = manager.upgrade() {
+                manager.state().backoff.remove(&slot);
+                manager.enqueue();
+            }
+        })
+    }
+
+    /// What waits may wait for a driver's object: all pauses end, and pods are looked up again.
+    fn keys_of_driver(&self) -> Vec<Key> {
+        let mut state = self.state();
+        state.backoff.clear();
+        let pods = state.world.unresolved.iter().cloned().map(Key::Pod);
+        pods.chain([Key::Node]).collect()
     }
 
     /// Runs an operation that ends with the loop: dropping [`Self::run`] drops it too.

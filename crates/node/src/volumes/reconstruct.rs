@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use longshore_core::model::{ObjectKey, Uid};
 use longshore_core::names::UniqueName;
-use longshore_core::stage::paths::{CSI_DIR, VOL_DATA, VolData, publish_target, staging_target};
+use longshore_core::stage::paths::{
+    CSI_DIR, NodePaths, VOL_DATA, VolData, publish_target, staging_target,
+};
 use longshore_core::stage::verdict::Mounted;
 use longshore_core::stage::world::PodMount;
 
@@ -50,7 +52,7 @@ impl VolumeManager {
         }
         let drivers = match self.deps.faults.forgets(Forgets::Staged) {
             true => Vec::new(),
-            false => names_in(&self.deps.paths.csi_plugins()),
+            false => drivers_with_staging(&self.deps.paths),
         };
         for driver in drivers {
             let dir = self.deps.paths.csi_plugins().join(&driver);
@@ -176,6 +178,14 @@ impl VolumeManager {
     }
 }
 
+/// Drivers that have directories for staged volumes. Block volumes of all drivers share one directory beside theirs.
+fn drivers_with_staging(paths: &NodePaths) -> Vec<String> {
+    let blocks = paths.block_volumes();
+    let mut names = names_in(&paths.csi_plugins());
+    names.retain(|name| blocks.file_name() != Some(name.as_ref()));
+    names
+}
+
 /// A published volume whose metadata cannot be read.
 pub(super) struct Broken {
     uid: Uid,
@@ -234,4 +244,19 @@ pub(crate) fn names_in(dir: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_block_volumes_is_no_driver() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = NodePaths::new(root.path());
+        fs::create_dir_all(paths.block_volumes().join("pvc-1/data")).unwrap();
+        let staging = paths.staging(&"main.csi.test".into(), &"vol-1".into()).unwrap();
+        fs::create_dir_all(staging).unwrap();
+        assert_eq!(drivers_with_staging(&paths), ["main.csi.test"]);
+    }
 }

@@ -8,8 +8,7 @@ use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
 use longshore_csi::{CsiError, v1};
-use longshore_files::mounts::{MountTable, is_mount_point};
-use rustix::mount::{UnmountFlags, unmount};
+use longshore_files::mounts::MountTable;
 use tonic::Code;
 
 use super::mount::text;
@@ -46,7 +45,7 @@ impl VolumeManager {
             })?;
             self.call_unpublish(&driver, &handle, &target).await?;
             self.deps.faults.at("unpublish.answered");
-            files::clean(&target).map_err(local)?;
+            files::clean_forgotten(&target).map_err(local)?;
             self.deps.faults.at("unpublish.cleaned");
         }
         self.forget_pod(unique, uid);
@@ -123,7 +122,7 @@ impl VolumeManager {
             self.deps.faults.at("unstage.answered");
             called?;
         }
-        files::clean(&target).map_err(local)?;
+        files::clean_forgotten(&target).map_err(local)?;
         self.deps.faults.at("unstage.cleaned");
         self.set_device(unique, Mounted::No);
         Ok(())
@@ -144,19 +143,13 @@ fn unmount_forgotten<T>(
     target: &Path,
 ) -> Result<(), OpError> {
     match called {
-        Err(call) if call.code() == Code::NotFound => unmount_all(target).map_err(|unmount| {
-            OpError::new(step, Failure::Uncertain, OpCause::Forgotten { call, unmount })
-        }),
+        Err(call) if call.code() == Code::NotFound => {
+            files::unmount_forgotten(target).map_err(|unmount| {
+                OpError::new(step, Failure::Uncertain, OpCause::Forgotten { call, unmount })
+            })
+        }
         called => called.map(drop).map_err(|error| OpError::call(step, error)),
     }
-}
-
-fn unmount_all(target: &Path) -> io::Result<()> {
-    while is_mount_point(target)? {
-        tracing::warn!(target = %target.display(), "unmounted without the driver, which does not know the volume");
-        unmount(target, UnmountFlags::NOFOLLOW)?;
-    }
-    Ok(())
 }
 
 fn refuse_while_mounted_elsewhere(target: &Path) -> Result<(), OpError> {

@@ -43,7 +43,7 @@ async fn g17_the_drivers_socket_is_gone() {
          grpc_status_code=\"Unavailable\",migrated=\"false\"}}"
     );
     rig.until("tried twice", async || rig.metric(&failed) >= 2.0).await;
-    // It is only tried again: nothing is forgotten, and nobody is told.
+    // It is tried again, and nothing is forgotten.
     assert_eq!(of_volume(&rig), before);
     assert_eq!(rig.in_use().await, [rig.unique("data")]);
     assert_eq!(rig.event_count("FailedMount", "").await, 0);

@@ -10,6 +10,7 @@ mod golden_node;
 mod golden_policy;
 mod golden_stats;
 mod grow;
+mod leaving;
 mod mounts;
 mod neighbours;
 mod neighbours_growing;

@@ -130,6 +130,8 @@ async fn the_report_shrinks_before_the_detach_begins() {
     let failed = json!({"status": {"detachError": {"message": "busy"}}});
     bench.merge_status::<VolumeAttachment>(&va, failed).await;
     bench.pass(Duration::from_secs(5)).await;
+    let told = bench.events("FailedDetach").await;
+    assert!(told[0].contains("from node \"n1\" : busy. The log"), "the volume is told: {told:?}");
     bench.merge::<VolumeAttachment>(&va, json!({"metadata": {"finalizers": null}})).await;
     bench.until_gone::<VolumeAttachment>(&va).await;
     // Wanted again, it is attached anew.

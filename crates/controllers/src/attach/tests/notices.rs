@@ -65,6 +65,8 @@ async fn a_node_that_does_not_let_go_is_named_too() {
     rig.bench.pass(20 * SECOND).await;
     let texts = notices(&rig).await;
     assert!(texts.iter().any(|text| text.ends_with("tried again: disk is stuck")), "{texts:?}");
+    let told = rig.bench.events("FailedDetach").await;
+    assert_eq!(told.len(), 2, "the volume and the pod that waits for it: {told:?}");
 }
 
 #[tokio::test(start_paused = true)]

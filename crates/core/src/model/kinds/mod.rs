@@ -94,6 +94,8 @@ kinds! {
     CsiNode: "storage.k8s.io", "v1", "CSINode", "csinodes", false;
     VolumeSnapshot: "snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", true;
     VolumeSnapshotContent: "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents", false;
+    VolumeGroupSnapshot: "groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshot", "volumegroupsnapshots", true;
+    VolumeGroupSnapshotContent: "groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshotContent", "volumegroupsnapshotcontents", false;
     ReferenceGrant: "gateway.networking.k8s.io", "v1beta1", "ReferenceGrant", "referencegrants", true;
     CsiStorageCapacity: "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", true;
 }

@@ -61,6 +61,35 @@ pub struct VolumeSnapshotContent {
     pub status: Option<VolumeSnapshotContentStatus>,
 }
 
+/// A snapshot of several volumes at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeGroupSnapshot {
+    pub metadata: Meta,
+    /// Only its presence matters.
+    pub status: Option<IgnoredStatus>,
+}
+
+/// What a driver has of a group snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeGroupSnapshotContent {
+    pub metadata: Meta,
+    pub spec: VolumeGroupSnapshotContentSpec,
+    /// Only its presence matters.
+    pub status: Option<IgnoredStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct VolumeGroupSnapshotContentSpec {
+    pub driver: String,
+}
+
+/// A status of which no field is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct IgnoredStatus {}
+
 /// A `VolumeAttributesClass`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -4,10 +4,14 @@ use std::time::{Duration, Instant};
 
 use longshore_core::words;
 
+use super::calls::Calls;
+
 /// Collects steps and prints them as they happen.
 pub(super) struct Display {
     began: Instant,
     steps: Vec<Step>,
+    /// The calls of a foreign driver, and how many of them were shown.
+    calls: Option<(Calls, usize)>,
 }
 
 struct Step {
@@ -18,7 +22,7 @@ struct Step {
 
 impl Display {
     pub(super) fn new() -> Self {
-        Self { began: Instant::now(), steps: Vec::new() }
+        Self { began: Instant::now(), steps: Vec::new(), calls: None }
     }
 
     /// A heading.
@@ -31,6 +35,28 @@ impl Display {
         println!("\n{text}");
     }
 
+    /// From now on each step is followed by the calls that it took.
+    pub(super) fn record(&mut self, calls: Calls) {
+        self.calls = Some((calls, 0));
+    }
+
+    /// A step that is not for this driver.
+    pub(super) fn skipped(&self, name: &str, why: &str) {
+        println!("  --   {name:<10} skipped: {why}");
+    }
+
+    /// Prints the calls for volumes since the last step.
+    fn new_calls(&mut self) {
+        let Some((calls, shown)) = &mut self.calls else { return };
+        for call in calls.since(*shown).iter().filter(|call| call.is_about_volumes()) {
+            let message = if call.failed() { format!(": {}", call.message) } else { String::new() };
+            let took = millis(call.took);
+            let code = longshore_csi::code_name(call.code);
+            println!("         {:<28} {took:>9}  {code}{message}", call.method);
+        }
+        *shown = calls.count();
+    }
+
     /// Runs one step and prints it with what it found and how long it took.
     pub(super) async fn step<T, F>(&mut self, name: &'static str, work: F) -> anyhow::Result<T>
     where
@@ -40,7 +66,7 @@ impl Display {
         let done = work.await;
         let took = started.elapsed();
         self.steps.push(Step { name, at: started.duration_since(self.began), took });
-        match done {
+        let outcome = match done {
             Ok((value, found)) => {
                 println!("  ok   {name:<10} {:>9}  {found}", millis(took));
                 Ok(value)
@@ -51,9 +77,11 @@ impl Display {
                     millis(took),
                     words::causes_of(error.chain())
                 );
-                Err(error)
+                Err(error.context(format!("step {name}")))
             }
-        }
+        };
+        self.new_calls();
+        outcome
     }
 
     /// The timeline: when each step began, how long it took, as bars on one scale.
@@ -83,6 +111,6 @@ impl Display {
     }
 }
 
-fn millis(value: Duration) -> String {
+pub(super) fn millis(value: Duration) -> String {
     format!("{:.1} ms", value.as_secs_f64() * 1000.0)
 }

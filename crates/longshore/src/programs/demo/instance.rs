@@ -26,12 +26,12 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts the child and waits for its `ready` line.
-    pub(super) async fn start(home: &Path, display: &mut Display) -> Result<Self> {
+    /// Starts the child, with `more` flags, and waits for its `ready` line.
+    pub(super) async fn start(home: &Path, more: &[&str], display: &mut Display) -> Result<Self> {
         let data_dir = home.join("data");
         let log = home.join("longshore.log");
         let work = async {
-            let (child, kubeconfig) = spawn(&data_dir, &log).await?;
+            let (child, kubeconfig) = spawn(&data_dir, &log, more).await?;
             let config = longshore_cluster::config::ClientConfig {
                 kubeconfig: Some(kubeconfig.clone()),
                 ..Default::default()
@@ -68,12 +68,13 @@ impl Instance {
     }
 }
 
-async fn spawn(data_dir: &Path, log: &Path) -> Result<(Child, PathBuf)> {
+async fn spawn(data_dir: &Path, log: &Path, more: &[&str]) -> Result<(Child, PathBuf)> {
     let exe = std::env::current_exe().context("cannot find this program")?;
     let log_file = std::fs::File::create(log).context("cannot make the demo's log file")?;
     let mut child = Command::new(exe)
         .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(data_dir)
+        .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log_file)

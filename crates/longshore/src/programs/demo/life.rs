@@ -27,47 +27,69 @@ const READER: &str = "sha256sum --check --status /data/sum";
 pub(super) async fn walk(instance: &Instance, display: &mut Display) -> Result<()> {
     let api = &instance.api;
     display.step("node", node_ready(api)).await?;
-    one_life(api, display, "longshore-local").await?;
-    one_life(api, display, "longshore-shared").await
+    for class in ["longshore-local", "longshore-shared"] {
+        let gone = "claim, volume and image file are gone";
+        Life { class, size: "16Mi", gone }.walk(api, display).await?;
+    }
+    Ok(())
 }
 
-async fn one_life(api: &Api, display: &mut Display, class: &str) -> Result<()> {
-    println!("\n  class {class}");
-    let claim = ObjectKey::new("default", format!("{class}-data"));
-    display.step("claim", make_claim(api, &claim, class)).await?;
-    let writer = ObjectKey::new("default", format!("{class}-writer"));
-    display
-        .step("write", run_pod(api, &writer, &claim, WRITER, "wrote 1 MiB and its checksum"))
-        .await?;
-    let volume = display.step("volume", bound_volume(api, &claim)).await?;
-    let gone = delete_and_wait::<Pod>(api, &writer, "the first pod is gone, the data stays");
-    display.step("unmount", gone).await?;
-    let reader = ObjectKey::new("default", format!("{class}-reader"));
-    display
-        .step("read", run_pod(api, &reader, &claim, READER, "another pod: the checksum matches"))
-        .await?;
-    display.step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone")).await?;
-    display.step("delete", delete_claim(api, &claim, &volume)).await
+/// One volume's life.
+pub(super) struct Life<'a> {
+    pub class: &'a str,
+    /// What the claim asks for.
+    pub size: &'a str,
+    /// What is said at its end.
+    pub gone: &'a str,
 }
 
-async fn node_ready(api: &Api) -> Result<((), String)> {
+impl Life<'_> {
+    /// Walks through it.
+    pub(super) async fn walk(&self, api: &Api, display: &mut Display) -> Result<()> {
+        let class = self.class;
+        println!("\n  class {class}");
+        let claim = ObjectKey::new("default", format!("{class}-data"));
+        display.step("claim", make_claim(api, &claim, self)).await?;
+        let writer = ObjectKey::new("default", format!("{class}-writer"));
+        display
+            .step("write", run_pod(api, &writer, &claim, WRITER, "wrote 1 MiB and its checksum"))
+            .await?;
+        let volume = display.step("volume", bound_volume(api, &claim)).await?;
+        let gone = delete_and_wait::<Pod>(api, &writer, "the first pod is gone, the data stays");
+        display.step("unmount", gone).await?;
+        let reader = ObjectKey::new("default", format!("{class}-reader"));
+        display
+            .step(
+                "read",
+                run_pod(api, &reader, &claim, READER, "another pod: the checksum matches"),
+            )
+            .await?;
+        display
+            .step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone"))
+            .await?;
+        display.step("delete", delete_claim(api, &claim, &volume, self.gone)).await
+    }
+}
+
+pub(super) async fn node_ready(api: &Api) -> Result<((), String)> {
     let nodes = api.list::<Node>(None, &Default::default()).await?;
     let name = nodes.first().context("there is no node")?.metadata.key();
     wait_for::<Node>(api, &name, |node| node.is_some_and(Node::ready), "is ready").await?;
     Ok(((), format!("node {name} is Ready")))
 }
 
-async fn make_claim(api: &Api, key: &ObjectKey, class: &str) -> Result<((), String)> {
+async fn make_claim(api: &Api, key: &ObjectKey, life: &Life<'_>) -> Result<((), String)> {
+    let size = life.size;
     let object = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": key.name, "namespace": key.namespace},
         "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
-            "resources": {"requests": {"storage": "16Mi"}},
+            "accessModes": ["ReadWriteOnce"], "storageClassName": life.class,
+            "resources": {"requests": {"storage": size}},
         },
     });
     api.create::<Claim>(&object).await?;
-    Ok(((), format!("claim {key} asks for 16Mi; it waits for its first pod")))
+    Ok(((), format!("claim {key} asks for {size}; it waits for its first pod")))
 }
 
 fn pod(key: &ObjectKey, claim: &ObjectKey, script: &str) -> Value {
@@ -107,7 +129,8 @@ async fn bound_volume(api: &Api, key: &ObjectKey) -> Result<(ObjectKey, String)>
     let volume =
         api.get::<Volume>(&name).await?.with_context(|| format!("volume {name} is gone"))?;
     let source = volume.spec.csi.as_ref().context("the volume has no CSI source")?;
-    let text = format!("{name}: {} {} on {}", volume.capacity(), source.fs_type, source.driver);
+    let fs_type = if source.fs_type.is_empty() { "(default)" } else { &source.fs_type };
+    let text = format!("{name}: {} {fs_type} on {}", volume.capacity(), source.driver);
     Ok((name, text))
 }
 
@@ -120,15 +143,20 @@ where
     Ok(((), done.to_owned()))
 }
 
-async fn delete_claim(api: &Api, claim: &ObjectKey, volume: &ObjectKey) -> Result<((), String)> {
+async fn delete_claim(
+    api: &Api,
+    claim: &ObjectKey,
+    volume: &ObjectKey,
+    gone: &str,
+) -> Result<((), String)> {
     api.delete::<Claim>(claim, &DeleteParams::default()).await?;
     wait_for::<Claim>(api, claim, |object| object.is_none(), "is gone").await?;
     wait_for::<Volume>(api, volume, |object| object.is_none(), "is gone").await?;
-    Ok(((), "claim, volume and image file are gone".to_owned()))
+    Ok(((), gone.to_owned()))
 }
 
 /// Watches one object until `done` says yes.
-async fn wait_for<T>(
+pub(super) async fn wait_for<T>(
     api: &Api,
     key: &ObjectKey,
     done: impl Fn(Option<&T>) -> bool,

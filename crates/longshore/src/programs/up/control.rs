@@ -4,7 +4,10 @@
 //! the same after a restart, which the lock on the data directory makes safe: so a restart leads at
 //! once instead of waiting for its own old lease to run out.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use longshore_cluster::{
     Api, Metrics,
@@ -14,7 +17,9 @@ use longshore_controllers::{
     attacher,
     provision::NodeScope,
     root_ca::{self, RootCa},
+    unserved::{Serving, Unserved},
 };
+use longshore_core::unserved::Server;
 use longshore_csi::Client;
 use tokio::{
     task::JoinSet,
@@ -27,6 +32,8 @@ use crate::programs::controllers::{Controller, Shared};
 
 const IDENTITY: &str = "longshore-up";
 const NAMESPACE: &str = "kube-system";
+/// The lock of the loop that tells objects that no program serves them.
+const UNSERVED: &str = "longshore-unserved-requests";
 
 /// How long a loop may take to end. One that waits for a first list that never comes would wait for
 /// ever; what it had in hand is finished by the next start, as after a crash.
@@ -39,6 +46,7 @@ const FOREIGN_GRACE: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 struct Loops {
     shared: Shared,
+    serving: Serving,
     identity: String,
     stop: CancellationToken,
 }
@@ -52,9 +60,16 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts the loops that need no driver. `ca` is the certificate by which pods know the API.
-    pub(super) fn start(api: Api, metrics: Metrics, ca: &str, stop: &CancellationToken) -> Self {
+    /// Starts the loops that need no driver. `ca` is the certificate by which pods know the API;
+    /// programs beside this one reach the API with `kubeconfig`.
+    pub(super) fn start(
+        api: Api,
+        metrics: Metrics,
+        (ca, kubeconfig): (&str, &Path),
+        stop: &CancellationToken,
+    ) -> Self {
         let mut control = Self::empty(api, metrics, stop, IDENTITY.to_owned());
+        control.loops.serving = Serving::new(kubeconfig);
         control.tasks.spawn(control.loops.publish_ca(ca));
         for controller in Controller::ALL {
             let shared = control.loops.shared.clone();
@@ -64,7 +79,18 @@ impl Control {
             });
             control.tasks.spawn(lead);
         }
+        control.tasks.spawn(control.loops.tell_unserved());
         control
+    }
+
+    /// Says that a driver of this instance is on this socket, for programs beside this one.
+    pub(super) fn add_driver(&self, driver: &str, socket: &Path) {
+        self.loops.serving.add_driver(driver, socket);
+    }
+
+    /// Says that a process of this instance provisions volumes of a driver.
+    pub(super) fn provisioned_elsewhere(&self, driver: &str) {
+        self.loops.serving.add(Server::Provisioner(driver.to_owned()));
     }
 
     /// The loops of one node of several: only what must run beside that node's drivers.
@@ -79,12 +105,13 @@ impl Control {
 
     fn empty(api: Api, metrics: Metrics, stop: &CancellationToken, identity: String) -> Self {
         let shared = Shared::new(api, metrics, stop);
-        let loops = Loops { shared, identity, stop: stop.clone() };
+        let loops = Loops { shared, serving: Serving::default(), identity, stop: stop.clone() };
         Self { loops, tasks: JoinSet::new(), foreign: Vec::new() }
     }
 
     /// Starts the provisioner of one driver.
     pub(super) fn provision(&mut self, driver: &str, csi: Client) {
+        self.loops.serving.add(Server::Provisioner(driver.to_owned()));
         self.tasks.spawn(self.loops.provision(driver, csi, None));
     }
 
@@ -114,7 +141,9 @@ impl Control {
             if let Err(error) = bootstrap::ensure_foreign(api, &driver.name, attaches).await {
                 tracing::error!(%error, driver = driver.name, "cannot make the driver's objects");
             }
+            loops.serving.add_driver(&driver.name, &socket);
             answered.cancel();
+            loops.serving.add(Server::Provisioner(driver.name.clone()));
             let provisioning = loops.provision(&driver.name, csi.clone(), None);
             let attaching = async {
                 if attaches {
@@ -167,11 +196,17 @@ impl Loops {
 
     fn attach(&self, driver: &str, csi: Client) -> impl Future<Output = ()> + Send + use<> {
         let shared = self.shared.clone();
+        self.serving.add(Server::Attacher(driver.to_owned()));
         self.lead(&format!("external-attacher-leader-{driver}"), move |stop| {
             let config = attacher::Config::default();
             let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
             attacher.run_with_retries(stop)
         })
+    }
+
+    fn tell_unserved(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (context, serving) = (self.shared.context.clone(), self.serving.clone());
+        self.lead(UNSERVED, move |stop| Unserved::new(&context, serving.clone()).run(stop))
     }
 
     /// Runs a loop whenever it leads, until the instance stops.

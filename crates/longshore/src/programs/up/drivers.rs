@@ -74,11 +74,16 @@ impl<'a> Plan<'a> {
     ) -> Result<Vec<RunningDriver>> {
         let mut served = Vec::new();
         for config in self.configs() {
-            let socket = self.root.join("plugins").join(&config.driver_name).join("csi.sock");
+            let socket = socket(self.root, &config.driver_name);
             served.push(serve_one(config, socket, tasks, shutdown).await?);
         }
         Ok(served)
     }
+}
+
+/// The socket of a node's driver.
+pub(super) fn socket(root: &Path, driver: &str) -> PathBuf {
+    root.join("plugins").join(driver).join("csi.sock")
 }
 
 /// Opens one driver and serves it on its socket.

@@ -37,7 +37,7 @@ pub(crate) struct Flags {
     /// Socket of a foreign CSI driver to serve on the first node; may be repeated.
     #[arg(long, value_name = "unix:///PATH", value_parser = values::socket)]
     csi_endpoint: Vec<PathBuf>,
-    /// Longest time pods get to end when this program is stopped.
+    /// Longest time pods get to end, and volumes that cannot be unmounted are tried, when this program is stopped.
     #[arg(long, default_value = "3s", value_parser = values::duration)]
     stop_timeout: Duration,
     /// Run pods of any image as processes of this host, ignoring what the image holds.

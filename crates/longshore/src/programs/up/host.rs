@@ -96,13 +96,15 @@ impl Host {
         while let Some(ended) = self.tasks.join_next().await {
             ended.context("a driver's task ended abnormally")??;
         }
-        stopped.with_context(|| format!("node {} did not stop cleanly", self.node))?;
+        if let Err(error) = stopped {
+            left.insert(0, format!("{error:#}"));
+        }
         if left.is_empty() {
             return Ok(());
         }
         bail!(
-            "node {} stopped, but loop devices are left: {}; end their holders and start and stop once \
-             more, or detach them with losetup -d",
+            "node {} stopped, but something of it is left: {}; end what holds it and start and stop once \
+             more, or unmount it and detach loop devices with losetup -d",
             self.node,
             left.join("; ")
         )

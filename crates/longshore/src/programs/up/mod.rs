@@ -5,6 +5,7 @@
 //! reverse: the node stops its pods and unmounts while everything else still works, then the
 //! drivers let go of their loop devices, then the loops end, and the API last.
 
+mod absent;
 mod bootstrap;
 mod control;
 mod datadir;
@@ -49,8 +50,9 @@ async fn run(config: Config) -> Result<()> {
     bootstrap::ensure(&api).await.context("cannot make the first objects")?;
 
     let loops = CancellationToken::new();
-    let mut control =
-        Control::start(api.clone(), Metrics::new(), served.server.ca_certificate(), &loops);
+    let kubeconfig = served.data.kubeconfig();
+    let known = (served.server.ca_certificate(), kubeconfig.as_path());
+    let mut control = Control::start(api.clone(), Metrics::new(), known, &loops);
     let worked = work(&config, &served, &api, &mut control, &signal).await;
     loops.cancel();
     control.finish().await;

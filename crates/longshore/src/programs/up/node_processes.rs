@@ -33,7 +33,7 @@ use super::{
 use crate::programs::internal;
 
 /// How much longer than its pods' grace a child may take to stop.
-const STOP_SLACK: Duration = Duration::from_secs(20);
+const STOP_SLACK: Duration = Duration::from_secs(30);
 /// Pause before something that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -241,7 +241,7 @@ impl NodeProcess {
         match tokio::time::timeout(stop_deadline, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => bail!("it ended with {status}"),
-            Ok(Err(error)) => return Err(error).context("it cannot be waited for"),
+            Ok(Err(error)) => Err(error).context("it cannot be waited for"),
             Err(_) => bail!("it did not stop in time"),
         }
     }

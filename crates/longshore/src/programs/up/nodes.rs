@@ -7,13 +7,14 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use longshore_cluster::Api;
+use longshore_core::model::keys::embedded;
 use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, NodeConfig};
 use super::{
-    RunningApi, control::Control, host::Host, logs::Logs, node_processes::NodeProcesses,
-    streams::NodesStreams,
+    RunningApi, absent, control::Control, drivers, host::Host, logs::Logs,
+    node_processes::NodeProcesses, outage, streams::NodesStreams,
 };
 use crate::programs::pool::Pool;
 
@@ -36,13 +37,17 @@ pub(super) async fn start(
         control.serve_foreign(socket.clone());
     }
     let names = config.node_names();
+    absent::tell(api, &server.data, &names).await?;
     if let [name] = names.as_slice() {
+        // It may have been absent before.
+        outage::back(api, name).await?;
         let mut node = node_config(config, server, name, true);
         node.csi_endpoints.clone_from(&config.csi_endpoints);
         save(&node);
         let host = Host::start(&node, api.clone()).await?;
         serve_containers(server, api, vec![(name.clone(), node.root.clone())]);
         for driver in &host.drivers {
+            control.add_driver(&driver.name, &driver.socket);
             control.provision(&driver.name, driver.client());
             if !driver.is_local() {
                 control.attach(&driver.name, driver.client());
@@ -73,6 +78,11 @@ async fn start_many(
     shared.pools = vec![PoolConfig::new("default", &config.shared_pool)];
     let socket = server.data.path().join("shared-controller.sock");
     let served = many.serve(shared, socket).await?;
+    control.add_driver(&served.name, &served.socket);
+    control.provisioned_elsewhere(embedded::LOCAL_DRIVER);
+    // Every node has a local driver, and a program beside it serves that node's volumes.
+    let local = drivers::socket(&server.data.node("NODE"), embedded::LOCAL_DRIVER);
+    control.add_driver(embedded::LOCAL_DRIVER, &local);
     control.provision(&served.name, served.client());
     control.attach(&served.name, served.client());
     let mut roots = Vec::new();

@@ -25,6 +25,13 @@ pub(super) async fn down(api: &Api, node: &str, why: &str) -> Result<()> {
     set_unreachable(api, node, true).await
 }
 
+/// Marks a node NotReady that this start does not run, and keeps new pods away from it.
+pub(super) async fn absent(api: &Api, node: &str) -> Result<()> {
+    not_ready(api, node, "this start does not run the node; its volumes stay where they are")
+        .await?;
+    set_unreachable(api, node, true).await
+}
+
 /// Says that a node is back; the node itself says when it is ready.
 pub(super) async fn back(api: &Api, node: &str) -> Result<()> {
     set_unreachable(api, node, false).await
