@@ -23,7 +23,7 @@ pub(super) enum Nodes {
     /// In this process.
     One(Box<Host>),
     /// Each in a process of its own, with the shared driver's controller side here.
-    Many(NodeProcesses),
+    Many(Box<NodeProcesses>),
 }
 
 /// Starts the nodes, and the loops that talk to their drivers.
@@ -96,7 +96,7 @@ async fn start_many(
         many.start(node).await?;
     }
     serve_containers(server, api, roots);
-    Ok(Nodes::Many(many))
+    Ok(Nodes::Many(Box::new(many)))
 }
 
 /// Lets the API reach the containers of the nodes: their logs and their streams.
