@@ -1,11 +1,12 @@
 //! Listening: TLS, HTTP/1.1 and HTTP/2.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
@@ -93,22 +94,25 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn builder(http2: bool, known: bool, limits: &Limits) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle_timeout)
         .max_buf_size(MAX_HEADER_BYTES as usize)
         .max_headers(MAX_HEADERS);
     builder
-        .http2()
+}
+
+fn http2(known: bool) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(if known { MAX_STREAMS } else { MAX_STREAMS_OF_STRANGERS })
         .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    if http2 { builder.http2_only() } else { builder.http1_only() }
+    builder
 }
 
 async fn connection(
@@ -142,9 +146,9 @@ async fn connection(
     if known {
         slot.show_credentials();
     }
-    // The protocol is settled by now. Guessing it from the first bytes would mean to wait for
-    // them, however long they take.
-    let http2 = session.alpn_protocol() == Some(b"h2");
+    // The protocol is settled by now. Guessing it from the first bytes, as the builder of either
+    // protocol does, would mean to wait for them, however long they take.
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
     let unread = Arc::new(held_response::UnreadLimit::new(limits.stall_timeout));
     let afterwards = Afterwards::default();
     let service = Service::new(inner, identity, ending.clone()).for_connection(
@@ -154,12 +158,29 @@ async fn connection(
     );
     let service = TowerToHyperService::new(service);
     let timeouts = StallTimeouts {
-        read: http2.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
+        read: is_http2.then_some(PING_EVERY + PING_TIMEOUT + limits.idle_timeout),
         write: limits.stall_timeout,
     };
     let stream = TokioIo::new(TimeoutStream::new(stream, timeouts));
-    let builder = builder(http2, known, &limits);
-    let connection = builder.serve_connection_with_upgrades(stream, service);
+    let answered = if is_http2 {
+        let connection = http2(known).serve_connection(stream, service);
+        answer(connection, |connection| connection.graceful_shutdown(), &unread, &ending).await
+    } else {
+        let connection = http1(&limits).serve_connection(stream, service).with_upgrades();
+        answer(connection, |connection| connection.graceful_shutdown(), &unread, &ending).await
+    };
+    if answered && let Some(streams) = afterwards.take() {
+        streams.await;
+    }
+}
+
+/// Answers a connection's requests to its end; false if its client took none of the answers.
+async fn answer<C: Future<Output = hyper::Result<()>>>(
+    connection: C,
+    drain: impl Fn(Pin<&mut C>),
+    unread: &held_response::UnreadLimit,
+    ending: &CancellationToken,
+) -> bool {
     tokio::pin!(connection);
     let mut draining = false;
     loop {
@@ -168,19 +189,16 @@ async fn connection(
                 if let Err(error) = result {
                     tracing::debug!(error = %error, "connection");
                 }
-                break;
+                return true;
             }
             () = unread.exhausted() => {
                 tracing::debug!("a client takes none of its answers; its connection is closed");
-                return;
+                return false;
             }
             () = ending.cancelled(), if !draining => {
                 draining = true;
-                connection.as_mut().graceful_shutdown();
+                drain(connection.as_mut());
             }
         }
-    }
-    if let Some(streams) = afterwards.take() {
-        streams.await;
     }
 }
