@@ -203,7 +203,7 @@ const WRONG: &[Wrong] = &[
     Wrong {
         class: "",
         claim: |claim| claim["spec"]["resources"]["requests"]["storage"] = json!("4Ei"),
-        words: &["4611686018427387904", "pool"],
+        words: &["4Ei needed", "pool"],
     },
 ];
 
