@@ -30,8 +30,9 @@ struct Absent {
     alive: usize,
 }
 
-/// Marks the nodes of this data directory that `running` does not name, and tells their pods.
-pub(super) async fn tell(api: &Api, data: &DataDir, running: &[String]) -> Result<()> {
+/// Marks the nodes of this data directory that `running` does not name, and tells their pods. Returns
+/// whether there are any.
+pub(super) async fn tell(api: &Api, data: &DataDir, running: &[String]) -> Result<bool> {
     let all = ListParams::default();
     let nodes = api.list::<Node>(None, &all).await.context("cannot list nodes")?;
     // A node without a directory here is run by another program.
@@ -41,7 +42,7 @@ pub(super) async fn tell(api: &Api, data: &DataDir, running: &[String]) -> Resul
     });
     let absent: Vec<Node> = absent.collect();
     if absent.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let volumes = api.list::<Volume>(None, &all).await.context("cannot list volumes")?;
     let written = CancellationToken::new();
@@ -52,7 +53,8 @@ pub(super) async fn tell(api: &Api, data: &DataDir, running: &[String]) -> Resul
         one.tell(api, &recorder).await?;
     }
     written.cancel();
-    writer.await.context("the events about absent nodes were not written")
+    writer.await.context("the events about absent nodes were not written")?;
+    Ok(true)
 }
 
 impl Absent {

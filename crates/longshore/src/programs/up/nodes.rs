@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use longshore_cluster::Api;
+use longshore_controllers::provision::NodeScope;
 use longshore_core::model::keys::embedded;
 use longshore_driver::{DriverConfig, DriverKind, Mode, PoolConfig};
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,7 @@ pub(super) async fn start(
         control.serve_foreign(socket.clone());
     }
     let names = config.node_names();
-    absent::tell(api, &server.data, &names).await?;
+    let others = absent::tell(api, &server.data, &names).await?;
     if let [name] = names.as_slice() {
         // It may have been absent before.
         outage::back(api, name).await?;
@@ -48,7 +49,14 @@ pub(super) async fn start(
         serve_containers(server, api, vec![(name.clone(), node.root.clone())]);
         for driver in &host.drivers {
             control.add_driver(&driver.name, &driver.socket);
-            control.provision(&driver.name, driver.client());
+            if driver.is_local() && others {
+                // Volumes in the pools of absent nodes are not this driver's to delete.
+                let scope = NodeScope { node: name.as_str().into(), unplaced: true };
+                control.provisioned_elsewhere(&driver.name);
+                control.provision_node(&driver.name, driver.client(), scope);
+            } else {
+                control.provision(&driver.name, driver.client());
+            }
             if !driver.is_local() {
                 control.attach(&driver.name, driver.client());
             }
