@@ -30,6 +30,10 @@ pub struct Flags {
     /// such flag.
     #[arg(long)]
     await_attach_verdict: bool,
+    /// Write a Warning event FailedDetach on the volume and its pods when a detach fails.
+    /// kube-controller-manager only logs it.
+    #[arg(long)]
+    failed_detach_events: bool,
     /// Attaches, and as many detaches, that send their requests at once; waiting for a driver does not
     /// count. Not a flag of kube-controller-manager.
     #[arg(long, default_value = "16", value_parser = values::at_least_one, value_name = "N")]
@@ -46,6 +50,7 @@ impl TryFrom<Flags> for Config {
             disable_force_detach_on_timeout,
             attach_holder_notice,
             await_attach_verdict,
+            failed_detach_events,
             concurrent_attach_detach_requests,
         } = flags;
         if period <= Duration::from_secs(1) {
@@ -60,6 +65,7 @@ impl TryFrom<Flags> for Config {
             disable_force_detach_on_timeout,
             holder_notice: (!attach_holder_notice.is_zero()).then_some(attach_holder_notice),
             await_verdict: await_attach_verdict,
+            failed_detach_events,
             concurrent_requests: concurrent_attach_detach_requests.get() as usize,
             ..Self::default()
         })
@@ -86,6 +92,8 @@ pub struct Config {
     pub holder_notice: Option<Duration>,
     /// Whether an attach without a clear result keeps an exclusive volume from other nodes.
     pub await_verdict: bool,
+    /// Whether a failed detach is an event on the volume and its pods.
+    pub failed_detach_events: bool,
     #[cfg(any(test, feature = "planted-bugs"))]
     pub planted: Option<Planted>,
 }
@@ -101,6 +109,7 @@ impl Default for Config {
             concurrent_requests: 16,
             holder_notice: Some(Duration::from_secs(30)),
             await_verdict: false,
+            failed_detach_events: false,
             #[cfg(any(test, feature = "planted-bugs"))]
             planted: None,
         }

@@ -162,7 +162,9 @@ impl Controller {
         });
         if let Err(error) = result {
             tracing::warn!(%volume, node = node.as_str(), %error, "detach failed");
-            if let OperationError::Verdict(why) = error {
+            if self.config.failed_detach_events
+                && let OperationError::Verdict(why) = error
+            {
                 self.warn_detach(&entry, &why);
             }
         }

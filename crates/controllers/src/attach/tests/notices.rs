@@ -14,7 +14,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// `web` on n1 has the volume, `late` on n2 wants it; told after ten seconds.
 async fn waiting() -> Rig {
     let notice = Some(10 * SECOND);
-    let rig = Rig::with(Config { holder_notice: notice, ..Config::default() }).await;
+    let config = Config { holder_notice: notice, failed_detach_events: true, ..Config::default() };
+    let rig = Rig::with(config).await;
     rig.attached().await;
     rig.bench.in_use("n1", &[unique("h1")]).await;
     rig.bench.node("n2").await;
@@ -67,6 +68,8 @@ async fn a_node_that_does_not_let_go_is_named_too() {
     assert!(texts.iter().any(|text| text.ends_with("tried again: disk is stuck")), "{texts:?}");
     let told = rig.bench.events("FailedDetach").await;
     assert_eq!(told.len(), 2, "the volume and the pod that waits for it: {told:?}");
+    let words = "from node \"n1\" : disk is stuck. The log";
+    assert!(told.iter().all(|text| text.contains(words)), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]

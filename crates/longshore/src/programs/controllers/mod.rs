@@ -111,6 +111,7 @@ impl Default for Settings {
             holder_notice: Some(Duration::from_secs(3)),
             // The drivers and their attachers are of this process: an answer always comes.
             await_verdict: true,
+            failed_detach_events: true,
             ..attach::Config::default()
         };
         // The binder's plugin is off: static volumes are the user's own directories here.
