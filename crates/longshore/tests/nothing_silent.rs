@@ -194,7 +194,7 @@ fn nodes_that_are_not_started_again_are_marked_and_their_pods_told() {
         assert_eq!(events(&up, "Node", node, "NodeNotStarted").len(), 1, "{node}");
     }
     let told = events(&up, "Node", "n-2", "NodeNotStarted");
-    assert!(told[0].contains("its pods wait: default/web"), "{told:?}");
+    assert!(told[0].contains("its pods wait: ") && told[0].contains("default/web"), "{told:?}");
     assert!(told[0].contains("only it can reach: ") && told[0].contains(&volume), "{told:?}");
     assert!(up.log_text().contains("Node n-2 ran at an earlier start"), "{}", up.log_text());
     let told = events(&up, "Pod", "web", "NodeNotReady");
