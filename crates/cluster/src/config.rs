@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http::{HeaderValue, Uri, header};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -10,6 +11,10 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use crate::limit::{Limit, limited};
 use crate::telemetry::Metrics;
 use crate::transport::{self, KeepAlive};
+
+/// A renewal may take ten seconds in all: half of them to notice that its connection is dead.
+const LEASE_KEEP_ALIVE: KeepAlive =
+    KeepAlive { interval: Duration::from_secs(3), timeout: Duration::from_secs(2) };
 
 /// How to reach the API server.
 ///
@@ -74,16 +79,22 @@ impl ClientConfig {
     /// # Errors
     /// See [`ConfigError`].
     pub async fn client(&self) -> Result<kube::Client, ConfigError> {
-        let client = self.plain_client().await?;
+        let client = self.plain_client(self.keep_alive).await?;
         Ok(limited(client, self.limit(), self.metrics.as_ref()))
     }
 
-    /// A client of its own for leases: no throttling of the work can delay a renewal.
+    /// A client of its own for leases: no throttling of the work can delay a renewal, and a
+    /// connection that died without a word is noticed while there is time to renew on another.
     ///
     /// # Errors
     /// See [`ConfigError`].
     pub async fn lease_client(&self) -> Result<kube::Client, ConfigError> {
-        self.plain_client().await
+        let KeepAlive { interval, timeout } = self.keep_alive;
+        let keep_alive = KeepAlive {
+            interval: interval.min(LEASE_KEEP_ALIVE.interval),
+            timeout: timeout.min(LEASE_KEEP_ALIVE.timeout),
+        };
+        self.plain_client(keep_alive).await
     }
 
     fn limit(&self) -> Limit {
@@ -99,7 +110,7 @@ impl ClientConfig {
         }
     }
 
-    async fn plain_client(&self) -> Result<kube::Client, ConfigError> {
+    async fn plain_client(&self, keep_alive: KeepAlive) -> Result<kube::Client, ConfigError> {
         // Fails only if a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (mut config, origin) = self.load().await?;
@@ -113,7 +124,7 @@ impl ClientConfig {
                 HeaderValue::from_str(agent).map_err(|_| ConfigError::UserAgent(agent.clone()))?;
             config.headers.push((header::USER_AGENT, value));
         }
-        transport::client(config, self.keep_alive)
+        transport::client(config, keep_alive)
             .map_err(|source| ConfigError::Client { origin, source })
     }
 

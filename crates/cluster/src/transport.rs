@@ -13,6 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use tower::{BoxError, ServiceBuilder};
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// How soon a dead connection to the API server is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
@@ -63,8 +65,9 @@ fn connector(
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(config.connect_timeout);
-    tcp.set_keepalive(Some(alive.interval / 2));
-    tcp.set_keepalive_interval(Some(alive.timeout / 3));
+    // The kernel counts whole seconds.
+    tcp.set_keepalive(Some((alive.interval / 2).max(SECOND)));
+    tcp.set_keepalive_interval(Some((alive.timeout / 3).max(SECOND)));
     tcp.set_keepalive_retries(Some(3));
     tcp.set_tcp_user_timeout(Some(alive.interval));
     let mut tls = HttpsConnectorBuilder::new()

@@ -43,6 +43,9 @@ enum Step {
     List { streaming: bool },
     /// Watch on from this version.
     Watch { version: String },
+    /// Ask whether the server, which was away, still has this version: a restored one waits in
+    /// silence until its versions have caught up, and never tells what differs.
+    Confirm { version: String },
 }
 
 pub(super) async fn run<T: Cacheable>(cache: Cache<T>, api: Api, shutdown: CancellationToken) {
@@ -92,6 +95,24 @@ impl<T: Cacheable> Reflector<T> {
                 Ok(lines) => self.follow(lines, version).await,
                 Err(e) => after_failed_watch(version, e),
             },
+            Step::Confirm { version } => self.confirm(version).await,
+        }
+    }
+
+    /// Goes on if the server's version is not older than ours; else the list tells what is true now.
+    async fn confirm(&self, version: String) -> (Step, Option<ApiError>) {
+        let scope = &self.cache.inner.scope;
+        let (namespace, params) = (scope.namespace.as_deref(), scope.params());
+        match self.api.list_page::<T>(namespace, &params, Some(1), "").await {
+            Ok(page) if number(&page.metadata.resource_version) < number(&version) => {
+                let now = page.metadata.resource_version;
+                tracing::warn!(kind = T::KIND, before = version, now, "the server was set back");
+                self.cache.inner.store.write().forget_writes();
+                (Step::List { streaming: true }, None)
+            }
+            // Who may watch and not list learns nothing here.
+            Ok(_) | Err(ApiError::Forbidden { .. }) => (Step::Watch { version }, None),
+            Err(e) => (Step::Confirm { version }, Some(e)),
         }
     }
 
@@ -238,7 +259,7 @@ fn after_failed_watch(version: String, error: ApiError) -> (Step, Option<ApiErro
         ApiError::Decode { .. } | ApiError::Invalid { .. } => {
             (Step::List { streaming: true }, Some(error))
         }
-        error => (Step::Watch { version }, Some(error)),
+        error => (Step::Confirm { version }, Some(error)),
     }
 }
 

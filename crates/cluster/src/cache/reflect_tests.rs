@@ -238,6 +238,7 @@ async fn a_silent_connection_is_given_up() {
     let (cache, _log) = server.start();
     silent.send(list_end(3)).expect("open");
     cache.synced().await;
+    server.then(Play::Respond(json!({"metadata": {"resourceVersion": "3"}, "items": []})));
     let fresh = server.stream();
     fresh.send(event("ADDED", &object("a", 4))).expect("open");
     let start = Instant::now();
@@ -245,8 +246,37 @@ async fn a_silent_connection_is_given_up() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(start.elapsed().as_secs() < 240, "the dead watch was kept");
     }
-    assert!(server.query(1).contains("resourceVersion=3"), "{}", server.query(1));
+    assert_eq!(server.query(1), "limit=1");
+    assert!(server.query(2).contains("resourceVersion=3"), "{}", server.query(2));
     drop(silent);
+}
+
+/// Its store was restored from a backup: a watch from the version we had would say nothing for long.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_set_back_is_listed_again() {
+    let server = Server::default();
+    let before = server.stream();
+    let (cache, log) = server.start();
+    for (name, version) in [("kept", 5), ("vanished", 8)] {
+        before.send(event("ADDED", &object(name, version))).expect("open");
+    }
+    before.send(list_end(9)).expect("open");
+    cache.synced().await;
+    log.take();
+    server.then(Play::Refuse(503));
+    server.then(Play::Respond(json!({"metadata": {"resourceVersion": "6"}, "items": []})));
+    let restored = server.stream();
+    // The watch ends as the server does; the next one is refused while the server starts.
+    drop(before);
+    for (name, version) in [("kept", 4), ("back", 6)] {
+        restored.send(event("ADDED", &object(name, version))).expect("open");
+    }
+    restored.send(list_end(6)).expect("open");
+    eventually("the cache is what the server has", || log.0.lock().len() == 3).await;
+    assert_eq!(
+        log.take(),
+        ["Applied(ns/kept @4)", "Applied(ns/back @6)", "Deleted(ns/vanished @8)"]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -158,6 +158,12 @@ impl<T: HasMeta> Store<T> {
         self.last_event = Some(Instant::now());
     }
 
+    /// Our own writes that no watch has delivered yet are no better than what else is held: a server
+    /// that was set back to an earlier state knows nothing of them.
+    pub(super) fn forget_writes(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.overlaid = None);
+    }
+
     /// Whether the response to a write of this version is not newer than the stored object.
     pub(super) fn has_seen(&self, key: &ObjectKey, version: u64) -> bool {
         match self.entries.get(key) {
@@ -371,6 +377,9 @@ mod tests {
         store.assume(object("a", 12), true);
         assert!(store.apply_listed(object("a", 3)).is_none(), "our own write is newer");
         assert_eq!(version(&store, "a"), Some(12));
+        store.forget_writes();
+        assert!(store.apply_listed(object("a", 3)).is_some());
+        assert_eq!(version(&store, "a"), Some(3));
     }
 
     #[test]

@@ -32,10 +32,19 @@ impl Observed {
         self.object["spec"]["renewTime"].as_str().unwrap_or_default()
     }
 
+    fn seconds(&self) -> u64 {
+        self.object["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(0)
+    }
+
     /// When the holder loses the lease unless it renews.
     fn expiry(&self) -> Instant {
-        let seconds = self.object["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(0);
-        self.at + Duration::from_secs(seconds)
+        self.at + Duration::from_secs(self.seconds())
+    }
+
+    /// Whether the holder gave the lease back, which it does with a duration of one second. Where only
+    /// the name was taken out, by hand, the holder may not know yet that it holds it no longer.
+    fn is_released(&self) -> bool {
+        self.holder().is_empty() && self.seconds() <= 1
     }
 }
 
@@ -48,6 +57,8 @@ pub(super) struct Lock {
     observed: Option<Observed>,
     /// How long a record under our own name that we did not write is watched before it is ours.
     own_name_patience: Duration,
+    /// Until when the last record that this process stored is valid, unless another's came after it.
+    held_until: Option<Instant>,
     /// Times in the records that this process sent, from the last that is known to be stored. They
     /// tell its own records from those of another process of the same name.
     sent: Vec<String>,
@@ -64,6 +75,7 @@ impl Lock {
             labels: config.labels.clone(),
             observed: None,
             own_name_patience: config.retry_period.mul_f64(1.1),
+            held_until: None,
             sent: Vec::new(),
             slow_path: config.metrics.as_ref().map(|m| m.slow_path(&config.name)),
         }
@@ -83,7 +95,7 @@ impl Lock {
 
     /// When the lease, held by another, runs out as far as we have seen.
     pub(super) fn expiry(&self) -> Option<Instant> {
-        let observed = self.observed.as_ref().filter(|o| !o.holder().is_empty())?;
+        let observed = self.observed.as_ref().filter(|observed| !observed.is_released())?;
         // Left by this container before its restart, most likely: who lives renews within a retry
         // period, and then it is another process of the same name.
         if observed.holder() == self.identity && !self.is_ours() && !observed.changed {
@@ -119,6 +131,8 @@ impl Lock {
             }
         }
         match self.api.get_raw::<Lease>(&self.key).await {
+            // Deleted by hand: the holder makes it anew, at its next renewal at the latest.
+            Ok(None) if self.is_held() && !self.is_ours() => Ok(false),
             Ok(None) => self.create().await,
             Ok(Some(object)) => self.take(object).await,
             Err(error) => {
@@ -152,10 +166,17 @@ impl Lock {
         Ok(true)
     }
 
+    /// Whether the record as observed keeps others from taking the lease.
+    fn is_held(&self) -> bool {
+        self.expiry().is_some_and(|expiry| Instant::now() < expiry)
+    }
+
     async fn take(&mut self, object: Value) -> Result<bool, ApiError> {
         self.observe(object.clone());
-        let held = self.expiry().is_some_and(|expiry| Instant::now() < expiry);
-        if held && !self.is_ours() {
+        // Emptied by hand while it was ours: nobody else takes it before it runs out.
+        let emptied =
+            self.holder().is_empty() && self.held_until.is_some_and(|until| Instant::now() < until);
+        if self.is_held() && !self.is_ours() && !emptied {
             return Ok(false);
         }
         // As the Go clients: a holder of the same name is the same holder.
@@ -175,6 +196,9 @@ impl Lock {
             Some(observed) if observed.object["spec"] == object["spec"] => observed.object = object,
             before => {
                 let changed = before.is_some();
+                if object["spec"]["holderIdentity"].as_str().is_some_and(|name| !name.is_empty()) {
+                    self.held_until = None;
+                }
                 self.observed = Some(Observed { object, at: Instant::now(), changed });
             }
         }
@@ -182,6 +206,7 @@ impl Lock {
 
     fn stored(&mut self, object: Value, at: Instant) {
         self.sent.drain(..self.sent.len().saturating_sub(1));
+        self.held_until = Some(at + Duration::from_secs(self.lease_seconds));
         self.observed = Some(Observed { object, at, changed: false });
     }
 
@@ -217,6 +242,7 @@ impl Lock {
             return Ok(());
         }
         let Some(observed) = self.observed.take() else { return Ok(()) };
+        self.held_until = None;
         let now = clock::micros(clock::now());
         let mut object = observed.object;
         let spec = &mut object["spec"];

@@ -406,6 +406,42 @@ async fn expiry_is_judged_by_observation_not_by_timestamps() {
     assert_eq!(server.spec()["leaseTransitions"], 5);
 }
 
+/// Deleted, or its holder's name taken out, while the holder lives: no release, and no two leaders.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_deleted_or_emptied_by_hand_stays_with_its_holder() {
+    for emptied in [false, true] {
+        let server = Server::default();
+        let one = start(config(&server, "one"));
+        eventually("one leads", || one.status.is_leading()).await;
+        let two = start(config(&server, "two"));
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        {
+            let mut state = server.state.lock();
+            let mut lease = state.lease.take().expect("held");
+            lease["spec"]["holderIdentity"] = "".into();
+            if emptied {
+                state.write(&lease);
+            } else {
+                for watch in &state.watches {
+                    let _ = watch.send(json!({"type": "DELETED", "object": lease}));
+                }
+            }
+        }
+        for _ in 0..300 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(!two.status.is_leading(), "emptied {emptied}");
+        }
+        assert!(one.status.is_leading(), "emptied {emptied}");
+        assert_eq!((server.holder().as_str(), *one.terms.lock()), ("one", 1));
+        // Dead when somebody deletes its lease, it is waited for no longer than otherwise.
+        one.task.abort();
+        server.state.lock().lease = None;
+        let killed = Instant::now();
+        eventually("two leads", || two.status.is_leading()).await;
+        assert!(killed.elapsed() <= Duration::from_secs(20), "{:?}", killed.elapsed());
+    }
+}
+
 // case: csi-protocol/14.15
 #[test]
 fn durations_must_fit_together() {

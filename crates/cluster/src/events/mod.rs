@@ -314,10 +314,13 @@ fn is_limit(error: &ApiError) -> bool {
 /// `<object>.<time in hex>`, at most 253 characters.
 fn event_name(object: &str, at: jiff::Timestamp) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
-    // Two events of one nanosecond (or one paused instant) still get two names.
-    static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+    // Numbers only grow: events are written in another order than they are recorded, and one whose
+    // name is taken would count as written.
+    static LAST: AtomicU64 = AtomicU64::new(0);
     let nanos = u64::try_from(at.as_nanosecond()).unwrap_or(0);
-    let unique = nanos.wrapping_add(SEQUENCE.fetch_add(1, Ordering::Relaxed));
+    let after = |last: u64| last.wrapping_add(1).max(nanos);
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(after(last)));
+    let unique = after(last.unwrap_or_default());
     let object: String = object.chars().take(253 - 17).collect();
     format!("{}.{unique:x}", object.trim_end_matches(['.', '-']))
 }

@@ -93,6 +93,16 @@ async fn a_thousand_equal_failures_are_one_event_with_count_1000() {
     assert!(*server.writes.lock() < 20, "{} writes", server.writes.lock());
 }
 
+#[test]
+fn no_two_events_of_a_process_have_one_name() {
+    // Written in another order than they were recorded, a few nanoseconds apart, as in a burst.
+    let at = |nanos: i128| jiff::Timestamp::from_nanosecond(1_800_000_000_000_000_000 + nanos);
+    let times = (0..100).rev().chain(0..100);
+    let names: std::collections::HashSet<String> =
+        times.map(|nanos| event_name("data", at(nanos).expect("a time"))).collect();
+    assert_eq!(names.len(), 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn in_a_burst_every_object_gets_its_event_and_warnings_come_first() {
     let server = Server::default();
