@@ -2,10 +2,12 @@
 //!
 //! By default the number of requests *in flight* is limited and adapts to the server; with a set
 //! rate it is a token bucket as in the Go clients. Either way a server that asks to wait (429, or
-//! a server error with `Retry-After`) is obeyed by all requests of this client, and the refused
-//! request is sent again afterwards: its caller only sees that it took longer.
+//! a server error with `Retry-After`) is obeyed by all requests of this client about that resource, and
+//! the refused request is sent again afterwards: its caller only sees that it took longer. Requests
+//! about other resources go on, within the limit that all share.
 
 mod adaptive;
+mod gates;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use crate::api::{RESPONSE_TIMEOUT, retry_after};
 use crate::bucket::TokenBucket;
 use crate::telemetry::Metrics;
 use adaptive::Adaptive;
+use gates::{Gates, Resource};
 
 /// How often one refused request is sent again before its caller gets the refusal.
 const RETRIES: u32 = 10;
@@ -57,10 +60,11 @@ async fn exchange(
     // A watch responds for minutes; it neither takes a permit nor says anything about latency.
     let watch = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "watch=true"));
     let method = request.method().to_string();
+    let resource = Resource::of(request.uri().path());
     let mut retries = 0;
     loop {
         let spare = copy(&request);
-        let permit = limiter.acquire(watch).await;
+        let permit = limiter.acquire(watch, &resource).await;
         let sent = Instant::now();
         let response = match tokio::time::timeout(RESPONSE_TIMEOUT, client.send(request)).await {
             Ok(response) => response,
@@ -69,7 +73,7 @@ async fn exchange(
         limiter.count(&method, response.as_ref().ok().map(Response::status));
         let response = response?;
         match wait_asked(&response) {
-            Some(wait) => limiter.refused(sent, wait),
+            Some(wait) => limiter.refused(&resource, sent, wait),
             None if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
                 limiter.overloaded(sent)
             }
@@ -109,8 +113,7 @@ fn wait_asked(response: &Response<Body>) -> Option<Duration> {
 struct Limiter {
     permits: Option<Permits>,
     bucket: Option<Mutex<TokenBucket>>,
-    /// Nothing is sent before this time.
-    closed_until: Mutex<Option<Instant>>,
+    gates: Gates,
     metrics: Option<Metrics>,
 }
 
@@ -134,24 +137,26 @@ impl Limiter {
             Limit::Fixed { qps, burst } => Some(Mutex::new(TokenBucket::new(qps, burst))),
             Limit::Adaptive | Limit::None => None,
         };
-        Self { permits, bucket, closed_until: Mutex::new(None), metrics: metrics.cloned() }
+        Self { permits, bucket, gates: Gates::default(), metrics: metrics.cloned() }
     }
 
     /// Waits until a request may be sent. Dropping the future gives the permit back.
-    async fn acquire(&self, watch: bool) -> Option<Permit<'_>> {
-        let permit = match &self.permits {
-            Some(permits) if !watch => Some(permits.take().await),
-            _ => None,
-        };
+    async fn acquire(&self, watch: bool, resource: &Resource) -> Option<Permit<'_>> {
+        // Who waits at a closed gate has no permit: those who go elsewhere need it.
+        self.gates.opened(resource).await;
         let wait = self.bucket.as_ref().map(|bucket| bucket.lock().reserve());
         if let Some(wait) = wait.filter(|w| !w.is_zero()) {
             tokio::time::sleep(wait).await;
         }
         loop {
-            let closed_until = *self.closed_until.lock();
-            match closed_until {
-                Some(until) if until > Instant::now() => tokio::time::sleep_until(until).await,
-                _ => return permit,
+            self.gates.opened(resource).await;
+            let permit = match &self.permits {
+                Some(permits) if !watch => Some(permits.take().await),
+                _ => None,
+            };
+            // It may have closed while this request waited for the permit.
+            if !self.gates.is_closed(resource) {
+                return permit;
             }
         }
     }
@@ -168,14 +173,11 @@ impl Limiter {
         }
     }
 
-    fn refused(&self, sent: Instant, wait: Duration) {
+    fn refused(&self, resource: &Resource, sent: Instant, wait: Duration) {
         self.overloaded(sent);
         // Spread a little, so that many clients do not come back in step.
         let until = Instant::now() + wait.mul_f64(1.0 + 0.2 * fastrand::f64());
-        let mut closed_until = self.closed_until.lock();
-        if closed_until.is_none_or(|at| at < until) {
-            *closed_until = Some(until);
-        }
+        self.gates.close(resource, until);
     }
 
     fn count(&self, method: &str, status: Option<StatusCode>) {

@@ -1,5 +1,5 @@
 use longshore_core::model::ObjectKey;
-use longshore_core::model::kinds::{ConfigMap, Event};
+use longshore_core::model::kinds::{ConfigMap, Event, Secret};
 use serde_json::json;
 
 use super::*;
@@ -19,25 +19,28 @@ struct Counts {
     in_flight: usize,
     most_in_flight: usize,
     refuse_until: Option<Instant>,
+    /// Only requests with this in their path are refused.
+    refuse_only: &'static str,
 }
 
 impl Server {
     fn api(&self, limit: Limit) -> Api {
         let server = self.clone();
-        let client = testing::client(move |_| {
+        let client = testing::client(move |request| {
             let server = server.clone();
-            async move { server.respond().await }
+            async move { server.respond(&request.path).await }
         });
         Api::new(limited(client, limit, None))
     }
 
-    async fn respond(&self) -> Response<testing::AnyBody> {
+    async fn respond(&self, path: &str) -> Response<testing::AnyBody> {
         let refuse = {
             let mut counts = self.state.lock();
             counts.requests += 1;
             counts.in_flight += 1;
             counts.most_in_flight = counts.most_in_flight.max(counts.in_flight);
-            counts.refuse_until.is_some_and(|until| Instant::now() < until)
+            let now = counts.refuse_until.is_some_and(|until| Instant::now() < until);
+            now && path.contains(counts.refuse_only)
         };
         tokio::time::sleep(Duration::from_millis(50)).await;
         let mut counts = self.state.lock();
@@ -98,6 +101,34 @@ async fn refusals_for_five_seconds_lose_nothing_and_the_rate_falls() {
     assert!(after * 2 > calm, "the rate comes back: {after} after, {calm} before");
 }
 
+/// More requests wait for the refused resource than may be in flight.
+#[tokio::test(start_paused = true)]
+async fn refusals_of_one_resource_do_not_stop_requests_to_others() {
+    for limit in [Limit::Adaptive, Limit::Fixed { qps: 1000.0, burst: 1000 }, Limit::None] {
+        let server = Server::default();
+        let hour = Instant::now() + Duration::from_secs(3600);
+        (server.state.lock().refuse_until, server.state.lock().refuse_only) =
+            (Some(hour), "/secrets/");
+        let api = server.api(limit);
+        let key = ObjectKey::new("ns", "a");
+        let refused = futures::future::join_all((0..100).map(|_| api.get::<Secret>(&key)));
+        let others = async {
+            for _ in 0..200 {
+                let sent = Instant::now();
+                get(&api).await;
+                let took = sent.elapsed();
+                // 50 ms of its own, and a turn behind those that are refused once more.
+                assert!(took < Duration::from_millis(1500), "{limit:?}: {took:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let (refused, ()) = tokio::join!(refused, others);
+        assert!(refused.iter().all(Result::is_err));
+        let most = server.state.lock().most_in_flight;
+        assert!(limit != Limit::Adaptive || most <= adaptive::MAX, "{most}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn endless_refusals_are_reported_after_the_last_retry() {
     let server = Server::default();
@@ -156,4 +187,27 @@ async fn a_dropped_request_returns_its_permit() {
     }
     let all = futures::future::join_all((0..50).map(|_| get(&api)));
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("permits are free");
+}
+
+/// The server refuses events for half a minute, more of them than requests may be in flight.
+#[tokio::test(start_paused = true)]
+async fn a_refused_kind_waits_alone() {
+    let client = testing::client(|request| async move {
+        if !request.path.contains("/events") {
+            return respond(200, &json!({"metadata": {"name": "a"}}));
+        }
+        let mut response = failure(429, "TooManyRequests");
+        response.headers_mut().insert(header::RETRY_AFTER, "30".parse().expect("a header"));
+        response
+    });
+    let api = Api::new(limited(client, Limit::Adaptive, None));
+    let event = json!({"metadata": {"namespace": "ns", "name": "e"}});
+    for _ in 0..100 {
+        let (api, event) = (api.clone(), event.clone());
+        tokio::spawn(async move { api.create::<Event>(&event).await.map(drop) });
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let start = Instant::now();
+    get(&api).await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
