@@ -85,6 +85,26 @@ mod tests {
         assert_eq!((refused, arenas), (0, 2));
     }
 
+    /// `.cargo/config.toml` says so: a program whose allocator was built for smaller pages than the kernel has does not
+    /// start.
+    #[test]
+    #[expect(unsafe_code, reason = "the allocator's controls are C functions")]
+    fn the_allocator_is_built_for_the_largest_pages_of_the_processor() {
+        let (mut page, mut size) = (0_usize, size_of::<usize>());
+        // SAFETY: the name ends with a zero byte, and the answer is a size.
+        let refused = unsafe {
+            tikv_jemalloc_sys::mallctl(
+                c"arenas.page".as_ptr(),
+                (&raw mut page).cast(),
+                &raw mut size,
+                ptr::null_mut(),
+                0,
+            )
+        };
+        let large = ["aarch64", "powerpc64", "loongarch64"].contains(&std::env::consts::ARCH);
+        assert_eq!((refused, page), (0, if large { 65_536 } else { 4096 }));
+    }
+
     /// All but the last of many small pieces are freed: the heap's top stays in use, so nothing is
     /// given back by itself.
     #[test]
