@@ -17,6 +17,9 @@ const PREPARE_WITHIN: Duration = Duration::from_secs(300);
 /// Thawing takes no time; a node that does not respond is being killed.
 const THAW_WITHIN: Duration = Duration::from_secs(60);
 
+/// A node lets go of a volume within moments.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+
 /// A volume that its node keeps quiesced until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RemoteVolume {
@@ -24,6 +27,15 @@ pub(crate) struct RemoteVolume {
     id: VolumeId,
     lines: Lines,
     pub usage: Usage,
+}
+
+/// Returns when the node has unlocked the volume: a call that comes next would be refused till then.
+impl Drop for RemoteVolume {
+    fn drop(&mut self) {
+        if let Err(error) = self.lines.hang_up(LET_GO_WITHIN) {
+            tracing::debug!(volume = %self.id, node = self.node, %error, "the node did not let go");
+        }
+    }
 }
 
 impl RemoteVolume {
@@ -85,5 +97,32 @@ impl RemoteVolume {
         let text =
             format!("its driver answered with {response} when asked to hold {} still", self.id);
         Refusal::Node { node: self.node.clone(), code: Code::Internal, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_volume_is_free_when_it_is_given_up() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let free = Arc::new(AtomicBool::new(false));
+        let node = std::thread::spawn({
+            let free = free.clone();
+            move || {
+                let mut lines = Lines::new(there);
+                assert!(lines.receive::<Request>(Duration::from_secs(60)).is_err(), "hung up");
+                std::thread::sleep(Duration::from_millis(50));
+                free.store(true, Ordering::SeqCst);
+            }
+        });
+        let id = VolumeId::for_name("", "a");
+        drop(RemoteVolume { node: "n".into(), id, lines: Lines::new(here), usage: Usage::Raw });
+        assert!(free.load(Ordering::SeqCst), "the node holds the volume still");
+        node.join().unwrap();
     }
 }

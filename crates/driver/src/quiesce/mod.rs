@@ -6,14 +6,16 @@
 //! so is the socket. A socket does not reach across machines: there, a volume must not be in use.
 //!
 //! One connection is one volume, which the node locks meanwhile. Its end is a request to
-//! thaw, so that neither side leaves anything frozen when it dies.
+//! thaw, so that neither side leaves anything frozen when it dies. The controller waits until the node
+//! has ended it, too: whoever is told the result may use the volume at once.
 
 pub(crate) mod client;
 pub(crate) mod server;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -94,6 +96,20 @@ impl Lines {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_str(&line)?)
+    }
+
+    /// Says that nothing more comes, and waits until the other side has ended the connection, too.
+    fn hang_up(&mut self, within: Duration) -> io::Result<()> {
+        self.0.get_ref().shutdown(Shutdown::Write)?;
+        let until = Instant::now() + within;
+        let mut rest = [0; 512];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            self.0.get_ref().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            if self.0.read(&mut rest)? == 0 {
+                return Ok(());
+            }
+        }
     }
 }
 
