@@ -524,3 +524,20 @@ async fn metadata_through_status_depends_on_the_kind() {
     assert!(kept["metadata"]["annotations"].is_null(), "{kept}");
     assert!(kept["metadata"]["finalizers"].is_null(), "{kept}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn empty_lists_and_maps_of_a_claims_status_are_left_out() {
+    let api = Api::new().await;
+    api.create(CLAIMS, &claim(json!({}))).await;
+    // case: resizer/75
+    let set = json!({"metadata": {"annotations": {"a": "b"}}, "status": {
+        "conditions": [{"type": "Resizing", "status": "True"}],
+        "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}});
+    let (_, changed) = api.patch(&format!("{CLAIMS}/x/status"), &set).await;
+    assert_eq!(changed["status"]["conditions"][0]["type"], "Resizing");
+    assert_eq!(changed["metadata"]["annotations"]["a"], "b");
+    let cleared =
+        json!({"status": {"conditions": [], "allocatedResourceStatuses": {"storage": null}}});
+    let (_, changed) = api.patch(&format!("{CLAIMS}/x/status"), &cleared).await;
+    assert_eq!(changed["status"], json!({"phase": "Pending"}), "{changed}");
+}

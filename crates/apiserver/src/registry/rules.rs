@@ -39,6 +39,21 @@ pub(crate) fn set_default(object: &mut Value, field: &str, value: impl Into<Valu
     }
 }
 
+/// Removes fields that are empty lists or maps, as Go's encoding does with `omitempty`.
+pub(crate) fn drop_empty(object: &mut Value, fields: &[&str]) {
+    let Some(map) = object.as_object_mut() else { return };
+    for field in fields {
+        let empty = |value: &Value| match value {
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if map.get(*field).is_some_and(empty) {
+            map.remove(*field);
+        }
+    }
+}
+
 /// Equal, where absent, null, `{}` and `[]` are the same.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
     fn empty(v: &Value) -> bool {

@@ -61,6 +61,9 @@ fn cells(row: &Row<'_>) -> Value {
 pub(super) struct Claim;
 
 const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+/// What a claim's status leaves out when it is empty.
+const OMITTED: [&str; 5] =
+    ["accessModes", "capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"];
 const REQUEST: &str = "/spec/resources/requests/storage";
 
 impl Strategy for Claim {
@@ -68,6 +71,7 @@ impl Strategy for Claim {
         set_default(&mut object["spec"], "volumeMode", "Filesystem");
         if !object["status"].is_null() {
             set_default(&mut object["status"], "phase", "Pending");
+            drop_empty(&mut object["status"], &OMITTED);
         }
     }
 
