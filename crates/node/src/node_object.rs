@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{
-    Api, ApiError, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject, WorkQueue,
-    clock,
+    Api, ApiError, Cache, Change, Loop, Outcome, Patch, QueueOptions, Reconciler, Sources, Subject,
+    WorkQueue, clock,
 };
 use longshore_core::model::ObjectKey;
 use longshore_core::model::keys::{annotations, labels};
@@ -23,6 +23,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(300);
 pub(crate) struct NodeObject {
     api: Api,
     name: String,
+    /// Holds only this node; absent while there are no caches yet.
+    node: Option<Cache<Node>>,
 }
 
 /// What is renewed, each at its own pace.
@@ -37,7 +39,11 @@ pub(crate) enum Duty {
 impl Reconciler for NodeObject {
     type Key = Duty;
 
-    fn sources(&self, _: &mut Sources<Self>) {}
+    fn sources(&self, sources: &mut Sources<Self>) {
+        if let Some(node) = &self.node {
+            sources.on(node, Self::keys_of_node);
+        }
+    }
 
     fn subject(&self, _: &Duty) -> Subject {
         Subject::node(&self.name)
@@ -50,6 +56,7 @@ impl Reconciler for NodeObject {
         };
         if let Err(error) = renewed {
             tracing::warn!(%error, "cannot renew the node's lease or status");
+            return Outcome::After(RENEW_EVERY);
         }
         Outcome::After(period)
     }
@@ -58,7 +65,18 @@ impl Reconciler for NodeObject {
 impl NodeObject {
     /// For the node of this name.
     pub(crate) fn new(api: Api, name: &str) -> Self {
-        Self { api, name: name.to_owned() }
+        Self { api, name: name.to_owned(), node: None }
+    }
+
+    /// The same, contradicting at once who says that the node is not ready.
+    pub(crate) fn watching(self, node: Cache<Node>) -> Self {
+        Self { node: Some(node), ..self }
+    }
+
+    /// A node that did not run for a while, or whose process is new, was given up meanwhile.
+    fn keys_of_node(&self, change: &Change<Node>) -> Option<Duty> {
+        let node = change.applied().filter(|node| node.metadata.name == self.name)?;
+        (!node.ready()).then_some(Duty::Status)
     }
 
     /// Makes the node and its `CSINode` if missing and says that it is ready.

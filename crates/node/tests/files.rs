@@ -72,6 +72,70 @@ async fn a_projected_volume_has_files_of_every_source() {
     rig.stop(true).await;
 }
 
+/// When a token ends, as it says itself.
+fn end_of(token: &str) -> i64 {
+    use base64::Engine as _;
+    let claims = token.split('.').nth(1).unwrap();
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).unwrap();
+    serde_json::from_slice::<Value>(&claims).unwrap()["exp"].as_i64().unwrap()
+}
+
+/// Lets seconds pass at once for the agent, one by one so that no request in flight comes too late.
+async fn pass(seconds: u32) {
+    for _ in 0..seconds {
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tokio::time::resume();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_in_a_running_pod_is_replaced_before_it_ends() {
+    if !need("a_token_in_a_running_pod_is_replaced_before_it_ends", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.config_map("beside", json!({"step": "0"})).await;
+    let volume = json!({"projected": {"sources": [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}},
+        {"configMap": {"name": "beside"}},
+    ]}});
+    // Says the token whenever it is another one, and every step. A file may be missed while all are
+    // replaced at once.
+    let look = |file: &str| {
+        format!(
+            "new=$(cat /files/{file} 2>/dev/null); [ -z \"$new\" ] || [ \"$new\" = \"${file}\" ] || \
+             {{ {file}=$new; echo {file} $new; }}"
+        )
+    };
+    let script = format!("while true; do {}; {}; sleep 0.05; done", look("token"), look("step"));
+    let uid = rig.create_pod(pod("p", &script, &volume, &json!({}))).await;
+    let said = |file: &str| -> Vec<String> {
+        let log = rig.log(&uid);
+        let mut values = Vec::new();
+        for line in log.lines().filter_map(|line| line.strip_prefix(file)) {
+            values.push(line.trim().to_owned());
+        }
+        values
+    };
+    rig.until("the first token", async || said("token ").len() == 1).await;
+    // A look after three of its ten minutes changes other files, and keeps it.
+    let step = json!({"data": {"step": "1"}});
+    let key = ObjectKey::new("default", "beside");
+    rig.api.patch::<ConfigMap>(&key, Patch::Merge(&step)).await.unwrap();
+    pass(180).await;
+    rig.until("looked at", async || said("step ") == ["0", "1"]).await;
+    assert_eq!(said("token ").len(), 1);
+    // After eight, while the first one still holds, there is another.
+    pass(310).await;
+    rig.until("the second token", async || said("token ").len() == 2).await;
+    let end = end_of(&said("token ")[0]);
+    assert!(longshore_cluster::clock::now().as_second() < end, "replaced in time");
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
 #[tokio::test]
 async fn a_token_can_be_read_by_the_user_of_the_pod_alone() {
     if !need("a_token_can_be_read_by_the_user_of_the_pod_alone", &[Need::Root]) {

@@ -193,6 +193,8 @@ fn turn(place: &Place<'_>, prefix: &str, count: usize) -> Result<Turn> {
     }
     drop(state);
     running.sort_by(f64::total_cmp);
+    // The shell is the container's first process, which no signal ends before its trap is set.
+    std::thread::sleep(Duration::from_millis(200));
     let deleted = Instant::now();
     load::send_all(server, &names, |connection, name| {
         let pod = format!("{base}/pods/{name}?gracePeriodSeconds=0");

@@ -10,6 +10,7 @@
 
 pub mod claim;
 pub mod expand;
+pub mod forgotten;
 pub mod fsgroup;
 pub mod lifecycle;
 pub mod paths;

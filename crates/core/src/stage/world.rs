@@ -99,12 +99,13 @@ pub struct World {
     pub unresolved: BTreeSet<Uid>,
     /// Work in flight.
     pub busy: BTreeSet<Slot>,
-    /// Work that failed and waits for its back-off.
-    pub backing_off: BTreeSet<Slot>,
+    /// Actions that failed and wait for their back-off. Another action on the same volume does not
+    /// wait for them.
+    pub backing_off: BTreeSet<Action>,
 }
 
 /// One step.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// Take the mount away from a pod.
     Unpublish { volume: UniqueName, pod: Uid },
@@ -121,7 +122,7 @@ pub enum Action {
 impl Action {
     /// The volume that it is about.
     #[must_use]
-    pub fn volume(&self) -> &str {
+    pub fn volume(&self) -> &UniqueName {
         match self {
             Self::Unpublish { volume, .. }
             | Self::Mount { volume, .. }
@@ -166,15 +167,19 @@ impl Action {
         }
     }
 
-    /// What a failure of the step holds back. A mount that fails for one pod holds back only
-    /// that pod, so that a pod which can never mount does not starve its neighbours.
+    /// Whether its success ends the back-off of a `failed` action: of itself, and of those that it
+    /// may have been in the way of. A volume that one pod gave up can be mounted for the next, and
+    /// unstaged.
     #[must_use]
-    pub fn backoff_slot(&self) -> Slot {
-        match self {
-            Self::Unpublish { volume, pod }
-            | Self::Mount { volume, pod }
-            | Self::Expand { volume, pod } => Slot::pod(volume, pod),
-            Self::Unstage { volume } | Self::Forget { volume } => Slot::volume(volume),
+    pub fn ends_backoff_of(&self, failed: &Self) -> bool {
+        if self.volume() != failed.volume() {
+            return false;
+        }
+        match (self, failed) {
+            (Self::Unpublish { .. }, Self::Mount { .. } | Self::Unstage { .. })
+            | (Self::Unstage { .. }, Self::Mount { .. })
+            | (Self::Forget { .. }, _) => true,
+            (one, failed) => one == failed,
         }
     }
 }
@@ -272,7 +277,7 @@ impl Plan<'_> {
     }
 
     fn take(&mut self, action: Action) {
-        if self.world.backing_off.contains(&action.backoff_slot()) {
+        if self.world.backing_off.contains(&action) {
             return;
         }
         let slot = action.slot();

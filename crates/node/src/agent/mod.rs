@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_cluster::{Api, Cache, Context, Metrics, Recorder, Scope};
+use longshore_core::backoff::Backoff;
 use longshore_core::model::kinds::{CsiDriver, Node, Pod};
 use longshore_core::stage::paths::NodePaths;
 use tokio::sync::watch;
@@ -27,7 +28,7 @@ use crate::pods::worker::PodDeps;
 use crate::registration::Registrar;
 use crate::shim::protocol::LogLimit;
 use crate::volumes::stats::NodeStats;
-use crate::volumes::{Deps, LeftVolume, VolumeManager, make_dir};
+use crate::volumes::{BACKOFF, Deps, LeftVolume, VolumeManager, make_dir};
 use pods::PodLoop;
 
 /// How pods are run.
@@ -113,6 +114,8 @@ pub struct Settings {
     pub api_address: Option<ApiAddress>,
     /// How often files that pods have from the API are looked at again.
     pub files_period: Duration,
+    /// The pause after a failed operation on a volume.
+    pub volume_backoff: Backoff,
 }
 
 /// Host and port of an API server that serves TLS.
@@ -134,6 +137,7 @@ impl Default for Settings {
             faults: Faults::NONE,
             api_address: None,
             files_period: Duration::from_secs(50),
+            volume_backoff: BACKOFF,
         }
     }
 }
@@ -196,9 +200,9 @@ impl NodeAgent {
         }
         self.settings.faults.at("start.announced");
         let mut tasks = JoinSet::new();
-        let node = NodeObject::new(self.api.clone(), &self.config.node_name);
-        tasks.spawn(node.run(inner.clone()));
         let context = self.context(&inner);
+        let node = NodeObject::new(self.api.clone(), &self.config.node_name);
+        tasks.spawn(node.watching(context.cache()).run(inner.clone()));
         let metrics = NodeMetrics::of(&self.settings.metrics);
         self.drivers.measure(metrics.csi.clone());
         let (drivers, name) = (self.drivers.clone(), &self.config.node_name);
@@ -299,6 +303,7 @@ impl Running {
             selinux: settings.selinux,
             metrics,
             stats: stats.clone(),
+            backoff: settings.volume_backoff,
             stats_period: settings.stats_period,
         });
         let (stop_pods, stop_receiver) = watch::channel(None);

@@ -13,6 +13,7 @@ pub(crate) mod logs;
 mod memory;
 mod own_volumes;
 pub(crate) mod pod_dir;
+mod prepare;
 mod refresh;
 mod results;
 mod run_spec;

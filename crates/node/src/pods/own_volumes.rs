@@ -43,22 +43,30 @@ pub(super) enum OwnVolumeError {
     Unsupported { volume: String, kind: String },
 }
 
-/// Makes the volumes of a pod that are made here, adds them to those that are mounted, and refuses
-/// any that would show a pod the instance's own directories.
-pub(super) async fn add(
+/// Makes the volumes of a pod that are made here; their directories by name, or which one failed and why.
+pub(super) async fn make_all(
     sources: api_files::Sources<'_>,
     paths: &NodePaths,
-    hidden: &[PathBuf],
     pod: &Pod,
-    mounted: &mut BTreeMap<String, PathBuf>,
-) -> Result<(), (String, OwnVolumeError)> {
+) -> Result<BTreeMap<String, PathBuf>, (String, OwnVolumeError)> {
+    let mut made = BTreeMap::new();
     for volume in &pod.spec.volumes {
         let named = |error| (volume.name.clone(), error);
         if let Some(path) = make(sources, paths, pod, volume).await.map_err(named)? {
-            mounted.insert(volume.name.clone(), path);
+            made.insert(volume.name.clone(), path);
         }
     }
-    for (name, path) in mounted.iter() {
+    Ok(made)
+}
+
+/// Refuses volumes that would show a pod the instance's own directories.
+pub(super) fn refuse_hidden(
+    paths: &NodePaths,
+    hidden: &[PathBuf],
+    pod: &Pod,
+    mounted: &BTreeMap<String, PathBuf>,
+) -> Result<(), (String, OwnVolumeError)> {
+    for (name, path) in mounted {
         if host_path::is_of_the_host(paths, pod, path) && !privileged_only(pod, name) {
             let failed =
                 |source| OwnVolumeError::Io { volume: name.clone(), path: path.clone(), source };

@@ -27,7 +27,6 @@ use super::environment::{StartError, environment};
 use super::evict::Measuring;
 use super::hidden::hidden_dirs;
 use super::memory::unmount_memory;
-use super::own_volumes;
 use super::pod_dir::remove_pod_dir;
 use super::refresh::Refreshing;
 use super::results;
@@ -37,7 +36,7 @@ use super::status::Waiting;
 use super::termination::Messages;
 use crate::registration::Registrar;
 use crate::shim::protocol::{LogLimit, Request, now_ms, read_runs, shim_dir};
-use crate::volumes::{PodVolumes, VolumeManager};
+use crate::volumes::VolumeManager;
 
 /// Grace for a pod whose object is already gone.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
@@ -79,7 +78,9 @@ pub(crate) struct Worker {
     pub(super) seen: ShimView,
     pub(super) messages: Messages,
     crashes: BTreeMap<String, (u32, u32)>,
-    volumes: Option<BTreeMap<String, PathBuf>>,
+    pub(super) volumes: Option<BTreeMap<String, PathBuf>>,
+    /// Those of its volumes that the node makes itself, by name; `None` before they are made.
+    pub(super) own_volumes: Option<BTreeMap<String, PathBuf>>,
     pub(super) waiting: Waiting,
     written: Option<Value>,
     pub(super) since: jiff::Timestamp,
@@ -125,13 +126,14 @@ impl Worker {
             messages: Messages::default(),
             crashes: BTreeMap::new(),
             volumes: None,
+            own_volumes: None,
             waiting: Waiting::new("ContainerCreating", ""),
             written: None,
             since: clock::now(),
         }
     }
 
-    fn uid(&self) -> &Uid {
+    pub(super) fn uid(&self) -> &Uid {
         &self.pod.metadata.uid
     }
 
@@ -243,29 +245,6 @@ impl Worker {
             self.signal(name, libc::SIGTERM).await;
         }
         if next.start.is_empty() { next } else { self.decide(false) }
-    }
-
-    async fn volumes_ready(&mut self) -> bool {
-        if self.volumes.is_some() {
-            return true;
-        }
-        let mut mounted = match self.deps.volumes.pod_volumes(self.uid()) {
-            PodVolumes::Ready(mounted) => mounted,
-            PodVolumes::Waiting(_) => return false,
-        };
-        let hidden = hidden_dirs(&self.deps.hidden);
-        let made =
-            own_volumes::add(self.files(), &self.deps.paths, &hidden, &self.pod, &mut mounted);
-        if let Err((volume, error)) = made.await {
-            let text = format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}");
-            self.event(EventType::Warning, "FailedMount", &text);
-            self.waiting = Waiting::new("CreateContainerConfigError", text);
-            return false;
-        }
-        self.waiting = Waiting::new("ContainerCreating", "");
-        self.deps.faults.at("pod.mounted");
-        self.volumes = Some(mounted);
-        true
     }
 
     async fn shim_ready(&mut self) -> bool {

@@ -13,6 +13,7 @@ use longshore_core::model::kinds::Pod;
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::{VOL_DATA, VolData};
 use longshore_core::stage::verdict::{Failure, Mounted};
+use longshore_core::stage::world::Action;
 use longshore_files::mounts::is_mount_point;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
@@ -34,11 +35,8 @@ impl VolumeManager {
     ) -> Result<(), OpError> {
         let facts = &mounting.facts;
         let local = |error: io::Error| OpError::new(MAP_DEVICE, Failure::Transient, error);
-        let places = self.deps.paths.block(&facts.spec_name);
-        let data =
-            VolData::mapped(&facts.driver, &facts.handle, &facts.spec_name, &self.deps.node_name);
-        files::make_dir(&places.data).map_err(local)?;
-        files::write_vol_data(&places.data, &data).map_err(local)?;
+        let places = self.deps.paths.block(&mounting.staged_as);
+        self.write_mapped(facts, &mounting.staged_as).map_err(local)?;
         self.change(unique, |known| known.device = known.device.max(Mounted::Unknown));
         if !staging {
             return Ok(());
@@ -48,9 +46,16 @@ impl VolumeManager {
         let Err(error) = mounting.client.node_stage_volume(request).await else { return Ok(()) };
         let error = OpError::call(MAP_DEVICE, error);
         if error.failure == Failure::Final && !self.is_reconstructed(unique) {
-            self.clean_block(&facts.spec_name).map_err(local)?;
+            self.clean_block(&mounting.staged_as).map_err(local)?;
         }
         Err(error)
+    }
+
+    fn write_mapped(&self, facts: &VolumeFacts, name: &str) -> io::Result<()> {
+        let dir = self.deps.paths.block(name).data;
+        let data = VolData::mapped(&facts.driver, &facts.handle, name, &self.deps.node_name);
+        files::make_dir(&dir)?;
+        files::write_vol_data(&dir, &data)
     }
 
     /// Publishes the device and makes it the pod's.
@@ -65,8 +70,11 @@ impl VolumeManager {
         mounting.check_lifecycle()?;
         let places = self.deps.paths.block(&facts.spec_name);
         let target = places.publish.join(uid.as_str());
-        let request =
-            mounting.publish_request(self, MAP_POD, &target, Some(&places.staging)).await?;
+        let staging = self.deps.paths.block(&mounting.staged_as).staging;
+        let request = mounting.publish_request(self, MAP_POD, &target, Some(&staging)).await?;
+        if mounting.staged_as != facts.spec_name {
+            self.write_mapped(facts, &facts.spec_name).map_err(local)?;
+        }
         files::make_dir(&places.publish).map_err(local)?;
         self.begin_publish(unique, uid);
         let called = mounting.client.node_publish_volume(request).await;
@@ -108,12 +116,27 @@ impl VolumeManager {
         files::tolerate_absence(fs::remove_file(link)).map_err(local)?;
         unbind_device(&places.dev.join(uid.as_str())).map_err(local)?;
         let target = places.publish.join(uid.as_str());
-        self.call_unpublish(&facts.driver, &facts.handle, &target).await?;
+        let action = Action::Unpublish { volume: unique.clone(), pod: uid.clone() };
+        self.call_unpublish(action, &facts.driver, &facts.handle, &target).await?;
         // A driver may leave the empty file, never a mount.
         files::unmount_forgotten(&target).map_err(local)?;
         files::tolerate_absence(fs::remove_file(&target)).map_err(local)?;
+        if self.was_last_of_name(unique, uid, &facts.spec_name) {
+            self.clean_block(&facts.spec_name).map_err(local)?;
+        }
         self.forget_pod(unique, uid);
         Ok(())
+    }
+
+    /// Whether a pod was the last that had the device through a PersistentVolume, and the device is
+    /// staged through another one, with which this one's directories will not go.
+    fn was_last_of_name(&self, unique: &UniqueName, uid: &Uid, name: &str) -> bool {
+        let state = self.state();
+        let staged = state.volumes.get(unique).is_none_or(|facts| facts.spec_name == name);
+        let Some(known) = state.world.actual.get(unique) else { return false };
+        let of_name =
+            |pod: &Uid| state.facts(unique, Some(pod)).is_some_and(|one| one.spec_name == name);
+        !staged && !known.pods.keys().any(|pod| pod != uid && of_name(pod))
     }
 
     pub(super) async fn unstage_block(
@@ -125,7 +148,7 @@ impl VolumeManager {
         let places = self.deps.paths.block(&facts.spec_name);
         self.set_device(unique, Mounted::Unknown);
         if places.staging.exists() {
-            self.call_unstage(facts, &places.staging).await?;
+            self.call_unstage(unique, facts, &places.staging).await?;
         }
         self.clean_block(&facts.spec_name).map_err(local)?;
         self.set_device(unique, Mounted::No);

@@ -8,6 +8,7 @@ use longshore_core::model::ObjectKey;
 use longshore_core::stage::paths::PathError;
 use longshore_core::stage::verdict::Failure;
 use longshore_csi::CsiError;
+use tonic::Code;
 
 use super::in_tree::ProgramError;
 
@@ -32,6 +33,16 @@ impl OpError {
     pub(super) fn call(step: &'static str, error: CsiError) -> Self {
         let failure = if error.is_final() { Failure::Final } else { Failure::Uncertain };
         Self::new(step, failure, error)
+    }
+}
+
+impl OpError {
+    /// Whether the driver said that it does not know the volume.
+    pub(super) fn says_not_found(&self) -> bool {
+        match &*self.cause {
+            OpCause::Call(call) | OpCause::Forgotten { call, .. } => call.code() == Code::NotFound,
+            _ => false,
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! NodeExpandVolume: with a mount, and under a running pod.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use longshore_cluster::{EventType, Outcome, Patch, clock};
+use longshore_core::model::keys::annotations;
 use longshore_core::model::kinds::{Claim, Pod, Volume};
 use longshore_core::model::{AccessMode, ObjectKey, ObjectRef, Quantity, Uid};
 use longshore_core::names::UniqueName;
+use longshore_core::resize::conditions;
 use longshore_core::stage::expand::{Record, Refused, Step, View, classify, decide, status_after};
 use longshore_core::stage::paths::staging_target;
 use longshore_core::stage::verdict::{Failure, Mounted};
@@ -17,17 +19,12 @@ use serde_json::{Value, json};
 
 use super::mount::text;
 use super::mounting::Mounting;
-use super::{OpCause, OpError, VolumeManager};
+use super::{OpCause, OpError, State, VolumeManager};
 
 /// The step of an expansion that is part of a mount.
 pub(super) const EXPAND_IN_MOUNT: &str = "Setup failed while expanding volume";
 /// The step of an expansion under a running pod.
 pub(super) const EXPAND: &str = "NodeExpandVolume";
-const NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
-
-/// Conditions of the claim that are removed after an expansion.
-const RESIZE_CONDITIONS: [&str; 4] =
-    ["Resizing", "FileSystemResizePending", "NodeResizeError", "ControllerResizeError"];
 
 impl VolumeManager {
     /// Whether a claim waits for its node to expand the volume.
@@ -66,8 +63,12 @@ impl VolumeManager {
             if let Some(known) = state.world.actual.get_mut(&unique) {
                 known.hold_size = false;
             }
-            if let Some(facts) = state.volumes.get_mut(&unique) {
-                facts.volume = Some(volume.clone());
+            let State { volumes, mounts, .. } = &mut *state;
+            let of_pods = mounts.get_mut(&unique).into_iter().flat_map(BTreeMap::values_mut);
+            for facts in volumes.get_mut(&unique).into_iter().chain(of_pods) {
+                if facts.spec_name == volume.metadata.name {
+                    facts.volume = Some(volume.clone());
+                }
             }
         }
         self.notify();
@@ -111,7 +112,7 @@ impl VolumeManager {
         let Some((facts, one, pod, attachable)) = self.mount_view(unique, uid) else {
             return Ok(());
         };
-        let mounting = self.prepare(facts, one, pod, attachable).await?;
+        let mounting = self.prepare(EXPAND, facts, one, pod, attachable).await?;
         self.expand_volume(unique, EXPAND, &mounting).await
     }
 
@@ -178,7 +179,10 @@ impl Expansion<'_> {
             allocated: claim.status.allocated_resources.get("storage").map(bytes),
             status: status.map(String::as_str).unwrap_or_default(),
             many_writers: claim.spec.access_modes.contains(&AccessMode::ReadWriteMany),
-            not_required: claim.metadata.annotation(NOT_REQUIRED).is_some(),
+            not_required: claim
+                .metadata
+                .annotation(annotations::NODE_EXPANSION_NOT_REQUIRED)
+                .is_some(),
             read_only: mounting.one.read_only,
             driver_can: mounting.capabilities.has(NodeCapability::ExpandVolume),
         };
@@ -233,7 +237,7 @@ impl Expansion<'_> {
         let csi = facts.volume.as_ref().and_then(|volume| volume.spec.csi.as_ref());
         let secret = csi.and_then(|csi| csi.node_expand_secret_ref.as_ref());
         let staging = match facts.block {
-            true => paths.block(&facts.spec_name).staging,
+            true => paths.block(&mounting.staged_as).staging,
             false => {
                 let dir = paths.staging(&facts.driver, &facts.handle);
                 staging_target(&dir.map_err(|error| self.transient(error))?)
@@ -293,7 +297,7 @@ impl Expansion<'_> {
     }
 
     async fn write_size(&self, bytes: i64) -> Result<(), OpError> {
-        let conditions = self.conditions_without(&RESIZE_CONDITIONS).await?;
+        let conditions = self.conditions_without(&conditions::OF_RESIZE).await?;
         let size = Quantity::from_bytes(bytes).to_string();
         let patch = json!({"metadata": {"uid": self.claim.metadata.uid}, "status": {
             "capacity": {"storage": size}, "allocatedResourceStatuses": null, "conditions": conditions}});

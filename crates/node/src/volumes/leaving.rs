@@ -81,7 +81,7 @@ impl VolumeManager {
                 |one: &&Leaving| action.pod().is_none_or(|uid| one.pod.metadata.uid == *uid);
             let pods: Vec<Arc<Pod>> =
                 state.leaving_with(volume).filter(of_action).map(|one| one.pod.clone()).collect();
-            (state.volumes.get(volume).cloned(), pods, self.places_of(&state, volume))
+            (state.facts(volume, action.pod()).cloned(), pods, self.places_of(&state, volume))
         };
         let (held, path) = search(paths).await;
         let text = teardown_text(volume, facts.as_ref(), failure, &held, path);
@@ -98,16 +98,16 @@ impl VolumeManager {
         let paths = &self.deps.paths;
         let pods = state.world.actual.get(volume).map(|known| known.pods.keys());
         let pods = pods.into_iter().flatten();
-        let block = || paths.block(&facts.spec_name);
-        let publish = pods.map(|uid| match facts.plugin {
-            Plugin::Csi if facts.block => block().publish.join(uid.as_str()),
-            Plugin::Csi => publish_target(&paths.publish(uid, &facts.spec_name)),
-            Plugin::Local | Plugin::Nfs => {
-                paths.own_volume(uid, facts.plugin.dir(), &facts.spec_name)
+        let publish = pods.map(|uid| {
+            let name = &state.facts(volume, Some(uid)).unwrap_or(facts).spec_name;
+            match facts.plugin {
+                Plugin::Csi if facts.block => paths.block(name).publish.join(uid.as_str()),
+                Plugin::Csi => publish_target(&paths.publish(uid, name)),
+                Plugin::Local | Plugin::Nfs => paths.own_volume(uid, facts.plugin.dir(), name),
             }
         });
         let staging = match facts.plugin {
-            Plugin::Csi if facts.block => Some(block().staging),
+            Plugin::Csi if facts.block => Some(paths.block(&facts.spec_name).staging),
             Plugin::Csi => paths.staging(&facts.driver, &facts.handle).ok(),
             Plugin::Local | Plugin::Nfs => Some(paths.local_mount(&facts.spec_name)),
         };

@@ -1,13 +1,20 @@
 //! Pods that wait for a volume because the node has reached the limit of its driver.
 
+use std::time::Duration;
+
+use longshore_cluster::Outcome;
 use longshore_core::model::kinds::VolumeAttachment;
 use longshore_core::model::{DriverName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::attachment_name;
 
+use super::resolve::BIND_GRACE;
 use super::{Mounted, VolumeManager};
 
 /// The code with which a driver says that no more volumes fit (`ResourceExhausted`).
 const FULL: i32 = 8;
+
+/// How often a pod is told that it waits for a CSIDriver.
+const TELL_AGAIN: Duration = Duration::from_secs(120);
 
 /// A driver that cannot attach any more volumes here.
 pub(crate) struct Full {
@@ -41,6 +48,31 @@ impl VolumeManager {
             }
         }
         None
+    }
+
+    /// Tells a pod whose volumes wait to be attached only because their drivers have no CSIDriver: then
+    /// a volume has to be attached, and often nobody does it.
+    pub(super) fn tell_unattached(&self, uid: &Uid) -> Outcome {
+        let Some((waiting, text)) = self.unattached(uid) else { return Outcome::Done };
+        let object = |name: &DriverName| self.deps.csi_drivers.get(&ObjectKey::cluster(name));
+        let unknown = waiting.into_iter().map(|(driver, _)| driver);
+        let Some(driver) = unknown.into_iter().find(|driver| object(driver).is_none()) else {
+            return Outcome::Done;
+        };
+        let Some((pod, since)) =
+            self.state().pods.get(uid).map(|facts| (facts.pod.clone(), facts.since))
+        else {
+            return Outcome::Done;
+        };
+        if since.elapsed() < BIND_GRACE {
+            return Outcome::After(BIND_GRACE.saturating_sub(since.elapsed()));
+        }
+        let text = format!(
+            "Unable to attach or mount volumes: {text}: csidriver.storage.k8s.io \"{driver}\" not \
+             found. Without it a volume has to be attached by the attacher of {driver} first"
+        );
+        self.deps.recorder.warning(pod.as_ref(), "FailedMount", text);
+        Outcome::After(TELL_AGAIN)
     }
 
     /// Driver and handle of the pod's volumes that are not attached, and the text for its event.

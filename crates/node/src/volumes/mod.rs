@@ -40,7 +40,7 @@ use longshore_core::model::{DriverName, NodeName, ObjectKey, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
 use longshore_core::stage::paths::NodePaths;
 use longshore_core::stage::verdict::Mounted;
-use longshore_core::stage::world::{Slot, World};
+use longshore_core::stage::world::{Action, World};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -77,6 +77,8 @@ pub(crate) struct Deps {
     pub list_staged: bool,
     pub faults: crate::fault::Faults,
     pub(crate) metrics: NodeMetrics,
+    /// The pause after a failed action on a volume.
+    pub backoff: Backoff,
     pub stats: NodeStats,
     /// How often drivers are asked for the statistics of their volumes.
     pub stats_period: Duration,
@@ -150,22 +152,51 @@ struct PodFacts {
 /// Failures in a row, and when the next attempt may begin.
 struct Failures {
     count: u32,
+    /// How many of the last ones said that the driver does not know the volume.
+    not_found: u32,
     until: Instant,
 }
 
 #[derive(Default)]
 struct State {
     world: World,
+    /// As it is staged, or will be.
     volumes: BTreeMap<UniqueName, VolumeFacts>,
+    /// As pods mount it: two PersistentVolumes may have one handle, and a pod's directories have
+    /// the name of its own.
+    mounts: BTreeMap<UniqueName, BTreeMap<Uid, VolumeFacts>>,
     pods: BTreeMap<Uid, PodFacts>,
     /// Pods that no longer want their volumes, until those are unmounted.
     leaving: BTreeMap<Uid, Leaving>,
     /// Volumes whose last unmount or unstage failed.
     stuck: BTreeSet<UniqueName>,
-    backoff: BTreeMap<Slot, Failures>,
+    /// Failed actions; another action on the same volume does not wait for them.
+    backoff: BTreeMap<Action, Failures>,
     in_use_written: Option<Vec<UniqueName>>,
     /// Pods and their volumes that are being mounted at this moment, wanted any longer or not.
     mounting: BTreeSet<(Uid, UniqueName)>,
+}
+
+impl State {
+    /// What is known of a volume, as a pod mounts it where the question is about one.
+    fn facts(&self, volume: &UniqueName, pod: Option<&Uid>) -> Option<&VolumeFacts> {
+        let of_pod = pod.and_then(|uid| self.mounts.get(volume)?.get(uid));
+        of_pod.or_else(|| self.volumes.get(volume))
+    }
+
+    /// Drops the facts of mounts that are not wanted, not there and not in the making.
+    fn drop_old_facts(&mut self) {
+        let Self { mounts, world, mounting, .. } = self;
+        mounts.retain(|volume, pods| {
+            let known = world.actual.get(volume);
+            pods.retain(|uid, _| {
+                world.wants(volume, uid)
+                    || known.is_some_and(|known| known.pods.contains_key(uid))
+                    || mounting.contains(&(uid.clone(), volume.clone()))
+            });
+            !pods.is_empty()
+        });
+    }
 }
 
 /// Whether the volumes of a pod are mounted.
@@ -280,6 +311,9 @@ impl VolumeManager {
         state.world.desired.retain(|_, wanted| {
             wanted.pods.remove(uid);
             !wanted.pods.is_empty()
+        });
+        state.backoff.retain(|failed, _| {
+            failed.pod() != Some(uid) || matches!(failed, Action::Unpublish { .. })
         });
         drop(state);
         self.notify();

@@ -15,6 +15,7 @@ use longshore_core::stage::world::{Known, PodMount};
 use longshore_csi::Client;
 use longshore_csi::capabilities::NodeCapability;
 
+use super::block::{MAP_DEVICE, MAP_POD};
 use super::mounting::Mounting;
 use super::{OpCause, OpError, Plugin, Use, VolumeFacts, VolumeManager, files};
 
@@ -33,7 +34,8 @@ impl VolumeManager {
         if facts.plugin != Plugin::Csi {
             return self.mount_in_tree(unique, uid, &facts, &one, &pod).await;
         }
-        let mounting = self.prepare(facts, one, pod, attachable).await?;
+        let step = self.first_step(unique, &facts);
+        let mounting = self.prepare(step, facts, one, pod, attachable).await?;
         if !mounting.facts.inline {
             self.stage(unique, attachable, &mounting).await?;
         }
@@ -42,20 +44,35 @@ impl VolumeManager {
         if grows { self.expand_after_mount(unique, uid, &mounting).await } else { Ok(()) }
     }
 
-    /// Gathers what the driver's calls need.
+    /// The step that calls the driver first, as a kubelet names it.
+    fn first_step(&self, unique: &UniqueName, facts: &VolumeFacts) -> &'static str {
+        let state = self.state();
+        let device = state.world.actual.get(unique).map(|known| known.device);
+        let staged = facts.inline || device == Some(Mounted::Yes);
+        match (facts.block, staged) {
+            (false, false) => STAGE,
+            (false, true) => PUBLISH,
+            (true, false) => MAP_DEVICE,
+            (true, true) => MAP_POD,
+        }
+    }
+
+    /// Gathers what the driver's calls need; `step` is the one that fails if that is impossible.
     pub(super) async fn prepare(
         &self,
+        step: &'static str,
         facts: VolumeFacts,
         one: Use,
         pod: Arc<Pod>,
         attachable: bool,
     ) -> Result<Mounting, OpError> {
         let publish_context = self.verified(&facts, attachable).await?;
-        let client = self.client(STAGE, &facts.driver)?;
+        let client = self.client(step, &facts.driver)?;
         let capabilities = client.node_capabilities().await;
-        let capabilities = capabilities.map_err(|error| OpError::call(STAGE, error))?;
+        let capabilities = capabilities.map_err(|error| OpError::call(step, error))?;
         let driver_object = self.deps.csi_drivers.get(&ObjectKey::cluster(&facts.driver));
         let label = one.label.clone();
+        let staged_as = self.staged_as(&facts);
         Ok(Mounting {
             facts,
             one,
@@ -65,7 +82,17 @@ impl VolumeManager {
             capabilities,
             publish_context,
             label,
+            staged_as,
         })
+    }
+
+    /// The name under which a volume is staged, or else will be.
+    fn staged_as(&self, facts: &VolumeFacts) -> String {
+        let unique = UniqueName::new(&facts.driver, &facts.handle);
+        let state = self.state();
+        let known = state.world.actual.get(&unique).filter(|known| known.device != Mounted::No);
+        let staged = known.and_then(|_| state.volumes.get(&unique));
+        staged.unwrap_or(facts).spec_name.clone()
     }
 
     pub(super) fn mount_view(
@@ -77,7 +104,7 @@ impl VolumeManager {
         let pod = state.pods.get(uid)?;
         let one = pod.uses.as_ref()?.values().find(|one| one.unique == *unique)?.clone();
         let attachable = state.world.desired.get(unique)?.attachable;
-        Some((state.volumes.get(unique)?.clone(), one, pod.pod.clone(), attachable))
+        Some((state.facts(unique, Some(uid))?.clone(), one, pod.pod.clone(), attachable))
     }
 
     fn check_node(&self, facts: &VolumeFacts) -> Result<(), OpError> {
@@ -105,7 +132,8 @@ impl VolumeManager {
         if single && self.state().world.used_by_other_pod(unique, uid) {
             let text =
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-            return Err(OpError::new(PUBLISH, Failure::Transient, text));
+            let step = if facts.block { MAP_DEVICE } else { PUBLISH };
+            return Err(OpError::new(step, Failure::Transient, text));
         }
         Ok(())
     }
@@ -155,7 +183,12 @@ impl VolumeManager {
             let known = state.world.actual.entry(unique.to_owned()).or_default();
             known.attachable = attachable;
             known.context.clone_from(&mounting.label);
-            (known.device, known.reconstructed)
+            let before = (known.device, known.reconstructed);
+            if before.0 == Mounted::No {
+                // From here on the volume is staged under this name.
+                state.volumes.insert(unique.to_owned(), mounting.facts.clone());
+            }
+            before
         };
         if before.0 == Mounted::Yes {
             return Ok(());

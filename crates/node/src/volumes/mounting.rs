@@ -31,6 +31,9 @@ pub(super) struct Mounting {
     pub publish_context: BTreeMap<String, String>,
     /// SELinux label to mount with; empty for none.
     pub label: String,
+    /// The name under which the volume is staged, where that is by name: that of the PersistentVolume
+    /// through which it was staged.
+    pub staged_as: String,
 }
 
 impl VolumeManager {

@@ -136,16 +136,18 @@ impl VolumeManager {
         let now = Instant::now();
         let mut state = self.state();
         self.observe_node(&mut state);
+        state.drop_old_facts();
         state.world.backing_off = state
             .backoff
             .iter()
             .filter(|(_, one)| one.until > now)
-            .map(|(slot, _)| slot.clone())
+            .map(|(action, _)| action.clone())
             .collect();
         for action in decide(&state.world) {
             if let Action::Forget { volume } = &action {
                 state.world.actual.remove(volume);
                 state.volumes.remove(volume);
+                state.backoff.retain(|failed, _| !action.ends_backoff_of(failed));
                 self.notify();
                 continue;
             }
@@ -180,18 +182,25 @@ impl VolumeManager {
         if let Action::Mount { volume, pod } = &action {
             state.mounting.remove(&(pod.clone(), volume.clone()));
         }
-        let slot = action.backoff_slot();
         match result {
             Ok(()) => {
-                state.backoff.remove(&slot);
+                state.backoff.retain(|failed, _| !action.ends_backoff_of(failed));
                 state.stuck.remove(action.volume());
                 self.clear_error(&mut state, &action);
             }
             Err(failure) => {
-                let count = state.backoff.get(&slot).map_or(0, |one| one.count);
-                let until = Instant::now() + BACKOFF.after(count);
-                state.backoff.insert(slot, Failures { count: count + 1, until });
                 self.report(&mut state, &action, &failure);
+                let before = state.backoff.get(&action);
+                let count = before.map_or(0, |one| one.count);
+                let not_found = match failure.says_not_found() {
+                    true => before.map_or(0, |one| one.not_found).saturating_add(1),
+                    false => 0,
+                };
+                let until = Instant::now() + self.deps.backoff.after(count);
+                let failures = Failures { count: count + 1, not_found, until };
+                if state.still_due(&action) {
+                    state.backoff.insert(action, failures);
+                }
             }
         }
         drop(state);
@@ -200,10 +209,10 @@ impl VolumeManager {
 
     /// Starts an operation again, without its pause.
     fn wake(self: &Arc<Self>, action: &Action) -> Wake {
-        let (manager, slot) = (Arc::downgrade(self), action.backoff_slot());
-        Wake::new(slot.clone(), move || {
+        let (manager, action) = (Arc::downgrade(self), action.clone());
+        Wake::new(action.clone(), move || {
             if let Some(manager) = manager.upgrade() {
-                manager.state().backoff.remove(&slot);
+                manager.state().backoff.remove(&action);
                 manager.enqueue();
             }
         })
@@ -213,6 +222,13 @@ impl VolumeManager {
     fn keys_of_driver(&self) -> Vec<Key> {
         let mut state = self.state();
         state.backoff.clear();
+        let State { world, volumes, .. } = &mut *state;
+        for (unique, wanted) in &mut world.desired {
+            // It was not known when the pod came. The other way round, what is there stays.
+            let driver = volumes.get(unique).map(|facts| ObjectKey::cluster(&facts.driver));
+            let object = driver.and_then(|key| self.deps.csi_drivers.get(&key));
+            wanted.attachable &= object.is_none_or(|object| object.attach_required());
+        }
         let pods = state.world.unresolved.iter().cloned().map(Key::Pod);
         pods.chain([Key::Node]).collect()
     }
@@ -229,12 +245,24 @@ impl VolumeManager {
     }
 }
 
+impl State {
+    /// Whether a failed action may come again: no mount for a pod that has left meanwhile.
+    fn still_due(&self, action: &Action) -> bool {
+        match action {
+            Action::Mount { volume, pod } | Action::Expand { volume, pod } => {
+                self.world.wants(volume, pod)
+            }
+            Action::Unpublish { .. } | Action::Unstage { .. } | Action::Forget { .. } => true,
+        }
+    }
+}
+
 /// The span of one action: the volume by the name that users know, and the pod.
 fn span_of(state: &State, action: &Action) -> Span {
     let unique = action.volume();
-    let facts = state.volumes.get(unique);
-    let name = facts.map_or(unique, |facts| facts.spec_name.as_str());
-    let failures = state.backoff.get(&action.backoff_slot()).map_or(0, |one| one.count);
+    let facts = state.facts(unique, action.pod());
+    let name = facts.map_or(unique.as_str(), |facts| facts.spec_name.as_str());
+    let failures = state.backoff.get(action).map_or(0, |one| one.count);
     let span = pass_span("stage", &Subject::volume(name), failures.saturating_add(1));
     if let Some(facts) = facts {
         span.record("driver", facts.driver.as_str());

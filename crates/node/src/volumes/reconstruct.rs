@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::fault::Forgets;
 
-use super::{Plugin, VolumeFacts, VolumeManager, files};
+use super::{Plugin, State, VolumeFacts, VolumeManager, files};
 
 /// A mount that was found on disk and may be there.
 const FOUND: PodMount = PodMount { state: Mounted::Unknown, reconstructed: true, remount: false };
@@ -80,11 +80,10 @@ impl VolumeManager {
         let unique =
             if inline { UniqueName::of_pod(uid, name) } else { UniqueName::new(&driver, &handle) };
         let spec_name = data.get("specVolID").unwrap_or(name);
-        self.remember(
-            &unique,
-            VolumeFacts { inline, ..VolumeFacts::csi(&driver, &handle, spec_name) },
-        );
+        let facts = VolumeFacts { inline, ..VolumeFacts::csi(&driver, &handle, spec_name) };
+        self.remember(&unique, facts.clone());
         let mut state = self.state();
+        state.mounts.entry(unique.clone()).or_default().insert(uid.to_owned(), facts);
         let known = state.world.actual.entry(unique).or_default();
         known.pods.insert(uid.to_owned(), FOUND);
         if !inline {
@@ -132,15 +131,20 @@ impl VolumeManager {
         let Some((driver, handle)) = data.volume() else { return };
         let unique = UniqueName::new(&driver, &handle);
         let spec_name = data.get("specVolID").unwrap_or(name);
-        self.remember(
-            &unique,
-            VolumeFacts { block: true, ..VolumeFacts::csi(&driver, &handle, spec_name) },
-        );
+        let facts = VolumeFacts { block: true, ..VolumeFacts::csi(&driver, &handle, spec_name) };
+        self.remember(&unique, facts.clone());
         let mut state = self.state();
-        let known = state.world.actual.entry(unique).or_default();
+        if places.staging.exists() {
+            // Another PersistentVolume with this handle may have been found before.
+            state.volumes.insert(unique.clone(), facts.clone());
+        }
+        let State { world, mounts, .. } = &mut *state;
+        let known = world.actual.entry(unique.clone()).or_default();
         known.device = Mounted::Unknown;
         for uid in files_in(&places.publish).into_iter().chain(files_in(&places.dev)) {
-            if known.pods.insert(uid.into(), FOUND).is_none() {
+            let uid = Uid::from(uid);
+            mounts.entry(unique.clone()).or_default().insert(uid.clone(), facts.clone());
+            if known.pods.insert(uid, FOUND).is_none() {
                 self.deps.metrics.reconstructed.inc();
             }
         }

@@ -2,8 +2,8 @@
 
 use longshore_core::stage::world::Action;
 
-use super::block::MAP_DEVICE;
-use super::mount::{NODE_AFFINITY, PUBLISH, STAGE};
+use super::block::MAP_POD;
+use super::mount::{NODE_AFFINITY, PUBLISH};
 use super::{OpError, State, VolumeManager, expand};
 
 impl VolumeManager {
@@ -19,7 +19,7 @@ impl VolumeManager {
         let (Action::Mount { volume, pod } | Action::Expand { volume, pod }) = action else {
             return;
         };
-        let facts = state.volumes.get(volume);
+        let facts = state.facts(volume, Some(pod));
         let name = facts.map_or(volume.as_str(), |facts| facts.spec_name.as_str());
         let block = facts.is_some_and(|facts| facts.block);
         let (reason, head) = match (action, failure.step) {
@@ -36,10 +36,8 @@ impl VolumeManager {
             (_, NODE_AFFINITY) if block => {
                 ("FailedMount", format!("MapVolume.{NODE_AFFINITY} failed"))
             }
-            // What is found out before the calls has one name for devices.
-            (_, STAGE | PUBLISH) if block => {
-                ("FailedMapVolume", format!("MapVolume.{MAP_DEVICE} failed"))
-            }
+            // What is found out just before the call has the call's name.
+            (_, PUBLISH) if block => ("FailedMapVolume", format!("MapVolume.{MAP_POD} failed")),
             (_, step) if block => ("FailedMapVolume", format!("MapVolume.{step} failed")),
             (_, step) => ("FailedMount", format!("MountVolume.{step} failed")),
         };

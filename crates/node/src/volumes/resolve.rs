@@ -15,11 +15,11 @@ use longshore_core::stage::claim::{ClaimView, Refusal, check_mode, volume_of_cla
 use longshore_core::stage::paths::publish_target;
 use longshore_core::stage::selinux::{self, admit, label_of, mount_label};
 
-use super::{Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
+use super::{Mounted, Plugin, PodFacts, Use, VolumeFacts, VolumeManager};
 
 /// How long a claim may take to be bound before its pod gets a warning. Only a claim that is stuck
 /// takes that long.
-const BIND_GRACE: Duration = Duration::from_secs(10);
+pub(super) const BIND_GRACE: Duration = Duration::from_secs(10);
 /// How often a claim that is being bound is read where its changes cannot be watched.
 const BIND_POLL: Duration = Duration::from_secs(1);
 
@@ -49,11 +49,11 @@ impl VolumeManager {
             .get(uid)
             .filter(|facts| facts.uses.is_none())
             .map(|facts| (facts.pod.clone(), facts.since));
-        let Some((pod, since)) = waiting else { return Outcome::Done };
+        let Some((pod, since)) = waiting else { return self.tell_unattached(uid) };
         match self.resolve(&pod).await {
             Ok(found) => {
                 self.adopt(uid, found);
-                Outcome::Done
+                self.tell_unattached(uid)
             }
             // Only a claim that stays so is worth an event.
             Err(failed) if failed.cause.passes() && since.elapsed() < BIND_GRACE => {
@@ -89,17 +89,29 @@ impl VolumeManager {
         }
         let mut state = self.state();
         let Some(facts) = state.pods.get_mut(uid) else { return };
+        share_paths(&mut found);
         facts.error = None;
         facts.host = host;
         facts.uses =
             Some(found.iter().map(|(name, found)| (name.clone(), found.one.clone())).collect());
-        for found in found.into_values() {
+        // Backwards: of two volumes of the pod that are one, the first counts.
+        for found in found.into_values().rev() {
             let wanted = state.world.desired.entry(found.one.unique.clone()).or_default();
             wanted.attachable = found.attachable;
             wanted.size = wanted.size.max(found.size);
             wanted.label.clone_from(&found.one.label);
             wanted.pods.insert(uid.to_owned());
-            state.volumes.insert(found.one.unique, found.facts);
+            let of_pods = state.mounts.entry(found.one.unique.clone()).or_default();
+            of_pods.insert(uid.to_owned(), found.facts.clone());
+            // What is staged keeps the name under which it was.
+            let device = state.world.actual.get(&found.one.unique).map(|known| known.device);
+            let staged = device.is_some_and(|device| device != Mounted::No);
+            match state.volumes.get_mut(&found.one.unique) {
+                Some(known) if staged && !known.spec_name.is_empty() => {
+                    known.volume = found.facts.volume;
+                }
+                _ => drop(state.volumes.insert(found.one.unique, found.facts)),
+            }
         }
         state.world.unresolved.remove(uid);
         drop(state);
@@ -302,6 +314,15 @@ impl VolumeManager {
             VolumeFacts { plugin, driver, handle, spec_name: name, volume, inline: false, block };
         let one = Use { unique, read_only, path, claim: None, claim_size: 0, label: String::new() };
         Ok(Found { one, facts, attachable, size })
+    }
+}
+
+/// Two volumes of a pod may be one with one handle. It is mounted once, and both are found there.
+fn share_paths(found: &mut BTreeMap<String, Found>) {
+    let mut paths: BTreeMap<UniqueName, PathBuf> = BTreeMap::new();
+    for found in found.values_mut() {
+        let first = paths.entry(found.one.unique.clone());
+        found.one.path.clone_from(first.or_insert_with(|| found.one.path.clone()));
     }
 }
 

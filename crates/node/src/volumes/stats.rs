@@ -261,7 +261,7 @@ impl VolumeManager {
         for (uid, facts) in &state.pods {
             for (name, one) in facts.uses.iter().flatten() {
                 let (Some(volume), Some(known)) =
-                    (state.volumes.get(&one.unique), state.world.actual.get(&one.unique))
+                    (state.facts(&one.unique, Some(uid)), state.world.actual.get(&one.unique))
                 else {
                     continue;
                 };

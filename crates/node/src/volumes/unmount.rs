@@ -5,11 +5,12 @@ use std::path::Path;
 
 use longshore_core::model::{DriverName, Uid, VolumeHandle};
 use longshore_core::names::UniqueName;
+use longshore_core::stage::forgotten::{self, Belief};
 use longshore_core::stage::paths::{VolData, publish_target, staging_target};
 use longshore_core::stage::verdict::{Failure, Mounted};
-use longshore_csi::{CsiError, v1};
+use longshore_core::stage::world::Action;
+use longshore_csi::{Client, v1};
 use longshore_files::mounts::MountTable;
-use tonic::Code;
 
 use super::mount::text;
 use super::{OpCause, OpError, Plugin, VolumeFacts, VolumeManager, files, sub_path};
@@ -21,7 +22,7 @@ impl VolumeManager {
     /// Takes the mount away from a pod. The driver and id come from disk, the only place that
     /// knows what was really published.
     pub(super) async fn unpublish(&self, unique: &UniqueName, uid: &Uid) -> Result<(), OpError> {
-        let known = self.state().volumes.get(unique).cloned();
+        let known = self.state().facts(unique, Some(uid)).cloned();
         if let Some(facts) = known.as_ref().filter(|facts| facts.plugin != Plugin::Csi) {
             return self.unmount_in_tree(unique, uid, facts).await;
         }
@@ -43,7 +44,8 @@ impl VolumeManager {
                 let text = "vol_data.json names no driver or handle";
                 OpError::new(TEAR_DOWN, Failure::Uncertain, text)
             })?;
-            self.call_unpublish(&driver, &handle, &target).await?;
+            let action = Action::Unpublish { volume: unique.clone(), pod: uid.clone() };
+            self.call_unpublish(action, &driver, &handle, &target).await?;
             self.deps.faults.at("unpublish.answered");
             files::clean_forgotten(&target).map_err(local)?;
             self.deps.faults.at("unpublish.cleaned");
@@ -71,6 +73,7 @@ impl VolumeManager {
     /// unmounted here.
     pub(super) async fn call_unpublish(
         &self,
+        action: Action,
         driver: &DriverName,
         handle: &VolumeHandle,
         target: &Path,
@@ -79,13 +82,15 @@ impl VolumeManager {
             volume_id: handle.to_string(),
             target_path: text(target),
         };
-        let called = self.client(TEAR_DOWN, driver)?.node_unpublish_volume(request).await;
-        unmount_forgotten(TEAR_DOWN, called, target)
+        let client = self.client(TEAR_DOWN, driver)?;
+        let Err(error) = client.node_unpublish_volume(request).await else { return Ok(()) };
+        self.failed_unmount(&action, OpError::call(TEAR_DOWN, error), &client, target).await
     }
 
     /// Calls NodeUnstageVolume, likewise.
     pub(super) async fn call_unstage(
         &self,
+        unique: &UniqueName,
         facts: &VolumeFacts,
         staging: &Path,
     ) -> Result<(), OpError> {
@@ -94,7 +99,41 @@ impl VolumeManager {
             staging_target_path: text(staging),
         };
         let client = self.client(UNMOUNT_DEVICE, &facts.driver)?;
-        unmount_forgotten(UNMOUNT_DEVICE, client.node_unstage_volume(request).await, staging)
+        let Err(error) = client.node_unstage_volume(request).await else { return Ok(()) };
+        let action = Action::Unstage { volume: unique.clone() };
+        self.failed_unmount(&action, OpError::call(UNMOUNT_DEVICE, error), &client, staging).await
+    }
+
+    /// A driver that does not know the volume any more, because it was deleted too early, never will.
+    /// Once it is believed, what is left of the mount is unmounted here, never lazily.
+    async fn failed_unmount(
+        &self,
+        action: &Action,
+        error: OpError,
+        client: &Client,
+        target: &Path,
+    ) -> Result<(), OpError> {
+        if !error.says_not_found() {
+            return Err(error);
+        }
+        let before = self.state().backoff.get(action).map_or(0, |failures| failures.not_found);
+        let mut view = forgotten::View { answers: before.saturating_add(1), ready: None };
+        if forgotten::decide(&view) == Belief::AskReady {
+            let probed = client.probe(v1::ProbeRequest {}).await;
+            // A driver that does not say is ready, as everywhere in CSI.
+            view.ready = probed.ok().map(|response| response.ready.unwrap_or(true));
+        }
+        if forgotten::decide(&view) != Belief::Forgotten {
+            return Err(error);
+        }
+        match (files::unmount_forgotten(target), *error.cause) {
+            (Ok(()), _) => Ok(()),
+            (Err(unmount), OpCause::Call(call)) => {
+                let cause = OpCause::Forgotten { call, unmount };
+                Err(OpError::new(error.step, Failure::Uncertain, cause))
+            }
+            (Err(unmount), _) => Err(OpError::new(error.step, Failure::Uncertain, unmount)),
+        }
     }
 
     pub(super) async fn unstage(&self, unique: &UniqueName) -> Result<(), OpError> {
@@ -118,7 +157,7 @@ impl VolumeManager {
             refuse_while_mounted_elsewhere(&target)?;
             self.set_device(unique, Mounted::Unknown);
             self.deps.faults.at("unstage.begun");
-            let called = self.call_unstage(&facts, &target).await;
+            let called = self.call_unstage(unique, &facts, &target).await;
             self.deps.faults.at("unstage.answered");
             called?;
         }
@@ -132,23 +171,6 @@ impl VolumeManager {
         if let Some(known) = self.state().world.actual.get_mut(unique) {
             known.device = device;
         }
-    }
-}
-
-/// The result of a call. A driver that does not know the volume any more, because it was deleted too
-/// early, never will: what is left of its mount is unmounted here, never lazily.
-fn unmount_forgotten<T>(
-    step: &'static str,
-    called: Result<T, CsiError>,
-    target: &Path,
-) -> Result<(), OpError> {
-    match called {
-        Err(call) if call.code() == Code::NotFound => {
-            files::unmount_forgotten(target).map_err(|unmount| {
-                OpError::new(step, Failure::Uncertain, OpCause::Forgotten { call, unmount })
-            })
-        }
-        called => called.map(drop).map_err(|error| OpError::call(step, error)),
     }
 }
 

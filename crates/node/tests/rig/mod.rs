@@ -22,6 +22,7 @@ use longshore_csi::registration::{
 };
 use longshore_csi::server::{Listener, Routes, serve};
 use longshore_csi::{fake, v1};
+use longshore_files::mounts::MountTable;
 use longshore_node::pods::shim_client::living_shim;
 use longshore_node::shim::protocol::read_runs;
 use longshore_node::{NodeAgent, NodeConfig, NodeStats, PodsMode, Settings, ShimProgram};
@@ -481,7 +482,8 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    // Also after a panic: no shim outlives its test.
+    // Also after a panic: no shim and no mount outlives its test, and the directory that goes next holds
+    // nothing but files.
     fn drop(&mut self) {
         if let Some(agent) = &self.agent {
             agent.task.abort();
@@ -491,6 +493,31 @@ impl Drop for Rig {
                 let pid = rustix::process::Pid::from_raw(shim.pid).unwrap();
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
+        }
+        unmount_below(&self.root());
+    }
+}
+
+/// Whether a process runs; one that ended and was not waited for does not.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    state.is_some_and(|state| state != "Z" && state != "X")
+}
+
+/// Undoes all mounts below a directory, those on mounts first.
+fn unmount_below(dir: &Path) {
+    use rustix::mount::{UnmountFlags, unmount};
+    // A call in flight may still mount something.
+    for _ in 0..20 {
+        let Ok(table) = MountTable::read() else { return };
+        let below = table.mounts.iter().filter(|mount| mount.path.starts_with(dir));
+        let paths: Vec<&PathBuf> = below.map(|mount| &mount.path).collect();
+        if paths.is_empty() {
+            return;
+        }
+        for path in paths.into_iter().rev() {
+            let _ = unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }
 }
@@ -507,6 +534,6 @@ pub fn calls(driver: &fake::Driver) -> Vec<String> {
 }
 
 pub fn mounts_below(dir: impl AsRef<Path>) -> usize {
-    let table = longshore_files::mounts::MountTable::read().unwrap();
+    let table = MountTable::read().unwrap();
     table.mounts.iter().filter(|mount| mount.path.starts_with(dir.as_ref())).count()
 }

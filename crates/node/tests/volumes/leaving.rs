@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use longshore_testing::{Need, need};
+use longshore_testing::{Need, holds_within, need};
 use serde_json::json;
 
 use super::STAY;
-use super::rig::{DRIVER, Rig};
+use super::rig::{DRIVER, Rig, is_alive, mounts_below};
 
 /// A pod that runs, whose driver is then started anew and knows nothing of the mount at its target.
 async fn forgotten(rig: &Rig) -> std::path::PathBuf {
@@ -36,6 +37,25 @@ impl Drop for Squatter {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[tokio::test]
+async fn test_that_panics_leaves_no_mount_and_no_process() {
+    if !need("test_that_panics_leaves_no_mount_and_no_process", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let target = forgotten(&rig).await;
+    let root = rig.root();
+    let uid = target.strip_prefix(root.join("pods")).unwrap().iter().next().unwrap();
+    let pids = rig.pids(uid.to_str().unwrap());
+    // Dropped, as by a panic, and not stopped.
+    drop(rig);
+    assert_eq!(mounts_below(&root), 0);
+    assert!(!root.exists());
+    assert!(!pids.is_empty());
+    let gone = || !pids.iter().any(|pid| is_alive(*pid));
+    assert!(holds_within(Duration::from_secs(20), gone), "{pids:?}");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! behind a recording proxy.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+mod backoff;
 mod block;
 mod defects;
 mod golden;
@@ -14,6 +15,7 @@ mod leaving;
 mod mounts;
 mod neighbours;
 mod neighbours_growing;
+mod one_handle;
 mod recorded;
 mod registering;
 #[path = "../rig/mod.rs"]

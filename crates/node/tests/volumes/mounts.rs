@@ -20,7 +20,7 @@ use crate::{STAY, quick};
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-fn inline(name: &str) -> Value {
+pub fn inline(name: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": "default"}, "spec": {
         "nodeName": "n1", "terminationGracePeriodSeconds": 0,
         "volumes": [{"name": "v", "csi": {"driver": DRIVER, "fsType": "ext4",
@@ -60,6 +60,31 @@ async fn a_driver_that_is_not_registered_is_waited_for() {
     })
     .await;
     assert!(rig.heard.all().is_empty());
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn a_pod_waits_for_a_driver_object_that_is_made_anew_and_says_so() {
+    if !need("a_pod_waits_for_a_driver_object_that_is_made_anew_and_says_so", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    rig.volume("data").await;
+    let key = ObjectKey::cluster(DRIVER);
+    let object = rig.api.get_raw::<CsiDriver>(&key).await.unwrap().unwrap();
+    rig.api.delete::<CsiDriver>(&key, &DeleteParams::default()).await.unwrap();
+    rig.pod("p", STAY, quick()).await;
+    let text = format!(
+        "unmounted volumes=[v], unattached volumes=[v], failed to process volumes=[]: \
+         csidriver.storage.k8s.io \"{DRIVER}\" not found"
+    );
+    rig.until("said", async || rig.has_event("FailedMount", &text).await).await;
+    assert!(rig.heard.all().is_empty());
+    let anew = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+        "metadata": {"name": DRIVER}, "spec": object["spec"]});
+    rig.api.create::<CsiDriver>(&anew).await.unwrap();
+    rig.wait_phase("p", "Running").await;
+    rig.end("p").await;
     rig.stop(true).await;
 }
 

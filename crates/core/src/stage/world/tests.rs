@@ -123,7 +123,7 @@ fn work_in_flight_and_back_off_hold_steps_back() {
     world.busy = BTreeSet::from([Slot::volume(V)]);
     assert_eq!(decide(&world), vec![]);
     world.busy.clear();
-    world.backing_off.insert(Slot::pod(V, "b"));
+    world.backing_off.insert(unpublish("b"));
     assert_eq!(decide(&world), vec![unpublish("a")]);
 }
 
@@ -131,8 +131,41 @@ fn work_in_flight_and_back_off_hold_steps_back() {
 fn a_failing_pod_does_not_hold_back_its_neighbour() {
     let mut world = world();
     world.desired.insert(V.into(), wanted(false, &["a", "b"]));
-    world.backing_off.insert(Slot::pod(V, "a"));
+    world.backing_off.insert(mount("a"));
     assert_eq!(decide(&world), vec![mount("b")]);
+}
+
+#[test]
+fn a_failed_action_holds_back_only_itself() {
+    let mut world = world();
+    world.actual.insert(V.into(), known(Yes, &[("a", Unknown)]));
+    world.backing_off.extend([mount("a"), unstage()]);
+    assert_eq!(decide(&world), [unpublish("a")]);
+    world.backing_off.insert(unpublish("a"));
+    assert_eq!(decide(&world), []);
+    world.actual.insert(V.into(), known(Yes, &[]));
+    world.backing_off.remove(&unstage());
+    assert_eq!(decide(&world), [unstage()]);
+}
+
+#[test]
+fn success_ends_the_back_off_of_what_it_was_in_the_way_of() {
+    let expand = || Action::Expand { volume: V.into(), pod: "a".into() };
+    let other = Action::Mount { volume: "w".into(), pod: "a".into() };
+    for (case, done, failed, ends) in [
+        ("itself", mount("a"), mount("a"), true),
+        ("the same for another pod", mount("a"), mount("b"), false),
+        ("given up by one pod, wanted by another", unpublish("a"), mount("b"), true),
+        ("given up by one pod, stuck in another", unpublish("a"), unpublish("b"), false),
+        ("given up by the last pod", unpublish("a"), unstage(), true),
+        ("unstaged, to be staged with another label", unstage(), mount("b"), true),
+        ("mounted, to be given up", mount("a"), unpublish("b"), false),
+        ("mounted, cannot grow", mount("a"), expand(), false),
+        ("nothing is left", forget(), unstage(), true),
+        ("another volume", unpublish("a"), other, false),
+    ] {
+        assert_eq!(done.ends_backoff_of(&failed), ends, "{case}");
+    }
 }
 
 #[test]
