@@ -51,6 +51,7 @@ use longshore_core::{
     names::UniqueName,
 };
 use tokio::{
+    sync::Notify,
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at},
 };
@@ -91,6 +92,7 @@ impl AttachDetach {
             state,
             queue,
             notifiers: Notifiers::default(),
+            sweep_soon: Notify::new(),
             reports: context.queue("node-report", reports),
             counted: AttachMetrics::of(&context.metrics),
         });
@@ -135,6 +137,8 @@ struct Controller {
     /// Volumes that need a pass.
     queue: WorkQueue<UniqueName>,
     notifiers: Notifiers,
+    /// A driver does not attach any more: its attachments are looked at.
+    sweep_soon: Notify,
     /// Nodes whose report has to be written.
     reports: WorkQueue<NodeName>,
     counted: AttachMetrics,
@@ -172,6 +176,10 @@ impl Controller {
                 }
                 _ = verify.tick(), if self.config.verify_period.is_some() => {
                     operations.spawn(self.clone().verify());
+                }
+                () = self.sweep_soon.notified() => {
+                    let controller = self.clone();
+                    operations.spawn(async move { controller.sweep_needless().await });
                 }
                 Some(_) = operations.join_next() => {}
                 () = self.state.changed() => {}

@@ -146,6 +146,7 @@ impl Controller {
             if old.attach_required() == new.attach_required());
         if !known && self.pods.is_synced() {
             self.populate(true);
+            self.sweep_soon.notify_one();
         }
     }
 

@@ -90,6 +90,9 @@ impl Controller {
             }
         }
         if let Err(error) = result {
+            if !self.must_attach(&spec.driver) {
+                self.sweep_soon.notify_one();
+            }
             tracing::warn!(volume = %name, node = node.as_str(), %error, "attach failed");
         }
     }
@@ -119,7 +122,11 @@ impl Controller {
         }
         permit.release_permit();
         let late = || timeout_message(Some(&spec.driver), "attach", &spec.handle);
-        self.wait(&key, attach_verdict, late).await
+        let verdict = |seen: Option<Shown<'_>>| match self.must_attach(&spec.driver) {
+            true => attach_verdict(seen),
+            false => Verdict::Failed(format!("CSIDriver {} needs no attachments", spec.driver)),
+        };
+        self.wait(&key, verdict, late).await
     }
 
     /// Takes a volume off the node's report, then off the node.
@@ -239,7 +246,7 @@ impl Controller {
     async fn wait(
         &self,
         key: &ObjectKey,
-        verdict: fn(Option<Shown<'_>>) -> Verdict,
+        verdict: impl Fn(Option<Shown<'_>>) -> Verdict,
         late: impl FnOnce() -> String,
     ) -> Result<(), OperationError> {
         let notifier = self.notifiers.notifier(&key.name);

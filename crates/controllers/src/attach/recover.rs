@@ -46,6 +46,7 @@ impl Controller {
             self.observe_pod(&pod);
         }
         self.fill_in_specs();
+        self.sweep_soon.notify_one();
     }
 
     fn recover_attachment(&self, attachment: &VolumeAttachment) {
@@ -100,6 +101,7 @@ impl Controller {
             self.counted.verified(started.elapsed());
         }
         self.sweep().await;
+        self.sweep_needless().await;
     }
 
     /// Deletes attachments that were asked for just before their volume went, by a controller that
@@ -121,6 +123,17 @@ impl Controller {
         }
     }
 
+    /// Deletes attachments of drivers whose CSIDriver says that they need none: such an object is there
+    /// when the CSIDriver was away for a moment. No attacher ever acts on it, and whoever deletes the
+    /// volume would wait for it.
+    pub(super) async fn sweep_needless(&self) {
+        for attachment in self.attachments.list() {
+            if is_untouched(&attachment) && !self.must_attach(&attachment.spec.attacher) {
+                self.sweep_away(&attachment, "deleted: its driver needs no attachments").await;
+            }
+        }
+    }
+
     async fn sweep_one(&self, attachment: &VolumeAttachment) {
         let Some(pv) = attachment.spec.source.persistent_volume_name.as_deref() else { return };
         let volume = ObjectKey::cluster(pv);
@@ -134,13 +147,15 @@ impl Controller {
             Ok(Some(_)) => return,
             Err(error) => return tracing::warn!(attachment = name, %error, "cannot be looked at"),
         }
+        self.sweep_away(attachment, "deleted: its volume is gone").await;
+    }
+
+    async fn sweep_away(&self, attachment: &VolumeAttachment, why: &str) {
+        let name = &attachment.metadata.name;
+        let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
         let only = DeleteParams::uid(attachment.metadata.uid.clone());
         match self.api.delete::<VolumeAttachment>(&attachment.metadata.key(), &only).await {
-            Ok(()) => longshore_cluster::log_result!(
-                attachment = name,
-                volume = pv,
-                "deleted: its volume is gone"
-            ),
+            Ok(()) => longshore_cluster::log_result!(attachment = name, volume, "{why}"),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => tracing::warn!(attachment = name, %error, "cannot be deleted"),
         }

@@ -8,9 +8,9 @@ use longshore_core::{
         kinds::{Node, Pod},
     },
     schedule::{
-        Candidate, ClaimFacts, Cluster, LimitView, NodePlan, NotReady, PodClaims, Reason, Unfit,
-        VolumeUse, check_basics, check_limits, check_volumes, no_fit_message, pick_node,
-        refused_message, sort_claims, volume_score,
+        Amounts, Candidate, ClaimFacts, Cluster, LimitView, NodePlan, NotReady, PodClaims, Reason,
+        Unfit, VolumeUse, check_basics, check_limits, check_resources, check_volumes,
+        no_fit_message, pick_node, refused_message, requests_of, sort_claims, volume_score,
     },
 };
 use tokio::time::Instant;
@@ -28,6 +28,8 @@ struct Question<'a> {
     claims: &'a PodClaims<'a>,
     cluster: Cluster<'a>,
     wanted: &'a BTreeSet<VolumeUse>,
+    /// What its containers request.
+    requests: &'a Amounts,
     once_pod_conflict: bool,
 }
 
@@ -62,6 +64,7 @@ impl Scheduler {
             claims: &claims,
             cluster: Cluster { volumes: &volumes, capacities: &capacities, taken: &taken },
             wanted: &self.uses_of(pod),
+            requests: &requests_of(pod),
             once_pod_conflict: self.once_pod_conflict(pod, &claims, &state),
         };
         let (mut fit, mut unfit): (Vec<Candidate>, Vec<(NodeName, Unfit)>) =
@@ -99,6 +102,10 @@ impl Scheduler {
     ) -> Result<NodePlan, Unfit> {
         let only = |reason: Reason| BTreeSet::from([reason]);
         check_basics(question.pod, node).map_err(only)?;
+        if !question.requests.is_empty() {
+            let used = self.requested_on(&node.name(), state);
+            check_resources(question.requests, node, &used)?;
+        }
         if question.once_pod_conflict {
             return Err(only(Reason::OncePod));
         }

@@ -5,8 +5,8 @@
 //! made holds no worker, the change of its claim brings it back. Nothing is kept that the API
 //! does not tell again, so the scheduler may be dropped at any await.
 //!
-//! Of the pod's wishes it honours node selector, required node affinity, taints and everything
-//! about volumes; it knows nothing of processors and memory.
+//! Of the pod's wishes it honours node selector, required node affinity, taints, requests for
+//! processors and memory, and everything about volumes.
 
 mod decide;
 mod place;

@@ -230,3 +230,39 @@ async fn a_new_scheduler_goes_on_where_the_old_one_died() {
         second.kill();
     }
 }
+
+/// A pod with one container that requests so many processors.
+async fn busy_pod(bench: &Bench, name: &str, cpu: &str) {
+    let resources = json!({"requests": {"cpu": cpu}});
+    bench
+        .create::<Pod>(
+            json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [
+            {"name": "main", "image": "i", "resources": resources}]}}),
+        )
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_requests_more_than_is_left_says_so_and_waits_for_room() {
+    let bench = Bench::start().await;
+    let _process = start(&bench);
+    bench.node("n1").await;
+    let room = json!({"status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}});
+    bench.merge_status::<Node>(&ObjectKey::cluster("n1"), room).await;
+    bench.pass(Duration::from_millis(10)).await;
+    busy_pod(&bench, "huge", "3").await;
+    let text = until_unschedulable(&bench, "huge").await;
+    assert_eq!(text, "0/1 nodes are available: 1 Insufficient cpu.");
+    busy_pod(&bench, "first", "1500m").await;
+    until_on(&bench, "first", "n1").await;
+    busy_pod(&bench, "second", "1").await;
+    assert_eq!(until_unschedulable(&bench, "second").await, text);
+    let events = bench.events("FailedScheduling").await;
+    assert!(events.contains(&text), "{events:?}");
+    bench.delete::<Pod>(&key("first")).await;
+    until_on(&bench, "second", "n1").await;
+    // A node that grows is news, too.
+    let room = json!({"status": {"allocatable": {"cpu": "4"}}});
+    bench.merge_status::<Node>(&ObjectKey::cluster("n1"), room).await;
+    until_on(&bench, "huge", "n1").await;
+}

@@ -8,7 +8,7 @@ use longshore_core::{
         NodeName, ObjectKey, VolumePhase,
         kinds::{Claim, CsiDriver, Node, Pod, StorageClass, Volume},
     },
-    schedule::{ClaimFacts, VolumeUse, volume_use},
+    schedule::{Amounts, ClaimFacts, VolumeUse, add, requests_of, volume_use},
 };
 
 use super::{Scheduler, state::Inner};
@@ -110,6 +110,22 @@ impl Scheduler {
             }
         }
         used
+    }
+
+    /// What the pods request that are or will be on a node.
+    pub(super) fn requested_on(&self, node: &NodeName, state: &Inner) -> Amounts {
+        let mut all = Amounts::new();
+        let there = pods_on_node(&self.pods, node);
+        for pod in there.iter().filter(|pod| !pod.finished()) {
+            add(&mut all, &requests_of(pod));
+        }
+        for key in state.heading_to(node) {
+            let coming = self.pods.get(&key).filter(|pod| pod.spec.node_name.is_empty());
+            if let Some(pod) = coming {
+                add(&mut all, &requests_of(&pod));
+            }
+        }
+        all
     }
 
     /// How many pods are or will be on a node.

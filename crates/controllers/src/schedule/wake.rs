@@ -86,6 +86,7 @@ impl Scheduler {
                 old.metadata.labels != new.metadata.labels
                     || old.spec != new.spec
                     || old.ready() != new.ready()
+                    || old.status.allocatable != new.status.allocatable
             }
             Change::Applied { old: None, .. } | Change::Deleted { .. } => true,
         };

@@ -1,4 +1,4 @@
-//! Which node a pod goes to, as far as its volumes have a say in it.
+//! Which node a pod goes to, as far as its volumes and requests have a say in it.
 //!
 //! `sort_claims` looks at the pod's claims once; `check_node` says for one node whether the
 //! pod fits and, if so, which volumes have to be bound or made there ([`NodePlan`]);
@@ -12,6 +12,7 @@ mod claims;
 mod limits;
 mod node;
 mod pick;
+mod resources;
 mod score;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub use claims::{ClaimFacts, Classified, NotReady, PodClaims, classify, fully_bo
 pub use limits::{LimitView, VolumeUse, check_limits, volume_use};
 pub use node::check_basics;
 pub use pick::{Candidate, Unfit, no_fit_message, pick_node, refused_message};
+pub use resources::{Amounts, add, check_resources, requests_of};
 pub use score::volume_score;
 pub use volumes::{Cluster, NodePlan, check_volumes};
 
@@ -40,6 +42,9 @@ pub enum Reason {
     /// Labels do not match.
     #[error("node(s) didn't match Pod's node affinity/selector")]
     Affinity,
+    /// The node has not enough of a resource, for instance `cpu`.
+    #[error("Insufficient {0}")]
+    Insufficient(String),
     /// A claim for one pod only is in use.
     #[error(
         "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"

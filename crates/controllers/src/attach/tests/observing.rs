@@ -13,7 +13,7 @@ use longshore_core::{
 use serde_json::json;
 
 use super::rig::Rig;
-use super::{attachment, one_pod};
+use super::{attachment, one_pod, unique};
 use crate::testing::{DRIVER, key};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -78,6 +78,21 @@ async fn a_driver_that_no_longer_attaches_is_believed() {
     rig.until_state("h1", "n1", Detached).await;
     assert!(!rig.wanted("h1", "n1"));
     assert!(rig.attachment("h1", "n1").await.is_none(), "detached although it is not attachable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_was_away_for_a_moment_leaves_no_attachment() {
+    let rig = Rig::start().await;
+    let driver = ObjectKey::cluster(DRIVER);
+    let without = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": false}});
+    one_pod(&rig.bench).await;
+    rig.bench.delete::<CsiDriver>(&driver).await;
+    rig.bench.until::<VolumeAttachment>(&attachment("h1", "n1"), |_| true).await;
+    rig.bench.create::<CsiDriver>(without).await;
+    // The node goes on at once and uses the volume: the attachment means nothing to it.
+    rig.bench.in_use("n1", &[unique("h1")]).await;
+    rig.bench.until_gone::<VolumeAttachment>(&attachment("h1", "n1")).await;
+    assert!(!rig.wanted("h1", "n1"));
 }
 
 #[tokio::test(start_paused = true)]
