@@ -5,7 +5,9 @@ use std::time::Duration;
 use longshore_apiserver::http::Service;
 use longshore_cluster::limit::{Limit, limited};
 use longshore_cluster::{Api, Context, Metrics};
-use longshore_controllers::{attach, attacher, bind, protect, provision, schedule};
+use longshore_controllers::{
+    Driver as Known, attach, attacher, bind, protect, provision, schedule,
+};
 use longshore_csi::Client;
 use longshore_csi::fake::Driver;
 use tokio::task::JoinSet;
@@ -19,6 +21,9 @@ use crate::{INTENTS, wire};
 
 /// Pause before a controller that could not start is started again.
 const START_AGAIN: Duration = Duration::from_secs(1);
+
+/// Deadline of the calls that ask the driver who it is and what it can do.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period after which finalizers are removed from snapshots that no claim restores: shorter than
 /// the shipped default, so that a run ends sooner.
@@ -59,6 +64,7 @@ impl Settings {
     fn of(environment: &Environment, tweak: Tweak) -> Self {
         let mut all = Self::default();
         all.provision.leak_guard = Some(INTENTS.to_owned());
+        all.provision.check_volumes_in_use = true;
         // As many as one claim needs: a hundred sleeping workers would only slow the run down.
         all.provision.worker_threads = 4;
         // Most runs have neither snapshots nor their kinds.
@@ -151,9 +157,9 @@ impl Shared {
         tasks.spawn(async move {
             // A sidecar that cannot ask its driver exits and is started again.
             loop {
-                let attacher = attacher::Attacher::new(&context, driver.clone(), config.clone());
-                if attacher.run(stop.clone()).await.is_ok() {
-                    return;
+                if let Ok(known) = Known::describe(&driver, IDENTITY_TIMEOUT).await {
+                    let attacher = attacher::Attacher::new(&context, driver, config);
+                    return attacher.run(known, stop).await;
                 }
                 tokio::time::sleep(START_AGAIN).await;
             }

@@ -76,6 +76,10 @@ pub struct Flags {
     // The program knows in which namespace, and sets `Config::leak_guard`.
     #[arg(long)]
     pub leak_guard: bool,
+    /// Delete no volume that a node still lists in `status.volumesInUse` (not in csi-provisioner). A node that is gone
+    /// for good must be deleted, or its volumes stay.
+    #[arg(long)]
+    check_volumes_in_use: bool,
 }
 
 /// A length that may be absent; clap would take the bare type for a flag that may be absent.
@@ -106,6 +110,9 @@ pub struct Config {
     pub snapshot_sweep: Option<Duration>,
     /// Where intents are kept; `None` switches the leak guard off.
     pub leak_guard: Option<String>,
+    /// Delete no volume that a node says it uses. A kubelet lists only what is attached, which its attachment
+    /// protects already, and a node that died lists it for ever; our node lists all that it has staged.
+    pub check_volumes_in_use: bool,
     /// Answer for one node only.
     pub node: Option<NodeScope>,
     /// Be the provisioner of one node in the official manner: ask the driver where it is, and fight
@@ -147,6 +154,7 @@ impl Flags {
             cloning_protection_threads,
             snapshot_orphan_sweep_interval,
             leak_guard: _,
+            check_volumes_in_use,
         } = self;
         check_backoff(retry_interval_start, retry_interval_max)?;
         Ok(Config {
@@ -170,6 +178,7 @@ impl Flags {
             clone_threads: cloning_protection_threads as usize,
             snapshot_sweep: Some(snapshot_orphan_sweep_interval).filter(|time| !time.is_zero()),
             leak_guard: None,
+            check_volumes_in_use,
             node: None,
             deployment: None,
             spare_watches: false,
@@ -212,7 +221,7 @@ mod tests {
         assert_eq!((config.worker_threads, config.clone_threads), (100, 1));
         assert_eq!(config.snapshot_sweep, Some(Duration::from_secs(300)));
         assert!(config.topology && config.immediate_topology && !config.strict_topology);
-        assert!(!config.cross_namespace && !config.spare_watches);
+        assert!(!config.cross_namespace && !config.spare_watches && !config.check_volumes_in_use);
         assert_eq!((config.leak_guard, config.node, config.deployment), (None, None, None));
     }
 }

@@ -17,6 +17,7 @@ use longshore_provisioner::{ProvisionError, ProvisionedVolume, Request};
 use super::{
     Planted,
     call::{Content, NoSecret, create_request, created, read_secret},
+    guard::NotRecorded,
     make::CsiProvisioner,
 };
 
@@ -83,7 +84,7 @@ impl CsiProvisioner {
 
     /// Writes the plan down, before the call goes out. False when there is a record of an earlier one,
     /// which comes first.
-    async fn record(&self, plan: &Arc<Plan>) -> Result<bool, ApiError> {
+    async fn record(&self, plan: &Arc<Plan>) -> Result<bool, NotRecorded> {
         let earlier = match &self.intents {
             Some(intents) => intents.begin(plan).await?,
             None => None,

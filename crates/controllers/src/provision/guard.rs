@@ -1,8 +1,10 @@
 //! Intent records: what was asked of the driver and has no outcome yet.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use longshore_cluster::{Api, ApiError, Cache, DeleteParams, OptionalExt as _, WorkQueue};
+use longshore_cluster::{
+    Api, ApiError, Cache, DeleteParams, OptionalExt as _, Recorder, WorkQueue,
+};
 use longshore_core::{
     model::{
         NodeName, ObjectKey, Uid,
@@ -11,7 +13,7 @@ use longshore_core::{
     },
     provision::{
         Plan,
-        attempt::{from_record, to_record},
+        attempt::{ForeignRecord, check_cluster, from_record, to_record},
     },
 };
 use parking_lot::Mutex;
@@ -22,6 +24,15 @@ pub const INTENT_KIND: &str = "create-volume";
 
 /// More records than this do not wait to be deleted: after a crash each is looked into.
 const MOST_WAITING: usize = 5000;
+
+/// Why a plan was not written down.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotRecorded {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("an intent record is in the way, {record}: {source}")]
+    Foreign { record: ObjectKey, source: ForeignRecord },
+}
 
 /// The name of the record for a claim.
 #[must_use]
@@ -52,6 +63,11 @@ pub(super) struct Intents {
     namespace: String,
     driver: String,
     node: Option<NodeName>,
+    /// This cluster, where it may be known.
+    cluster: Option<Uid>,
+    recorder: Recorder,
+    /// Foreign records that were reported, by their UIDs.
+    reported: Arc<Mutex<BTreeSet<Uid>>>,
     /// The queue of the resolver, while it runs.
     resolver: Arc<Mutex<Option<WorkQueue<Uid>>>>,
 }
@@ -63,6 +79,8 @@ impl Intents {
         namespace: &str,
         driver: &str,
         node: Option<&NodeName>,
+        cluster: Option<Uid>,
+        recorder: Recorder,
     ) -> Self {
         Self {
             api,
@@ -70,6 +88,9 @@ impl Intents {
             namespace: namespace.into(),
             driver: driver.into(),
             node: node.cloned(),
+            cluster,
+            recorder,
+            reported: Arc::default(),
             resolver: Arc::default(),
         }
     }
@@ -91,23 +112,52 @@ impl Intents {
     /// record that is gone, or nothing would stand for its outcome.
     pub(super) async fn open(&self, uid: &Uid) -> Result<Option<Arc<Plan>>, ApiError> {
         let record = self.api.get::<ConfigMap>(&self.key(uid)).await?;
-        Ok(record.as_ref().and_then(plan_in))
+        Ok(record.as_ref().and_then(|record| self.plan_in(record)))
+    }
+
+    /// The plan in a record of this cluster. An unreadable one is left for a person to look at, and so is one of
+    /// another cluster: nothing of it is repeated here, and nothing deleted.
+    pub(super) fn plan_in(&self, record: &ConfigMap) -> Option<Arc<Plan>> {
+        if let Err(foreign) = self.check(record) {
+            self.report(record, &foreign);
+            return None;
+        }
+        let plan = from_record(&record.data);
+        plan.inspect_err(|error| {
+            tracing::error!(intent = %record.metadata.key(), %error, "an intent is not readable");
+        })
+        .ok()
+    }
+
+    fn check(&self, record: &ConfigMap) -> Result<(), ForeignRecord> {
+        check_cluster(&record.data, self.cluster.as_ref())
+    }
+
+    /// Reports a foreign record, once.
+    fn report(&self, record: &ConfigMap, foreign: &ForeignRecord) {
+        if self.reported.lock().insert(record.metadata.uid.clone()) {
+            tracing::warn!(intent = %record.metadata.key(), %foreign, "an intent record is not carried out");
+            self.recorder.warning(record, "ForeignIntent", foreign.to_string());
+        }
     }
 
     /// Writes a plan down; returns the one of an earlier record that is in the way.
-    pub(super) async fn begin(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, ApiError> {
-        match self.api.create::<ConfigMap>(&self.record(plan)).await {
+    pub(super) async fn begin(&self, plan: &Plan) -> Result<Option<Arc<Plan>>, NotRecorded> {
+        let exists = match self.api.create::<ConfigMap>(&self.record(plan)).await {
             Ok(record) => {
                 self.records.assume(&record);
-                Ok(None)
+                return Ok(None);
             }
-            Err(error) if error.is_already_exists() => match self.open(&plan.claim.uid).await? {
-                Some(earlier) => Ok(Some(earlier)),
-                // Gone again, or not readable: the next attempt will see.
-                None => Err(error),
-            },
-            Err(error) => Err(error),
-        }
+            Err(error) if error.is_already_exists() => error,
+            Err(error) => return Err(error.into()),
+        };
+        let key = self.key(&plan.claim.uid);
+        // Gone again, or not readable: the next attempt will see.
+        let Some(record) = self.api.get::<ConfigMap>(&key).await? else {
+            return Err(exists.into());
+        };
+        self.check(&record).map_err(|source| NotRecorded::Foreign { record: key, source })?;
+        self.plan_in(&record).map(Some).ok_or_else(|| exists.into())
     }
 
     /// In a burst, leaves the record of a settled attempt to the resolver; false when it is to be
@@ -141,7 +191,7 @@ impl Intents {
 
     /// All calls that have no outcome yet, as the watch shows them.
     pub(super) fn plans(&self) -> impl Iterator<Item = Arc<Plan>> {
-        self.records.list().into_iter().filter_map(|record| plan_in(&record))
+        self.records.list().into_iter().filter_map(|record| self.plan_in(&record))
     }
 
     fn record(&self, plan: &Plan) -> serde_json::Value {
@@ -160,20 +210,11 @@ impl Intents {
                     annotations::INTENT_CLAIM: format!("{}/{}", claim.namespace, claim.name),
                 },
             },
-            "data": to_record(plan),
+            "data": to_record(plan, self.cluster.as_ref()),
         });
         if let Some(node) = &self.node {
             record["metadata"]["labels"][labels::INTENT_NODE] = json!(label_value(node));
         }
         record
     }
-}
-
-/// The plan in a record; an unreadable one is left for a person to look at.
-pub(super) fn plan_in(record: &ConfigMap) -> Option<Arc<Plan>> {
-    let plan = from_record(&record.data);
-    plan.inspect_err(|error| {
-        tracing::error!(intent = %record.metadata.key(), %error, "an intent is not readable");
-    })
-    .ok()
 }

@@ -2,7 +2,8 @@
 //!
 //! A volume that needs no attaching has no attachment that would hold its deletion up. Its last pod
 //! can be gone, and its claim with it, while the node still has it staged. Our node says so in
-//! `status.volumesInUse`; other nodes list only what is attached, which has an attachment besides.
+//! `status.volumesInUse`; other nodes list only what is attached, which has an attachment besides. So only
+//! `longshore up` looks there unless `--check-volumes-in-use` asks for it: a kubelet that died lists its volumes for ever.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -54,6 +55,10 @@ impl InUse {
         let told = changed.clone();
         let notified = nodes.subscribe(move |_| told.notify_waiters());
         Self { nodes: nodes.clone(), changed, _notified: notified }
+    }
+
+    pub(super) fn nodes(&self) -> &Cache<Node> {
+        &self.nodes
     }
 
     /// Waits until no node has the volume, but not for ever.

@@ -61,7 +61,7 @@ impl CsiProvisioner {
             (None, None) => Map::Unknown,
         };
         let places = Places::new(&driver.name, map);
-        let in_use = parts.nodes.as_ref().map(|(nodes, _)| InUse::follow(nodes));
+        let in_use = config.check_volumes_in_use.then(|| InUse::follow(&parts.context.cache()));
         Self { config, parts, driver, intents, attempts, in_use, places, capacity, identity }
     }
 
@@ -69,6 +69,9 @@ impl CsiProvisioner {
         if let Some((nodes, csi_nodes)) = &self.parts.nodes {
             nodes.synced().await;
             csi_nodes.synced().await;
+        }
+        if let Some(in_use) = &self.in_use {
+            in_use.nodes().synced().await;
         }
         if let Some(attachments) = &self.parts.attachments {
             attachments.synced().await;

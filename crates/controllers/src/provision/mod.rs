@@ -17,6 +17,7 @@ mod create;
 mod distributed;
 mod fill;
 mod guard;
+mod identity;
 mod in_use;
 mod make;
 mod node_flags;
@@ -30,6 +31,7 @@ use std::{sync::Arc, time::Duration};
 
 use longshore_cluster::{Api, Cache, Context, Recorder, Scope, Subscription};
 use longshore_core::{
+    backoff::Backoff,
     model::{
         NodeName,
         keys::annotations,
@@ -175,12 +177,19 @@ impl CsiController {
         let guarded = config.leak_guard.as_ref().filter(|_| !config.has(Planted::Leak));
         let deployed = config.deployment.as_ref().map(|deployment| &deployment.node);
         let node = config.node.as_ref().map(|scope| &scope.node).or(deployed);
-        let intents = guarded.map(|namespace| {
-            let ours = Scope::labels(guard::selector(&driver.name, node));
-            let scope = Scope { namespace: Some(namespace.clone()), ..ours };
-            let (records, _) = Cache::<ConfigMap>::start(&parts.api, scope, &stop);
-            Intents::new(parts.api.clone(), records, namespace, &driver.name, node)
-        });
+        let intents = match guarded {
+            None => None,
+            Some(namespace) => {
+                let pauses = Backoff::new(config.retry_interval_start, config.retry_interval_max);
+                let cluster = identity::of_cluster(&parts.api, pauses);
+                let Some(cluster) = stop.run_until_cancelled(cluster).await else { return };
+                let ours = Scope::labels(guard::selector(&driver.name, node));
+                let scope = Scope { namespace: Some(namespace.clone()), ..ours };
+                let (records, _) = Cache::<ConfigMap>::start(&parts.api, scope, &stop);
+                let (api, recorder) = (parts.api.clone(), parts.recorder.clone());
+                Some(Intents::new(api, records, namespace, &driver.name, node, cluster, recorder))
+            }
+        };
         let library = library_config(&config, &driver);
         let publisher = publisher(&config, &parts, &driver.name);
         let waker = publisher.as_ref().map(CapacityPublisher::waker);
@@ -211,9 +220,9 @@ impl CsiController {
                 gone.into_iter().flatten().for_each(|volume| waker.look_at_volume(volume));
             })
         });
-        let nodes = parts.nodes.as_ref();
+        let in_use = provisioner.in_use.as_ref();
         let _released =
-            nodes.map(|(nodes, _)| in_use::wake(nodes, &parts.volumes, controller.waker()));
+            in_use.map(|in_use| in_use::wake(in_use.nodes(), &parts.volumes, controller.waker()));
         let publishing = async {
             if let Some(publisher) = publisher {
                 publisher.run(shutdown.clone()).await;
@@ -269,6 +278,10 @@ fn library_config(config: &Config, driver: &Driver) -> LibraryConfig {
     }
 }
 
+#[cfg(test)]
+mod burst_tests;
+#[cfg(test)]
+mod guard_tests;
 #[cfg(test)]
 mod node_tests;
 #[cfg(test)]

@@ -44,13 +44,7 @@ impl NodeFlags {
         if !node_deployment {
             return Ok(None);
         }
-        let node = environment.node_name.clone().ok_or_else(|| {
-            UsageError::AsOfficial(
-                "The NODE_NAME environment variable must be set when using --node-deployment"
-                    .into(),
-            )
-        })?;
-        let node = node.into();
+        let node = environment.deployed_on()?.into();
         let segments = Term::default();
         Ok(Some(NodeDeployment { node, segments, immediate_binding, base_delay, max_delay }))
     }

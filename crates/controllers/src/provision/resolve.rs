@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     call::NoSecret,
     create::CreateOutcome,
-    guard::{INTENT_KIND, Intents, plan_in},
+    guard::{INTENT_KIND, Intents},
     make::CsiProvisioner,
 };
 
@@ -73,8 +73,8 @@ impl Reconciler for Records {
     fn sources(&self, sources: &mut Sources<Self>) {
         let parts = &self.provisioner.parts;
         sources
-            .on(self.intents.records(), |_, change| {
-                let plan = change.applied().and_then(|new| plan_in(new));
+            .on(self.intents.records(), |this, change| {
+                let plan = change.applied().and_then(|new| this.intents.plan_in(new));
                 plan.map(|plan| plan.claim.uid.clone())
             })
             .on(&parts.claims, |this, change| {

@@ -74,10 +74,21 @@ fn trapped(client: kube::Client, trap: Arc<Trap>) -> kube::Client {
 
 /// A client that may not replace objects of a kind.
 fn fenced(client: kube::Client, plural: String) -> kube::Client {
+    refusing(client, move |request| {
+        let put = request.method() == http::Method::PUT;
+        put && request.uri().path().split('/').any(|part| part == plural)
+    })
+}
+
+/// A client that may not send some requests.
+fn refusing(
+    client: kube::Client,
+    forbidden: impl Fn(&http::Request<kube::client::Body>) -> bool + Send + Sync + 'static,
+) -> kube::Client {
+    let forbidden = Arc::new(forbidden);
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let client = client.clone();
-        let refused = request.method() == http::Method::PUT
-            && request.uri().path().split('/').any(|part| part == plural);
+        let refused = forbidden(&request);
         async move {
             if !refused {
                 return client.send(request).await;
@@ -97,6 +108,8 @@ pub(crate) struct Bench {
     pub(crate) trap: Option<Arc<Trap>>,
     /// The kind whose objects the loops may not replace.
     pub(crate) forbidden: Option<String>,
+    /// A path that the loops may not read.
+    pub(crate) hidden: Option<String>,
     pub(crate) api: Api,
     pub(crate) driver: fake::Driver,
     pub(crate) config: Config,
@@ -125,6 +138,7 @@ impl Bench {
             _server: server,
             trap: None,
             forbidden: None,
+            hidden: None,
             driver: fake::Driver::new(DRIVER),
             config: Config { leak_guard: Some("kube-system".into()), ..Config::default() },
             metrics: Metrics::new(),
@@ -149,6 +163,12 @@ impl Bench {
         let api = &match &self.forbidden {
             None => api.clone(),
             Some(kind) => Api::new(fenced(api.client().clone(), kind.clone())),
+        };
+        let api = &match self.hidden.clone() {
+            None => api.clone(),
+            Some(path) => Api::new(refusing(api.client().clone(), move |request| {
+                request.uri().path() == path
+            })),
         };
         self.metrics = Metrics::new();
         let context = Context::new(api.clone(), self.metrics.clone(), &stop);

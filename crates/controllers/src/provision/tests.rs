@@ -8,7 +8,7 @@ use longshore_core::model::{
     kinds::{Claim, ConfigMap, Node, Secret, Volume},
 };
 use longshore_csi::{Call, capabilities::ControllerCapability, fake::Fault};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 use tonic_code::*;
 
@@ -348,15 +348,12 @@ async fn late_binding_waits_for_the_scheduler() {
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_a_node_still_has_staged_waits_for_it() {
     let mut bench = Bench::new().await;
+    bench.config.check_volumes_in_use = true;
     bench.node("n1", "a").await;
     bench.start();
     bench.claim("data", "fast").await;
     let volume = bench.until_bound("data").await;
-    let source = volume.spec.csi.clone().unwrap();
-    let used = format!("kubernetes.io/csi/{DRIVER}^{}", source.volume_handle);
-    let node = ObjectKey::cluster("n1");
-    let says = |names: Value| json!({"status": {"volumesInUse": names}});
-    bench.api.patch_status::<Node>(&node, Patch::Merge(&says(json!([used])))).await.unwrap();
+    report_in_use(&bench, "n1", &[&volume]).await;
     bench.delete_claim("data").await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(bench.driver.volumes().len(), 1, "the node has it");
@@ -370,9 +367,36 @@ async fn a_volume_that_a_node_still_has_staged_waits_for_it() {
     tokio::time::sleep(Duration::from_secs(200)).await;
     assert_eq!(bench.driver.volumes().len(), 1);
     let before = Instant::now();
-    bench.api.patch_status::<Node>(&node, Patch::Merge(&says(json!([])))).await.unwrap();
+    report_in_use(&bench, "n1", &[]).await;
     bench.until_clean().await;
     assert!(before.elapsed() < Duration::from_secs(5), "it goes as soon as the node lets go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_node_that_lists_a_volume_does_not_keep_it() {
+    // As under csi-provisioner: only `--check-volumes-in-use` asks nodes. Such a node is watched all the same, for
+    // the driver has topology.
+    let mut bench = Bench::new().await;
+    bench.zones(&[("a", None)]);
+    bench.node("n1", "a").await;
+    bench.start();
+    bench.claim("data", "fast").await;
+    let volume = bench.until_bound("data").await;
+    report_in_use(&bench, "n1", &[&volume]).await;
+    bench.delete_claim("data").await;
+    bench.until_clean().await;
+    assert_eq!(bench.events(&volume.metadata.name).await, [""; 0]);
+}
+
+/// Makes a node list volumes in `status.volumesInUse`, and no others.
+async fn report_in_use(bench: &Bench, node: &str, volumes: &[&Volume]) {
+    let sources = volumes.iter().filter_map(|volume| volume.spec.csi.as_ref());
+    let used: Vec<_> = sources
+        .map(|source| format!("kubernetes.io/csi/{DRIVER}^{}", source.volume_handle))
+        .collect();
+    let status = json!({"status": {"volumesInUse": used}});
+    let node = ObjectKey::cluster(node);
+    bench.api.patch_status::<Node>(&node, Patch::Merge(&status)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

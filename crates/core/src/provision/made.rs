@@ -130,8 +130,8 @@ impl Plan {
             (annotations::DELETION_SECRET_NAMESPACE, deletion.namespace),
         ]);
         if let Some(modify) = &self.secrets.controller_modify {
-            notes.insert(MODIFY_SECRET_NAME, modify.name.clone());
-            notes.insert(MODIFY_SECRET_NAMESPACE, modify.namespace.clone());
+            notes.insert(annotations::MODIFY_SECRET_NAME, modify.name.clone());
+            notes.insert(annotations::MODIFY_SECRET_NAMESPACE, modify.namespace.clone());
         }
         notes
     }
@@ -139,7 +139,3 @@ impl Plan {
 
 /// In a volume's attributes: which provisioner made it.
 const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
-/// On a volume: the modify secret's name.
-const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// On a volume: the modify secret's namespace.
-const MODIFY_SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";

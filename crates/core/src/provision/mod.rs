@@ -8,6 +8,7 @@
 pub mod attempt;
 pub mod capacity;
 mod choose;
+mod compact;
 pub mod contest;
 mod made;
 pub mod migration;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::compact::Written;
 use crate::model::NodeName;
 
 /// One place: topology keys and their values, sorted by key.
@@ -13,6 +14,7 @@ pub type Term = BTreeMap<String, String>;
 
 /// What CreateVolume is told: where it may be, and in which order we would like it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Written", try_from = "Written")]
 pub struct Requirement {
     /// The volume must be reachable from at least one of these.
     pub requisite: Vec<Term>,

@@ -30,7 +30,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use record::{RecordError, from_record, to_record};
+pub use record::{ForeignRecord, RecordError, check_cluster, from_record, to_record};
 
 /// What was seen of a claim's surroundings before its volume was planned. It is kept over failed
 /// plans, so that a node that goes away in between does not change the request.

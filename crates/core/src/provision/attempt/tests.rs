@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::json;
 
 use super::*;
+use crate::provision::topology::Requirement;
 
 fn plan(node: Option<&str>) -> Arc<Plan> {
     let plan = json!({"driver": "d", "claim": {"namespace": "n", "name": "c", "uid": "u"},
@@ -414,9 +415,52 @@ fn records_of_the_first_version_are_read_and_written_alike() {
         let plan = from_record(&BTreeMap::from([("plan".into(), text.into())])).unwrap();
         let state = Attempt::default().after(Event::Recovered(plan.clone())).unwrap();
         assert_eq!(state.owes(), Debt::Repeat, "nobody knows whether the call was sent");
-        assert_eq!(to_record(&plan), BTreeMap::from([("plan", text.to_string())]));
+        assert_eq!(to_record(&plan, None), BTreeMap::from([("plan", text.to_string())]));
     }
     assert!(matches!(from_record(&BTreeMap::new()), Err(RecordError::NoPlan)));
     let torn = BTreeMap::from([("plan".into(), RECORDS[0][..40].to_string())]);
     assert!(matches!(from_record(&torn), Err(RecordError::Unreadable(_))));
+}
+
+#[test]
+fn record_of_another_cluster_is_refused() {
+    let (ours, theirs) = (Uid::from("ours"), Uid::from("theirs"));
+    let elsewhere = ForeignRecord::Elsewhere { theirs: theirs.clone(), ours: ours.clone() };
+    let unknown = ForeignRecord::Unknown { theirs: theirs.clone() };
+    for (written_by, known, expected) in [
+        (None, Some(&ours), Ok(())),
+        (None, None, Ok(())),
+        (Some(&ours), Some(&ours), Ok(())),
+        (Some(&theirs), Some(&ours), Err(elsewhere)),
+        (Some(&theirs), None, Err(unknown)),
+    ] {
+        let data = to_record(&plan(None), written_by);
+        let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        assert_eq!(check_cluster(&data, known), expected, "{written_by:?} {known:?}");
+        assert_eq!(from_record(&data).unwrap(), plan(None));
+    }
+}
+
+/// An object holds 1 MiB; of names of 63 characters, the longest that labels have.
+#[test]
+fn record_of_6000_nodes_with_a_place_each_fits_into_an_object() {
+    let term = |node: usize| {
+        let name = format!("{node:05}.{}", "x".repeat(57));
+        Term::from([
+            ("topology.example.com/region".to_owned(), "eu-central-1".to_owned()),
+            ("topology.example.com/zone".to_owned(), format!("eu-central-1{}", node / 2000)),
+            ("topology.example.com/node".to_owned(), name.clone()),
+            ("kubernetes.io/hostname".to_owned(), name),
+        ])
+    };
+    let requisite: Vec<_> = (0..6000).map(term).collect();
+    let mut preferred = requisite.clone();
+    preferred.rotate_left(4321);
+    let topology = Some(Requirement { requisite, preferred });
+    let plan = Plan { topology, ..Plan::clone(&plan(None)) };
+    let data = to_record(&plan, Some(&Uid::from("cluster")));
+    let bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
+    assert!(bytes < 900 * 1024, "{bytes} bytes");
+    let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+    assert_eq!(*from_record(&data).unwrap(), plan);
 }

@@ -191,6 +191,12 @@ mod tests {
         assert!(!provision.plan.guard_volume_mode && provision.cross_namespace);
         assert_eq!((provision.clone_threads, provision.snapshot_sweep), (3, None));
         assert!(!provision.plan.attributes_classes && !config.ask_for_attributes_classes);
+        assert!(!provision.check_volumes_in_use);
+    }
+
+    #[test]
+    fn nodes_are_asked_for_volumes_in_use_on_request() {
+        assert!(config("--check-volumes-in-use").unwrap().provision.check_volumes_in_use);
     }
 
     #[test]

@@ -3,12 +3,9 @@
 use anyhow::{Context as _, Result};
 use longshore_cluster::{Api, Context};
 use longshore_controllers::{self as controllers, provision};
-use longshore_core::{
-    model::{Kind as _, kinds::VolumeAttributesClass},
-    provision::{
-        capacity::{MANAGER, manager_on},
-        topology::Term,
-    },
+use longshore_core::provision::{
+    capacity::{MANAGER, manager_on},
+    topology::Term,
 };
 use longshore_csi::{Client, v1::NodeGetInfoRequest};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +14,7 @@ use super::Config;
 use crate::cli::Program as _;
 use crate::flags::{KubeAccess, Throttle};
 use crate::process::unless_stopped;
-use crate::programs::sidecar::{Sidecar, client_config};
+use crate::programs::sidecar::{Sidecar, client_config, has_attributes_classes};
 
 /// `longshore provisioner`.
 pub(super) async fn run(config: Config) -> Result<()> {
@@ -63,18 +60,6 @@ pub(super) async fn run(config: Config) -> Result<()> {
         provision::run(config.clone(), parts, stop)
     };
     sidecar.lead(&driver, work).await
-}
-
-/// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts
-/// as having them.
-async fn has_attributes_classes(api: &Api) -> bool {
-    match api.client().list_api_group_resources("storage.k8s.io/v1").await {
-        Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
-        Err(error) => {
-            tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
-            true
-        }
-    }
 }
 
 /// Asks the driver where it is. It stays there, so once is enough.

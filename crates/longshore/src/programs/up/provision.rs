@@ -46,10 +46,26 @@ pub(super) async fn run(
             Err(error) => return tracing::warn!(%error, "the local driver is not ready"),
         }
     }
-    let config = provision::Config {
+    provision::run(config(scope), parts, stop).await;
+}
+
+fn config(scope: Option<provision::NodeScope>) -> provision::Config {
+    provision::Config {
         leak_guard: Some(NAMESPACE.to_owned()),
+        // Our nodes list what they have staged, attached or not.
+        check_volumes_in_use: true,
         node: scope,
         ..provision::Config::default()
-    };
-    provision::run(config, parts, stop).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_guarded_and_kept_while_a_node_uses_them() {
+        let config = config(None);
+        assert!(config.check_volumes_in_use && config.leak_guard.is_some());
+    }
 }
