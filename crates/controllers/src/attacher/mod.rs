@@ -23,7 +23,7 @@ mod sync;
 mod tests;
 mod volumes;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use longshore_cluster::{
     Api, Cache, Change, Context, Loop, OptionalExt as _, Outcome, QueueOptions, Reconciler,
@@ -48,12 +48,9 @@ use self::{
     volumes::ReleasedVolumes,
 };
 use crate::{
-    driver::{Driver, DriverError},
+    driver::Driver,
     index::{attachments_on_node, index_attachments},
 };
-
-/// Deadline of the calls that ask the driver who it is and what it can do.
-const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The attacher of one driver.
 pub struct Attacher {
@@ -71,32 +68,25 @@ impl Attacher {
 
     /// Runs until `shutdown` is cancelled; calls in flight are finished then.
     ///
-    /// # Errors
-    /// When the driver does not say who it is or what it can do.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), DriverError> {
-        let driver = Driver::describe(&self.driver, IDENTITY_TIMEOUT).await?;
-        self.work(driver, shutdown).await;
-        Ok(())
-    }
-
-    /// Like [`run`](Self::run), but waits for the driver to be ready and asks again when it gives no
-    /// answer. For programs that outlive their driver.
-    pub async fn run_with_retries(self, shutdown: CancellationToken) {
-        let pause = self.config.retry_interval_start;
-        let driver =
-            Driver::describe_with_retries(&self.driver, self.config.timeout, pause, &shutdown);
-        if let Some(driver) = driver.await {
-            self.work(driver, shutdown).await;
-        }
-    }
-
-    async fn work(self, driver: Driver, shutdown: CancellationToken) {
+    /// `driver` was asked before the election, as by upstream: a standby that takes over needs no answer first.
+    pub async fn run(self, driver: Driver, shutdown: CancellationToken) {
         let can = driver.capabilities;
         let handler = Handler::choose(can.controller_service, can.publish);
         let sidecar = Arc::new(self.into_sidecar(driver.name));
         match handler {
             Handler::Csi => sidecar.work(&shutdown).await,
             Handler::Trivial => sidecar.work_trivially(&shutdown).await,
+        }
+    }
+
+    /// Asks the driver first, then does as [`run`](Self::run): waits for the driver to be ready and asks again when it gives no
+    /// answer. For programs that outlive their driver.
+    pub async fn run_with_retries(self, shutdown: CancellationToken) {
+        let pause = self.config.retry_interval_start;
+        let driver =
+            Driver::describe_with_retries(&self.driver, self.config.timeout, pause, &shutdown);
+        if let Some(driver) = driver.await {
+            self.run(driver, shutdown).await;
         }
     }
 

@@ -32,9 +32,13 @@ pub(super) fn start(bench: &Bench, driver: &Driver, config: Config) -> Process {
 /// The attacher in a process whose API may have been changed.
 pub(super) fn run_in(mut process: Process, driver: &Driver, config: Config) -> Process {
     let context = process.context.with_api(process.api.clone());
-    let attacher = Attacher::new(&context, driver.client(), config);
+    let client = driver.client();
+    let attacher = Attacher::new(&context, client.clone(), config);
     let shutdown = process.shutdown.clone();
-    process.spawn(async move { attacher.run(shutdown).await.expect("the driver answers") });
+    process.spawn(async move {
+        let driver = crate::Driver::describe(&client, Duration::from_secs(1)).await;
+        attacher.run(driver.expect("the driver answers"), shutdown).await;
+    });
     process
 }
 

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use longshore_cluster::Context;
-use longshore_controllers::attacher;
+use longshore_controllers::{Driver, attacher};
 use tokio_util::sync::CancellationToken;
 
 use super::sidecar::{self, SidecarFlags, read_gates};
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help, values};
+use crate::process::unless_stopped;
 
 /// Flags that csi-attacher once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -74,15 +75,14 @@ impl Program for Config {
     async fn run(self) -> Result<()> {
         let Self { sidecar, attacher: config } = self;
         let sidecar = sidecar.begin(Self::OFFICIAL[0], config.timeout).await?;
+        // Before the election: a standby takes over at once, however slow the driver is then.
+        let asked = async { Ok(Driver::describe(&sidecar.csi, config.timeout).await?) };
+        let driver = unless_stopped(&sidecar.shutdown, asked).await?;
         let lock = format!("external-attacher-leader-{}", sidecar.driver);
         let work = |stop: CancellationToken| {
             let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
             let attacher = attacher::Attacher::new(&context, sidecar.csi.clone(), config.clone());
-            async move {
-                if let Err(error) = attacher.run(stop).await {
-                    tracing::error!(%error, "the attacher did not start");
-                }
-            }
+            attacher.run(driver.clone(), stop)
         };
         sidecar.lead(&lock, work).await
     }
