@@ -9,12 +9,14 @@ pub mod expand;
 mod index;
 #[cfg(test)]
 mod life_tests;
+pub mod node_lifecycle;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
 pub mod protect;
 pub mod provision;
+pub mod resize;
 pub mod root_ca;
 pub mod schedule;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Variables of the environment that stand in for flags.
 
+use crate::UsageError;
+
 /// What the process finds in its environment. Kept beside the flags so that tests can set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -27,5 +29,17 @@ impl Environment {
             pod_name: read("POD_NAME"),
             namespace: read("NAMESPACE"),
         }
+    }
+
+    /// The node that `--node-deployment` is about.
+    ///
+    /// # Errors
+    /// When nobody says which node this is.
+    pub fn deployed_on(&self) -> Result<String, UsageError> {
+        self.node_name.clone().ok_or_else(|| {
+            let problem =
+                "The NODE_NAME environment variable must be set when using --node-deployment";
+            UsageError::AsOfficial(problem.into())
+        })
     }
 }

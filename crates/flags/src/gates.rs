@@ -9,6 +9,8 @@ use super::{UsageError, nearest, values};
 pub enum Stage {
     /// On for good; switching it is allowed as upstream allows it.
     Stable,
+    /// On unless switched off; it may change yet.
+    Beta,
     /// Off unless asked for.
     Alpha,
     /// Known upstream, absent here: switching it on is refused with this reason.
@@ -49,6 +51,7 @@ pub fn gates_help(known: &[&[Gate]]) -> String {
         let state = if gate.default { "on" } else { "off" };
         match gate.stage {
             Stage::Stable => gates.push(format!("{} ({state})", gate.name)),
+            Stage::Beta => gates.push(format!("{} ({state}, beta)", gate.name)),
             Stage::Alpha => gates.push(format!("{} ({state}, alpha)", gate.name)),
             Stage::NotYet(_) | Stage::Removed => {}
         }
@@ -70,8 +73,8 @@ impl Gates {
         for text in given {
             for (name, on) in values::switches(text).map_err(|why| refuse(text, why))? {
                 if name == ALL_ALPHA || name == ALL_BETA {
-                    let alpha = |gate: &&Gate| name == ALL_ALPHA && gate.stage == Stage::Alpha;
-                    for gate in known.iter().filter(alpha) {
+                    let stage = if name == ALL_ALPHA { Stage::Alpha } else { Stage::Beta };
+                    for gate in known.iter().filter(|gate| gate.stage == stage) {
                         // As in Go, a gate that is named wins over all gates of its stage.
                         values
                             .entry(gate.name)

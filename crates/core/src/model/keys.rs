@@ -33,6 +33,14 @@ pub mod annotations {
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// On a claim: which resizer shall expand its volume.
     pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+    /// On a claim: the driver has said that nodes need not expand the volume.
+    pub const NODE_EXPANSION_NOT_REQUIRED: &str =
+        "volume.kubernetes.io/node-expansion-not-required";
+    /// On a volume: the secret for ControllerModifyVolume.
+    pub const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
+    /// On a volume: the namespace of the secret for ControllerModifyVolume.
+    pub const MODIFY_SECRET_NAMESPACE: &str =
+        "volume.kubernetes.io/controller-modify-secret-namespace";
     /// On a snapshot content: volumes made from it may be used in another mode than its source.
     pub const ALLOW_VOLUME_MODE_CHANGE: &str =
         "snapshot.storage.kubernetes.io/allow-volume-mode-change";

@@ -12,6 +12,7 @@ pub(crate) const CSI: &str = "1.13";
 pub(crate) const MATCHED: &[(&str, &str)] = &[
     ("csi-provisioner", "6.3"),
     ("csi-attacher", "4.12"),
+    ("csi-resizer", "2.2"),
     ("csi-node-driver-registrar", "2.17"),
     ("livenessprobe", "2.19"),
 ];

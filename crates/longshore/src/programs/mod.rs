@@ -24,6 +24,7 @@ mod pool;
 mod provisioner;
 #[cfg(test)]
 mod real_manifests;
+mod resizer;
 mod sidecar;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<client::Client<client::AttachFlags>>(),
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
+    Row::of::<resizer::Config>(),
     Row::of::<controllers::Config>(),
     Row::of::<node::Config>(),
     Row::of::<node_registrar::Config>(),
@@ -69,7 +71,6 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
     Row::internal(internal::UP_NODE, internal::up_node),
     Row::internal(client::complete::NAME, client::complete::read),
-    Row::not_yet("resizer", &["csi-resizer"]),
     Row::not_yet("snapshotter", &["csi-snapshotter"]),
     Row::not_yet("snapshot-controller", &["snapshot-controller"]),
     Row::not_yet("health-monitor", &["csi-external-health-monitor-controller"]),

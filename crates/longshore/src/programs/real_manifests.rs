@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use super::{PROGRAMS, attacher, liveness_probe, node_registrar, provisioner};
+use super::{PROGRAMS, attacher, liveness_probe, node_registrar, provisioner, resizer};
 use crate::cli::testing::flags;
 use crate::cli::{Program, Syntax};
 use crate::flags::Environment;
@@ -37,6 +37,11 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("csi-attacher", "--v=0"),
     ("csi-attacher", "--kube-api-qps=5"),
     ("csi-attacher", "--kube-api-burst=10"),
+    ("csi-resizer", "--feature-gates=RecoverVolumeExpansionFailure=true"),
+    ("csi-resizer", "--kube-api-burst=10"),
+    ("csi-resizer", "--kube-api-qps=5"),
+    ("csi-resizer", "--retry-interval-max=300s"),
+    ("csi-resizer", "--v=0"),
     ("csi-node-driver-registrar", "--v=0"),
     ("livenessprobe", "--probe-timeout=3s"),
 ];
@@ -94,6 +99,7 @@ fn read(program: &str, args: &[&str]) -> Option<Result<String, String>> {
         "csi-attacher" => {
             config::<attacher::Config>(args, |flags| flags.sidecar.environment = pod())
         }
+        "csi-resizer" => config::<resizer::Config>(args, |flags| flags.sidecar.environment = pod()),
         "csi-node-driver-registrar" => config::<node_registrar::Config>(args, |_| ()),
         "livenessprobe" => config::<liveness_probe::Config>(args, |_| ()),
         later => {
@@ -127,12 +133,8 @@ fn every_line_is_read_and_every_flag_of_it_counts() {
     }
     assert!(charts.len() >= 16, "{charts:?}");
     assert!(defaults.is_empty(), "not in any line, or not the default: {defaults:?}");
-    let later = [
-        "csi-external-health-monitor-controller",
-        "csi-resizer",
-        "csi-snapshotter",
-        "snapshot-controller",
-    ];
+    let later =
+        ["csi-external-health-monitor-controller", "csi-snapshotter", "snapshot-controller"];
     assert_eq!(waiting, BTreeSet::from(later));
 }
 

@@ -15,6 +15,7 @@ use longshore_cluster::{
     shutdown,
     telemetry::Endpoint,
 };
+use longshore_core::model::{Kind as _, kinds::VolumeAttributesClass};
 use longshore_core::provision::migration::plugin_of;
 use longshore_csi::{
     Client, ConnectOptions, Options,
@@ -151,6 +152,18 @@ pub(crate) async fn serve(
     }
     endpoint.serve(&diagnostics.address, shutdown).await?;
     Ok(())
+}
+
+/// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts
+/// as having them.
+pub(crate) async fn has_attributes_classes(api: &Api) -> bool {
+    match api.client().list_api_group_resources("storage.k8s.io/v1").await {
+        Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
+        Err(error) => {
+            tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
+            true
+        }
+    }
 }
 
 impl Sidecar {
