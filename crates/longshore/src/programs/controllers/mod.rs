@@ -1,5 +1,6 @@
 //! `longshore controllers`: the volume controllers and the scheduler.
 
+mod beside;
 mod plugins;
 mod run;
 mod select;
@@ -27,6 +28,10 @@ pub(super) struct Flags {
     /// Controllers to run: names as in kube-controller-manager, `*` for all but the scheduler, `-name` to leave one out.
     #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true)]
     controllers: Vec<String>,
+    /// Start although a kube-controller-manager renews its lease. Only where it runs without the controllers chosen here
+    /// (its own --controllers=*,-NAME,…).
+    #[arg(long)]
+    allow_beside_kube_controller_manager: bool,
     /// Address of the API server, over the one in the kubeconfig.
     #[arg(
         long,
@@ -85,6 +90,8 @@ pub(super) struct Config {
     pub kube: KubeAccess,
     /// Which controllers; at least one.
     pub controllers: BTreeSet<Controller>,
+    /// Whether a kube-controller-manager may be at work in the cluster.
+    pub allow_beside: bool,
     /// How they behave.
     pub settings: Settings,
     /// The lease and its election; none to work at once.
@@ -135,6 +142,7 @@ impl Program for Config {
         let Flags {
             common,
             controllers,
+            allow_beside_kube_controller_manager: allow_beside,
             master,
             feature_gates,
             kube,
@@ -153,6 +161,7 @@ impl Program for Config {
             logging,
             kube: kube.access(master),
             controllers: select::select(&controllers.join(","))?,
+            allow_beside,
             settings: Settings {
                 bind: bind.into(),
                 attach: attach.try_into()?,
@@ -211,6 +220,8 @@ mod tests {
             read("--kubeconfig /k --controllers=*,-attachdetach --leader-elect=false").unwrap();
         assert_eq!(config.election, None);
         assert_eq!(config.controllers.len(), 6);
+        assert!(!config.allow_beside);
+        assert!(read("--allow-beside-kube-controller-manager").unwrap().allow_beside);
         assert_eq!(config.kube.kubeconfig.as_deref(), Some(std::path::Path::new("/k")));
         let config = read("").unwrap();
         assert_eq!(config.kube.kubeconfig, None, "the service account of the pod");

@@ -1,6 +1,6 @@
 //! The cluster's loops, each built from the process's one client and one set of caches.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use longshore_cluster::{
@@ -13,9 +13,13 @@ use longshore_core::bind::HostPathPlugin;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, Controller, Settings};
+use super::{Config, Controller, Settings, beside};
 use crate::flags::log_other_kubeconfig;
+use crate::process::unless_stopped;
 use crate::programs::sidecar::{client_config, serve};
+
+/// How often kube-controller-manager renews its lease, unless told otherwise.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
 /// What all loops of a process share.
 #[derive(Clone)]
@@ -74,7 +78,8 @@ impl Shared {
 
 /// `longshore controllers`.
 pub(super) async fn run(config: Config) -> Result<()> {
-    let Config { logging: _, kube, controllers, settings, election, diagnostics } = config;
+    let Config { logging: _, kube, controllers, allow_beside, settings, election, diagnostics } =
+        config;
     let shutdown = shutdown::on_signals().context("cannot listen for signals")?;
     let metrics = Metrics::new();
     log_other_kubeconfig(kube.kubeconfig.as_deref());
@@ -86,6 +91,14 @@ pub(super) async fn run(config: Config) -> Result<()> {
         serve(diagnostics, &shared.context.metrics, &status, &shutdown).await?;
     }
     let chosen: Vec<Controller> = controllers.into_iter().collect();
+    let lease = election.as_ref();
+    let turns =
+        lease.is_some_and(|(name, asked)| beside::is_its_lease(asked.namespace.as_deref(), name));
+    if !allow_beside && !turns {
+        let period = lease.map_or(RETRY_PERIOD, |(_, asked)| asked.times.retry_period);
+        let looked = beside::refuse(&shared.context.api, &chosen, period);
+        unless_stopped(&shutdown, looked).await?;
+    }
     let Some((name, asked)) = election else {
         run_all(&shared, &chosen, shutdown).await;
         return Ok(());
