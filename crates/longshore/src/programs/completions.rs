@@ -1,5 +1,7 @@
 //! `longshore completions`.
 
+use clap::{Arg, ArgAction, Command};
+
 use crate::cli::{self, Program, Syntax, Threads};
 use crate::flags::{Logging, UsageError};
 
@@ -40,7 +42,8 @@ impl Completions {
     fn script(&self) -> String {
         let mut script = Vec::new();
         let shell = clap_complete::Shell::from(self.shell);
-        clap_complete::generate(shell, &mut cli::help::tree(), "longshore", &mut script);
+        let mut tree = with_plain_switches(cli::help::tree());
+        clap_complete::generate(shell, &mut tree, "longshore", &mut script);
         let script = String::from_utf8_lossy(&script).into_owned();
         match self.shell {
             Shell::Bash => format!("{script}\n{BASH}"),
@@ -49,6 +52,24 @@ impl Completions {
             Shell::Powershell => script,
         }
     }
+}
+
+/// A switch is completed without the value that it may have.
+fn with_plain_switches(command: Command) -> Command {
+    let may_be_bare = |arg: &Arg| arg.get_num_args().is_some_and(|range| range.min_values() == 0);
+    let plain = |arg: Arg| {
+        let mut new = Arg::new(arg.get_id().clone()).action(ArgAction::SetTrue);
+        new = new.hide(arg.is_hide_set()).short(arg.get_short());
+        if let Some(long) = arg.get_long() {
+            new = new.long(long.to_owned());
+        }
+        match arg.get_help() {
+            Some(help) => new.help(help.clone()),
+            None => new,
+        }
+    };
+    let command = command.mut_args(|arg| if may_be_bare(&arg) { plain(arg) } else { arg });
+    command.mut_subcommands(with_plain_switches)
 }
 
 /// Asks the server first; what it has no candidates for is completed by the static part.
@@ -93,10 +114,10 @@ fn with_zsh_words(script: &str) -> String {
 
 fn fish_words() -> String {
     let commands = super::client::complete::commands().join(" ");
-    format!(
-        "complete -c longshore -f -n '__fish_seen_subcommand_from {commands}' \
-         -a '(longshore complete-words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'\n"
-    )
+    let found = "(longshore complete-words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)";
+    let ours = format!("complete -c longshore -n '__fish_seen_subcommand_from {commands}'");
+    // The value of a flag is completed by the flag's own line.
+    format!("{ours} -f -a '{found}'\n{ours} -x -s n -l namespace -a '{found}'\n")
 }
 
 impl Program for Completions {

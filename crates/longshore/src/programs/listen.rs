@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use longshore_apiserver::auth::ServerNames;
+use longshore_cluster::listen::both_families;
 use longshore_node::ApiAddress;
 use tokio::net::TcpListener;
 
@@ -95,12 +96,13 @@ impl Listen {
     /// Takes the port.
     pub(crate) async fn bind(&self) -> std::io::Result<Bound> {
         let listener = match &self.host {
+            // Every address of both families, as for all other listeners.
+            Host::Address(any) if any.is_unspecified() => both_families(self.port)?,
             Host::Address(address) => TcpListener::bind((*address, self.port)).await?,
             Host::Name(name) => TcpListener::bind((name.as_str(), self.port)).await?,
         };
         let address = listener.local_addr()?;
-        let only_v6 = address.is_ipv6() && rustix::net::sockopt::ipv6_v6only(&listener)?;
-        let near = SocketAddr::new(nearest(address.ip(), only_v6), address.port());
+        let near = SocketAddr::new(nearest(address.ip(), has_ipv4_loopback()), address.port());
         let (local, name) = match &self.host {
             Host::Address(_) => (near.to_string(), None),
             Host::Name(name) => (format!("{name}:{}", address.port()), Some(name.clone())),
@@ -111,13 +113,17 @@ impl Listen {
 }
 
 /// The address under which this machine reaches its own listener.
-fn nearest(address: IpAddr, only_v6: bool) -> IpAddr {
+fn nearest(address: IpAddr, has_ipv4_loopback: bool) -> IpAddr {
     match address {
-        IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(any) if any.is_unspecified() && only_v6 => Ipv6Addr::LOCALHOST.into(),
-        IpAddr::V6(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(any) if any.is_unspecified() && !has_ipv4_loopback => Ipv6Addr::LOCALHOST.into(),
+        any if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         other => other,
     }
+}
+
+/// Whether 127.0.0.1 is an address of this machine, which it is not everywhere.
+fn has_ipv4_loopback() -> bool {
+    std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).is_ok()
 }
 
 impl Bound {
@@ -190,15 +196,15 @@ mod tests {
 
     #[test]
     fn a_wildcard_is_reached_at_the_loopback_address() {
-        for (bound, only_v6, near) in [
-            ("0.0.0.0", false, "127.0.0.1"),
-            ("::", false, "127.0.0.1"),
-            ("::", true, "::1"),
-            ("192.0.2.7", false, "192.0.2.7"),
-            ("::1", true, "::1"),
+        for (bound, has_ipv4, near) in [
+            ("0.0.0.0", true, "127.0.0.1"),
+            ("::", true, "127.0.0.1"),
+            ("::", false, "::1"),
+            ("192.0.2.7", true, "192.0.2.7"),
+            ("::1", false, "::1"),
         ] {
             let near: IpAddr = near.parse().unwrap();
-            assert_eq!(nearest(bound.parse().unwrap(), only_v6), near, "{bound}");
+            assert_eq!(nearest(bound.parse().unwrap(), has_ipv4), near, "{bound}");
         }
     }
 

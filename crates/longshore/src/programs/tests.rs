@@ -233,3 +233,38 @@ fn documentation_says_which_program_needs_which_role() {
     let (begin, end) = ("<!-- roles: begin -->\n", "<!-- roles: end -->");
     compare("deploy/rbac/README.md", begin, end, &table);
 }
+
+/// The flags that a text names.
+fn flags_in(text: &str) -> impl Iterator<Item = &str> {
+    let beyond = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    let names = text.split("--").skip(1).map(move |rest| rest.split(beyond).next().unwrap_or(""));
+    names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+}
+
+/// `docs/differences.md` names programs in its headings, and below them flags of each.
+#[test]
+fn documented_differences_name_flags_that_exist_and_the_way_back() {
+    let page = std::fs::read_to_string(root().join("docs/differences.md")).unwrap();
+    let sections = page.split("\n## ").skip(1);
+    let mut rows = 0;
+    for section in sections {
+        let (heading, text) = section.split_once('\n').unwrap();
+        for name in heading.split('`').skip(1).step_by(2) {
+            let (row, entry) = entries().find(|(row, _)| row.name == name).expect(name);
+            let command = help::command(row.name, entry);
+            let known: Vec<&str> =
+                command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+            for flag in flags_in(text) {
+                assert!(known.contains(&flag), "{name} has no --{flag}");
+            }
+        }
+        for line in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [_, _, _, back] = cells[..] else { panic!("four columns: {line}") };
+            let no_switch = back.strip_prefix("no switch: ").is_some_and(|why| !why.is_empty());
+            assert!(no_switch || back.starts_with("`--"), "a flag or a reason: {line}");
+            rows += 1;
+        }
+    }
+    assert!(rows > 30, "{rows} rows are read");
+}

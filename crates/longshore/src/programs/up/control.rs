@@ -15,6 +15,7 @@ use longshore_cluster::{
 };
 use longshore_controllers::{
     attacher,
+    node_lifecycle::{self, NodeLifecycle},
     provision::NodeScope,
     root_ca::{self, RootCa},
     unserved::{Serving, Unserved},
@@ -81,6 +82,7 @@ impl Control {
             control.tasks.spawn(lead);
         }
         control.tasks.spawn(control.loops.tell_unserved());
+        control.tasks.spawn(control.loops.watch_nodes());
         control
     }
 
@@ -208,6 +210,11 @@ impl Loops {
     fn tell_unserved(&self) -> impl Future<Output = ()> + Send + use<> {
         let (context, serving) = (self.shared.context.clone(), self.serving.clone());
         self.lead(UNSERVED, move |stop| Unserved::new(&context, serving.clone()).run(stop))
+    }
+
+    fn watch_nodes(&self) -> impl Future<Output = ()> + Send + use<> {
+        let context = self.shared.context.clone();
+        self.lead(node_lifecycle::NAME, move |stop| NodeLifecycle::new(&context).run(stop))
     }
 
     /// Runs a loop whenever it leads, until the instance stops.
