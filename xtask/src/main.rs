@@ -61,6 +61,8 @@ cargo xtask TASK
                 csi-attacher, where there is one, and ours, attach and detach pairs a second
   bench node [--pods N] [--together N] [--json FILE]
                 pods with new claims, in the embedded mode and with a real kubelet
+  bench exec [--times N] [--json FILE]
+                a command in a running pod through the embedded API, by a bare WebSocket client
 ";
 
 fn main() -> ExitCode {
@@ -238,7 +240,7 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node"] {
+    for name in ["driver", "burst", "attach", "node", "exec"] {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()

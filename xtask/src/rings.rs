@@ -60,7 +60,7 @@ impl Ring {
             return Self::Attacks;
         }
         match (package, target) {
-            ("longshore", "leaders") => Self::Leases,
+            ("longshore", "control_plane" | "leaders" | "leases" | "network") => Self::Leases,
             ("longshore", "docs") => Self::Docs,
             ("longshore-real-kube", _) => Self::RealCluster,
             _ => Self::Unit,
@@ -174,6 +174,7 @@ mod tests {
         assert_eq!(Ring::of("longshore", "attack_pods"), Ring::Attacks);
         assert_eq!(Ring::of("longshore-real-kube", "node"), Ring::RealCluster);
         assert_eq!(Ring::of("longshore", "leaders"), Ring::Leases);
+        assert_eq!(Ring::of("longshore", "network"), Ring::Leases);
         assert_eq!(Ring::of("longshore", "docs"), Ring::Docs);
         assert_eq!(Ring::of("longshore-core", "longshore_core"), Ring::Unit);
     }

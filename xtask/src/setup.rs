@@ -11,7 +11,7 @@ use longshore_real_kube::{
 use crate::golden;
 
 /// Programs that the tests run, and the Debian package of each.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
@@ -21,6 +21,8 @@ const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("cc", "gcc"),
     ("curl", "curl"),
+    ("fish", "fish"),
+    ("zsh", "zsh"),
 ];
 
 /// Installs missing packages when root; otherwise says what is missing and goes on.

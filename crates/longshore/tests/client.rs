@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use common::*;
@@ -268,10 +269,8 @@ fn the_tour_needs_no_kubectl() {
 
 /// What bash offers after a line.
 fn offered(home: &Home, kubeconfig: &str, words: &str) -> Vec<String> {
-    let script = home.path().join("completions.bash");
+    let script = completions(home, "bash");
     let binary = env!("CARGO_BIN_EXE_longshore");
-    let made = Command::new(binary).args(["completions", "bash"]).output().unwrap();
-    std::fs::write(&script, made.stdout).unwrap();
     let line = format!(
         "source {}; COMP_WORDS=({binary} {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
          _longshore_words {binary} \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
@@ -285,6 +284,98 @@ fn offered(home: &Home, kubeconfig: &str, words: &str) -> Vec<String> {
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{words}");
     String::from_utf8_lossy(&done.stdout).lines().map(str::to_owned).collect()
+}
+
+/// A directory for PATH in which the program has its own name, as completions call it.
+fn named(home: &Home) -> String {
+    let dir = home.path().join("bin");
+    std::fs::create_dir_all(&dir).unwrap();
+    let link = dir.join("longshore");
+    if !link.exists() {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_longshore"), &link).unwrap();
+    }
+    format!("{}:{}", dir.display(), std::env::var("PATH").unwrap())
+}
+
+/// The completions of a shell, in a file.
+fn completions(home: &Home, shell: &str) -> PathBuf {
+    let file = home.path().join(format!("completions.{shell}"));
+    let binary = env!("CARGO_BIN_EXE_longshore");
+    let made = Command::new(binary).args(["completions", shell]).output().unwrap();
+    std::fs::write(&file, made.stdout).unwrap();
+    file
+}
+
+/// What fish offers after a line.
+fn offered_by_fish(home: &Home, kubeconfig: &str, words: &str) -> Vec<String> {
+    let script = completions(home, "fish");
+    let done = Command::new("fish")
+        .args(["--no-config", "-c", "source $argv[1]; complete -C $argv[2]"])
+        .args([script.to_str().unwrap(), &format!("longshore {words}")])
+        .env("PATH", named(home))
+        .env("HOME", home.path())
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{words}");
+    let lines = String::from_utf8_lossy(&done.stdout).into_owned();
+    lines.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
+}
+
+/// Types a line and a tab into a zsh with a terminal of its own, and prints what then stands there.
+const TYPE_INTO_ZSH: &str = r#"zmodload zsh/zpty
+zpty shell zsh -f -i
+say() { zpty -w shell "$1" }
+say 'PS1=; PS2=; unsetopt prompt_cr prompt_sp zle_bracketed_paste; bindkey -e'
+say 'autoload -U compinit && compinit -u -D'
+say 'stands() { print -r -- "<<$BUFFER>>"; BUFFER=; zle accept-line }; zle -N stands; bindkey "^X" stands'
+say "source $1; print rea''dy"
+read_until() { local all part; while zpty -r shell part; do all+=$part; [[ $all == *$1* ]] && break; done; REPLY=$all }
+read_until ready
+zpty -w -n shell "longshore $2"$'\t'$'\x18'
+read_until '>>'
+print -r -- "${${REPLY##*<<}%%>>*}"
+zpty -d shell
+"#;
+
+/// What a line has become in zsh after a tab.
+fn completed_by_zsh(home: &Home, kubeconfig: &str, words: &str) -> String {
+    let script = completions(home, "zsh");
+    let done = Command::new("timeout")
+        .args(["30", "zsh", "-f", "-c", TYPE_INTO_ZSH, "type"])
+        .args([script.to_str().unwrap(), words])
+        .env("PATH", named(home))
+        .env("HOME", home.path())
+        .env("TERM", "dumb")
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&done.stdout).trim().to_owned()
+}
+
+#[test]
+fn fish_and_zsh_complete_kinds_names_and_namespaces() {
+    if !need("completions of fish and zsh", &[Need::Tool("fish"), Need::Tool("zsh")]) {
+        return;
+    }
+    let home = Home::new("shells");
+    let api = Instance::start(&home, "data", &["apiserver"]);
+    api.apply(OBJECTS);
+    let kubeconfig = api.kubeconfig.to_str().unwrap().to_owned();
+    for (words, expected) in [
+        ("get persistentvolumec", "persistentvolumeclaims"),
+        ("get cm a", "alpha"),
+        ("delete cm alpha b", "beta"),
+        ("describe pod/", "pod/web"),
+        ("get cm -n kube-s", "kube-system"),
+        ("get --show-l", "--show-labels"),
+    ] {
+        let offered = offered_by_fish(&home, &kubeconfig, words);
+        assert_eq!(offered, [expected], "fish: {words}");
+        let (before, _) = words.rsplit_once(' ').unwrap();
+        let line = completed_by_zsh(&home, &kubeconfig, words);
+        assert_eq!(line, format!("longshore {before} {expected}"), "zsh: {words}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::*;
 use longshore_csi::v1::{CreateSnapshotRequest, DeleteSnapshotRequest};
@@ -153,4 +154,89 @@ fn a_foreign_driver_that_is_late_and_restarts_is_served() {
     driver.kill().unwrap();
     driver.wait().unwrap();
     end_worker(&home, up, &mut foreign_driver(&home));
+}
+
+/// A pod without volumes.
+fn plain(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default}}\nspec:\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: host\n    \
+         command: [sleep, '1000']\n"
+    )
+}
+
+/// Lets the process of a node go on, however the test ends.
+struct Stopped(rustix::process::Pid);
+
+impl Stopped {
+    fn node(up: &Instance, node: &str) -> Self {
+        let file = up.data_dir.join("nodes").join(node).join("pid");
+        let pid: i32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+#[test]
+fn a_node_whose_process_hangs_is_not_ready_and_gets_no_new_pods_until_it_goes_on() {
+    if !can_run("hung-node") {
+        return;
+    }
+    let home = Home::new("hung-node");
+    let up = Instance::start(&home, "data", &["up", "--nodes", "2", "--node-name", "n"]);
+    let ready = |status: &'static str, reason: &'static str| {
+        move |node: &serde_json::Value| {
+            let conditions = node["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|one| {
+                one["type"] == "Ready" && one["status"] == status && one["reason"] == reason
+            })
+        }
+    };
+    for node in ["n-1", "n-2"] {
+        up.wait("node", node, "is ready", ready("True", "KubeletReady"));
+    }
+    up.apply(&on_node(&plain("before"), "n-1"));
+    up.wait("pod", "before", "ran", running);
+    let stopped = Stopped::node(&up, "n-1");
+    // It is heard from no more; that takes as long as its lease holds.
+    let given_up = longshore_testing::holds_within(Duration::from_secs(180), || {
+        ready("Unknown", "NodeStatusUnknown")(&up.json("node", "n-1"))
+    });
+    assert!(given_up, "the node is given up; {}", up.log_text());
+    let tainted = |effect: &str| {
+        let node = up.json("node", "n-1");
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints
+            .iter()
+            .any(|one| one["key"] == "node.kubernetes.io/unreachable" && one["effect"] == effect)
+    };
+    eventually("tainted", || tainted("NoSchedule") && tainted("NoExecute"));
+    // The pod there runs on.
+    assert!(running(&up.json("pod", "before")));
+    for name in ["one", "two", "three"] {
+        up.apply(&plain(name));
+        up.wait("pod", name, "ran", running);
+        assert_eq!(up.json("pod", name)["spec"]["nodeName"], "n-2", "{name}");
+    }
+    assert!(ready("True", "KubeletReady")(&up.json("node", "n-2")));
+    drop(stopped);
+    up.wait("node", "n-1", "is back", ready("True", "KubeletReady"));
+    eventually("no taint", || {
+        up.json("node", "n-1")["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+    });
+    up.apply(&plain("after"));
+    up.wait("pod", "after", "ran", running);
+    assert_eq!(up.json("pod", "after")["spec"]["nodeName"], "n-1", "the emptier one");
+    for name in ["before", "one", "two", "three", "after"] {
+        assert!(up.cli(&["delete", "pod", name]).status.success());
+    }
+    up.stop_without_a_trace(&home);
 }

@@ -56,6 +56,14 @@ const PROGRAMS: &[(&str, &[Lack])] = &[
         &[Lack::RefusedApi, Lack::SilentApi],
     ),
     (
+        "resizer --csi-address={socket} --kubeconfig={api}",
+        &[Lack::RefusedApi, Lack::SilentApi, Lack::Socket, Lack::Ready],
+    ),
+    (
+        "resizer --csi-address={socket} --kubeconfig={api} --leader-election",
+        &[Lack::RefusedApi, Lack::SilentApi],
+    ),
+    (
         "controllers --kubeconfig={api} --controllers=*,scheduler",
         &[Lack::RefusedApi, Lack::SilentApi],
     ),

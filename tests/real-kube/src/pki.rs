@@ -39,7 +39,10 @@ pub struct Ca {
 
 impl Ca {
     /// A new one, valid for some years.
-    pub(crate) fn new() -> Result<Self> {
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new() -> Result<Self> {
         let key = KeyPair::generate().context("cannot make the CA's key")?;
         let mut params = params(&[])?;
         params.distinguished_name.push(DnType::CommonName, "longshore-real-kube");

@@ -8,6 +8,7 @@ mod client;
 mod common;
 mod isolation;
 mod logs;
+mod long_streams;
 
 use std::process::{Child, Command, Output, Stdio};
 

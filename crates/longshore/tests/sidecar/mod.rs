@@ -80,8 +80,14 @@ pub struct Program {
 impl Program {
     /// `longshore NAME ARGS`.
     pub fn start(args: &[String]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_longshore"))
-            .args(args)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_longshore"));
+        command.args(args);
+        Self::start_command(command)
+    }
+
+    /// Any command that becomes a program of ours.
+    pub fn start_command(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

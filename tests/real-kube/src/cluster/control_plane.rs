@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use super::rolling::Served;
 use super::{Cluster, Controllers, MASTERS, Options};
+use crate::http::Https;
 use crate::pki::{self, write_private};
 use crate::ports;
 use crate::program::Program;
 use crate::tools::{self, Tool};
 
 /// How long a program may take to get ready. Long, because machines can be busy.
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 /// The controllers that volumes need.
 const VOLUME_CONTROLLERS: [&str; 8] = [
     "persistentvolume-binder-controller",
@@ -38,22 +40,31 @@ impl Cluster {
         line: impl Fn(&[u16; N]) -> Vec<String>,
         ready: impl Fn(&[u16; N]) -> bool,
     ) -> Result<[u16; N]> {
-        let name = tool.program();
+        let more =
+            self.programs.iter().filter(|one| one.name().starts_with(tool.program())).count();
+        let name = match more {
+            0 => tool.program().to_owned(),
+            more => format!("{}-{}", tool.program(), more + 1),
+        };
         let exe = tools::path(tool)?;
         let log = self.dir().join(format!("{name}.log"));
         let mut tries = 0;
         loop {
             tries += 1;
             let picked = ports::free::<N>()?;
+            let line = line(&picked);
             let mut command = Command::new(&exe);
-            command.args(line(&picked)).current_dir(self.dir());
-            let mut program = Program::start(name, command, &log, self.lifetime)?;
+            command.args(&line).current_dir(self.dir());
+            let mut program = Program::start(&name, command, &log, self.lifetime)?;
             self.record(program.process())?;
             let interrupt = self.interrupt.clone();
             let waited = program.wait_until(TIMEOUT, interrupt.as_ref(), || ready(&picked));
             match waited {
                 Ok(()) => {
                     self.programs.push(program);
+                    if let Some(port) = picked.first() {
+                        self.served.push(Served { port: *port, tool, name, line });
+                    }
                     return Ok(picked);
                 }
                 Err(_) if ports::taken(&program.tail()) && tries < ports::TRIES => {}
@@ -98,29 +109,28 @@ impl Cluster {
             line
         };
         let https = self.https.clone();
-        let ready = |ports: &[u16; 2]| matches!(https.status(ports[0], "/health"), Ok(200));
+        let ready = |ports: &[u16; 2]| is_ready(&https, Tool::Etcd, ports[0]);
         Ok(self.launch(Tool::Etcd, line, ready)?[0])
     }
 
     pub(super) fn start_apiserver(&mut self, options: &Options, etcd: u16) -> Result<u16> {
-        let fixed = self.apiserver_flags(options, etcd)?;
+        self.apiserver_flags = self.make_apiserver_flags(options, etcd)?;
+        self.launch_apiserver(&self.apiserver_flags.clone())
+    }
+
+    pub(super) fn launch_apiserver(&mut self, fixed: &[String]) -> Result<u16> {
         let line = |ports: &[u16; 1]| {
             let mut line = vec![format!("--secure-port={}", ports[0])];
             line.extend(fixed.iter().cloned());
             line
         };
         let https = self.https.clone();
-        // The namespace is made after the server calls itself ready.
-        let ready = |ports: &[u16; 1]| {
-            ["/readyz", "/api/v1/namespaces/default"]
-                .iter()
-                .all(|path| matches!(https.status(ports[0], path), Ok(200)))
-        };
+        let ready = |ports: &[u16; 1]| is_ready(&https, Tool::KubeApiserver, ports[0]);
         let [port] = self.launch(Tool::KubeApiserver, line, ready)?;
         Ok(port)
     }
 
-    fn apiserver_flags(&self, options: &Options, etcd: u16) -> Result<Vec<String>> {
+    fn make_apiserver_flags(&self, options: &Options, etcd: u16) -> Result<Vec<String>> {
         let keys = self.dir().join("pki");
         let (serving, serving_key) = self.ca.serving(&NAMES)?.save(&keys, "serving")?;
         let to_kubelet = self.ca.client("kube-apiserver-kubelet-client", &[MASTERS])?;
@@ -214,10 +224,21 @@ impl Cluster {
             line
         };
         let https = self.https.clone();
-        let ready = |ports: &[u16; 1]| matches!(https.status(ports[0], "/healthz"), Ok(200));
+        let ready = |ports: &[u16; 1]| is_ready(&https, tool, ports[0]);
         self.launch(tool, line, ready)?;
         Ok(())
     }
+}
+
+/// Whether a program answers as it does when it is ready.
+pub(super) fn is_ready(https: &Https, tool: Tool, port: u16) -> bool {
+    let paths: &[&str] = match tool {
+        Tool::Etcd => &["/health"],
+        // The namespace is made after the server calls itself ready.
+        Tool::KubeApiserver => &["/readyz", "/api/v1/namespaces/default"],
+        _ => &["/healthz"],
+    };
+    paths.iter().all(|path| matches!(https.status(port, path), Ok(200)))
 }
 
 /// Flags that the controllers and the scheduler share.

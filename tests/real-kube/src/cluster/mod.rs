@@ -2,6 +2,7 @@
 
 mod control_plane;
 mod kubeconfig;
+mod rolling;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,6 +71,9 @@ pub struct Options {
 pub struct Cluster {
     dir: Option<PathBuf>,
     programs: Vec<Program>,
+    /// How those were started that serve ports.
+    served: Vec<rolling::Served>,
+    apiserver_flags: Vec<String>,
     node: Option<Node>,
     state: State,
     lifetime: Lifetime,
@@ -112,6 +116,8 @@ impl Cluster {
         let cluster = Self {
             dir: Some(dir.clone()),
             programs: Vec::new(),
+            served: Vec::new(),
+            apiserver_flags: Vec::new(),
             node: None,
             state: State { owner, programs: Vec::new() },
             lifetime: options.lifetime,
@@ -141,13 +147,17 @@ impl Cluster {
     /// # Errors
     /// When it cannot be made or written.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
+        self.write_kubeconfig(&self.server, user, groups)
+    }
+
+    fn write_kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let pair = self.ca.client(user, groups)?;
         let safe: String =
             user.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let number = self.users.fetch_add(1, Ordering::Relaxed);
         let file = self.dir().join(format!("{safe}-{number}.kubeconfig"));
         let ca = &self.ca.pair().certificate;
-        write_private(&file, &kubeconfig::text(&self.server, ca, user, &pair))?;
+        write_private(&file, &kubeconfig::text(server, ca, user, &pair))?;
         Ok(file)
     }
 
@@ -164,6 +174,14 @@ impl Cluster {
     #[must_use]
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The administrator's kubeconfig with another address, for instance that of a proxy.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn kubeconfig_at(&self, address: std::net::SocketAddr) -> Result<PathBuf> {
+        self.write_kubeconfig(&format!("https://{address}"), ADMIN, &[MASTERS])
     }
 
     /// The CA, for further certificates.

@@ -95,6 +95,9 @@ impl Node {
         command.arg("--root-dir").arg(self.root());
         command.arg("--cert-dir").arg(self.layout.dir.join("certificates"));
         command.args(["--hostname-override", NAME, "--node-ip", &address.to_string(), "--v=2"]);
+        // It tries out `umount` on a directory of its own, which it leaves when it is killed meanwhile. This
+        // one goes with the node's view of the machine.
+        command.env("TMPDIR", "/run");
         self.add_until("kubelet", &command, || ready(cluster))
     }
 

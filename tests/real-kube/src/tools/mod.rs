@@ -25,6 +25,8 @@ pub const BROUGHT: &str = "LONGSHORE_TOOLS";
 pub enum Tool {
     /// The store of the API server.
     Etcd,
+    /// What restores the store from a snapshot.
+    Etcdutl,
     /// The API server.
     KubeApiserver,
     /// The controllers of Kubernetes.
@@ -67,8 +69,9 @@ pub enum Tool {
 
 impl Tool {
     /// Every tool.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Etcd,
+        Self::Etcdutl,
         Self::KubeApiserver,
         Self::KubeControllerManager,
         Self::KubeScheduler,

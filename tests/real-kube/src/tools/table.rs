@@ -66,6 +66,7 @@ const fn program(
 pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
     match tool {
         Tool::Etcd => ("etcd", program("etcd", "go.etcd.io/etcd/server/v3", &[])),
+        Tool::Etcdutl => ("etcdutl", program("etcdutl", "go.etcd.io/etcd/etcdutl/v3", &[])),
         Tool::KubeApiserver => {
             ("kube-apiserver", kubernetes("k8s.io/kubernetes/cmd/kube-apiserver", Kind::Program))
         }
