@@ -101,6 +101,7 @@ async fn a_node_without_pods_lets_go_of_everything() {
     // What is mounted is not taken away.
     let error = second.driver.evacuate().unwrap_err().to_string();
     assert!(error.contains(&files) && error.contains("still in use on node n2"), "{error}");
+    assert!(error.contains("held by the mount at") && error.contains(&s2), "{error}");
     run("umount", &[&s2]);
     second.driver.evacuate().unwrap();
     assert_eq!(world.volume_loops(), Vec::<std::path::PathBuf>::new());

@@ -310,8 +310,17 @@ fn a_reset_leaves_pools_elsewhere_and_directories_of_others() {
     up.apply(&pod("worker", "data", "sleep 1000"));
     up.wait("pod", "worker", "runs", |pod| pod["status"]["phase"] == "Running");
     let dir = up.data_dir.display().to_string();
+    // As every program has that is just being given a root of its own.
+    let mut copy = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation=private", "sleep", "1.5"])
+        .spawn()
+        .unwrap();
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    let theirs = format!("/proc/{}/ns/mnt", copy.id());
+    eventually("a copy of all mounts", || std::fs::read_link(&theirs).is_ok_and(|ns| ns != own));
     up.kill();
     let done = longshore(&["reset", "--data-dir", &dir, "-y"]);
+    copy.wait().unwrap();
     assert!(done.status.success(), "{}", text(&done));
     assert!(text(&done).contains("is outside of it and stays"), "{}", text(&done));
     assert_eq!(loops_below(home.path()), Vec::<String>::new());

@@ -39,7 +39,11 @@ impl Inner {
             for id in pool.list()? {
                 if pool.is_staged(&id, &self.config.node_id)? {
                     let node = &self.config.node_id;
-                    let text = format!("volume {id} is still in use on node {node}");
+                    let mut text = format!("volume {id} is still in use on node {node}");
+                    let left = self.left_devices()?.into_iter().find(|left| left.volume == id);
+                    if let Some(left) = left {
+                        text.push_str(&format!(": {left}"));
+                    }
                     return Err(Refusal::Precondition(text));
                 }
             }

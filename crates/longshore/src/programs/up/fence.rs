@@ -5,7 +5,10 @@
 //! every loop device is detached. Each step is looked at again from the start when one fails, so a
 //! fence that was interrupted is simply run once more.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use longshore_driver::{Driver, mount};
@@ -25,6 +28,8 @@ const KILL_PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 /// Mounts on mounts: each round takes the uppermost ones.
 const ROUNDS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long programs that start may keep copies of mounts.
+const COPIES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends the pods of a node whose own process is gone, undoes its mounts and detaches its devices.
 ///
@@ -50,7 +55,7 @@ pub(super) async fn node(config: &NodeConfig) -> Result<()> {
         unmount_below(&config.root)?;
         for driver in &drivers {
             let name = &driver.config().driver_name;
-            let freed = driver.evacuate();
+            let freed = evacuate(driver);
             let freed = freed.with_context(|| format!("the driver {name} did not let go"))?;
             longshore_cluster::log_process!(
                 node = config.node,
@@ -62,6 +67,21 @@ pub(super) async fn node(config: &NodeConfig) -> Result<()> {
         Ok(())
     })
     .await?
+}
+
+/// Detaches the devices of a node that has no pods any more. A program that starts anywhere on this machine has a copy of
+/// all mounts until it has a root of its own, so a device may be busy for a moment without a mount that one can undo.
+fn evacuate(driver: &Driver) -> Result<usize, longshore_driver::Refusal> {
+    let deadline = Instant::now() + COPIES_PATIENCE;
+    loop {
+        match driver.evacuate() {
+            Ok(freed) => return Ok(freed),
+            Err(longshore_driver::Refusal::Precondition(_)) if Instant::now() < deadline => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// What is in a directory; nothing when it is not there.
