@@ -104,7 +104,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
             program(
                 "sidecars",
                 "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",
-                &[("main.version", "v5.1.0")],
+                &[("main.version", "v5.3.0")],
             ),
         ),
         Tool::CsiResizer => (
@@ -112,7 +112,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
             program(
                 "sidecars",
                 "github.com/kubernetes-csi/external-resizer/cmd/csi-resizer",
-                &[("main.version", "v1.12.0")],
+                &[("main.version", "v1.14.0")],
             ),
         ),
         Tool::CsiSnapshotter => (
