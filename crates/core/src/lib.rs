@@ -26,4 +26,5 @@ pub mod root_ca;
 pub mod schedule;
 pub mod stage;
 pub mod unserved;
+pub mod visits;
 pub mod words;

@@ -250,6 +250,18 @@ impl<T: Cacheable> Cache<T> {
         self.inner.store.read().by_index(name, value)
     }
 
+    /// The first object, by namespace and name, that the index finds under `value`.
+    #[must_use]
+    pub fn first_by_index(&self, name: &str, value: &str) -> Option<Arc<T>> {
+        self.inner.store.read().first_by_index(name, value)
+    }
+
+    /// One object of each value that the index has, in no order.
+    #[must_use]
+    pub fn one_of_each(&self, name: &str) -> Vec<Arc<T>> {
+        self.inner.store.read().one_of_each(name)
+    }
+
     /// Whether the index finds anything under `value`.
     #[must_use]
     pub fn has_indexed(&self, name: &str, value: &str) -> bool {

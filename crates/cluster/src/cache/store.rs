@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use longshore_core::model::{HasMeta, ObjectKey};
+use longshore_core::visits;
 use tokio::time::Instant;
 
 use super::Change;
@@ -44,10 +45,12 @@ impl<T: HasMeta> Store<T> {
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        visits::add(1);
         self.entries.get(key).map(|e| e.object.clone())
     }
 
     pub(super) fn list(&self) -> Vec<Arc<T>> {
+        visits::add(self.entries.len());
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_unstable_by_key(|(key, _)| *key);
         entries.into_iter().map(|(_, entry)| entry.object.clone()).collect()
@@ -72,6 +75,16 @@ impl<T: HasMeta> Store<T> {
     pub(super) fn by_index(&self, name: &str, value: &str) -> Vec<Arc<T>> {
         let keys = self.indexes.get(name).and_then(|index| index.keys.get(value));
         keys.into_iter().flatten().filter_map(|key| self.get(key)).collect()
+    }
+
+    pub(super) fn first_by_index(&self, name: &str, value: &str) -> Option<Arc<T>> {
+        let keys = self.indexes.get(name)?.keys.get(value)?;
+        keys.iter().find_map(|key| self.get(key))
+    }
+
+    pub(super) fn one_of_each(&self, name: &str) -> Vec<Arc<T>> {
+        let Some(index) = self.indexes.get(name) else { return Vec::new() };
+        index.keys.values().filter_map(|keys| self.get(keys.first()?)).collect()
     }
 
     pub(super) fn has_indexed(&self, name: &str, value: &str) -> bool {
@@ -389,6 +402,22 @@ mod tests {
         assert_eq!(version(&store, "b"), None);
         store.assume(object("a", 5), false);
         assert_eq!(version(&store, "a"), Some(5));
+    }
+
+    #[test]
+    fn an_index_gives_the_first_object_of_one_value_or_of_each() {
+        let mut store = store(&[("a", 1), ("b", 2), ("c", 3)], 3);
+        store.add_index("parity", Box::new(|o| vec![(o.metadata.revision() % 2).to_string()]));
+        let name = |object: Arc<Namespace>| object.metadata.name.clone();
+        let before = visits::total();
+        assert_eq!(store.first_by_index("parity", "1").map(name), Some("a".to_owned()));
+        assert_eq!(visits::total() - before, 1);
+        assert_eq!(store.first_by_index("parity", "7").map(name), None);
+        let mut each: Vec<String> = store.one_of_each("parity").into_iter().map(name).collect();
+        each.sort();
+        assert_eq!(each, ["a", "b"]);
+        store.delete(&object("a", 4));
+        assert_eq!(store.first_by_index("parity", "1").map(name), Some("c".to_owned()));
     }
 
     #[test]
