@@ -130,7 +130,10 @@ impl CsiProvisioner {
         let finalizer = finalizers::SNAPSHOT_SOURCE_PROTECTION;
         match add_finalizer::<VolumeSnapshot>(&self.parts.api, key, finalizer).await {
             Ok(Change::Gone) => Err(not_found::<VolumeSnapshot>(&key.name).into()),
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.held_snapshots.lock().insert(key.clone());
+                Ok(())
+            }
             // Rights that were granted to an older official program do not cover this.
             Err(error @ ApiError::Forbidden { .. }) => {
                 longshore_cluster::log_result!(snapshot = %key, %error, "restoring without protection of the snapshot");
@@ -140,12 +143,19 @@ impl CsiProvisioner {
         }
     }
 
-    /// The volume is saved: the snapshot may go. When this fails the sweep does it later.
+    /// The volume is saved: the snapshot may go, unless other claims are still filled from it. When this
+    /// fails the sweep does it later.
     pub(super) async fn release_snapshot(&self, claim: &Claim) {
         let Some(key) = snapshot_source(claim) else { return };
+        if self.is_awaited_by_others(&key, &claim.metadata.uid) {
+            return;
+        }
         let finalizer = finalizers::SNAPSHOT_SOURCE_PROTECTION;
         match remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
-            Ok(_) | Err(ApiError::Forbidden { .. }) => {}
+            Ok(_) => {
+                self.held_snapshots.lock().remove(&key);
+            }
+            Err(ApiError::Forbidden { .. }) => {}
             Err(error) => {
                 tracing::warn!(snapshot = %key, %error, "our finalizer stays on the snapshot for now");
             }

@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The index of volumes by the unique name that nodes report.
 const BY_UNIQUE_NAME: &str = "csi-handle";
 
+/// Nodes by the unique names of the volumes that they have.
+const NODES_BY_VOLUME: &str = "nodes-by-volume-in-use";
+
 /// Gives volumes another look as soon as a node is done with them.
 pub(super) fn wake(nodes: &Cache<Node>, volumes: &Cache<Volume>, waker: Waker) -> Subscription {
     volumes.index(BY_UNIQUE_NAME, |volume| {
@@ -51,6 +54,9 @@ pub(super) struct InUse {
 
 impl InUse {
     pub(super) fn follow(nodes: &Cache<Node>) -> Self {
+        nodes.index(NODES_BY_VOLUME, |node: &Node| {
+            node.status.volumes_in_use.iter().map(String::from).collect()
+        });
         let changed = Arc::<Notify>::default();
         let told = changed.clone();
         let notified = nodes.subscribe(move |_| told.notify_waiters());
@@ -80,7 +86,7 @@ impl InUse {
     /// A node that has the volume.
     pub(super) fn user(&self, volume: &CsiSource) -> Option<String> {
         let name = volume.unique_name();
-        let uses = |node: &Node| node.status.volumes_in_use.contains(&name);
-        self.nodes.list().iter().find(|node| uses(node)).map(|node| node.metadata.name.clone())
+        let node = self.nodes.first_by_index(NODES_BY_VOLUME, &name)?;
+        Some(node.metadata.name.clone())
     }
 }

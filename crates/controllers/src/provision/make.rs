@@ -1,6 +1,6 @@
 //! The CSI provisioner: one claim to one CreateVolume, one volume to one DeleteVolume.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use longshore_cluster::clock;
 use longshore_core::{
@@ -15,6 +15,7 @@ use longshore_core::{
 use longshore_provisioner::{
     Attempts, DeleteError, ProvisionError, ProvisionedVolume, Provisioner, Request,
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{
@@ -23,8 +24,14 @@ use super::{
     guard::Intents,
     in_use::InUse,
     places::{Map, Places},
+    planning, sweep,
 };
-use crate::{Driver, capacity::CapacityWaker, driver};
+use crate::{
+    Driver,
+    capacity::CapacityWaker,
+    driver,
+    index::{attachments_of_volume, index_attachments},
+};
 
 pub(super) struct CsiProvisioner {
     pub(super) config: Config,
@@ -37,6 +44,8 @@ pub(super) struct CsiProvisioner {
     pub(super) capacity: Option<CapacityWaker>,
     pub(super) identity: String,
     pub(super) in_use: Option<InUse>,
+    /// Snapshots that have our finalizer as far as this process knows.
+    pub(super) held_snapshots: Mutex<BTreeSet<ObjectKey>>,
 }
 
 impl CsiProvisioner {
@@ -60,9 +69,27 @@ impl CsiProvisioner {
             (None, Some((nodes, csi_nodes))) => Map::Watched(nodes.clone(), csi_nodes.clone()),
             (None, None) => Map::Unknown,
         };
+        if let Some(attachments) = &parts.attachments {
+            index_attachments(attachments);
+        }
+        if let Some(grants) = &parts.grants {
+            planning::index_grants(grants);
+        }
         let places = Places::new(&driver.name, map);
         let in_use = config.check_volumes_in_use.then(|| InUse::follow(&parts.context.cache()));
-        Self { config, parts, driver, intents, attempts, in_use, places, capacity, identity }
+        sweep::index_claims(&parts.claims);
+        Self {
+            config,
+            parts,
+            driver,
+            intents,
+            attempts,
+            in_use,
+            places,
+            capacity,
+            identity,
+            held_snapshots: Mutex::default(),
+        }
     }
 
     pub(super) async fn wait_for_caches(&self) {
@@ -134,11 +161,9 @@ impl CsiProvisioner {
     }
 
     fn attached_to(&self, volume: &VolumeName) -> Option<NodeName> {
-        let attachments = self.parts.attachments.as_ref()?.list();
-        let holds = |source: &Option<VolumeName>| source.as_ref() == Some(volume);
-        let found =
-            attachments.iter().find(|one| holds(&one.spec.source.persistent_volume_name))?;
-        Some(found.spec.node_name.clone())
+        let attachments = self.parts.attachments.as_ref()?;
+        let found = attachments_of_volume(attachments, volume);
+        Some(found.first()?.spec.node_name.clone())
     }
 }
 

@@ -1,10 +1,7 @@
 //! Where volumes may be: on nodes as the API shows them, or on the one node that this provisioner
 //! is for.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use longshore_cluster::Cache;
 use longshore_core::{
@@ -19,6 +16,9 @@ use longshore_core::{
 };
 
 type Labels = BTreeMap<String, String>;
+
+/// Nodes by the drivers that have topology keys there.
+const WITH_KEYS: &str = "csi-nodes-with-topology-keys";
 
 /// Where topology is read from.
 pub(super) enum Map {
@@ -49,6 +49,12 @@ pub(super) struct Manner {
 
 impl Places {
     pub(super) fn new(driver: &str, map: Map) -> Self {
+        if let Map::Watched(_, csi_nodes) = &map {
+            csi_nodes.index(WITH_KEYS, |node: &CsiNode| {
+                let drivers = node.spec.drivers.iter().filter(|one| !one.topology_keys.is_empty());
+                drivers.map(|one| one.name.to_string()).collect()
+            });
+        }
         Self { driver: driver.to_owned(), map }
     }
 
@@ -122,8 +128,8 @@ impl Places {
                 Some(on(&found).unwrap_or_default())
             }
             (Map::Watched(_, csi_nodes), None) => {
-                let known = |node: &Arc<CsiNode>| on(node).filter(|keys| !keys.is_empty());
-                csi_nodes.list().iter().find_map(known)
+                let first = csi_nodes.first_by_index(WITH_KEYS, &self.driver);
+                first.and_then(|node| on(&node))
             }
             (Map::Fixed { node, segments }, chosen) => {
                 let here = chosen.is_none_or(|chosen| chosen == node);
@@ -148,8 +154,14 @@ impl Places {
         match &self.map {
             Map::Unknown => Vec::new(),
             Map::Watched(nodes, _) => {
-                let all = nodes.list();
-                let places = all.iter().filter_map(|node| term_of(&node.metadata.labels, keys));
+                let (index, wanted) = (format!("places-by {}", keys.join(" ")), keys.to_vec());
+                // Made for the first claim with these keys; a driver hardly ever changes them.
+                nodes.index(&index, move |node| {
+                    let place = term_of(&node.metadata.labels, &wanted);
+                    place.iter().map(|place| format!("{place:?}")).collect()
+                });
+                let some = nodes.one_of_each(&index);
+                let places = some.iter().filter_map(|node| term_of(&node.metadata.labels, keys));
                 places.collect::<BTreeSet<_>>().into_iter().collect()
             }
             Map::Fixed { segments, .. } => vec![segments.clone()],

@@ -1,11 +1,12 @@
 //! From a claim and its class to the plan of one CreateVolume.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
+use longshore_cluster::Cache;
 use longshore_core::{
     model::{
         NodeName, ObjectKey,
-        kinds::{Claim, StorageClass, VolumeAttributesClass},
+        kinds::{Claim, ReferenceGrant, StorageClass, VolumeAttributesClass},
     },
     provision::{
         NotPlanned, Plan, PlanView, attributes_class, check, migration, plan,
@@ -16,6 +17,21 @@ use longshore_provisioner::ProvisionError;
 
 use super::{make::CsiProvisioner, places::Manner};
 use crate::driver;
+
+/// Grants by their namespace.
+const BY_NAMESPACE: &str = "grants-by-namespace";
+
+/// Lets grants be found by their namespace.
+pub(super) fn index_grants(grants: &Cache<ReferenceGrant>) {
+    grants.index(BY_NAMESPACE, |grant: &ReferenceGrant| vec![grant.metadata.namespace.clone()]);
+}
+
+/// The grants that can matter to a claim: those of the namespace where its source is.
+fn grants_for(grants: &Cache<ReferenceGrant>, claim: &Claim) -> Vec<Arc<ReferenceGrant>> {
+    let source = claim.spec.data_source_ref.as_ref();
+    let namespace = source.and_then(|source| source.namespace.as_deref());
+    namespace.map(|name| grants.by_index(BY_NAMESPACE, name)).unwrap_or_default()
+}
 
 impl CsiProvisioner {
     /// Plans the call, and marks what it is filled from as being in use.
@@ -28,7 +44,7 @@ impl CsiProvisioner {
         let (class, in_tree) = self.csi_class(class)?;
         let capabilities = driver::capabilities(&self.parts.csi).await;
         let capabilities = capabilities.map_err(ProvisionError::unchanged)?;
-        let grants = self.parts.grants.as_ref().map(|grants| grants.list());
+        let grants = self.parts.grants.as_ref().map(|grants| grants_for(grants, claim));
         let mut view = PlanView {
             claim,
             class: &class,

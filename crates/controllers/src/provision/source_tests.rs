@@ -324,6 +324,48 @@ async fn the_sweep_frees_snapshots_that_nobody_restores() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_snapshot_is_held_until_the_last_claim_that_waits_for_it_has_its_volume() {
+    let mut bench = Bench::with_snapshots().await;
+    bench.start();
+    bench.claim("origin", "fast").await;
+    take_snapshot(&bench).await;
+    let mut later = restore();
+    later["storageClassName"] = json!("late");
+    bench.claim_with("later", later).await;
+    bench.claim_with("now", restore()).await;
+    bench.until_bound("now").await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(is_held(&bench).await, "it would be gone when the other claim is filled from it");
+    bench.delete_claim("later").await;
+    bench.until("the snapshot is free", || async { !is_held(&bench).await }).await;
+    for name in ["a", "b"] {
+        bench.claim_with(name, restore()).await;
+    }
+    for name in ["a", "b"] {
+        bench.until_bound(name).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!is_held(&bench).await, "the last one frees it, not a sweep");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sweep_lists_snapshots_once() {
+    let mut bench = Bench::with_snapshots().await;
+    bench.start();
+    bench.claim("origin", "fast").await;
+    take_snapshot(&bench).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Put on behind our back, after the only list: nobody knows of it until the next start.
+    let foreign = json!({"metadata": {"finalizers": [SNAPSHOT_SOURCE_PROTECTION]}});
+    bench.api.patch::<VolumeSnapshot>(&snap(), Patch::Merge(&foreign)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert!(is_held(&bench).await);
+    bench.crash().await;
+    bench.start();
+    bench.until("the snapshot is free", || async { !is_held(&bench).await }).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_driver_without_snapshots_sweeps_nothing() {
     // case: provisioner/99
     let mut bench = Bench::with_snapshots().await;
