@@ -18,6 +18,8 @@ pub mod protect;
 pub mod provision;
 pub mod resize;
 pub mod root_ca;
+#[cfg(test)]
+mod scale_tests;
 pub mod schedule;
 #[cfg(test)]
 mod testing;

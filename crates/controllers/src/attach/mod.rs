@@ -93,6 +93,7 @@ impl AttachDetach {
             queue,
             notifiers: Notifiers::default(),
             sweep_soon: Notify::new(),
+            populate_soon: Notify::new(),
             reports: context.queue("node-report", reports),
             counted: AttachMetrics::of(&context.metrics),
         });
@@ -139,6 +140,8 @@ struct Controller {
     notifiers: Notifiers,
     /// A driver does not attach any more: its attachments are looked at.
     sweep_soon: Notify,
+    /// Whether a driver attaches has changed: all pods are observed anew.
+    populate_soon: Notify,
     /// Nodes whose report has to be written.
     reports: WorkQueue<NodeName>,
     counted: AttachMetrics,
@@ -177,6 +180,7 @@ impl Controller {
                 _ = verify.tick(), if self.config.verify_period.is_some() => {
                     operations.spawn(self.clone().verify());
                 }
+                () = self.populate_soon.notified() => self.populate(true),
                 () = self.sweep_soon.notified() => {
                     let controller = self.clone();
                     operations.spawn(async move { controller.sweep_needless().await });

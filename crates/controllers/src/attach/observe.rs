@@ -145,7 +145,8 @@ impl Controller {
         let known = matches!(change, Change::Applied { old: Some(old), new }
             if old.attach_required() == new.attach_required());
         if !known && self.pods.is_synced() {
-            self.populate(true);
+            // Later, once for all drivers that come together, as they do at start.
+            self.populate_soon.notify_one();
             self.sweep_soon.notify_one();
         }
     }

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::{Controller, permit::PermitGuard, reconcile::out_of_service};
-use crate::planted::Planted;
+use crate::{index::pods_of_claim, planted::Planted};
 
 /// Why an attach or a detach did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -187,13 +187,8 @@ impl Controller {
             spec.name, spec.driver, entry.node
         );
         let claim = volume.spec.claim_ref.as_ref();
-        let names = |pod: &Pod| {
-            claim.is_some_and(|claim| {
-                pod.metadata.namespace == claim.namespace
-                    && pod.claim_names().any(|(name, _)| name == claim.name)
-            })
-        };
-        let pods = self.pods.list().into_iter().filter(|pod| names(pod));
+        let claim = claim.map(|claim| ObjectKey::new(&claim.namespace, &claim.name));
+        let pods = claim.into_iter().flat_map(|claim| pods_of_claim(&self.pods, &claim));
         let pods = pods.map(|pod| ObjectRef::of::<Pod>(&pod.metadata));
         for object in pods.chain([ObjectRef::of::<Volume>(&volume.metadata)]) {
             self.recorder.event(&object, EventType::Warning, "FailedDetach", &text);

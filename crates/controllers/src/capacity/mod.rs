@@ -29,7 +29,7 @@ use longshore_core::{
         },
     },
     provision::{
-        capacity::{DRIVER_LABEL, Item, MANAGER_LABEL, Touched, is_published, segments, touched},
+        capacity::{DRIVER_LABEL, Item, MANAGER_LABEL, Touched, is_published, segment_on, touched},
         topology::Term,
     },
     words,
@@ -141,10 +141,31 @@ struct Inner {
     /// Objects that were made and that the watch has not shown yet, with the time when that is
     /// doubted.
     expected: Mutex<HashMap<Item, Instant>>,
-    /// Until when each item's pause lasts.
-    pauses: Mutex<HashMap<Item, Instant>>,
+    pauses: Mutex<Pauses>,
     queue: WorkQueue<Work>,
-    topology: WorkQueue<()>,
+    /// Nodes whose place may have changed.
+    topology: WorkQueue<String>,
+}
+
+/// Until when volumes do not have the driver asked about an item again.
+#[derive(Default)]
+struct Pauses {
+    until: HashMap<Item, Instant>,
+    /// Pauses that are over are forgotten when there are so many, not at each one.
+    forget_at: usize,
+}
+
+/// The fewest pauses that are worth a look at all of them.
+const FEW_PAUSES: usize = 64;
+
+impl Pauses {
+    fn add(&mut self, item: &Item, now: Instant, pause: Duration) {
+        if self.until.len() >= self.forget_at.max(FEW_PAUSES) {
+            self.until.retain(|_, until| *until > now);
+            self.forget_at = self.until.len() * 2;
+        }
+        self.until.insert(item.clone(), now + pause);
+    }
 }
 
 /// Tells the publisher of volumes that come and go. Cheap to clone.
@@ -233,6 +254,7 @@ impl Reconciler for Refresh {
 
     fn subject(&self, work: &Work) -> Subject {
         match work {
+            Work::RefreshClass(class) => Subject::key(class),
             Work::Refresh(item) => {
                 let place = item.segment.iter().map(|(key, value)| format!("{key}={value}"));
                 Subject::key(format_args!("{} in {}", item.class, words::list(place)))
@@ -250,7 +272,7 @@ impl Reconciler for Refresh {
 struct Topology(Arc<Inner>);
 
 impl Reconciler for Topology {
-    type Key = ();
+    type Key = String;
 
     fn sources(&self, sources: &mut Sources<Self>) {
         let Places::Watched(nodes, csi_nodes) = &self.0.places else { return };
@@ -258,7 +280,7 @@ impl Reconciler for Topology {
             .on(nodes, |_, change| {
                 let same = matches!(change, Change::Applied { old: Some(old), new }
                     if old.metadata.labels == new.metadata.labels);
-                (!same).then_some(())
+                (!same).then(|| change.object().metadata.name.clone())
             })
             .on(csi_nodes, |this, change| {
                 let driver = &this.0.driver;
@@ -266,16 +288,16 @@ impl Reconciler for Topology {
                     |node: &CsiNode| node.driver(driver).map(|one| one.topology_keys.clone());
                 let same = matches!(change, Change::Applied { old: Some(old), new }
                     if keys(old) == keys(new));
-                (!same).then_some(())
+                (!same).then(|| change.object().metadata.name.clone())
             });
     }
 
-    fn subject(&self, (): &()) -> Subject {
-        Subject::key(&self.0.driver)
+    fn subject(&self, node: &String) -> Subject {
+        Subject::node(node)
     }
 
-    async fn reconcile(&self, (): &()) -> Outcome {
-        self.0.look_at_places();
+    async fn reconcile(&self, node: &String) -> Outcome {
+        self.0.look_at_node(node);
         Outcome::Done
     }
 }
@@ -288,7 +310,7 @@ impl CapacityWaker {
 
     /// A volume of a class could not be made; perhaps there is less room than we think.
     pub fn not_made(&self, class: &str) {
-        self.0.enqueue_paced(self.0.book.lock().items(|item| item.class == class));
+        self.0.enqueue_class(class);
     }
 
     /// A volume was deleted.
@@ -318,14 +340,19 @@ impl Inner {
     }
 
     fn touched(&self, class: Option<&str>, affinity: &VolumeNodeAffinity) {
-        let work = match (touched(affinity), class) {
+        match (touched(affinity), class) {
             (Touched::Segments(all), _) => {
-                self.book.lock().items(|item| all.contains(&item.segment))
+                let work = self.book.lock().refresh_segments(&all);
+                self.enqueue_paced(work);
             }
-            (Touched::Class, Some(class)) => self.book.lock().items(|item| item.class == class),
-            (Touched::Class, None) => return,
-        };
-        self.enqueue_paced(work);
+            (Touched::Class, Some(class)) => self.enqueue_class(class),
+            (Touched::Class, None) => {}
+        }
+    }
+
+    /// Queues all items of a class: those of many volumes at once, not each volume's.
+    fn enqueue_class(&self, class: &str) {
+        self.queue.add_after(Work::RefreshClass(class.to_owned()), PAUSE_MIN);
     }
 
     /// Queues what volumes have touched, after its pause.
@@ -333,8 +360,8 @@ impl Inner {
         let pauses = self.pauses.lock();
         for one in work {
             let until = match &one {
-                Work::Refresh(item) => pauses.get(item).copied(),
-                Work::Remove { .. } => None,
+                Work::Refresh(item) => pauses.until.get(item).copied(),
+                Work::RefreshClass(_) | Work::Remove { .. } => None,
             };
             let wait = until.map_or(Duration::ZERO, |at| at.duration_since(Instant::now()));
             self.queue.add_after(one, wait);
@@ -345,23 +372,32 @@ impl Inner {
     fn pause(&self, item: &Item, started: Instant) {
         let now = Instant::now();
         let pause = ((now - started) * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
-        let mut pauses = self.pauses.lock();
-        pauses.retain(|_, until| *until > now);
-        pauses.insert(item.clone(), now + pause);
+        self.pauses.lock().add(item, now, pause);
     }
 
     fn look_at_places(&self) {
-        let now = match &self.places {
-            Places::Fixed(segment) => std::iter::once(segment.clone()).collect(),
-            Places::Watched(nodes, csi_nodes) => {
-                let (nodes, csi_nodes) = (nodes.list(), csi_nodes.list());
-                let by_name: HashMap<&str, &Node> =
-                    nodes.iter().map(|node| (node.metadata.name.as_str(), &**node)).collect();
-                let csi_nodes = csi_nodes.iter().map(|node| &**node);
-                segments(&self.driver, csi_nodes, |name| by_name.get(name).copied())
+        match &self.places {
+            Places::Fixed(segment) => {
+                // One node, whose name is not asked.
+                self.change(|book| book.set_node("", Some(segment.clone())));
             }
-        };
-        self.change(|book| book.set_segments(now));
+            Places::Watched(_, csi_nodes) => {
+                csi_nodes.list().iter().for_each(|node| self.look_at_node(&node.metadata.name));
+            }
+        }
+    }
+
+    fn look_at_node(&self, name: &str) {
+        let Places::Watched(nodes, csi_nodes) = &self.places else { return };
+        let key = ObjectKey::cluster(name);
+        self.change(|book| {
+            // Read here, so that of two looks at a node the later one counts.
+            let place = nodes
+                .get(&key)
+                .zip(csi_nodes.get(&key))
+                .and_then(|(node, csi_node)| segment_on(&self.driver, &csi_node, &node));
+            book.set_node(name, place)
+        });
     }
 
     fn class_changed(&self, change: &Change<StorageClass>) {
@@ -382,7 +418,9 @@ impl Inner {
                 if let Some(uid) = replaced.filter(|uid| **uid != new.metadata.uid) {
                     self.change(|book| book.object_gone(uid));
                 }
-                self.expected.lock().retain(|item, _| !item.describes(new));
+                if let Some(item) = Item::of(new) {
+                    self.expected.lock().remove(&item);
+                }
                 self.change(|book| book.object_seen(new));
             }
             Change::Deleted { old } => self.change(|book| book.object_gone(&old.metadata.uid)),
@@ -391,7 +429,7 @@ impl Inner {
 
     async fn poll(&self) {
         loop {
-            self.enqueue(self.book.lock().items(|_| true));
+            self.enqueue(self.book.lock().all());
             tokio::time::sleep(self.config.poll).await;
         }
     }
@@ -403,6 +441,11 @@ impl Inner {
                 let outcome = self.refresh(item).await;
                 self.pause(item, started);
                 outcome
+            }
+            Work::RefreshClass(class) => {
+                let work = self.book.lock().refresh_class(class);
+                self.enqueue_paced(work);
+                Outcome::Done
             }
             Work::Remove { name, uid } => {
                 let key = ObjectKey::new(self.config.namespace.clone(), name.clone());

@@ -48,8 +48,11 @@ impl Inner {
 
     fn is_expected(&self, item: &Item) -> bool {
         let mut expected = self.expected.lock();
-        expected.retain(|_, until| *until > Instant::now());
-        expected.contains_key(item)
+        let waits = expected.get(item).is_some_and(|until| *until > Instant::now());
+        if !waits {
+            expected.remove(item);
+        }
+        waits
     }
 
     /// The parameters are passed as the class has them, with what is meant for us.

@@ -58,8 +58,7 @@ impl ClassProtection {
     }
 
     fn in_use(&self, class: &str) -> bool {
-        !self.claims.by_index(BY_CLASS, class).is_empty()
-            || !self.volumes.by_index(BY_CLASS, class).is_empty()
+        self.claims.has_indexed(BY_CLASS, class) || self.volumes.has_indexed(BY_CLASS, class)
     }
 }
 

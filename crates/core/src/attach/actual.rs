@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::AttachSpec;
-use crate::{model::NodeName, names::UniqueName};
+use crate::{model::NodeName, names::UniqueName, visits};
 
 /// What is known of one volume on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +54,6 @@ struct Entry {
     detach_requested: Option<Duration>,
 }
 
-#[derive(Debug, Default)]
-struct Report {
-    dirty: bool,
-    volumes: BTreeSet<UniqueName>,
-}
-
 /// One volume as it stands in a node's `status.volumesAttached`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reported {
@@ -73,8 +67,12 @@ pub struct Reported {
 #[derive(Debug, Default)]
 pub struct Actual {
     volumes: BTreeMap<UniqueName, Volume>,
+    /// The keys of `volumes` that have an entry for the node.
+    by_node: BTreeMap<NodeName, BTreeSet<UniqueName>>,
     in_use: BTreeMap<NodeName, BTreeSet<UniqueName>>,
-    reports: BTreeMap<NodeName, Report>,
+    reports: BTreeMap<NodeName, BTreeSet<UniqueName>>,
+    /// Nodes whose report has to be written.
+    dirty: BTreeSet<NodeName>,
 }
 
 impl Actual {
@@ -114,6 +112,7 @@ impl Actual {
         }
         device_path.clone_into(&mut volume.device_path);
         volume.nodes.entry(node.clone()).or_default().confirmed = confirmed;
+        self.by_node.entry(node.clone()).or_default().insert(name.clone());
         if confirmed {
             self.mark_held(name, node);
         }
@@ -125,6 +124,12 @@ impl Actual {
             volume.nodes.remove(node);
             if volume.nodes.is_empty() {
                 self.volumes.remove(name);
+            }
+        }
+        if let Some(volumes) = self.by_node.get_mut(node) {
+            volumes.remove(name);
+            if volumes.is_empty() {
+                self.by_node.remove(node);
             }
         }
         self.remove_from_report(name, node);
@@ -172,7 +177,8 @@ impl Actual {
     #[must_use]
     pub fn of_volume(&self, name: &UniqueName) -> Vec<OnNode> {
         let Some(volume) = self.volumes.get(name) else { return Vec::new() };
-        volume.nodes.iter().map(|(node, entry)| self.on_node(name, volume, node, entry)).collect()
+        let nodes = visits::each(&volume.nodes);
+        nodes.map(|(node, entry)| self.on_node(name, volume, node, entry)).collect()
     }
 
     /// Everything known, one item per volume and node.
@@ -189,8 +195,7 @@ impl Actual {
     /// Names of all volumes known on one node.
     #[must_use]
     pub fn volumes_on(&self, node: &NodeName) -> Vec<UniqueName> {
-        let on_it = self.volumes.iter().filter(|(_, volume)| volume.nodes.contains_key(node));
-        on_it.map(|(name, _)| name.clone()).collect()
+        visits::each(self.by_node.get(node).into_iter().flatten()).cloned().collect()
     }
 
     fn on_node(
@@ -247,17 +252,18 @@ impl Actual {
     }
 
     fn report_insert(&mut self, volume: &UniqueName, node: &NodeName) {
-        let report = self.reports.entry(node.clone()).or_default();
-        if report.volumes.insert(volume.clone()) {
-            report.dirty = true;
+        if self.reports.entry(node.clone()).or_default().insert(volume.clone()) {
+            self.dirty.insert(node.clone());
         }
     }
 
     /// Takes the volume out of the node's report; false when it was not in it.
     pub fn remove_from_report(&mut self, volume: &UniqueName, node: &NodeName) -> bool {
         let Some(report) = self.reports.get_mut(node) else { return false };
-        let removed = report.volumes.remove(volume);
-        report.dirty |= removed;
+        let removed = report.remove(volume);
+        if removed {
+            self.dirty.insert(node.clone());
+        }
         removed
     }
 
@@ -271,35 +277,36 @@ impl Actual {
     /// Whether the node's report lists the volume.
     #[must_use]
     pub fn is_reported(&self, volume: &UniqueName, node: &NodeName) -> bool {
-        self.reports.get(node).is_some_and(|report| report.volumes.contains(volume))
+        self.reports.get(node).is_some_and(|report| report.contains(volume))
     }
 
     /// Asks for the node's report to be written again, also when nothing changed. A node that
     /// registered anew may have wiped it. False for a node nothing was ever reported for.
     pub fn rewrite_report(&mut self, node: &NodeName) -> bool {
-        let Some(report) = self.reports.get_mut(node) else { return false };
-        report.dirty = true;
-        true
+        let reported = self.reports.contains_key(node);
+        if reported {
+            self.dirty.insert(node.clone());
+        }
+        reported
     }
 
     /// Nodes whose report has to be written.
     #[must_use]
     pub fn dirty_reports(&self) -> Vec<NodeName> {
-        let dirty = self.reports.iter().filter(|(_, report)| report.dirty);
-        dirty.map(|(node, _)| node.clone()).collect()
+        visits::each(&self.dirty).cloned().collect()
     }
 
     /// Takes one node's report for writing: `Some` when it has to be written, and then only
     /// once. A failed write asks again through [`Actual::rewrite_report`].
     pub fn take_report(&mut self, node: &NodeName) -> Option<Vec<Reported>> {
-        let report = self.reports.get_mut(node)?;
-        if !std::mem::take(&mut report.dirty) {
+        if !self.dirty.remove(node) {
             return None;
         }
+        let report = self.reports.get(node)?;
         let path = |name: &UniqueName| {
             self.volumes.get(name).map(|volume| volume.device_path.clone()).unwrap_or_default()
         };
-        let list = report.volumes.iter();
+        let list = visits::each(report);
         Some(list.map(|name| Reported { name: name.clone(), device_path: path(name) }).collect())
     }
 }
@@ -307,6 +314,32 @@ impl Actual {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn questions_about_one_node_do_not_visit_the_others() {
+        let visited = |nodes: u32| {
+            let mut actual = Actual::default();
+            for node in 0..nodes {
+                for volume in 0..3 {
+                    let handle = format!("{node}-{volume}");
+                    let volume = UniqueName::new(&"d".into(), &handle.as_str().into());
+                    actual.mark_attached(&volume, None, &node.to_string().into(), "");
+                }
+                actual.take_report(&node.to_string().into());
+            }
+            let (node, before) = (NodeName::from("7"), visits::total());
+            assert_eq!(actual.volumes_on(&node).len(), 3);
+            let volume = actual.volumes_on(&node).remove(0);
+            assert_eq!(actual.of_volume(&volume).len(), 1);
+            actual.mark_detached(&volume, &node);
+            assert_eq!(actual.volumes_on(&node).len(), 2);
+            assert_eq!(actual.dirty_reports(), ["7"]);
+            assert_eq!(actual.take_report(&node).map(|report| report.len()), Some(2));
+            visits::total() - before
+        };
+        assert_eq!(visited(1_000), visited(10_000));
+        assert!(visited(1_000) < 20);
+    }
 
     const T0: Duration = Duration::ZERO;
 

@@ -1,13 +1,13 @@
 //! Decides which CSIStorageCapacity objects are published: one per topology segment and class of a driver.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::topology::{Term, term_of};
 use crate::model::{
     NodeName,
     kinds::{
-        CsiNode, CsiStorageCapacity, LabelSelector, Node, NodeSelectorTerm, OwnerReference,
-        StorageClass, VolumeNodeAffinity,
+        CsiNode, CsiStorageCapacity, Node, NodeSelectorTerm, OwnerReference, StorageClass,
+        VolumeNodeAffinity,
     },
 };
 
@@ -29,29 +29,29 @@ pub struct Item {
 }
 
 impl Item {
+    /// What an object is about, if it is a place that a label each describes.
+    #[must_use]
+    pub fn of(object: &CsiStorageCapacity) -> Option<Self> {
+        let topology = object.node_topology.as_ref()?;
+        let plain = topology.match_expressions.is_empty();
+        plain.then(|| Self {
+            segment: topology.match_labels.clone(),
+            class: object.storage_class_name.clone(),
+        })
+    }
+
     /// Whether an object is about this.
     #[must_use]
     pub fn describes(&self, object: &CsiStorageCapacity) -> bool {
-        let same = |topology: &LabelSelector| {
-            topology.match_expressions.is_empty() && topology.match_labels == self.segment
-        };
-        self.class == object.storage_class_name && object.node_topology.as_ref().is_some_and(same)
+        Self::of(object).is_some_and(|item| item == *self)
     }
 }
 
-/// The places where a driver runs. A node counts when its labels have a value for every key that
-/// the driver registered there; a driver without keys is everywhere at once.
+/// The place of a node where a driver runs. A node counts when its labels have a value for every key
+/// that the driver registered there; a driver without keys is everywhere at once.
 #[must_use]
-pub fn segments<'a>(
-    driver: &str,
-    csi_nodes: impl IntoIterator<Item = &'a CsiNode>,
-    node: impl Fn(&str) -> Option<&'a Node>,
-) -> BTreeSet<Term> {
-    let place = |csi_node: &CsiNode| {
-        let keys = &csi_node.driver(driver)?.topology_keys;
-        term_of(&node(&csi_node.metadata.name)?.metadata.labels, keys)
-    };
-    csi_nodes.into_iter().filter_map(place).collect()
+pub fn segment_on(driver: &str, csi_node: &CsiNode, node: &Node) -> Option<Term> {
+    term_of(&node.metadata.labels, &csi_node.driver(driver)?.topology_keys)
 }
 
 /// Whether the capacity for a class is published. Late binding needs it to place pods; immediate

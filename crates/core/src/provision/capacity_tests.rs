@@ -1,8 +1,10 @@
+use std::collections::BTreeSet;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::Quantity;
+use crate::model::{Quantity, kinds::LabelSelector};
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -22,8 +24,12 @@ fn csi_node(name: &str, driver: &str, keys: &[&str]) -> CsiNode {
 }
 
 fn found(csi_nodes: &[CsiNode], nodes: &[Node]) -> Vec<Term> {
-    let by_name = |name: &str| nodes.iter().find(|node| node.metadata.name == name);
-    segments("d", csi_nodes, by_name).into_iter().collect()
+    let place = |csi_node: &CsiNode| {
+        let node = nodes.iter().find(|node| node.metadata.name == csi_node.metadata.name);
+        segment_on("d", csi_node, node?)
+    };
+    let places: BTreeSet<Term> = csi_nodes.iter().filter_map(place).collect();
+    places.into_iter().collect()
 }
 
 /// case: provisioner/133
