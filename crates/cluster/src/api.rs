@@ -25,6 +25,9 @@ use crate::in_flight::InFlight;
 use crate::lines::Lines;
 use crate::managed_fields::WithoutManagedFields;
 
+/// Managed fields are up to half of an object, and no loop reads them. Servers that cannot leave them out
+/// ignore the parameter.
+const ACCEPT: &str = "application/json;drop=metadata.managedFields";
 /// Servers cut requests at one minute; waiting longer than that means the connection is dead.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 /// Bounds a request with all its waiting for limits and its retries.
@@ -298,7 +301,7 @@ impl Api {
         let path = query.onto(collection_path::<T>(namespace));
         // Servers may compress each event on its own, which no decoder here undoes.
         let request = Request::get(path)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, ACCEPT)
             .header(header::ACCEPT_ENCODING, "identity")
             .body(Body::empty());
         match tokio::time::timeout(REQUEST_TIMEOUT, self.respond(&at, request)).await {
@@ -403,7 +406,7 @@ impl Api {
         content: Content<'_>,
     ) -> Result<Received, ApiError> {
         let mut request =
-            Request::builder().method(method).uri(path).header(header::ACCEPT, "application/json");
+            Request::builder().method(method).uri(path).header(header::ACCEPT, ACCEPT);
         if self.server.is_some() {
             request = request.extension(TreeWelcome);
         }

@@ -23,6 +23,23 @@ fn api(code: u16, reply: Value) -> (Api, Log) {
 }
 
 #[tokio::test]
+async fn every_request_asks_for_objects_without_managed_fields() {
+    let log = Arc::<Mutex<Vec<String>>>::default();
+    let seen = log.clone();
+    let client = testing::client(move |request| {
+        seen.lock().push(request.accept);
+        async { respond(200, &json!({"metadata": {"name": "x"}, "items": []})) }
+    });
+    let (api, key) = (Api::new(client), ObjectKey::cluster("pv"));
+    api.get::<Volume>(&key).await.expect("response");
+    api.list::<Volume>(None, &ListParams::default()).await.expect("response");
+    api.watch::<Volume>(None, &ListParams::default(), &[]).await.expect("response");
+    let patch = json!({"metadata": {"labels": {"a": "b"}}});
+    api.patch::<Volume>(&key, Patch::Merge(&patch)).await.expect("response");
+    assert_eq!(*log.lock(), ["application/json;drop=metadata.managedFields"; 4]);
+}
+
+#[tokio::test]
 async fn requests_go_to_the_right_path() {
     let (api, log) = api(200, json!({"metadata": {"name": "x"}, "items": []}));
     let claim = ObjectKey::new("ns", "data");

@@ -19,6 +19,7 @@ pub(crate) struct ScriptedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: String,
+    pub(crate) accept: String,
     pub(crate) body: Value,
 }
 
@@ -38,6 +39,7 @@ where
                 method: parts.method.to_string(),
                 path: parts.uri.path().to_owned(),
                 query: parts.uri.query().unwrap_or_default().to_owned(),
+                accept: parts.headers[http::header::ACCEPT].to_str().unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             };
             Ok(script(request).await)
