@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use longshore_core::model::keys::manifest;
 use longshore_csi::server::Routes;
 use longshore_csi::v1 as csi;
 use longshore_csi::v1::controller_server::{Controller, ControllerServer};
@@ -23,6 +24,7 @@ use crate::controller::{source, topology};
 use crate::driver::{Driver, Inner};
 use crate::id::{SnapshotId, VolumeId};
 use crate::locks::LockRequest;
+use crate::mutable;
 use crate::refusal::Refusal;
 use crate::snapshot;
 
@@ -103,7 +105,11 @@ impl Identity for Service {
         Ok(Response::new(csi::GetPluginInfoResponse {
             name: self.inner.config.driver_name.clone(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-            manifest: [("kind".to_owned(), self.inner.config.kind.to_string())].into(),
+            manifest: [
+                ("kind".to_owned(), self.inner.config.kind.to_string()),
+                (manifest::MUTABLE_PARAMETERS.to_owned(), mutable::KNOWN.join(",")),
+            ]
+            .into(),
         }))
     }
 

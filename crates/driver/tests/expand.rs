@@ -58,6 +58,26 @@ async fn xfs_and_btrfs_grow_under_their_user() {
     }
 }
 
+/// The kernel refuses sizes below that for a mounted btrfs.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_btrfs_grows_to_256_mib_at_least() {
+    if !able_all("small_btrfs_grows_to_256_mib_at_least") {
+        return;
+    }
+    let world = World::new();
+    let running = start(world.config(DriverKind::Local, "n1")).await;
+    let client = &running.client;
+    let id = make(client, "a", 128 * MIB, writer_of(FsType::Btrfs)).await;
+    let staging = world.dir("staging");
+    client.node_stage_volume(stage(&id, &staging, writer_of(FsType::Btrfs))).await.unwrap();
+    let mut limited = expand(&id, &staging, 160 * MIB);
+    limited.capacity_range = range(160 * MIB, 200 * MIB);
+    assert_eq!(refused(client.node_expand_volume(limited).await), Code::OutOfRange);
+    let grown = client.node_expand_volume(expand(&id, &staging, 160 * MIB)).await.unwrap();
+    assert_eq!(grown.capacity_bytes, 256 * MIB);
+    assert_eq!(seen(&staging), 256 * MIB);
+}
+
 /// Whether the kernel lets this process grow a mounted ext4.
 fn grows_ext4_online() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
@@ -137,7 +157,7 @@ async fn the_controller_grows_a_shared_volume_and_the_node_follows() {
     let early = client.node_expand_volume(expand(&id, &staging, 400 * MIB)).await;
     assert_eq!(refused(early), Code::OutOfRange);
     let bad = [
-        (controller_expand(&id, 700 * MIB, 0), Code::ResourceExhausted),
+        (controller_expand(&id, 700 * MIB, 0), Code::OutOfRange),
         (controller_expand(&id, MIB, 2 * MIB), Code::OutOfRange),
         (controller_expand(&id, -1, 0), Code::InvalidArgument),
         (controller_expand("vol-1", 400 * MIB, 0), Code::NotFound),
@@ -146,6 +166,9 @@ async fn the_controller_grows_a_shared_volume_and_the_node_follows() {
     for (request, code) in bad {
         assert_eq!(refused(client.controller_expand_volume(request).await), code);
     }
+    let large = client.controller_expand_volume(controller_expand(&id, 700 * MIB, 0)).await;
+    let text = large.unwrap_err().to_string();
+    assert!(text.contains("Ask for 600Mi or less"), "{text}");
     assert_eq!(image(&world, &id).metadata().unwrap().len(), 320 << 20);
     for _ in 0..2 {
         let grown =

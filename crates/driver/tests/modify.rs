@@ -7,7 +7,7 @@ use std::path::Path;
 use common::*;
 use longshore_csi::v1::volume_capability::access_mode::Mode;
 use longshore_csi::v1::*;
-use longshore_driver::DriverKind;
+use longshore_driver::{DriverKind, FsType};
 use longshore_files::mounts::MountTable;
 use tonic::Code;
 
@@ -68,7 +68,10 @@ async fn parameters_take_effect_at_once_or_at_the_next_stage() {
     assert!(!trimmed.status.success());
 
     // Only what is named changes, and the rest is still known when it is staged again.
-    client.controller_modify_volume(modify(&id, &[("discard", "true")])).await.unwrap();
+    let late = client.controller_modify_volume(modify(&id, &[("discard", "true")])).await;
+    let text = late.as_ref().map(|_| ()).unwrap_err().to_string();
+    assert!(text.contains("takes effect when the pod starts next"), "{text}");
+    assert_eq!(refused(late), Code::FailedPrecondition);
     assert!(!mount_options(&world).contains("discard"));
     client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
     client.node_stage_volume(stage(&id, &staging, writer())).await.unwrap();
@@ -76,6 +79,53 @@ async fn parameters_take_effect_at_once_or_at_the_next_stage() {
     assert_eq!(sysfs(&device, "loop/dio"), "1");
     assert!(mount_options(&world).contains("discard"), "{}", mount_options(&world));
     assert!(reserved(&staging) < 4);
+    client.controller_modify_volume(modify(&id, &[("discard", "true")])).await.unwrap();
+    let all = [("reservedBlocksPercent", "9"), ("directIO", "true"), ("discard", "true")];
+    client.controller_modify_volume(modify(&id, &all)).await.unwrap();
+    assert!(reserved(&staging) > 7);
+
+    // An empty value is the driver's default; what is not named stays.
+    client.controller_modify_volume(modify(&id, &[("discard", "")])).await.unwrap();
+    assert!(!mount_options(&world).contains("discard"), "{}", mount_options(&world));
+    assert_eq!((sysfs(&device, "loop/dio").as_str(), reserved(&staging) > 7), ("1", true));
+    let all = [("reservedBlocksPercent", ""), ("directIO", "")];
+    client.controller_modify_volume(modify(&id, &all)).await.unwrap();
+    assert_eq!((sysfs(&device, "loop/dio").as_str(), reserved(&staging) < 4), ("0", true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discards_of_a_mounted_filesystem_are_switched_where_the_kernel_can() {
+    if !able_all("discards_of_a_mounted_filesystem_are_switched_where_the_kernel_can") {
+        return;
+    }
+    let world = World::new();
+    let running = start(world.config(DriverKind::Local, "n1")).await;
+    let client = &running.client;
+    for (fstype, size, at_once) in [
+        (FsType::Ext4, 20 * MIB, true),
+        (FsType::Btrfs, 128 * MIB, true),
+        (FsType::Xfs, 300 * MIB, false),
+    ] {
+        let access = || writer_of(fstype);
+        let id = make(client, fstype.as_str(), size, access()).await;
+        let staging = world.dir("staging");
+        client.node_stage_volume(stage(&id, &staging, access())).await.unwrap();
+        let options = || mount_options(&world).split(',').any(|one| one == "discard");
+        for (value, want) in [("true", true), ("", false)] {
+            let set = client.controller_modify_volume(modify(&id, &[("discard", value)])).await;
+            if at_once {
+                set.unwrap();
+            } else {
+                assert_eq!(refused(set), Code::FailedPrecondition, "{fstype}");
+                client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
+                client.node_stage_volume(stage(&id, &staging, access())).await.unwrap();
+                let again = modify(&id, &[("discard", value)]);
+                client.controller_modify_volume(again).await.unwrap();
+            }
+            assert_eq!(options(), want, "{fstype}, {value:?}: {}", mount_options(&world));
+        }
+        client.node_unstage_volume(unstage(&id, &staging)).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -116,6 +116,13 @@ pub mod finalizers {
     pub const ORPHAN: &str = "orphan";
 }
 
+/// Keys of the manifest that a driver answers GetPluginInfo with.
+pub mod manifest {
+    /// All parameters that ControllerModifyVolume takes, with commas between them. The driver takes an
+    /// empty value for its default, so a resizer can undo what the last class had and the next does not name.
+    pub const MUTABLE_PARAMETERS: &str = "longshore.dev/mutable-parameters";
+}
+
 /// The names of the drivers and classes of the embedded mode.
 pub mod embedded {
     /// The node-local driver.

@@ -105,6 +105,8 @@ impl Inner {
         let formatted = (thick && !wanted.block && origin.is_none()).then_some(wanted.fstype);
         let formatted = formatted.flatten();
         let blank = if formatted.is_some() { Content::Filesystem } else { Content::Blank };
+        let mut mutable_parameters = request.mutable_parameters.clone();
+        mutable_parameters.retain(|_, value| !value.is_empty());
         let mut record = Record {
             version: VERSION,
             id,
@@ -114,7 +116,7 @@ impl Inner {
             block: wanted.block,
             ephemeral: false,
             parameters: request.parameters.clone(),
-            mutable_parameters: request.mutable_parameters.clone(),
+            mutable_parameters,
             content: origin.as_ref().map_or(blank, Origin::content),
             source: origin.as_ref().map(Origin::source),
             shares: false,

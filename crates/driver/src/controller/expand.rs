@@ -3,10 +3,15 @@
 
 use longshore_csi::v1::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse};
 
+use longshore_core::words;
+
 use super::size::Range;
 use crate::access::Access;
+use crate::config::FsType;
 use crate::driver::Inner;
 use crate::id::VolumeId;
+use crate::pool::record::Record;
+use crate::pool::{Pool, PoolError};
 use crate::refusal::{Refusal, required_short};
 
 impl Inner {
@@ -29,8 +34,11 @@ impl Inner {
                 return Err(Refusal::Invalid(conflict));
             }
         }
-        let wanted = range.grow(record.capacity_bytes)?;
-        let record = if wanted > record.capacity_bytes { pool.grow(&id, wanted)? } else { record };
+        let wanted = size_to_grow_to(range, &record)?;
+        let record = match wanted > record.capacity_bytes {
+            true => grow(pool, &record, wanted)?,
+            false => record,
+        };
         // Repeated after a crash in between: the image may still lack what the record promises.
         pool.stretch(&record)?;
         Ok(ControllerExpandVolumeResponse {
@@ -39,4 +47,45 @@ impl Inner {
             node_expansion_required: true,
         })
     }
+}
+
+/// The kernel refuses to set a btrfs to less.
+const LEAST_BTRFS_BYTES: u64 = 256 << 20;
+
+/// The size that a volume gets; that which it has, if that is enough.
+pub(crate) fn size_to_grow_to(range: Range, record: &Record) -> Result<u64, Refusal> {
+    let wanted = range.grow(record.capacity_bytes)?;
+    let short = wanted > record.capacity_bytes && wanted < LEAST_BTRFS_BYTES;
+    if record.fstype != Some(FsType::Btrfs) || !short {
+        return Ok(wanted);
+    }
+    if range.limit_bytes != 0 && range.limit_bytes < LEAST_BTRFS_BYTES {
+        return Err(Refusal::OutOfRange(format!(
+            "btrfs grows to {} or more, and limit_bytes is {}",
+            words::size(LEAST_BTRFS_BYTES),
+            range.limit_bytes
+        )));
+    }
+    Ok(LEAST_BTRFS_BYTES)
+}
+
+/// Gives a volume more of its pool. A size that the pool does not have is out of range and not a matter of
+/// waiting: whoever asked for it may then ask for less.
+pub(crate) fn grow(pool: &Pool, record: &Record, bytes: u64) -> Result<Record, Refusal> {
+    pool.grow(&record.id, bytes).map_err(|error| match error {
+        PoolError::Full { pool, allocatable_bytes, .. } => {
+            let has = record.capacity_bytes;
+            let most = (has + allocatable_bytes) >> 20 << 20;
+            Refusal::OutOfRange(format!(
+                "volume {} has {} and cannot grow to {}: pool {pool} has {} left. Ask for {} or less, or \
+                 make room in the pool",
+                record.id,
+                words::size(has),
+                words::size(bytes),
+                words::room(allocatable_bytes),
+                words::size(most.max(has))
+            ))
+        }
+        error => error.into(),
+    })
 }

@@ -8,8 +8,9 @@ use crate::mutable::Mutable;
 use crate::refusal::{Refusal, required_short};
 
 impl Inner {
-    /// Changes mutable parameters: those that are named, and no others. What the node can change
-    /// under a running pod is changed at once, the rest when the volume is staged next.
+    /// Changes mutable parameters: those that are named, and no others. It succeeds when they are in
+    /// effect wherever the volume is staged; what has to wait for the next stage is recorded, and the
+    /// refusal says so.
     pub(crate) fn modify_volume(
         &self,
         request: &ControllerModifyVolumeRequest,
@@ -20,10 +21,11 @@ impl Inner {
         let (pool, record) = self.need(&id)?;
         Mutable::parse(&request.mutable_parameters, record.fstype)?;
         let record = pool.update(&id, |record| {
-            record.mutable_parameters.extend(request.mutable_parameters.clone());
+            Mutable::take_over(&mut record.mutable_parameters, &request.mutable_parameters);
             Ok::<_, Refusal>(())
         })?;
         self.fault("modify.recorded");
+        self.tune_elsewhere(pool, &record)?;
         self.tune_staged(pool, &record)?;
         Ok(ControllerModifyVolumeResponse {})
     }

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 
 use crate::config::FsType;
@@ -79,6 +80,23 @@ fn make_mount(
     let mut attributes = options.attributes;
     attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
     rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// Changes one option of the filesystem that is mounted at `at`, wherever else it is mounted, too.
+pub fn reconfigure(at: &OwnedFd, option: (&str, Option<&str>)) -> Result<(), MountError> {
+    let picked = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let change = || {
+        let context = rustix::mount::fspick(at, "", picked)?;
+        match option {
+            (key, Some(value)) => rustix::mount::fsconfig_set_string(&context, key, value)?,
+            (key, None) => rustix::mount::fsconfig_set_flag(&context, key)?,
+        }
+        rustix::mount::fsconfig_reconfigure(&context)
+    };
+    change().map_err(|error: rustix::io::Errno| MountError::Bind {
+        what: "change an option of the mounted filesystem",
+        source: error.into(),
+    })
 }
 
 /// The kernel keeps its reasons in the context, one to a read.

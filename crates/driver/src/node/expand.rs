@@ -10,6 +10,7 @@ use longshore_files::mounts::Mount;
 use super::{Observed, show};
 use crate::access::Access;
 use crate::config::{DriverKind, FsType};
+use crate::controller::expand::{grow as grow_volume, size_to_grow_to};
 use crate::controller::size::Range;
 use crate::driver::Inner;
 use crate::format::{self, grow};
@@ -57,12 +58,12 @@ impl Inner {
 
     /// The size to grow to. A `local` node decides it; a `shared` one follows the controller.
     fn size_for_node(&self, pool: &Pool, record: Record, range: Range) -> Result<Record, Refusal> {
-        let wanted = range.grow(record.capacity_bytes)?;
+        let wanted = size_to_grow_to(range, &record)?;
         if wanted <= record.capacity_bytes {
             return Ok(record);
         }
         match self.config.kind {
-            DriverKind::Local => Ok(pool.grow(&record.id, wanted)?),
+            DriverKind::Local => grow_volume(pool, &record, wanted),
             DriverKind::Shared => Err(Refusal::OutOfRange(format!(
                 "volume {} has {}; it is grown by the controller first",
                 record.id,

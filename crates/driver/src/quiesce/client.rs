@@ -20,6 +20,31 @@ const THAW_WITHIN: Duration = Duration::from_secs(60);
 /// A node lets go of a volume within moments.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
+/// Tools and the kernel take moments.
+const TUNE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Has a node put the mutable parameters of a volume into effect. A node that cannot be asked from here
+/// does so when it stages the volume next.
+pub(crate) fn tune(pool: &Pool, id: &VolumeId, node: &str) -> Result<(), Refusal> {
+    let stream = match UnixStream::connect(pool.quiesce_socket(node)) {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(volume = %id, node, %error, "the node cannot be asked from here; the parameters take effect when it stages the volume next");
+            return Ok(());
+        }
+    };
+    let mut remote = RemoteVolume {
+        node: node.to_owned(),
+        id: id.clone(),
+        lines: Lines::new(stream),
+        usage: Usage::Idle,
+    };
+    match remote.send(&Request::Tune(id.clone()), TUNE_WITHIN)? {
+        Response::Tuned => Ok(()),
+        other => Err(remote.unexpected(&other)),
+    }
+}
+
 /// A volume that its node keeps quiesced until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RemoteVolume {

@@ -1,6 +1,6 @@
-//! Quiesces volumes for a controller in another process.
+//! Quiesces volumes for a controller in another process, and puts their parameters into effect.
 //!
-//! Only the node that has a volume mounted can freeze it. A `shared` driver's controller may be
+//! Only the node that has a volume mounted can freeze or tune it. A `shared` driver's controller may be
 //! another process, so each of its nodes has a socket in the pool ([`server`]) through which the
 //! controller of the same machine asks for it ([`client`]). The pool is closed to other users, and
 //! so is the socket. A socket does not reach across machines: there, a volume must not be in use.
@@ -29,6 +29,8 @@ const LINE_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Request {
+    /// Put the volume's mutable parameters into effect.
+    Tune(VolumeId),
     /// Write the volume back and lock it.
     Prepare(VolumeId),
     /// Freeze it, for at most that many milliseconds.
@@ -40,6 +42,8 @@ enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Response {
+    /// They are in effect.
+    Tuned,
     /// It is written back and used so.
     Ready(Usage),
     Frozen,
@@ -55,6 +59,7 @@ enum Response {
 impl std::fmt::Display for Response {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Tuned => f.write_str("tuned"),
             Self::Ready(_) => f.write_str("ready"),
             Self::Frozen => f.write_str("frozen"),
             Self::Thawed => f.write_str("thawed"),

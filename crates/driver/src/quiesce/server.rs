@@ -86,17 +86,34 @@ fn accept(listener: &UnixListener, weak: &Weak<Inner>, index: usize) {
 
 /// Serves one controller, for one volume.
 fn serve_one(inner: &Inner, index: usize, mut lines: Lines) {
-    let Ok(Request::Prepare(id)) = lines.receive(REQUEST_WITHIN) else { return };
     let pool = &inner.pools[index];
+    let id = match lines.receive(REQUEST_WITHIN) {
+        Ok(Request::Prepare(id)) => id,
+        Ok(Request::Tune(id)) => {
+            let tuned = inner.tune_for(pool, &id).map_or_else(refused, |()| Response::Tuned);
+            // The controller sees the end of the connection.
+            return lines.send(&tuned).unwrap_or_default();
+        }
+        _ => return,
+    };
     // A response that is lost does not matter: the controller sees the end of the connection.
     if let Err(refusal) = inner.quiesce_for(pool, &id, &mut lines) {
         tracing::warn!(volume = %id, error = %refusal, "volume was not quiesced");
-        let code = i32::from(refusal.code());
-        let _ = lines.send(&Response::Refused { code, text: refusal.to_string() });
+        let _ = lines.send(&refused(refusal));
     }
 }
 
+fn refused(refusal: Refusal) -> Response {
+    Response::Refused { code: i32::from(refusal.code()), text: refusal.to_string() }
+}
+
 impl Inner {
+    /// Puts into effect what a controller has recorded.
+    fn tune_for(&self, pool: &Pool, id: &VolumeId) -> Result<(), Refusal> {
+        let _guard = self.locks.acquire(&LockRequest::exclusive(id))?;
+        self.tune_staged(pool, &self.need(id)?.1)
+    }
+
     /// Keeps a volume quiesced for as long as a controller wants.
     fn quiesce_for(&self, pool: &Pool, id: &VolumeId, lines: &mut Lines) -> Result<(), Refusal> {
         let _guard = self.locks.acquire(&LockRequest::exclusive(id))?;
