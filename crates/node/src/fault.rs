@@ -29,6 +29,9 @@ pub const POINTS: [&str; 22] = [
     "pod.deleted",
 ];
 
+/// The points of an expansion.
+pub const EXPAND_POINTS: [&str; 3] = ["expand.recorded", "expand.answered", "expand.claim-written"];
+
 /// What a test can make an agent forget, to prove that the test would notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgets {

@@ -55,6 +55,10 @@ pub struct Config {
     /// Feature gate `VolumeAttributesClass`.
     #[arg(skip = ATTRIBUTES_CLASSES.default)]
     pub modifies: bool,
+    /// Pods are watched also beside a driver that only modifies: their end and their start may let a change
+    /// of the class through that was refused.
+    #[arg(skip)]
+    pub pods_wake: bool,
     /// The node whose volumes are served; none is all.
     #[arg(skip)]
     pub node: Option<Node>,
@@ -119,6 +123,7 @@ mod tests {
             recovers: true,
             annotates: true,
             modifies: true,
+            pods_wake: false,
             node: None,
         };
         assert_eq!(Config::default(), want);

@@ -22,7 +22,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Expander, Sidecar, claims::Precondition, error::ResizeError, memory::rest, request::known,
+    Expander, Sidecar, claims::Precondition, error::ResizeError, fault::Bug, memory::rest,
+    request::known,
 };
 
 /// The loop of expansions.
@@ -181,6 +182,7 @@ impl Sidecar {
     ) -> Result<(), ResizeError> {
         let uid = &claim.metadata.uid;
         self.mark(target, begin, claim, volume).await?;
+        self.faults.at("expand.marked");
         let only_offline = self.memory.with(uid, |marks| marks.only_offline);
         if only_offline && self.is_in_use(&claim.metadata.key()) {
             let (key, driver) = (claim.metadata.key(), &self.name);
@@ -194,6 +196,7 @@ impl Sidecar {
         self.recorder.normal(claim, "Resizing", text);
         self.memory.with(uid, |marks| marks.only_offline = false);
         let grown = self.call_expand(target, volume).await?;
+        self.faults.at("expand.answered");
         self.record_grown(&grown, claim, volume).await?;
         self.memory.with(uid, |marks| {
             marks.refused = false;
@@ -244,15 +247,17 @@ impl Sidecar {
     ) -> Result<(), ResizeError> {
         let annotate = grown.on_node && self.config.annotates;
         self.patch_volume(volume, &writes::grown(claim, volume, grown.size, annotate)).await?;
+        self.faults.at("expand.volume-written");
         let recovers = self.config.recovers;
         let written = self.patch_claim(claim, Precondition::Version, |newest| {
             let now = clock::seconds(clock::now());
-            Some(match grown.on_node {
+            Some(match grown.on_node && !self.faults.forgets(Bug::EarlySuccess) {
                 true => writes::node_pending(newest, recovers, &now),
                 false => writes::finished(newest, grown.size, recovers),
             })
         });
         written.await?;
+        self.faults.at("expand.claim-written");
         let (reason, text) = match grown.on_node {
             true => ("FileSystemResizeRequired", "Require file system resize of volume on node"),
             false => ("VolumeResizeSuccessful", "Resize volume succeeded"),

@@ -8,11 +8,14 @@ mod claims;
 mod config;
 mod error;
 mod expand;
+pub mod fault;
 mod memory;
 mod modify;
 mod request;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_lives;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,6 +23,7 @@ use longshore_cluster::{Api, Cache, Context, Recorder};
 use longshore_core::{
     model::{
         ObjectKey,
+        keys::manifest,
         kinds::{Claim, Pod, Volume, VolumeAttributesClass},
     },
     resize::target,
@@ -32,7 +36,7 @@ use longshore_csi::{
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{ATTRIBUTES_CLASSES, Config, GATES, Node};
-use self::{expand::Expansions, memory::Memory, modify::Modifications};
+use self::{expand::Expansions, fault::Faults, memory::Memory, modify::Modifications};
 use crate::index::{index_pods, pods_of_claim};
 
 /// Who expands the driver's volumes.
@@ -51,6 +55,9 @@ pub struct Abilities {
     pub driver: String,
     pub expander: Expander,
     pub modifies: bool,
+    /// The parameters that the driver can change, if it says which: then a class that leaves one out
+    /// brings it back to the driver's default.
+    pub mutable: Vec<String>,
 }
 
 /// Why there is no work for a resizer beside this driver.
@@ -73,7 +80,7 @@ impl Abilities {
     /// When it does not answer, or can do nothing that a resizer asks for.
     pub async fn ask(csi: &Client, timeout: Duration) -> Result<Self, AbilitiesError> {
         let csi = csi.with_timeout(Some(timeout));
-        let driver = csi.driver_name().await?;
+        let (driver, about) = csi.driver_name_and_manifest().await?;
         if !csi.plugin_capabilities().await?.has(PluginService::ControllerService) {
             return Err(AbilitiesError::NoController(driver));
         }
@@ -86,10 +93,19 @@ impl Abilities {
             Expander::Nobody
         };
         let modifies = controller.has(ControllerCapability::ModifyVolume);
+        let named = about.get(manifest::MUTABLE_PARAMETERS).map(String::as_str).unwrap_or_default();
+        let mutable = named.split(',').filter(|key| !key.is_empty()).map(str::to_owned).collect();
         match (expander, modifies) {
             (Expander::Nobody, false) => Err(AbilitiesError::Neither),
-            _ => Ok(Self { driver, expander, modifies }),
+            _ => Ok(Self { driver, expander, modifies, mutable }),
         }
+    }
+
+    /// Those of a driver that no instance of this program has to call: its nodes expand.
+    #[must_use]
+    pub fn of_nodes(driver: &str) -> Self {
+        let expander = Expander::Nodes;
+        Self { driver: driver.to_owned(), expander, modifies: false, mutable: Vec::new() }
     }
 }
 
@@ -99,13 +115,20 @@ pub struct Resizer {
     driver: Client,
     config: Config,
     abilities: Abilities,
+    faults: Faults,
 }
 
 impl Resizer {
     /// A resizer that does nothing until [`Self::run`].
     #[must_use]
     pub fn new(context: &Context, driver: Client, config: Config, abilities: Abilities) -> Self {
-        Self { context: context.clone(), driver, config, abilities }
+        Self { context: context.clone(), driver, config, abilities, faults: Faults::NONE }
+    }
+
+    /// With what a test has happen at its points.
+    #[must_use]
+    pub fn with_faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     /// Runs until `shutdown` is cancelled; calls in flight are finished then.
@@ -130,9 +153,9 @@ impl Resizer {
     }
 
     fn into_sidecar(self) -> Sidecar {
-        let Self { context, driver, config, abilities } = self;
+        let Self { context, driver, config, abilities, faults } = self;
         let offline = config.handle_volume_inuse_error && abilities.expander != Expander::Nobody;
-        let pods = offline.then(|| context.cache());
+        let pods = (offline || config.pods_wake).then(|| context.cache());
         if let Some(pods) = &pods {
             index_pods(pods);
         }
@@ -146,6 +169,8 @@ impl Resizer {
             classes: classes.then(|| context.cache()),
             recorder: context.recorder(&format!("external-resizer {}", abilities.driver)),
             memory: Memory::default(),
+            faults,
+            mutable: abilities.mutable,
             expander: abilities.expander,
             name: abilities.driver,
             context,
@@ -158,16 +183,18 @@ impl Resizer {
 struct Sidecar {
     name: String,
     expander: Expander,
+    mutable: Vec<String>,
     context: Context,
     api: Api,
     driver: Client,
     claims: Cache<Claim>,
     volumes: Cache<Volume>,
-    /// Watched only to know which claims are in use.
+    /// Watched to know which claims are in use, and which may have come free.
     pods: Option<Cache<Pod>>,
     classes: Option<Cache<VolumeAttributesClass>>,
     recorder: Recorder,
     memory: Memory,
+    faults: Faults,
     config: Config,
 }
 

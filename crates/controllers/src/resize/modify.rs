@@ -8,11 +8,11 @@ use longshore_cluster::{
 };
 use longshore_core::{
     model::{
-        ClaimPhase, ObjectKey,
-        kinds::{Claim, Volume, VolumeAttributesClass},
+        ClaimPhase, ObjectKey, PodPhase,
+        kinds::{Claim, Condition, Pod, Volume, VolumeAttributesClass},
     },
     resize::{
-        is_of,
+        conditions, is_of,
         modify::{self, Modification, Refusal, View, decide, worth_a_look},
     },
 };
@@ -21,10 +21,13 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Sidecar, claims::Precondition, error::ResizeError, memory::rest};
+use super::{Sidecar, claims::Precondition, error::ResizeError, fault::Bug, memory::rest};
 
 /// Claims by the class that they ask for.
 const BY_CLASS: &str = "claims-by-attributes-class";
+
+/// The code of a refusal that a pod's end may undo.
+const IN_USE: &str = "FailedPrecondition";
 
 /// The loop of modifications.
 pub(super) struct Modifications {
@@ -63,6 +66,31 @@ impl Modifications {
         }
     }
 
+    /// Claims of a pod that has ended or begun to run: a change that the driver refused because the volume
+    /// was in use may be possible now, or done.
+    fn pod_changed(&self, change: &Change<Pod>) -> Vec<ObjectKey> {
+        let pod = change.object();
+        let runs = |pod: &Pod| pod.status.phase == PodPhase::Running;
+        let started = match change {
+            Change::Applied { old, new } => runs(new) && !old.as_ref().is_some_and(|old| runs(old)),
+            Change::Deleted { .. } => false,
+        };
+        if !(started || pod.finished() || change.deleted().is_some()) {
+            return Vec::new();
+        }
+        let waits = |key: &ObjectKey| {
+            let claim = self.sidecar.claims.get(key);
+            claim.is_some_and(|claim| {
+                let refused = |one: &Condition| {
+                    one.kind == conditions::MODIFY_VOLUME_ERROR && one.reason == IN_USE
+                };
+                claim.status.conditions.iter().any(refused)
+            })
+        };
+        let keys = pod.claim_names().map(|(name, _)| ObjectKey::new(&pod.metadata.namespace, name));
+        keys.filter(waits).collect()
+    }
+
     /// Claims that wait for a class that is there by now.
     fn class_changed(&self, change: &Change<VolumeAttributesClass>) -> Vec<ObjectKey> {
         let Some(class) = change.applied() else { return Vec::new() };
@@ -83,6 +111,9 @@ impl Reconciler for Modifications {
             .on_resync(&sidecar.claims, |_, claim| Some(claim.metadata.key()));
         if let Some(classes) = &sidecar.classes {
             sources.on(classes, Self::class_changed);
+        }
+        if let Some(pods) = &sidecar.pods {
+            sources.on(pods, Self::pod_changed);
         }
     }
 
@@ -122,7 +153,8 @@ impl Sidecar {
         }
         let retention = self.config.retry_interval_max;
         let (view, resting) = self.memory.with(&claim.metadata.uid, |marks| {
-            let view = View::of(&claim, marks.modify_uncertain);
+            let uncertain = marks.modify_uncertain && !self.faults.forgets(Bug::TwoClasses);
+            let view = View::of(&claim, uncertain);
             let resting = rest(marks.class_infeasible, retention).filter(|_| view.repeats());
             if resting.is_none() {
                 let again = view.repeats() && view.is_infeasible();
@@ -133,8 +165,10 @@ impl Sidecar {
         if let Some(left) = resting {
             return Outcome::After(left);
         }
+        let back = view.wanted == view.current && self.faults.forgets(Bug::LostRollback);
         let done = match decide(&view) {
             Modification::Nothing => return Outcome::Done,
+            Modification::Begin(_) if back => return Outcome::Done,
             Modification::Cancel => self.cancel(&claim).await,
             Modification::Continue(class) => self.go_on(class, &claim, &volume).await,
             Modification::Begin(class) => self.begin(class, &claim, &volume).await,
@@ -178,6 +212,7 @@ impl Sidecar {
             is_wanted(class, newest).then(|| modify::begun(newest, class, &now))
         });
         marked.await?.ok_or(ResizeError::Changed)?;
+        self.faults.at("modify.marked");
         let name = &claim.metadata.name;
         let text = format!("external resizer is modifying volume {name} with vac {class}");
         self.recorder.normal(claim, "VolumeModify", text);
@@ -221,6 +256,7 @@ impl Sidecar {
         let name = &class.metadata.name;
         match self.driver.controller_modify_volume(request).await {
             Ok(_) => {
+                self.faults.at("modify.answered");
                 // Until it is recorded, a claim that asks for something else by now has to wait.
                 self.memory.with(uid, |marks| marks.modify_uncertain = true);
                 self.record_modified(name, claim, volume).await?;
@@ -240,7 +276,10 @@ impl Sidecar {
         claim: &Claim,
         volume: &Volume,
     ) -> BTreeMap<String, String> {
-        let mut parameters = class.parameters.clone();
+        // A driver must not change what a request does not name.
+        let unnamed = self.mutable.iter().map(|key| (key.clone(), String::new()));
+        let mut parameters: BTreeMap<String, String> = unnamed.collect();
+        parameters.extend(class.parameters.clone());
         if self.config.extra_modify_metadata {
             let (claim, volume) = (&claim.metadata, &volume.metadata);
             parameters.insert("csi.storage.k8s.io/pvc/name".into(), claim.name.clone());
@@ -258,6 +297,7 @@ impl Sidecar {
     ) -> Result<(), ResizeError> {
         let patch = json!({"spec": {"volumeAttributesClassName": class}});
         self.patch_volume(volume, &patch).await?;
+        self.faults.at("modify.volume-written");
         let patched = self
             .patch_claim(claim, Precondition::None, |newest| Some(modify::finished(newest, class)));
         patched.await?;

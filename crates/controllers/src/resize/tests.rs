@@ -21,21 +21,24 @@ use tonic::Code;
 use super::{Abilities, AbilitiesError, Config, Resizer};
 use crate::testing::{Bench, DRIVER, Process, key};
 
-const RESIZED: Call = Call::ControllerExpandVolume;
-const MODIFIED: Call = Call::ControllerModifyVolume;
+pub(super) const RESIZED: Call = Call::ControllerExpandVolume;
+pub(super) const MODIFIED: Call = Call::ControllerModifyVolume;
 
-struct World {
-    bench: Bench,
-    driver: Driver,
-    process: Process,
+pub(super) struct World {
+    pub(super) bench: Bench,
+    pub(super) driver: Driver,
+    pub(super) process: Process,
 }
 
 impl World {
-    async fn start(config: Config) -> Self {
+    pub(super) async fn start(config: Config) -> Self {
         Self::start_with(config, |_| ()).await
     }
 
-    async fn start_with(config: Config, configure: impl FnOnce(&mut fake::Config)) -> Self {
+    pub(super) async fn start_with(
+        config: Config,
+        configure: impl FnOnce(&mut fake::Config),
+    ) -> Self {
         let (bench, driver) = (Bench::start().await, Driver::new(DRIVER));
         driver.configure(|driver| {
             driver.controller.insert(ControllerCapability::ExpandVolume);
@@ -55,11 +58,11 @@ impl World {
     }
 
     /// A claim of 1Gi with class `a`, bound to a volume of the driver.
-    async fn claim(&self, name: &str) -> ObjectKey {
+    pub(super) async fn claim(&self, name: &str) -> ObjectKey {
         self.claim_of(name, "a").await
     }
 
-    async fn claim_of(&self, name: &str, class: &str) -> ObjectKey {
+    pub(super) async fn claim_of(&self, name: &str, class: &str) -> ObjectKey {
         let mut spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
             "resources": {"requests": {"storage": "1Gi"}}});
         if !class.is_empty() {
@@ -80,24 +83,24 @@ impl World {
         key
     }
 
-    async fn ask(&self, key: &ObjectKey, size: &str) {
+    pub(super) async fn ask(&self, key: &ObjectKey, size: &str) {
         let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
         self.bench.merge::<Claim>(key, patch).await;
     }
 
-    async fn want(&self, key: &ObjectKey, class: &str) {
+    pub(super) async fn want(&self, key: &ObjectKey, class: &str) {
         self.bench.merge::<Claim>(key, json!({"spec": {"volumeAttributesClassName": class}})).await;
     }
 
-    async fn until(&self, key: &ObjectKey, want: impl Fn(&Claim) -> bool) -> Claim {
+    pub(super) async fn until(&self, key: &ObjectKey, want: impl Fn(&Claim) -> bool) -> Claim {
         self.bench.until::<Claim>(key, want).await
     }
 
-    async fn until_stage(&self, key: &ObjectKey, want: &str) -> Claim {
+    pub(super) async fn until_stage(&self, key: &ObjectKey, want: &str) -> Claim {
         self.until(key, |claim| stage(claim) == want).await
     }
 
-    async fn until_class(&self, key: &ObjectKey, want: &str) -> Claim {
+    pub(super) async fn until_class(&self, key: &ObjectKey, want: &str) -> Claim {
         let is = |claim: &Claim| {
             claim.status.current_volume_attributes_class_name.as_deref() == Some(want)
                 && claim.status.modify_volume_status.is_none()
@@ -106,14 +109,14 @@ impl World {
     }
 
     /// The sizes, in GiB, that the driver was asked for.
-    fn sizes(&self) -> Vec<i64> {
+    pub(super) fn sizes(&self) -> Vec<i64> {
         let calls = self.driver.calls_of(RESIZED).into_iter();
         let bytes = calls.map(|call| number_after(&call.request, "required_bytes"));
         bytes.map(|bytes| bytes >> 30).collect()
     }
 
     /// The classes that the driver was asked for.
-    fn classes(&self) -> Vec<String> {
+    pub(super) fn classes(&self) -> Vec<String> {
         let calls = self.driver.calls_of(MODIFIED).into_iter();
         let after = |text: &str| text.split("tier").nth(1).map(str::to_owned);
         let named = calls.filter_map(|call| after(&call.request));
@@ -121,16 +124,16 @@ impl World {
         named.filter_map(letter).map(String::from).collect()
     }
 
-    fn fail(&self, call: Call, code: Code) {
+    pub(super) fn fail(&self, call: Call, code: Code) {
         self.driver.script(call, [Fault::Before(code, "no".into())]);
     }
 
-    async fn volume(&self, name: &str) -> Volume {
+    pub(super) async fn volume(&self, name: &str) -> Volume {
         self.bench.get(&ObjectKey::cluster(name)).await.expect("a volume")
     }
 }
 
-async fn run(bench: &Bench, driver: &Driver, config: Config) -> Process {
+pub(super) async fn run(bench: &Bench, driver: &Driver, config: Config) -> Process {
     let mut process = bench.process();
     let abilities = Abilities::ask(&driver.client(), config.timeout).await.expect("able");
     let resizer = Resizer::new(&process.context, driver.client(), config, abilities);
@@ -153,16 +156,16 @@ fn number_after(text: &str, word: &str) -> i64 {
     digits.parse().unwrap_or(0)
 }
 
-fn stage(claim: &Claim) -> &str {
+pub(super) fn stage(claim: &Claim) -> &str {
     let stage = claim.status.allocated_resource_statuses.get("storage");
     stage.map(String::as_str).unwrap_or_default()
 }
 
-fn size(claim: &Claim) -> String {
+pub(super) fn size(claim: &Claim) -> String {
     claim.status.capacity["storage"].to_string()
 }
 
-fn kinds(claim: &Claim) -> Vec<&str> {
+pub(super) fn kinds(claim: &Claim) -> Vec<&str> {
     let mut kinds: Vec<&str> =
         claim.status.conditions.iter().map(|one| one.kind.as_str()).collect();
     kinds.sort_unstable();

@@ -56,8 +56,10 @@ fn a_bound_claim_shows_size_and_modes_of_its_volume() {
     let want = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
         "capacity": {"storage": "1Gi"}, "currentVolumeAttributesClassName": "gold"});
     // case: pv-controller/2-12 (status)
+    // case: resizer/62 (the binder's part)
     assert_eq!(fresh["status"], want);
     assert!(!set_claim_bound(&mut fresh, &pv));
+    // case: resizer/63
     let mut odd = volume(json!({"spec": {"capacity": {"storage": "2Gi"}}}));
     odd.metadata.annotations.insert(annotations::PRE_RESIZE_CAPACITY.into(), "nonsense".into());
     let mut fresh = claim_json(json!({}));

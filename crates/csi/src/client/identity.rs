@@ -1,6 +1,6 @@
 //! The driver's name and readiness.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tonic::Code;
 
@@ -28,9 +28,16 @@ pub struct ProbeFailed(#[from] pub CsiError);
 impl Client {
     /// Requests the driver's name, validates it and uses it as metrics label from then on.
     pub async fn driver_name(&self) -> Result<String, DriverNameError> {
-        let name = self.get_plugin_info(v1::GetPluginInfoRequest {}).await?.name;
-        names::driver_name(&name)?;
-        Ok(self.shared.driver.get_or_init(|| name).clone())
+        self.driver_name_and_manifest().await.map(|(name, _)| name)
+    }
+
+    /// As [`Self::driver_name`], with what else the driver says about itself.
+    pub async fn driver_name_and_manifest(
+        &self,
+    ) -> Result<(String, BTreeMap<String, String>), DriverNameError> {
+        let info = self.get_plugin_info(v1::GetPluginInfoRequest {}).await?;
+        names::driver_name(&info.name)?;
+        Ok((self.shared.driver.get_or_init(|| info.name).clone(), info.manifest))
     }
 
     /// Sets the driver name for metrics, where it is known from another connection.

@@ -15,7 +15,7 @@ impl v1::identity_server::Identity for Driver {
             Ok(v1::GetPluginInfoResponse {
                 name: config.name.clone(),
                 vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-                manifest: Default::default(),
+                manifest: config.manifest.clone(),
             })
         })
         .await

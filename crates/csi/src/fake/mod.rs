@@ -40,6 +40,8 @@ pub use version::Version;
 #[derive(Clone, Debug)]
 pub struct Config {
     pub name: String,
+    /// What GetPluginInfo says beside the name.
+    pub manifest: BTreeMap<String, String>,
     /// The response of Probe; absent means ready.
     pub ready: Option<bool>,
     pub plugin: PluginCapabilities,
@@ -87,6 +89,7 @@ impl Config {
         use ControllerCapability as C;
         Self {
             name: name.to_owned(),
+            manifest: BTreeMap::new(),
             ready: None,
             plugin: PluginCapabilities {
                 services: [PluginService::ControllerService].into(),

@@ -201,7 +201,7 @@ impl Config {
             max_volumes: self.max_volumes.unwrap_or(0),
             default_fstype: self.default_fstype,
             overcommit: self.overcommit,
-            faults: longshore_driver::fault::Faults::NONE,
+            faults: crate::process::faults::of_driver(),
             copy_budget: self.copy_budget,
             freeze_holder: Some(freeze_holder()),
         }

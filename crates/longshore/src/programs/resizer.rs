@@ -106,7 +106,8 @@ impl Program for Config {
             // Caches of their own for each leadership: what was known before a loss is not trusted after.
             let context = Context::new(sidecar.api.clone(), sidecar.metrics.clone(), &stop);
             let (csi, abilities) = (sidecar.csi.clone(), abilities.clone());
-            Resizer::new(&context, csi, config.clone(), abilities).run(stop)
+            let resizer = Resizer::new(&context, csi, config.clone(), abilities);
+            resizer.with_faults(crate::process::faults::of_resizer()).run(stop)
         };
         sidecar.lead(&format!("external-resizer-{}", sidecar.driver), work).await
     }

@@ -215,13 +215,17 @@ impl Expansion<'_> {
         if record == Record::Steps {
             self.write_status("NodeResizeInProgress", None).await?;
         }
+        let faults = &self.manager.deps.faults;
+        faults.at("expand.recorded");
         let request = self.request(bytes).await?;
         if let Err(error) = self.mounting.client.node_expand_volume(request).await {
             return self.refused(record, &error).await;
         }
+        faults.at("expand.answered");
         if record != Record::Nothing {
             self.write_size(bytes).await?;
         }
+        faults.at("expand.claim-written");
         let text = format!(
             "MountVolume.NodeExpandVolume succeeded for volume \"{}\" {}",
             self.mounting.facts.spec_name, self.manager.deps.node_name
@@ -277,6 +281,11 @@ impl Expansion<'_> {
             self.change(|known| known.no_expand = true);
             let volume = self.unique.as_str();
             tracing::warn!(volume, error = said, "cannot expand the volume while it is in use");
+            let text = format!(
+                "NodeExpandVolume failed for volume \"{}\" and is called again when a pod starts: {said}",
+                self.mounting.facts.spec_name
+            );
+            self.record_event(EventType::Warning, "FileSystemResizeFailed", &text);
             return Ok(());
         }
         let head = "Expander.NodeExpand failed to expand the volume";

@@ -8,6 +8,7 @@ mod flags;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
 use longshore_cluster::{
     Api, KeepAlive, Metrics, Recorder,
     config::ClientConfig,
@@ -157,8 +158,14 @@ pub(crate) async fn serve(
 /// Whether the API server has VolumeAttributesClasses. As upstream, one that cannot be asked counts
 /// as having them.
 pub(crate) async fn has_attributes_classes(api: &Api) -> bool {
-    match api.client().list_api_group_resources("storage.k8s.io/v1").await {
+    offers_attributes_classes(api.client().list_api_group_resources("storage.k8s.io/v1").await)
+}
+
+/// A server without this version of the group has not the kind either; any other failure says nothing.
+fn offers_attributes_classes(asked: kube::Result<APIResourceList>) -> bool {
+    match asked {
         Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
+        Err(kube::Error::Api(status)) if status.code == 404 => false,
         Err(error) => {
             tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
             true
@@ -226,6 +233,33 @@ impl Sidecar {
             metrics: Some(self.metrics.clone()),
             status: self.status.clone(),
             ..ElectionConfig::new(self.leases.clone(), namespace, election::lease_name(lock))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+    use serde_json::json;
+
+    #[test]
+    fn only_an_answer_says_that_there_are_no_attributes_classes() {
+        let list = |kind: &str| -> kube::Result<APIResourceList> {
+            let one = json!({"name": "n", "singularName": "n", "namespaced": false, "kind": kind, "verbs": []});
+            let list = json!({"groupVersion": "storage.k8s.io/v1", "resources": [one]});
+            Ok(serde_json::from_value(list).unwrap())
+        };
+        let failed =
+            |code| Err(kube::Error::Api(Box::new(Status::failure("no", "No").with_code(code))));
+        // case: resizer/66
+        for (name, asked, want) in [
+            ("there", list("VolumeAttributesClass"), true),
+            ("not there", list("StorageClass"), false),
+            ("no such version", failed(404), false),
+            ("the server has trouble", failed(500), true),
+        ] {
+            assert_eq!(offers_attributes_classes(asked), want, "{name}");
         }
     }
 }
