@@ -16,6 +16,7 @@ pub struct Serving {
 #[derive(Debug, Default)]
 struct Parts {
     servers: BTreeSet<Server>,
+    unable: BTreeSet<Server>,
     sockets: BTreeMap<String, PathBuf>,
     kubeconfig: Option<PathBuf>,
 }
@@ -31,6 +32,11 @@ impl Serving {
     /// A part of this instance serves these requests from now on.
     pub fn add(&self, server: Server) {
         self.parts.lock().servers.insert(server);
+    }
+
+    /// The server's driver was asked, and cannot do what the server would ask of it.
+    pub fn cannot(&self, server: Server) {
+        self.parts.lock().unable.insert(server);
     }
 
     /// A driver of this instance answers on this socket.
@@ -57,6 +63,7 @@ impl Serving {
             socket: socket.as_deref(),
             kubeconfig: kubeconfig.as_deref(),
             drivers: &drivers.join(", "),
+            unable: parts.unable.contains(server),
         })
     }
 }

@@ -27,8 +27,10 @@ pub use notice::{Surroundings, notice};
 pub enum Server {
     Provisioner(String),
     Attacher(String),
-    /// Expands and modifies volumes.
+    /// The resizer's expansions.
     Resizer(String),
+    /// Its other half, which gives volumes another VolumeAttributesClass. Many drivers can do only one.
+    Modifier(String),
     Snapshotter(String),
     SnapshotController,
     Scheduler(String),
@@ -43,7 +45,7 @@ impl Server {
         match self {
             Self::Provisioner(_) => "csi-provisioner",
             Self::Attacher(_) => "csi-attacher",
-            Self::Resizer(_) => "csi-resizer",
+            Self::Resizer(_) | Self::Modifier(_) => "csi-resizer",
             Self::Snapshotter(_) => "csi-snapshotter",
             Self::SnapshotController => "snapshot-controller",
             Self::Scheduler(name) => name,
@@ -58,6 +60,7 @@ impl Server {
             Self::Provisioner(driver)
             | Self::Attacher(driver)
             | Self::Resizer(driver)
+            | Self::Modifier(driver)
             | Self::Snapshotter(driver) => Some(driver),
             Self::SnapshotController | Self::Scheduler(_) | Self::None(_) => None,
         }
@@ -69,7 +72,9 @@ impl Server {
         match self {
             Self::Provisioner(driver) => Some(driver.clone()),
             Self::Attacher(driver) => Some(format!("external-attacher-leader-{driver}")),
-            Self::Resizer(driver) => Some(format!("external-resizer-{driver}")),
+            Self::Resizer(driver) | Self::Modifier(driver) => {
+                Some(format!("external-resizer-{driver}"))
+            }
             Self::Snapshotter(driver) => Some(format!("external-snapshotter-leader-{driver}")),
             Self::SnapshotController => Some("snapshot-controller-leader".to_owned()),
             Self::Scheduler(name) => Some(name.clone()),
@@ -87,7 +92,9 @@ impl Server {
             Self::Provisioner(driver) => component
                 .strip_prefix(driver.as_str())
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('_')),
-            Self::Resizer(driver) => component == format!("external-resizer {driver}"),
+            Self::Resizer(driver) | Self::Modifier(driver) => {
+                component == format!("external-resizer {driver}")
+            }
             Self::Snapshotter(driver) => component == format!("csi-snapshotter {driver}"),
             Self::SnapshotController | Self::Scheduler(_) => component == self.program(),
             // It writes none.
@@ -130,8 +137,12 @@ impl Asks for Claim {
             return provision(self).into_iter().collect();
         }
         let server = resizer(self, volume);
-        let expansion = expansion(self).zip(server.clone());
-        let modification = modification(self).zip(server);
+        let modifier = server.clone().map(|server| match server {
+            Server::Resizer(driver) => Server::Modifier(driver),
+            other => other,
+        });
+        let expansion = expansion(self).zip(server);
+        let modification = modification(self).zip(modifier);
         let both = expansion.into_iter().chain(modification);
         both.map(|(what, by)| Request::new(what, by)).collect()
     }

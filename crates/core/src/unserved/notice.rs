@@ -11,6 +11,8 @@ pub struct Surroundings<'a> {
     pub kubeconfig: Option<&'a str>,
     /// Names of the drivers that run here, with commas between them.
     pub drivers: &'a str,
+    /// The driver was asked, and cannot do it.
+    pub unable: bool,
 }
 
 /// Says what waits, for which program, and what to do.
@@ -31,6 +33,10 @@ pub fn notice(request: &Request, around: &Surroundings<'_>) -> String {
         ),
         (_, None, _) => format!(
             "{what} waits: no {program} runs. Start the official one beside this instance: {program}{access}"
+        ),
+        (_, Some(driver), _) if around.unable => format!(
+            "{what} is not carried out: driver {driver} does not offer it. Ask for what the claim has, or \
+             copy the data to a volume of another driver"
         ),
         (_, Some(driver), Some(socket)) => format!(
             "{what} waits: no {program} runs for driver {driver}. Start the official one beside this \

@@ -190,6 +190,7 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
         socket: Some("/data/d/csi.sock"),
         kubeconfig: Some("/data/kubeconfig"),
         drivers: "d",
+        unable: false,
     };
     let none = Surroundings::default();
     let elsewhere = Surroundings { socket: None, ..around };
@@ -199,6 +200,12 @@ fn notice_says_what_waits_for_whom_and_how_to_start_it() {
             around,
             "X waits: no csi-resizer runs for driver d. Start the official one beside this instance: \
              csi-resizer --kubeconfig=/data/kubeconfig --csi-address=/data/d/csi.sock",
+        ),
+        (
+            Server::Modifier("d".into()),
+            Surroundings { unable: true, ..around },
+            "X is not carried out: driver d does not offer it. Ask for what the claim has, or copy the data \
+             to a volume of another driver",
         ),
         (
             Server::Provisioner("e".into()),

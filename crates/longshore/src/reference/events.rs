@@ -207,7 +207,7 @@ pub(crate) const REASONS: &[Reason] = &[
         "FileSystemResizeFailed",
         "Pod, PersistentVolumeClaim",
         WARNING,
-        "the driver refused to grow the filesystem for good",
+        "the driver did not grow the filesystem; the text says why, and whether a new pod helps",
     ),
     reason(
         "VolumeFailedDelete",

@@ -17,6 +17,7 @@ use longshore_controllers::{
     attacher,
     node_lifecycle::{self, NodeLifecycle},
     provision::NodeScope,
+    resize::{Abilities, AbilitiesError, Config, Expander},
     root_ca::{self, RootCa},
     unserved::{Serving, Unserved},
 };
@@ -28,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{bootstrap, drivers, provision};
+use super::{bootstrap, drivers, provision, resize};
 use crate::programs::controllers::{Controller, Shared};
 
 const IDENTITY: &str = "longshore-up";
@@ -42,6 +43,9 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the start waits for foreign drivers, so that their classes are there when it is done.
 const FOREIGN_GRACE: Duration = Duration::from_secs(3);
+
+/// Pause before a foreign driver is asked again what it can do.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What it takes to run a loop under its lease.
 #[derive(Clone)]
@@ -130,6 +134,32 @@ impl Control {
         self.tasks.spawn(self.loops.attach(driver, csi));
     }
 
+    /// Starts the resizer of one driver.
+    pub(super) fn resize(&mut self, driver: &str, csi: Client) {
+        self.resized_here(driver);
+        self.tasks.spawn(self.loops.resize(driver, resize::Part::Whole(csi)));
+    }
+
+    /// Starts the part of the resizer that nodes with drivers of their own share: expansions. A program
+    /// beside each of those drivers modifies.
+    pub(super) fn resize_for_nodes(&mut self, driver: &str) {
+        self.resized_here(driver);
+        let part = resize::Part::Expansions(driver.to_owned());
+        self.tasks.spawn(self.loops.resize(driver, part));
+    }
+
+    fn resized_here(&self, driver: &str) {
+        self.loops.serving.add(Server::Resizer(driver.to_owned()));
+        self.loops.serving.add(Server::Modifier(driver.to_owned()));
+    }
+
+    /// Starts the modifier of a node's own driver.
+    pub(super) fn modify_node(&mut self, driver: &str, csi: Client, node: &str) {
+        let part = resize::Part::Modifications { csi, node: node.to_owned() };
+        // Every node has its own, so they must not share one lease.
+        self.tasks.spawn(self.loops.resize(&format!("{driver}-{node}"), part));
+    }
+
     /// Starts the loops of a foreign driver once it answers, however late that is.
     pub(super) fn serve_foreign(&mut self, socket: PathBuf) {
         let answered = CancellationToken::new();
@@ -148,12 +178,13 @@ impl Control {
             answered.cancel();
             loops.serving.add(Server::Provisioner(driver.name.clone()));
             let provisioning = loops.provision(&driver.name, csi.clone(), None);
+            let resizing = loops.resize_foreign(&driver.name, csi.clone());
             let attaching = async {
                 if attaches {
                     loops.attach(&driver.name, csi).await;
                 }
             };
-            tokio::join!(provisioning, attaching);
+            tokio::join!(provisioning, resizing, attaching);
         });
     }
 
@@ -190,6 +221,46 @@ impl Loops {
             let (shared, csi, scope) = (shared.clone(), csi.clone(), scope.clone());
             async move { provision::run(&shared, csi, scope, stop).await }
         })
+    }
+
+    fn resize(&self, lock: &str, part: resize::Part) -> impl Future<Output = ()> + Send + use<> {
+        let shared = self.shared.clone();
+        self.lead(&format!("external-resizer-{lock}"), move |stop| {
+            let (shared, part) = (shared.clone(), part.clone());
+            async move { resize::run(&shared, part, stop).await }
+        })
+    }
+
+    /// The resizer of a foreign driver, as far as the driver can do any of its work. What it cannot do is
+    /// said on the claims that ask for it.
+    async fn resize_foreign(&self, driver: &str, csi: Client) {
+        let timeout = Config::default().timeout;
+        let able = loop {
+            let Some(asked) = self.stop.run_until_cancelled(Abilities::ask(&csi, timeout)).await
+            else {
+                return;
+            };
+            match asked {
+                Ok(able) => break (able.expander != Expander::Nobody, able.modifies),
+                Err(AbilitiesError::Neither | AbilitiesError::NoController(_)) => {
+                    break (false, false);
+                }
+                Err(error) => tracing::warn!(driver, %error, "not asked yet what it can resize"),
+            }
+            self.stop.run_until_cancelled(tokio::time::sleep(ASK_AGAIN)).await;
+        };
+        for (can, server) in [
+            (able.0, Server::Resizer(driver.to_owned())),
+            (able.1, Server::Modifier(driver.to_owned())),
+        ] {
+            match can {
+                true => self.serving.add(server),
+                false => self.serving.cannot(server),
+            }
+        }
+        if able.0 || able.1 {
+            self.resize(driver, resize::Part::Whole(csi)).await;
+        }
     }
 
     fn publish_ca(&self, ca: &str) -> impl Future<Output = ()> + Send + use<> {

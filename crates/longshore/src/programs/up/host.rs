@@ -158,6 +158,7 @@ pub(super) async fn run_in_own_process(config: NodeConfig) -> Result<()> {
         if driver.is_local() {
             let scope = NodeScope { node: (&config.node).into(), unplaced: config.first };
             control.provision_node(&driver.name, driver.client(), scope);
+            control.modify_node(&driver.name, driver.client(), &config.node);
         }
     }
     let failed = tokio::select! {

@@ -21,6 +21,7 @@ mod outage;
 mod provision;
 mod ready;
 mod reset;
+mod resize;
 mod streams;
 
 use std::{io::Write as _, path::Path};

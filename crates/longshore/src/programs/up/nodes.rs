@@ -54,8 +54,11 @@ pub(super) async fn start(
                 let scope = NodeScope { node: name.as_str().into(), unplaced: true };
                 control.provisioned_elsewhere(&driver.name);
                 control.provision_node(&driver.name, driver.client(), scope);
+                control.resize_for_nodes(&driver.name);
+                control.modify_node(&driver.name, driver.client(), name);
             } else {
                 control.provision(&driver.name, driver.client());
+                control.resize(&driver.name, driver.client());
             }
             if !driver.is_local() {
                 control.attach(&driver.name, driver.client());
@@ -88,11 +91,13 @@ async fn start_many(
     let served = many.serve(shared, socket).await?;
     control.add_driver(&served.name, &served.socket);
     control.provisioned_elsewhere(embedded::LOCAL_DRIVER);
+    control.resize_for_nodes(embedded::LOCAL_DRIVER);
     // Every node has a local driver, and a program beside it serves that node's volumes.
     let local = drivers::socket(&server.data.node("NODE"), embedded::LOCAL_DRIVER);
     control.add_driver(embedded::LOCAL_DRIVER, &local);
     control.provision(&served.name, served.client());
     control.attach(&served.name, served.client());
+    control.resize(&served.name, served.client());
     let mut roots = Vec::new();
     for name in names {
         let mut node = node_config(config, server, name, false);
