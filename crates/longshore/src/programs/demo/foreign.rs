@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use longshore_cluster::Api;
+use longshore_controllers::resize::{Abilities, Expander};
 use longshore_core::model::{
+    Quantity,
     keys::embedded,
     kinds::{CsiNode, StorageClass},
 };
@@ -44,6 +46,8 @@ struct Described {
     creates: bool,
     attaches: bool,
     stages: bool,
+    /// On the controller or on nodes.
+    expands: bool,
 }
 
 impl Foreign {
@@ -100,6 +104,9 @@ impl Foreign {
             creates: driver.capabilities.create_delete_volume,
             attaches: driver.capabilities.publish,
             stages: node.has(NodeCapability::StageUnstageVolume),
+            expands: Abilities::ask(&csi, PATIENCE)
+                .await
+                .is_ok_and(|able| able.expander != Expander::Nobody),
             name,
         };
         let text = format!("{} answers on {socket}", described.name);
@@ -122,8 +129,20 @@ impl Foreign {
         if !driver.stages {
             display.skipped("stage", "the driver has no STAGE_UNSTAGE_VOLUME");
         }
-        let life = Life { class: CLASS, size: &self.size, gone: "claim and volume are gone" };
+        let larger = self.larger()?;
+        if !driver.expands {
+            display.skipped("expand", "the driver has no EXPAND_VOLUME");
+        }
+        let grows_to = driver.expands.then_some(larger.as_str());
+        let gone = "claim and volume are gone";
+        let life = Life { class: CLASS, size: &self.size, grows_to, gone };
         life.walk(api, display).await
+    }
+
+    /// Twice the size of the claim.
+    fn larger(&self) -> Result<String> {
+        let size: Quantity = self.size.parse()?;
+        Ok(Quantity::from_bytes(size.bytes().saturating_mul(2)).to_string())
     }
 
     async fn make_class(&self, api: &Api, driver: &str) -> Result<((), String)> {
@@ -133,6 +152,7 @@ impl Foreign {
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": CLASS}, "provisioner": driver, "parameters": parameters,
             "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
+            "allowVolumeExpansion": true,
         });
         api.create::<StorageClass>(&object).await?;
         Ok(((), format!("class {CLASS} of {driver}")))

@@ -1,13 +1,14 @@
-//! The walk: claim, pod writes, another pod reads, everything goes.
+//! The walk: claim, pod writes, the volume grows, another pod reads, everything goes.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Scope};
+use longshore_cluster::{Api, Cache, Cacheable, DeleteParams, Patch, Scope};
 use longshore_core::model::{
-    ObjectKey, PodPhase,
+    ObjectKey, PodPhase, Quantity,
     kinds::{Claim, Node, Pod, Volume},
 };
+use longshore_core::resize::conditions;
 use longshore_core::words;
 
 use serde_json::{Value, json};
@@ -17,9 +18,13 @@ use super::{display::Display, instance::Instance};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Writes, syncs, and leaves the checksum where the next pod finds it.
-const WRITER: &str =
+/// Writes, syncs, and leaves the checksum where the next pod finds it. A pod whose first container has
+/// done so is running.
+const WRITE: &str =
     "head -c 1048576 /dev/urandom > /data/blob && sha256sum /data/blob > /data/sum && sync";
+/// Goes on writing, so that the volume is in use.
+const KEEP_WRITING: &str =
+    "trap 'exit 0' TERM; while :; do date >> /data/ticks; sync /data/ticks; sleep 0.1; done";
 /// Compares the data with the checksum that the first pod left.
 const READER: &str = "sha256sum --check --status /data/sum";
 
@@ -29,7 +34,7 @@ pub(super) async fn walk(instance: &Instance, display: &mut Display) -> Result<(
     display.step("node", node_ready(api)).await?;
     for class in ["longshore-local", "longshore-shared"] {
         let gone = "claim, volume and image file are gone";
-        Life { class, size: "16Mi", gone }.walk(api, display).await?;
+        Life { class, size: "16Mi", grows_to: Some("32Mi"), gone }.walk(api, display).await?;
     }
     Ok(())
 }
@@ -39,6 +44,8 @@ pub(super) struct Life<'a> {
     pub class: &'a str,
     /// What the claim asks for.
     pub size: &'a str,
+    /// What it asks for later, while its first pod writes.
+    pub grows_to: Option<&'a str>,
     /// What is said at its end.
     pub gone: &'a str,
 }
@@ -51,24 +58,70 @@ impl Life<'_> {
         let claim = ObjectKey::new("default", format!("{class}-data"));
         display.step("claim", make_claim(api, &claim, self)).await?;
         let writer = ObjectKey::new("default", format!("{class}-writer"));
-        display
-            .step("write", run_pod(api, &writer, &claim, WRITER, "wrote 1 MiB and its checksum"))
-            .await?;
+        display.step("write", start_writer(api, &writer, &claim)).await?;
         let volume = display.step("volume", bound_volume(api, &claim)).await?;
+        if let Some(size) = self.grows_to {
+            display.step("expand", expand(api, &claim, size)).await?;
+        }
         let gone = delete_and_wait::<Pod>(api, &writer, "the first pod is gone, the data stays");
         display.step("unmount", gone).await?;
         let reader = ObjectKey::new("default", format!("{class}-reader"));
-        display
-            .step(
-                "read",
-                run_pod(api, &reader, &claim, READER, "another pod: the checksum matches"),
-            )
-            .await?;
+        display.step("read", self.read(api, &reader, &claim)).await?;
         display
             .step("unmount", delete_and_wait::<Pod>(api, &reader, "the second pod is gone"))
             .await?;
         display.step("delete", delete_claim(api, &claim, &volume, self.gone)).await
     }
+
+    /// Another pod finds the data, and the size.
+    async fn read(&self, api: &Api, reader: &ObjectKey, claim: &ObjectKey) -> Result<((), String)> {
+        let Some(size) = self.grows_to else {
+            return run_pod(api, reader, claim, READER, "another pod: the checksum matches").await;
+        };
+        // What a filesystem keeps for its tables is less than a quarter.
+        let least = size.parse::<Quantity>()?.bytes() / 4 * 3;
+        let script =
+            format!("{READER} && [ $(stat -f -c '%b * %S' /data | xargs expr) -gt {least} ]");
+        let done = format!("another pod: the checksum matches, and it sees {size}");
+        let done = run_pod(api, reader, claim, &script, &done).await?;
+        wait_for::<Claim>(api, claim, |claim| has(claim, size), "has its new size").await?;
+        Ok(done)
+    }
+}
+
+fn has(claim: Option<&Claim>, size: &str) -> bool {
+    let capacity = claim.and_then(|claim| claim.status.capacity.get("storage"));
+    capacity.is_some_and(|capacity| Ok(*capacity) == size.parse::<Quantity>())
+}
+
+/// Asks for more while the writer writes. A filesystem that cannot grow while it is mounted has the new
+/// size when the next pod starts, and the claim says so.
+async fn expand(api: &Api, key: &ObjectKey, size: &str) -> Result<((), String)> {
+    let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    api.patch::<Claim>(key, Patch::Merge(&patch)).await?;
+    let said = |claim: &Claim, kind: &str| {
+        let said = claim.status.conditions.iter().find(|one| one.kind == kind);
+        said.map(|condition| condition.message.clone())
+    };
+    let (refused, waits) = (conditions::CONTROLLER_RESIZE_ERROR, conditions::NODE_RESIZE_ERROR);
+    let settled = |claim: Option<&Claim>| {
+        let told = |claim: &Claim| said(claim, refused).or(said(claim, waits)).is_some();
+        has(claim, size) || claim.is_none_or(told)
+    };
+    let claim = wait_for::<Claim>(api, key, settled, "has grown").await?;
+    let claim = claim.with_context(|| format!("claim {key} is gone"))?;
+    if let Some(text) = said(&claim, refused) {
+        bail!("claim {key}: {text}");
+    }
+    Ok((
+        (),
+        match said(&claim, waits) {
+            None => format!("{size}, under the writing pod"),
+            Some(_) => format!(
+                "the volume has {size}; its filesystem does not grow while mounted here, so the next pod sees it"
+            ),
+        },
+    ))
 }
 
 pub(super) async fn node_ready(api: &Api) -> Result<((), String)> {
@@ -90,6 +143,23 @@ async fn make_claim(api: &Api, key: &ObjectKey, life: &Life<'_>) -> Result<((), 
     });
     api.create::<Claim>(&object).await?;
     Ok(((), format!("claim {key} asks for {size}; it waits for its first pod")))
+}
+
+/// Starts a pod that has written, and goes on writing.
+async fn start_writer(api: &Api, key: &ObjectKey, claim: &ObjectKey) -> Result<((), String)> {
+    let mut pod = pod(key, claim, KEEP_WRITING);
+    let mut first = pod["spec"]["containers"][0].clone();
+    first["name"] = "first".into();
+    first["command"] = json!(["/bin/sh", "-c", WRITE]);
+    pod["spec"]["initContainers"] = json!([first]);
+    pod["spec"]["terminationGracePeriodSeconds"] = 5.into();
+    api.create::<Pod>(&pod).await?;
+    let runs = |pod: &Pod| pod.finished() || pod.status.phase == PodPhase::Running;
+    let begun = wait_for::<Pod>(api, key, |pod| pod.is_some_and(runs), "runs").await?;
+    match begun.as_ref().map(|pod| &pod.status.phase) {
+        Some(PodPhase::Running) => Ok(((), "wrote 1 MiB and its checksum, and goes on".to_owned())),
+        other => bail!("pod {key} ended as {}", other.map_or("nothing", PodPhase::as_str)),
+    }
 }
 
 fn pod(key: &ObjectKey, claim: &ObjectKey, script: &str) -> Value {
