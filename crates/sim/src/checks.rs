@@ -9,6 +9,7 @@ use longshore_csi::Call;
 use longshore_csi::fake::CallEvent;
 use serde_json::Value;
 
+use crate::changes::Memory;
 use crate::latency::Latency;
 use crate::ledger::Ledger;
 use crate::power::Power;
@@ -25,11 +26,19 @@ pub(crate) struct Checks {
     pub(crate) ledger: Ledger,
     pub(crate) latency: Latency,
     pub(crate) power: Power,
+    /// Where claims grow and change their class.
+    pub(crate) changes: Option<Memory>,
 }
 
 impl Checks {
     pub(crate) fn before(&self, moment: &CallEvent<'_>) {
         match moment.call {
+            Call::ControllerModifyVolume => {
+                let (handle, class) =
+                    (field(moment.request, "volume_id"), field(moment.request, "tier"));
+                let wrong = self.changes.as_ref().and_then(|memory| memory.asked(&handle, &class));
+                wrong.into_iter().for_each(|wrong| self.ledger.breach(wrong));
+            }
             Call::DeleteVolume => {
                 let handle = field(moment.request, "volume_id");
                 self.no_claim_is_bound(&handle);
@@ -49,6 +58,11 @@ impl Checks {
     pub(crate) fn after(&self, moment: &CallEvent<'_>) {
         if moment.call == Call::CreateVolume {
             self.one_for_each_claim();
+        }
+        if let Some(memory) = &self.changes
+            && matches!(moment.call, Call::NodeStageVolume | Call::NodeExpandVolume)
+        {
+            memory.shows(self.truth.driver(), &field(moment.request, "volume_id"));
         }
     }
 
@@ -132,6 +146,8 @@ impl Checks {
         if kind != Volume::PLURAL && kind != Claim::PLURAL {
             return;
         }
+        let wrong = self.changes.as_ref().and_then(|memory| memory.says_too_much(&self.truth));
+        wrong.into_iter().for_each(|wrong| self.ledger.breach(wrong));
         let (volumes, claims) = (self.truth.list::<Volume>(), self.truth.list::<Claim>());
         self.one_claim_for_each_volume(&claims);
         self.one_volume_for_each_claim(&volumes);

@@ -174,6 +174,14 @@ impl Ledger {
         }
     }
 
+    /// How long ago a call began.
+    pub(crate) fn age(&self, ticket: &Ticket) -> Duration {
+        let state = self.state.lock();
+        let began =
+            state.lines.get(ticket.number as usize - 1).map_or(Duration::ZERO, |line| line.at);
+        self.started.elapsed().saturating_sub(began)
+    }
+
     pub(crate) fn keep_csi(&self, call: Call, request: &str, ticket: Ticket) {
         let request = request.to_owned();
         self.state.lock().csi.push(Pending { call, request, ticket });

@@ -19,6 +19,7 @@
 
 #![warn(unreachable_pub)]
 
+mod changes;
 mod checks;
 mod fault;
 mod latency;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use longshore_cluster::{Api, ApiError, DeleteParams, ObjectKey, Patch, clock};
+use longshore_core::model::Quantity;
 use longshore_core::model::kinds::{
     Claim, CsiDriver, CsiNode, Node, Pod, Volume, VolumeAttachment,
 };
@@ -186,6 +187,7 @@ impl SimNode {
         self.report_in_use(&wanted).await?;
         for one in &wanted {
             self.set_up(one).await?;
+            self.expand(one).await?;
         }
         self.run_ready(&pods).await?;
         Ok(!pods.is_empty() || !self.mounted().is_empty())
@@ -343,6 +345,42 @@ impl SimNode {
             self.csi.node_publish_volume(request).await?;
         }
         Ok(())
+    }
+
+    /// Expands a volume whose claim waits for its node, as the agent does.
+    async fn expand(&self, one: &Wanted) -> Result<(), Stopped> {
+        let Some(claim) = self.claim_of(one) else { return Ok(()) };
+        let waits = text(&claim["status"]["allocatedResourceStatuses"]["storage"]);
+        let published =
+            self.mounted().get(&one.handle).is_some_and(|(_, targets)| !targets.is_empty());
+        if !published || !["NodeResizePending", "NodeResizeInProgress"].contains(&waits) {
+            return Ok(());
+        }
+        let size = text(&claim["status"]["allocatedResources"]["storage"]);
+        self.ledger.note(format!("{} expands {} to {size}", self.name, one.handle));
+        let bytes = size.parse::<Quantity>().map_or(0, |size| size.bytes());
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: one.handle.clone(),
+            volume_path: one.target(),
+            staging_target_path: staging(&one.handle),
+            capacity_range: Some(v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+            volume_capability: Some(mount_capability()),
+            ..Default::default()
+        };
+        self.csi.node_expand_volume(request).await?;
+        let kinds = longshore_core::resize::conditions::OF_RESIZE;
+        let mut kept = items(&claim["status"]["conditions"]).to_vec();
+        kept.retain(|condition| !kinds.contains(&text(&condition["type"])));
+        let patch = json!({"metadata": {"uid": claim["metadata"]["uid"]}, "status": {
+            "capacity": {"storage": size}, "allocatedResourceStatuses": null, "conditions": kept}});
+        let key = ObjectKey::new("default", text(&claim["metadata"]["name"]));
+        self.api.patch_status::<Claim>(&key, Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    fn claim_of(&self, one: &Wanted) -> Option<Value> {
+        let claims = self.truth.list::<Claim>();
+        claims.into_iter().find(|claim| claim["spec"]["volumeName"] == one.volume.as_str())
     }
 
     /// What the driver said when it attached the volume; `None` while it is not attached.

@@ -6,7 +6,9 @@ use longshore_apiserver::http::Service;
 use longshore_cluster::limit::{Limit, limited};
 use longshore_cluster::{Api, Context, Metrics};
 use longshore_controllers::{
-    Driver as Known, attach, attacher, bind, protect, provision, schedule,
+    Driver as Known, attach, attacher, bind, protect, provision,
+    resize::{self, Abilities, Resizer, fault::Faults},
+    schedule,
 };
 use longshore_csi::Client;
 use longshore_csi::fake::Driver;
@@ -38,6 +40,8 @@ pub(crate) struct Environment {
     /// Checks what the binder writes, where there is more than one claim.
     pub(crate) checks: Option<Checks>,
     pub(crate) snapshots: bool,
+    /// Claims grow and change their class.
+    pub(crate) changes: bool,
 }
 
 /// Which controllers one process runs.
@@ -52,17 +56,26 @@ pub(crate) enum Part {
 }
 
 /// The settings of all controllers. Tests of the simulator change them to plant defects.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     pub provision: provision::Config,
     pub bind: bind::Config,
     pub attach: attach::Config,
     pub attacher: attacher::Config,
+    pub resize: resize::Config,
+    pub resize_faults: Faults,
 }
 
 impl Settings {
     fn of(environment: &Environment, tweak: Tweak) -> Self {
-        let mut all = Self::default();
+        let mut all = Self {
+            provision: provision::Config::default(),
+            bind: bind::Config::default(),
+            attach: attach::Config::default(),
+            attacher: attacher::Config::default(),
+            resize: resize::Config::default(),
+            resize_faults: Faults::NONE,
+        };
         all.provision.leak_guard = Some(INTENTS.to_owned());
         all.provision.check_volumes_in_use = true;
         // As many as one claim needs: a hundred sleeping workers would only slow the run down.
@@ -119,6 +132,9 @@ impl Process {
         if part != Part::Controllers {
             shared.start_provisioner(&mut tasks, settings.provision);
             shared.start_attacher(&mut tasks, settings.attacher);
+            if environment.changes {
+                shared.start_resizer(&mut tasks, settings.resize, settings.resize_faults);
+            }
         }
         Self { tasks, stop, killed }
     }
@@ -160,6 +176,19 @@ impl Shared {
                 if let Ok(known) = Known::describe(&driver, IDENTITY_TIMEOUT).await {
                     let attacher = attacher::Attacher::new(&context, driver, config);
                     return attacher.run(known, stop).await;
+                }
+                tokio::time::sleep(START_AGAIN).await;
+            }
+        });
+    }
+
+    fn start_resizer(&self, tasks: &mut JoinSet<()>, config: resize::Config, faults: Faults) {
+        let (context, driver, stop) = (self.context.clone(), self.csi.clone(), self.stop.clone());
+        tasks.spawn(async move {
+            loop {
+                if let Ok(able) = Abilities::ask(&driver, IDENTITY_TIMEOUT).await {
+                    let resizer = Resizer::new(&context, driver, config, able).with_faults(faults);
+                    return resizer.run(stop).await;
                 }
                 tokio::time::sleep(START_AGAIN).await;
             }

@@ -8,7 +8,7 @@ use longshore_core::model::kinds::{Claim, Pod, VolumeSnapshot};
 
 use crate::latency::CreateDelay;
 use crate::user::{CLAIM, CLONE, SNAPSHOT, User, UserError};
-use crate::{NODES, workload};
+use crate::{NODES, changes, workload};
 
 /// What a user does with a claim, from its creation until nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +34,8 @@ pub enum Scenario {
     Workload,
     /// A snapshot is restored into a claim, and a user deletes it meanwhile.
     Restored,
+    /// A claim grows and changes its class, as a user wants who changes their mind, all from the seed.
+    Changed,
 }
 
 impl Scenario {
@@ -64,6 +66,7 @@ impl Scenario {
             Self::VolumeFirst => "volume-first",
             Self::Restored => "restored",
             Self::Workload => "workload",
+            Self::Changed => "changed",
         }
     }
 
@@ -77,6 +80,10 @@ impl Scenario {
 
     pub(crate) fn has_many_claims(self) -> bool {
         self == Self::Workload
+    }
+
+    pub(crate) fn changes(self) -> bool {
+        self == Self::Changed
     }
 
     pub(crate) fn has_snapshots(self) -> bool {
@@ -101,16 +108,16 @@ impl Scenario {
         }
     }
 
-    pub(crate) async fn play(self, user: &User) -> Result<(), UserError> {
+    pub(crate) async fn play(self, user: &User, seed: u64) -> Result<(), UserError> {
         tokio::select! {
             biased;
             () = user.given_up() => {}
-            lived = self.live(user) => lived?,
+            lived = self.live(user, seed) => lived?,
         }
         user.leave().await
     }
 
-    async fn live(self, user: &User) -> Result<(), UserError> {
+    async fn live(self, user: &User, seed: u64) -> Result<(), UserError> {
         user.make_class(self.binding()).await?;
         user.make_claim().await?;
         match self {
@@ -141,6 +148,7 @@ impl Scenario {
             }
             // It has steps of its own.
             Self::Workload => {}
+            Self::Changed => changes::live(user, seed).await?,
             Self::VolumeFirst => {
                 user.bound(CLAIM).await?;
                 user.delete_volume_of(CLAIM).await?;
@@ -179,7 +187,7 @@ impl FromStr for Scenario {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = Self::ALL.into_iter().chain([Self::Workload]);
+        let all = Self::ALL.into_iter().chain([Self::Workload, Self::Changed]);
         let found = all.into_iter().find(|scenario| scenario.name() == text);
         found.ok_or_else(|| format!("no scenario is called {text:?}"))
     }

@@ -110,6 +110,13 @@ impl Plan {
         Self { runs: seeds.into_iter().map(workload).collect(), until_failure: false }
     }
 
+    /// Claims that change, with several faults in each, all from seeds, with these controllers.
+    #[must_use]
+    pub fn changes(seeds: impl IntoIterator<Item = u64>, tweak: Tweak) -> Self {
+        let changed = |seed| Run { tweak, ..changed(seed) };
+        Self { runs: seeds.into_iter().map(changed).collect(), until_failure: false }
+    }
+
     /// The same runs, up to the first that fails.
     #[must_use]
     pub fn until_failure(self) -> Self {
@@ -134,7 +141,9 @@ impl Plan {
 /// Whether a call changes what matters to a claim: events do not.
 fn is_change(line: &Line) -> bool {
     const READS: [&str; 3] = ["api get ", "api list ", "api watch "];
-    const CALLS: [&str; 4] = [
+    const CALLS: [&str; 6] = [
+        "csi ControllerExpandVolume",
+        "csi ControllerModifyVolume",
         "csi CreateVolume",
         "csi DeleteVolume",
         "csi ControllerPublishVolume",
@@ -176,6 +185,20 @@ fn workload(seed: u64) -> Run {
     faults.dedup_by_key(|(number, _)| *number);
     let (slow, apart) = (rng.u8(..3) == 0, rng.bool());
     Run { seed, faults, slow, apart, ..Run::calm(Scenario::Workload) }
+}
+
+fn changed(seed: u64) -> Run {
+    // Not the numbers that the user takes from the seed.
+    let mut rng = fastrand::Rng::with_seed(!seed);
+    let faults = (0..rng.u64(2..=8)).map(|_| {
+        let fault = Fault::ALL[rng.usize(..Fault::ALL.len())];
+        (rng.u64(40..=180), fault)
+    });
+    let mut faults: Vec<_> = faults.collect();
+    faults.sort_unstable();
+    faults.dedup_by_key(|(number, _)| *number);
+    let (slow, apart) = (rng.u8(..3) == 0, rng.bool());
+    Run { seed, faults, slow, apart, ..Run::calm(Scenario::Changed) }
 }
 
 /// The result of a sweep.

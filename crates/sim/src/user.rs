@@ -79,6 +79,7 @@ impl User {
             "provisioner": DRIVER,
             "reclaimPolicy": "Delete",
             "volumeBindingMode": binding,
+            "allowVolumeExpansion": true,
         });
         self.api.create::<StorageClass>(&class).await?;
         Ok(())
@@ -176,6 +177,28 @@ impl User {
             self.truth.get::<Pod>(pod).is_some_and(|pod| pod["status"]["phase"] == "Running")
         })
         .await
+    }
+
+    /// As [`Self::running`], also for a hasty user.
+    pub(crate) async fn running_for_certain(&self, pod: &str) -> Result<(), UserError> {
+        self.wait(&format!("pod {pod} runs"), || {
+            self.truth.get::<Pod>(pod).is_some_and(|pod| pod["status"]["phase"] == "Running")
+        })
+        .await
+    }
+
+    /// Waits until nothing is left of what `unsettled` tells.
+    pub(crate) async fn settled(
+        &self,
+        what: &str,
+        unsettled: impl Fn() -> String,
+    ) -> Result<(), UserError> {
+        match self.wait(what, || unsettled().is_empty()).await {
+            Err(UserError::Waited { what }) => {
+                Err(UserError::Waited { what: format!("{what} ({})", unsettled()) })
+            }
+            other => other,
+        }
     }
 
     pub(crate) async fn gone<T: Kind>(&self, name: &str) -> Result<(), UserError> {

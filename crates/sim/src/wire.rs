@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -18,6 +19,9 @@ use crate::checks::Checks;
 use crate::latency::Latency;
 use crate::ledger::{CallOutcome, Ledger};
 use crate::process::Environment;
+
+/// Callers wait ten seconds for the driver.
+const IN_TIME: Duration = Duration::from_millis(9_900);
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -207,7 +211,10 @@ fn before(ledger: &Ledger, checks: &Checks, process: u64, moment: &CallEvent<'_>
     }
     match fate {
         CallOutcome::Go => checks.latency.before(moment.call),
-        CallOutcome::Refused => Action::Fail(Status::internal("the simulated driver fails")),
+        CallOutcome::Refused => {
+            heard(checks, moment);
+            Action::Fail(Status::internal("the simulated driver fails"))
+        }
         CallOutcome::Conflict => {
             Action::Fail(Status::aborted("the same volume is being worked on"))
         }
@@ -230,13 +237,28 @@ fn after(
         return Action::Fail(Status::unavailable("connection lost"));
     };
     match ledger.end(&ticket) {
-        CallOutcome::Go => checks.latency.after(moment.call),
+        CallOutcome::Go => {
+            let action = checks.latency.after(moment.call);
+            // A caller whose time is over does not hear it.
+            let in_time = ledger.age(&ticket) < IN_TIME && matches!(action, Action::Continue);
+            if in_time {
+                heard(checks, moment);
+            }
+            action
+        }
         // A response is lost either with the connection or in a proxy on the way.
         CallOutcome::Lost if ticket.number.is_multiple_of(2) => {
             driver.sever();
             Action::Hang
         }
         _ => Action::Fail(Status::unavailable("connection lost")),
+    }
+}
+
+/// The caller gets a verdict.
+fn heard(checks: &Checks, moment: &CallEvent<'_>) {
+    if let (Call::ControllerModifyVolume, Some(memory)) = (moment.call, &checks.changes) {
+        memory.answered(&field(moment.request, "volume_id"));
     }
 }
 

@@ -26,7 +26,7 @@ use crate::process::{Environment, Part, Process, Settings};
 use crate::truth::Truth;
 use crate::user::{User, UserError};
 use crate::workload::Workload;
-use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, snapshots, wire};
+use crate::{DRIVER, Fault, NODES, Report, Scenario, TOPOLOGY_KEY, changes, snapshots, wire};
 
 /// How long a crashed process is away.
 const AWAY: Duration = Duration::from_secs(2);
@@ -166,6 +166,7 @@ impl World {
             ledger: ledger.clone(),
             latency: latency.clone(),
             power: power.clone(),
+            changes: run.scenario.changes().then(changes::Memory::default),
         };
         wire::hook_driver(&driver, &ledger, checks.clone());
         let api = Api::new(server.client());
@@ -176,6 +177,9 @@ impl World {
         api.create::<CsiDriver>(&object).await?;
         if run.scenario.has_snapshots() {
             snapshots::define(&api).await?;
+        }
+        if run.scenario.changes() {
+            changes::define(&api).await?;
         }
         let service = server.service_as(Identity::new("controllers", [MASTERS]));
         Ok(Self { server, service, driver, truth, ledger, latency, api, power, checks })
@@ -192,14 +196,16 @@ impl World {
             true => &[Part::Controllers, Part::Sidecars],
             false => &[Part::All],
         };
+        let is_checked = run.scenario.has_many_claims() || run.scenario.changes();
         for part in parts {
             let environment = Environment {
                 ledger: self.ledger.clone(),
                 latency: self.latency.clone(),
                 service: self.service.clone(),
                 driver: self.driver.clone(),
-                checks: run.scenario.has_many_claims().then(|| self.checks.clone()),
+                checks: is_checked.then(|| self.checks.clone()),
                 snapshots: run.scenario.has_snapshots(),
+                changes: run.scenario.changes(),
             };
             others.spawn(keep_alive(environment, *part, run.tweak));
         }
@@ -214,7 +220,7 @@ impl World {
         if run.scenario == Scenario::Workload {
             return Workload::new(user, self.power.clone(), run).live().await.err();
         }
-        run.scenario.play(&user).await.err()
+        run.scenario.play(&user, run.seed).await.err()
     }
 }
 
@@ -247,6 +253,9 @@ fn make_driver(run: &Run) -> Driver {
         driver.with_pools(NODES.map(|name| (segments(name), None)));
     }
     driver.configure(|config| {
+        if scenario.changes() {
+            changes::configure(config, run.seed);
+        }
         if !scenario.attaches() {
             config.controller.remove(ControllerCapability::PublishUnpublishVolume);
         }
