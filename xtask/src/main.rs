@@ -63,6 +63,8 @@ cargo xtask TASK
                 pods with new claims, in the embedded mode and with a real kubelet
   bench exec [--times N] [--json FILE]
                 a command in a running pod through the embedded API, by a bare WebSocket client
+  bench resize [--claims N] [--rounds R] [--json FILE]
+                csi-resizer and ours, many claims that ask for more at once
 ";
 
 fn main() -> ExitCode {
@@ -240,7 +242,7 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node", "exec"] {
+    for name in ["driver", "burst", "attach", "node", "exec", "resize"] {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()

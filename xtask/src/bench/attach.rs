@@ -5,13 +5,10 @@
 //! `$LONGSHORE_TOOLS` only ours is measured, and the table says so.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
-    sync::{
-        atomic::Ordering,
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -24,16 +21,17 @@ use serde_json::{Value, json};
 
 use super::{
     audit::Mark,
-    http::{Closer, Server},
+    http::Server,
     kubeconfig::Kubeconfig,
     load::send_all,
     process::{self, Memory, Peak},
     release_binary,
     report::median,
+    seen::{Seen, last},
 };
 use crate::run;
 
-const DRIVER: &str = "bench.csi.example";
+pub(super) const DRIVER: &str = "bench.csi.example";
 const NODE: &str = "bench-node";
 const NODE_ID: &str = "bench-node-id";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
@@ -44,8 +42,6 @@ const WARM_UP: usize = 10;
 const QUIET: Duration = Duration::from_secs(5);
 /// The line about a request is written after its answer was sent.
 const AUDIT_DELAY: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(900);
-const LOOK: Duration = Duration::from_millis(250);
 
 const LIFTED: &[&str] = &["--kube-api-qps=500", "--kube-api-burst=1000"];
 
@@ -156,7 +152,7 @@ impl Args {
 
 /// The program that serves the fake driver. Whoever brings a binary of ours does not want to wait for
 /// an optimised build either.
-fn mock_driver() -> Result<PathBuf> {
+pub(super) fn mock_driver() -> Result<PathBuf> {
     let release = std::env::var_os("LONGSHORE_BIN").is_none();
     let mut args = vec!["build", "--package", "longshore-csi", "--example", "fake_driver"];
     if release {
@@ -170,14 +166,14 @@ fn mock_driver() -> Result<PathBuf> {
 }
 
 /// The driver, with volumes to attach.
-struct Mock {
-    program: Program,
-    socket: PathBuf,
-    handles: Vec<String>,
+pub(super) struct Mock {
+    pub(super) program: Program,
+    pub(super) socket: PathBuf,
+    pub(super) handles: Vec<String>,
 }
 
 impl Mock {
-    fn start(program: &Path, dir: &Path, volumes: usize) -> Result<Self> {
+    pub(super) fn start(program: &Path, dir: &Path, volumes: usize) -> Result<Self> {
         let (socket, log) = (dir.join("mock.sock"), dir.join("mock.log"));
         let mut command = Command::new(program);
         command.arg(&socket).args([DRIVER, NODE_ID, &volumes.to_string()]);
@@ -282,18 +278,18 @@ impl Ring<'_> {
             let handle = &self.mock.handles[at];
             connection.call("POST", VOLUMES, Some(&volume(name, handle))).map(drop)
         })?;
-        let seen = Seen::start(self.server)?;
+        let seen = Seen::start(self.server, ATTACHMENTS, happened)?;
         begin()?;
         let first = Instant::now();
         send_all(self.server, names, |connection, name| {
             connection.call("POST", ATTACHMENTS, Some(&attachment(name))).map(drop)
         })?;
-        let attached = seen.all(names, Happened::Attached)? - first;
+        let attached = last(&seen.each(names, Happened::Attached)?)? - first;
         let first = Instant::now();
         send_all(self.server, names, |connection, name| {
             connection.call("DELETE", &format!("{ATTACHMENTS}/{name}"), None).map(drop)
         })?;
-        let detached = seen.all(names, Happened::Gone)? - first;
+        let detached = last(&seen.each(names, Happened::Gone)?)? - first;
         Ok((attached.as_secs_f64(), detached.as_secs_f64()))
     }
 
@@ -306,11 +302,11 @@ impl Ring<'_> {
     }
 }
 
-fn names(prefix: &str, count: usize) -> Vec<String> {
+pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|at| format!("{prefix}-{at}")).collect()
 }
 
-fn volume(name: &str, handle: &str) -> Value {
+pub(super) fn volume(name: &str, handle: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
         "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"},
             "persistentVolumeReclaimPolicy": "Retain",
@@ -330,58 +326,10 @@ enum Happened {
     Gone,
 }
 
-/// A watch of all attachments, read by a thread of its own until this is dropped.
-struct Seen {
-    news: Receiver<(Instant, String, Happened)>,
-    _closer: Closer,
-}
-
-impl Seen {
-    fn start(server: &Server) -> Result<Self> {
-        let list = server.connect()?.call("GET", ATTACHMENTS, None)?;
-        let version = list["metadata"]["resourceVersion"].as_str().context("no version")?;
-        let path = format!("{ATTACHMENTS}?watch=1&resourceVersion={version}");
-        let mut watch = server.connect()?.watch(&path)?;
-        let closer = watch.closer().context("a watch without an end")?;
-        let (send, news) = channel();
-        std::thread::spawn(move || {
-            // Ends with the connection.
-            while let Ok(line) = watch.next() {
-                let Ok(event) = serde_json::from_slice::<Value>(&line) else { return };
-                let happened = match event["type"].as_str() {
-                    Some("DELETED") => Happened::Gone,
-                    _ if event["object"]["status"]["attached"] == true => Happened::Attached,
-                    _ => continue,
-                };
-                let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
-                if send.send((Instant::now(), name.to_owned(), happened)).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { news, _closer: closer })
-    }
-
-    /// The moment at which the last of these was seen.
-    fn all(&self, names: &[String], wanted: Happened) -> Result<Instant> {
-        let mut left: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let (began, stop) = (Instant::now(), crate::interrupt::flag()?);
-        let mut last = began;
-        while !left.is_empty() {
-            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-            let waits = || format!("{} of {} were not seen {wanted:?}", left.len(), names.len());
-            ensure!(began.elapsed() < PATIENCE, "that takes too long: {}", waits());
-            match self.news.recv_timeout(LOOK) {
-                Ok((at, name, happened)) => {
-                    if happened == wanted && left.remove(name.as_str()) {
-                        last = at;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("the watch ended: {}", waits()),
-            }
-        }
-        Ok(last)
+fn happened(event: &Value) -> Option<Happened> {
+    match event["type"].as_str() {
+        Some("DELETED") => Some(Happened::Gone),
+        _ => (event["object"]["status"]["attached"] == true).then_some(Happened::Attached),
     }
 }
 

@@ -140,9 +140,10 @@ impl Connection {
     fn send(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
         let length = body.len();
         let address = &self.address;
+        let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {address}\r\nuser-agent: bench-load\r\n\
-             accept: application/json\r\ncontent-type: application/json\r\n\
+             accept: application/json\r\ncontent-type: application/{kind}\r\n\
              content-length: {length}\r\n\r\n{body}"
         );
         let stream = self.stream.get_mut();

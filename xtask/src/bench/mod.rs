@@ -6,6 +6,7 @@
 //! `cargo xtask bench driver`: the drivers, see [`driver`].
 //! `cargo xtask bench exec`: a command in a pod of the embedded mode, see [`exec`].
 //! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
+//! `cargo xtask bench resize`: the resizers, see [`resize`].
 
 mod api;
 mod attach;
@@ -22,6 +23,8 @@ mod load;
 mod node;
 mod process;
 mod report;
+mod resize;
+mod seen;
 
 use std::{
     path::{Path, PathBuf},
@@ -73,6 +76,7 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "driver" => driver::bench(rest),
         Some((name, rest)) if name == "exec" => exec::bench(rest),
         Some((name, rest)) if name == "node" => node::bench(rest),
+        Some((name, rest)) if name == "resize" => resize::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
@@ -80,7 +84,8 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench bind [--volumes N,N] [--claims N] [--json FILE]`, \
              `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
              `bench driver [--rounds R]`, `bench exec [--times N] [--json FILE]`, \
-             or `bench node [--pods N] [--together N] [--only ours] [--json FILE]`"
+             `bench node [--pods N] [--together N] [--only ours] [--json FILE]`, \
+             or `bench resize [--claims N] [--rounds R] [--json FILE]`"
         ),
     }
 }
