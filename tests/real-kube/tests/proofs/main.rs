@@ -6,6 +6,7 @@
 mod directory_provisioners;
 mod official;
 mod other_namespace;
+mod resizers;
 mod rights;
 mod served;
 mod sources;

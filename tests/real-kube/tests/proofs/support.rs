@@ -41,6 +41,10 @@ impl Hostpath {
         Self { program, socket, state }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.program.pid()
+    }
+
     /// The ids of the volumes that it knows.
     pub fn volumes(&self) -> Vec<String> {
         let text = fs::read(self.state.join("state.json")).unwrap_or_default();
