@@ -239,9 +239,12 @@ fn after(
     match ledger.end(&ticket) {
         CallOutcome::Go => {
             let action = checks.latency.after(moment.call);
+            let wait = match &action {
+                Action::Delay(wait) => *wait,
+                _ => Duration::ZERO,
+            };
             // A caller whose time is over does not hear it.
-            let in_time = ledger.age(&ticket) < IN_TIME && matches!(action, Action::Continue);
-            if in_time {
+            if ledger.age(&ticket) + wait < IN_TIME {
                 heard(checks, moment);
             }
             action

@@ -116,9 +116,9 @@ async fn expand(api: &Api, key: &ObjectKey, size: &str) -> Result<((), String)> 
     Ok((
         (),
         match said(&claim, waits) {
-            None => format!("{size}, under the writing pod"),
+            None => format!("{size}, seen by the pod that writes"),
             Some(_) => format!(
-                "the volume has {size}; its filesystem does not grow while mounted here, so the next pod sees it"
+                "{size}, seen by the next pod: this filesystem does not grow here while it is mounted"
             ),
         },
     ))
