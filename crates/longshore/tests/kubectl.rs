@@ -4,15 +4,30 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::*;
+use longshore_real_kube::tools::{self, Tool};
 
 #[test]
 fn kubectl_sees_a_volumes_life() {
-    if !can_kubectl("kubectl") {
-        return;
+    if can_kubectl("kubectl") {
+        volumes_life(&Home::new("kubectl"), Path::new("kubectl"));
     }
-    let home = Home::new("kubectl");
-    let up = Instance::up(&home, "data");
+}
+
+/// Five releases lie between the two, and each has asked servers for something new.
+#[test]
+fn the_newest_kubectl_sees_a_volumes_life() {
+    if can_kubectl("kubectl-next") && tools::need(&[Tool::KubectlNext]) {
+        let kubectl = tools::path(Tool::KubectlNext).unwrap();
+        volumes_life(&Home::new("kubectl-next"), &kubectl);
+    }
+}
+
+fn volumes_life(home: &Home, kubectl: &Path) {
+    let mut up = Instance::up(home, "data");
+    up.kubectl = kubectl.to_owned();
     let ok = |args: &[&str]| {
         let done = up.kubectl(args);
         assert!(done.status.success(), "kubectl {args:?}: {}", text(&done));

@@ -176,6 +176,8 @@ pub struct Instance {
     child: Child,
     pub data_dir: PathBuf,
     pub kubeconfig: PathBuf,
+    /// The kubectl that the test asks with.
+    pub kubectl: PathBuf,
     log: PathBuf,
 }
 
@@ -210,7 +212,7 @@ impl Instance {
             panic!("not ready: {line:?}\n{text}");
         };
         let kubeconfig = PathBuf::from(path);
-        Self { child, data_dir, kubeconfig, log }
+        Self { child, data_dir, kubeconfig, kubectl: "kubectl".into(), log }
     }
 
     pub fn pid(&self) -> u32 {
@@ -258,7 +260,7 @@ impl Instance {
 
     pub fn kubectl_with(&self, args: &[&str], stdin: &str) -> Output {
         use std::io::Write as _;
-        let mut child = Command::new("kubectl")
+        let mut child = Command::new(&self.kubectl)
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .arg("--cache-dir")

@@ -39,8 +39,10 @@ pub enum Tool {
     Containerd,
     /// The runtime's process beside each pod.
     ContainerdShim,
-    /// The command line client.
+    /// The command line client, in the version with which transcripts were recorded.
     Kubectl,
+    /// The command line client in its newest version.
+    KubectlNext,
     /// The end-to-end suite of Kubernetes.
     E2eTest,
     /// The program in the end-to-end suite's image.
@@ -69,7 +71,7 @@ pub enum Tool {
 
 impl Tool {
     /// Every tool.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Etcd,
         Self::Etcdutl,
         Self::KubeApiserver,
@@ -79,6 +81,7 @@ impl Tool {
         Self::Containerd,
         Self::ContainerdShim,
         Self::Kubectl,
+        Self::KubectlNext,
         Self::E2eTest,
         Self::Agnhost,
         Self::CsiProvisioner,

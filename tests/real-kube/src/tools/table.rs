@@ -50,6 +50,14 @@ const KUBECTL_SET: &[(&str, &str)] = &[
     ("k8s.io/client-go/pkg/version.gitVersion", "v1.32.4"),
 ];
 
+/// The newest kubectl.
+const KUBECTL_NEXT_SET: &[(&str, &str)] = &[
+    ("k8s.io/component-base/version.gitVersion", "v1.37.2"),
+    ("k8s.io/component-base/version.gitMajor", "1"),
+    ("k8s.io/component-base/version.gitMinor", "37"),
+    ("k8s.io/client-go/pkg/version.gitVersion", "v1.37.2"),
+];
+
 const fn kubernetes(package: &'static str, kind: Kind) -> Source {
     Source::Module { module: "kubernetes", package, kind, set: KUBERNETES_SET }
 }
@@ -95,6 +103,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
             ),
         ),
         Tool::Kubectl => ("kubectl", program("kubectl", ".", KUBECTL_SET)),
+        Tool::KubectlNext => ("kubectl-next", program("kubectl-next", ".", KUBECTL_NEXT_SET)),
         Tool::E2eTest => ("e2e.test", kubernetes("k8s.io/kubernetes/test/e2e", Kind::Test)),
         Tool::Agnhost => {
             ("agnhost", kubernetes("k8s.io/kubernetes/test/images/agnhost", Kind::Static))

@@ -43,6 +43,7 @@ fn linked_versions_are_the_pinned_ones() {
     let pins = [
         ("kubernetes", format!("k8s.io/kubernetes {KUBERNETES}")),
         ("kubectl", "k8s.io/kubectl v0.32.4".to_owned()),
+        ("kubectl-next", "k8s.io/kubectl v0.37.2".to_owned()),
         ("sidecars", "external-provisioner/v5 v5.3.0".to_owned()),
         ("sidecars", "external-resizer v1.14.0".to_owned()),
         ("snapshotter", "external-snapshotter/v8 v8.6.0".to_owned()),
