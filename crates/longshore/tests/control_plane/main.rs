@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod official;
 #[path = "../proxy/mod.rs"]
 mod proxy;
 mod restored;
@@ -21,8 +22,8 @@ fn can_run() -> bool {
     tools::need(&[Tool::Etcd, Tool::KubeApiserver])
 }
 
-/// Etcd and an API server that allows everything.
+/// Etcd and an API server that allows everything, and notes who asked what.
 fn cluster() -> Cluster {
-    let options = Options { etcd_without_fsync: true, ..Options::default() };
+    let options = Options { etcd_without_fsync: true, audit: true, ..Options::default() };
     tokio::task::block_in_place(|| Cluster::start(&options).unwrap())
 }

@@ -7,8 +7,9 @@ use longshore_real_kube::Cluster;
 use longshore_testing::report;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::official::{self, Official};
 use super::proxy::wire::Wire;
-use super::stack::Stack;
+use super::stack::{Access, Stack};
 use super::{can_run, cluster};
 
 struct Rolled {
@@ -25,7 +26,9 @@ impl Rolled {
         let servers = ports.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port)));
         let wire = Wire::start(servers.collect()).await;
         let kubeconfig = cluster.kubeconfig_at(wire.address).unwrap();
-        let stack = Stack::start(&kubeconfig, &kubeconfig).await;
+        let provisioner = cluster.kubeconfig_of_at(official::OURS, wire.address).unwrap();
+        let access = Access::Apart { provisioner, others: kubeconfig.clone() };
+        let stack = Stack::start_with(access, &kubeconfig, true).await;
         (Self { wire, stack, ports }, cluster)
     }
 }
@@ -108,26 +111,61 @@ async fn a_soak_of_rolls_kills_resets_and_new_leaders_loses_and_leaks_nothing() 
     let long = std::env::var("LONGSHORE_LONG").is_ok_and(|value| value == "1");
     let (time, pause) = match long {
         true => (Duration::from_secs(30 * 60), Duration::from_secs(15)),
-        false => (Duration::from_secs(50), Duration::from_secs(2)),
+        false => (Duration::from_secs(90), Duration::from_secs(2)),
     };
     let (mut rolled, mut cluster) = Rolled::start().await;
-    let (users, began) = (rolled.stack.users.clone(), Instant::now());
-    let using = tokio::spawn(async move { users.churn("soak", || began.elapsed() >= time).await });
-    let (mut number, mut ended) = (0, 0);
+    let mut other = Official::start(&cluster, rolled.wire.address).await;
+    let began = Instant::now();
+    let users = [Some(rolled.stack.users.clone()), other.as_ref().map(|other| other.users.clone())];
+    let using = users.map(|users| {
+        tokio::spawn(async move {
+            match users {
+                Some(users) => users.churn("soak", || began.elapsed() >= time).await,
+                None => 0,
+            }
+        })
+    });
+    let (mut number, mut ended, mut others_ended) = (0, 0, 0);
     while began.elapsed() < time || number < 6 {
         cluster = happen(number, &mut rolled, cluster).await;
+        if let Some(other) = &mut other {
+            // Killed as often as each of ours.
+            if number % 9 == 4 {
+                other.kill();
+            }
+            others_ended += other.restart_ended();
+        }
         number += 1;
         tokio::time::sleep(pause).await;
         // Who lost its lease in all this has ended, as it should.
         ended += rolled.stack.restart_ended();
     }
-    let claims = using.await.unwrap();
+    let [using, others_using] = using;
+    let (claims, others_claims) = (using.await.unwrap(), others_using.await.unwrap());
     let calm = Instant::now();
     rolled.stack.settle("soaked", calm).await;
     let took = calm.elapsed().as_secs_f32();
     report(&format!(
         "control plane: soak: {number} events, {ended} leases lost, {claims} claims, settled after {took:.1} s"
     ));
+    let audit = cluster.audit_log().unwrap();
+    let line = |who: &str, user: &str, claims: usize| {
+        let (all, refused) = official::asked(&audit, user);
+        let each = all as f64 / claims.max(1) as f64;
+        report(&format!(
+            "control plane: soak: {who}: {claims} claims, {all} requests ({each:.1} each), refused: {refused:?}"
+        ));
+        all
+    };
+    assert!(line("our provisioner", official::OURS, claims) > claims, "the log tells who asked");
+    if let Some(other) = other {
+        let settled = other.settle().await;
+        line("csi-provisioner", official::OFFICIAL, others_claims);
+        report(&format!(
+            "control plane: soak: csi-provisioner: {others_ended} leases lost, {settled}"
+        ));
+        other.stop().await;
+    }
     rolled.stack.clear("soaked").await;
     rolled.stack.stop().await;
     tokio::task::block_in_place(|| cluster.stop().unwrap());

@@ -38,6 +38,11 @@ spec: {drivers: [{name: weather.example.com, nodeID: node-1}]}
 /// How the programs reach the API.
 pub enum Access {
     Kubeconfig(PathBuf),
+    /// The provisioner is a user of its own, so that its requests can be told apart.
+    Apart {
+        provisioner: PathBuf,
+        others: PathBuf,
+    },
     /// As in a pod, with these files of a service account and a server on this port of loopback.
     Pod {
         account: PathBuf,
@@ -47,13 +52,16 @@ pub enum Access {
 
 impl Access {
     /// A program of ours with this access; its arguments follow.
-    fn command(&self) -> tokio::process::Command {
+    fn command(&self, name: &str) -> tokio::process::Command {
+        let with = |kubeconfig: &Path| {
+            let mut command = tokio::process::Command::new(binary());
+            command.env("KUBECONFIG", kubeconfig);
+            command
+        };
         match self {
-            Self::Kubeconfig(file) => {
-                let mut command = tokio::process::Command::new(binary());
-                command.env("KUBECONFIG", file);
-                command
-            }
+            Self::Kubeconfig(file) => with(file),
+            Self::Apart { provisioner, .. } if name == "provisioner" => with(provisioner),
+            Self::Apart { others, .. } => with(others),
             Self::Pod { account, port } => {
                 // The place of the files is fixed, so it is one of a mount namespace.
                 let script = "at=/run/secrets/kubernetes.io/serviceaccount
@@ -73,6 +81,10 @@ impl Access {
 pub struct Users {
     pub claims: Api<PersistentVolumeClaim>,
     pub volumes: Api<PersistentVolume>,
+    /// The class of their claims.
+    class: &'static str,
+    /// Whether they attach what they have.
+    attach: bool,
     attachments: Api<VolumeAttachment>,
 }
 
@@ -104,6 +116,8 @@ impl Stack {
             users: Users {
                 claims: Api::namespaced(client.clone(), "default"),
                 volumes: Api::all(client.clone()),
+                class: "fast",
+                attach: true,
                 attachments: Api::all(client.clone()),
             },
             theirs,
@@ -140,7 +154,7 @@ impl Stack {
         if name == "provisioner" {
             args.push("--leak-guard".to_owned());
         }
-        let mut command = self.theirs.command();
+        let mut command = self.theirs.command(name);
         command.args(args);
         Program::start_command(command)
     }
@@ -175,14 +189,11 @@ impl Stack {
                 one.status.as_ref().is_some_and(|status| status.attached)
                     && one.metadata.deletion_timestamp.is_none()
             };
-            let handles: BTreeSet<String> = volumes
-                .iter()
-                .filter_map(|one| Some(one.spec.as_ref()?.csi.as_ref()?.volume_handle.clone()))
-                .collect();
+            let handles = handles_of(&volumes.items, DRIVER);
             let real: BTreeSet<String> = self.served.driver.volumes().into_keys().collect();
             let done = claims.iter().all(bound)
                 && attachments.iter().all(attached)
-                && volumes.items.len() == claims.items.len()
+                && handles.len() == claims.items.len()
                 && handles == real;
             match done {
                 true => Ok(()),
@@ -207,8 +218,8 @@ impl Stack {
         self.within(when, Instant::now(), || async {
             let claims =
                 self.users.claims.list(&ListParams::default()).await.map_err(text)?.items.len();
-            let volumes =
-                self.users.volumes.list(&ListParams::default()).await.map_err(text)?.items.len();
+            let volumes = self.users.volumes.list(&ListParams::default()).await.map_err(text)?;
+            let volumes = handles_of(&volumes.items, DRIVER).len();
             let attached = self
                 .users
                 .attachments
@@ -282,10 +293,22 @@ impl Stack {
 }
 
 impl Users {
+    /// Users of another class in a namespace of their own, who attach nothing.
+    pub async fn of_class(class: &'static str, kubeconfig: &Path) -> Self {
+        let client = ClientConfig::from_kubeconfig(kubeconfig).client().await.unwrap();
+        Self {
+            claims: Api::namespaced(client.clone(), class),
+            volumes: Api::all(client.clone()),
+            class,
+            attach: false,
+            attachments: Api::all(client),
+        }
+    }
+
     pub async fn create(&self, name: &str) {
         let claim = json!({
             "metadata": {"name": name},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": self.class,
                      "resources": {"requests": {"storage": "1Mi"}}},
         });
         let claim = serde_json::from_value(claim).unwrap();
@@ -326,7 +349,7 @@ impl Users {
             self.create(&name).await;
             match number % 4 {
                 0 => self.delete(&name).await,
-                1 | 2 => to_attach.push(name),
+                1 | 2 if self.attach => to_attach.push(name),
                 _ => kept.push_back(name),
             }
             number += 1;
@@ -344,13 +367,21 @@ impl Users {
             if kept.len() > MOST
                 && let Some(oldest) = kept.pop_front()
             {
-                let (attachment, params) = (format!("of-{oldest}"), DeleteParams::default());
-                again(|| self.attachments.delete(&attachment, &params)).await;
+                if self.attach {
+                    let (attachment, params) = (format!("of-{oldest}"), DeleteParams::default());
+                    again(|| self.attachments.delete(&attachment, &params)).await;
+                }
                 self.delete(&oldest).await;
             }
         }
         number
     }
+}
+
+/// The handles of a driver's volumes.
+pub fn handles_of(volumes: &[PersistentVolume], driver: &str) -> BTreeSet<String> {
+    let csi = volumes.iter().filter_map(|one| one.spec.as_ref()?.csi.as_ref());
+    csi.filter(|csi| csi.driver == driver).map(|csi| csi.volume_handle.clone()).collect()
 }
 
 /// Repeats a request until there is an answer; a "no" is one. `None` for what is not there, or is

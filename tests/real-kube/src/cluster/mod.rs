@@ -184,6 +184,14 @@ impl Cluster {
         self.write_kubeconfig(&format!("https://{address}"), ADMIN, &[MASTERS])
     }
 
+    /// A user's kubeconfig with another address; the user may do everything.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn kubeconfig_of_at(&self, user: &str, address: std::net::SocketAddr) -> Result<PathBuf> {
+        self.write_kubeconfig(&format!("https://{address}"), user, &[MASTERS])
+    }
+
     /// The CA, for further certificates.
     #[must_use]
     pub fn ca(&self) -> &Ca {
