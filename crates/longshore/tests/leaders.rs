@@ -245,3 +245,27 @@ async fn controllers_refuse_to_start_beside_a_kube_controller_manager() {
     assert!(!allowed.text().contains("its holder is gone"), "{}", allowed.text());
     assert_eq!(allowed.terminate().await, Some(0));
 }
+
+#[tokio::test]
+async fn controllers_under_the_lease_of_a_kube_controller_manager_take_turns_with_it() {
+    let home = Home::new("turns");
+    let api = Instance::start(&home, "api", &["apiserver"]);
+    api.apply(&manager_lease(0));
+    let program = controllers(
+        &api,
+        &[
+            "--leader-elect-resource-name=kube-controller-manager",
+            "--leader-elect-lease-duration=4s",
+            "--leader-elect-renew-deadline=3s",
+            "--leader-elect-retry-period=1s",
+        ],
+    );
+    for second in 1..=30 {
+        api.apply(&manager_lease(second));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(!program.text().contains("became leader"), "{}", program.text());
+    // It is renewed no more.
+    program.says("became leader").await;
+    assert_eq!(program.terminate().await, Some(0));
+}

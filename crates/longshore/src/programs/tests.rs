@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use serde_json::Value;
 
 use super::PROGRAMS;
@@ -241,12 +242,19 @@ fn flags_in(text: &str) -> impl Iterator<Item = &str> {
     names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
 }
 
+/// The command lines in the last columns of a section's table.
+fn ways_back_in(text: &str) -> impl Iterator<Item = &str> {
+    let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+    rows.filter_map(|row| row.trim_matches('|').rsplit_once(" | ")?.1.trim().strip_prefix('`'))
+        .filter_map(|rest| rest.split('`').next())
+}
+
 /// `docs/differences.md` names programs in its headings, and below them flags of each.
 #[test]
 fn documented_differences_name_flags_that_exist_and_the_way_back() {
     let page = std::fs::read_to_string(root().join("docs/differences.md")).unwrap();
     let sections = page.split("\n## ").skip(1);
-    let mut rows = 0;
+    let (mut rows, mut ways_back) = (0, 0);
     for section in sections {
         let (heading, text) = section.split_once('\n').unwrap();
         for name in heading.split('`').skip(1).step_by(2) {
@@ -257,6 +265,16 @@ fn documented_differences_name_flags_that_exist_and_the_way_back() {
             for flag in flags_in(text) {
                 assert!(known.contains(&flag), "{name} has no --{flag}");
             }
+            for line in ways_back_in(text) {
+                let words = std::iter::once(name).chain(line.split(' '));
+                match command.clone().try_get_matches_from(words) {
+                    Ok(_) => {}
+                    // Others than those of the row.
+                    Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {}
+                    Err(error) => panic!("{name} {line}: {error}"),
+                }
+                ways_back += 1;
+            }
         }
         for line in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -266,5 +284,5 @@ fn documented_differences_name_flags_that_exist_and_the_way_back() {
             rows += 1;
         }
     }
-    assert!(rows > 30, "{rows} rows are read");
+    assert!(rows > 30 && ways_back > 15, "{rows} rows and {ways_back} flags are read");
 }
