@@ -147,6 +147,7 @@ fn programs_in_pods_reach_the_api_as_their_account() {
     up.stop_without_a_trace(&home);
 }
 
+// case: workloads/W146
 #[test]
 fn a_provisioner_runs_as_a_pod_of_the_instance_that_it_serves() {
     if !can_kubectl("provisioner in a pod") {

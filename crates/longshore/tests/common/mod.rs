@@ -259,20 +259,10 @@ impl Instance {
     }
 
     pub fn kubectl_with(&self, args: &[&str], stdin: &str) -> Output {
-        use std::io::Write as _;
-        let mut child = Command::new(&self.kubectl)
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .arg("--cache-dir")
-            .arg(self.data_dir.join("kubectl-cache"))
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
+        let mut command = Command::new(&self.kubectl);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("--cache-dir").arg(self.data_dir.join("kubectl-cache"));
+        run_with(command.args(args), stdin)
     }
 
     /// Runs our own client commands against this instance.
@@ -281,18 +271,8 @@ impl Instance {
     }
 
     pub fn cli_with(&self, args: &[&str], stdin: &str) -> Output {
-        use std::io::Write as _;
-        let mut child = Command::new(binary())
-            .args(args)
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
+        let mut command = Command::new(binary());
+        run_with(command.args(args).arg("--kubeconfig").arg(&self.kubeconfig), stdin)
     }
 
     pub fn apply(&self, yaml: &str) {
@@ -335,6 +315,20 @@ impl Drop for Instance {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs a command that reads this.
+pub fn run_with(command: &mut Command, stdin: &str) -> Output {
+    use std::io::Write as _;
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let text = stdin.to_owned();
+    // Beside it: what a command writes while it reads fills the pipe. One that reads nothing may be gone.
+    let writing = std::thread::spawn(move || drop(input.write_all(text.as_bytes())));
+    let done = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    done
 }
 
 pub fn text(output: &Output) -> String {

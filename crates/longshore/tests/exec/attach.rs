@@ -9,6 +9,7 @@ use super::{plain, spawn, start};
 /// Says back what it reads.
 const PARROT: &str = "echo up; while read line; do echo \"got $line\"; done; echo over; sleep 1000";
 
+// case: workloads/W119
 #[test]
 fn those_who_are_attached_come_and_go_while_the_container_runs() {
     if !can_kubectl("those_who_are_attached_come_and_go_while_the_container_runs") {

@@ -1,28 +1,13 @@
 //! `longshore exec`, `attach` and `logs`, for people without kubectl.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use super::common::*;
 use super::{SERVE, on_a_terminal, plain, start, stdout};
 
 fn ours(up: &Instance, args: &[&str], stdin: &str) -> Output {
-    use std::io::Write as _;
-    let mut child = Command::new(binary())
-        .env("KUBECONFIG", &up.kubeconfig)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    let text = stdin.to_owned();
-    // Beside it: what a command writes while it reads fills the pipe.
-    let writing = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let done = child.wait_with_output().unwrap();
-    writing.join().unwrap().unwrap();
-    done
+    run_with(Command::new(binary()).env("KUBECONFIG", &up.kubeconfig).args(args), stdin)
 }
 
 #[test]

@@ -16,7 +16,8 @@ fn peak(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// W112: 1 GiB with `LONGSHORE_LONG=1`, 128 MiB else.
+// case: workloads/W112
+/// 1 GiB with `LONGSHORE_LONG=1`, 128 MiB else.
 #[test]
 fn a_gibibyte_of_input_is_echoed_whole_and_memory_stays_flat() {
     if !can_kubectl("a_gibibyte_of_input_is_echoed_whole_and_memory_stays_flat") {
@@ -55,7 +56,8 @@ fn a_gibibyte_of_input_is_echoed_whole_and_memory_stays_flat() {
     up.stop_without_a_trace(&home);
 }
 
-/// W115: 5 min with `LONGSHORE_LONG=1`; else long enough for kubectl to ping twice.
+// case: workloads/W115
+/// 5 min with `LONGSHORE_LONG=1`; else long enough for kubectl to ping twice.
 #[test]
 fn a_silent_command_outlives_the_pings_of_its_client() {
     if !can_kubectl("a_silent_command_outlives_the_pings_of_its_client") {
@@ -71,7 +73,7 @@ fn a_silent_command_outlives_the_pings_of_its_client() {
     up.stop_without_a_trace(&home);
 }
 
-/// W118, but for ephemeral containers, which `up` does not run.
+/// Ephemeral containers, which `up` does not run, are left of W118.
 #[test]
 fn commands_reach_init_containers_and_sidecars_while_they_run() {
     if !can_kubectl("commands_reach_init_containers_and_sidecars_while_they_run") {

@@ -10,6 +10,7 @@ mod isolation;
 mod logs;
 mod long_streams;
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use common::*;
@@ -66,6 +67,7 @@ fn on_a_terminal(up: &Instance, line: &str) -> Output {
         .unwrap()
 }
 
+// case: workloads/W111, workloads/W113
 #[test]
 fn a_command_has_its_streams_and_its_exit_code() {
     if !can_kubectl("a_command_has_its_streams_and_its_exit_code") {
@@ -95,10 +97,20 @@ fn a_command_has_its_streams_and_its_exit_code() {
     let left = up.kubectl(&["exec", "web", "--", "sh", "-c", "sleep 1000 & echo done"]);
     assert_eq!(stdout(&left), "done\n");
 
+    // case: workloads/W114
     let seen =
         on_a_terminal(&up, "kubectl exec -it web -- sh -c 'sleep 1; stty size; tty; echo $TERM'");
     let seen = stdout(&seen);
     assert!(seen.contains("33 111\r\n/dev/pts/"), "{seen:?}");
+    let line = "(until kubectl exec web -- test -e /tmp/sizes; do sleep 0.1; done; \
+                stty -F /dev/tty rows 22 cols 99) & \
+                kubectl exec -it web -- sh -c 'sleep 1; stty size > /tmp/sizes; n=0; \
+                until [ \"$(stty size)\" = \"22 99\" ] || [ $n = 300 ]; do sleep 0.1; n=$((n+1)); done; \
+                stty size >> /tmp/sizes'";
+    let ended = on_a_terminal(&up, line);
+    assert!(ended.status.success(), "{}", text(&ended));
+    let sizes = up.kubectl(&["exec", "web", "--", "cat", "/tmp/sizes"]);
+    assert_eq!(stdout(&sizes), "33 111\n22 99\n", "{}", text(&sizes));
     let ended = on_a_terminal(&up, "kubectl exec -it web -- sh -c 'exit 5'");
     assert_eq!(ended.status.code(), Some(5));
     let missing = up.kubectl(&["exec", "web", "--", "no-such-program"]);
@@ -108,6 +120,19 @@ fn a_command_has_its_streams_and_its_exit_code() {
     up.stop_without_a_trace(&home);
 }
 
+/// What a kubectl does that knows no WebSocket, as before 1.29.
+fn over_spdy(up: &Instance, args: &[&str]) -> Output {
+    Command::new("kubectl")
+        .env("KUBECONFIG", &up.kubeconfig)
+        .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+        .env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+// case: workloads/W116, workloads/W124
 #[test]
 fn refusals_reach_the_user_in_the_words_of_kubernetes() {
     if !can_kubectl("refusals_reach_the_user_in_the_words_of_kubernetes") {
@@ -137,7 +162,13 @@ fn refusals_reach_the_user_in_the_words_of_kubernetes() {
         let done = up.kubectl(args);
         assert!(!done.status.success(), "{args:?}: {}", text(&done));
         assert!(text(&done).contains(words), "{args:?}: {}", text(&done));
+        // A kubectl that speaks SPDY alone is refused in the same words.
+        let old = over_spdy(&up, args);
+        assert!(!old.status.success(), "{args:?}: {}", text(&old));
+        assert_eq!(text(&old), text(&done), "{args:?}");
     }
+    let old = over_spdy(&up, &["exec", "web", "--", "true"]);
+    assert!(!old.status.success() && text(&old).contains("need WebSocket"), "{}", text(&old));
     // kubectl chooses the first container itself and says so.
     let chosen = up.kubectl(&["exec", "two", "--", "true"]);
     assert!(
@@ -174,14 +205,47 @@ fn a_file_of_100_mib_is_copied_both_ways() {
     assert!(done.status.success(), "{}", text(&done));
     assert_eq!(sum(Command::new("sha256sum").arg(&back)), expected);
 
-    // A tree with a link in it.
-    let tree = home.path().join("tree");
-    std::fs::create_dir_all(tree.join("below")).unwrap();
+    up.stop_without_a_trace(&home);
+}
+
+// case: workloads/W117
+#[test]
+fn a_tree_is_copied_both_ways_and_without_tar_the_error_says_so() {
+    if !can_kubectl("a_tree_is_copied_both_ways_and_without_tar_the_error_says_so") {
+        return;
+    }
+    let home = Home::new("cp-tree");
+    let up = Instance::up(&home, "data");
+    let no_path = "    env: [{name: PATH, value: /nowhere}]\n";
+    let bare = plain("bare", "while true; do /bin/sleep 1; done", no_path, "");
+    start(&up, &format!("{}---\n{bare}", plain("web", SERVE, "", "")), &["web", "bare"]);
+    let (tree, back) = (home.path().join("tree"), home.path().join("back"));
+    std::fs::create_dir_all(tree.join("below/empty")).unwrap();
     std::fs::write(tree.join("below/file"), "text").unwrap();
-    let done = up.kubectl(&["cp", &tree.display().to_string(), "web:/tmp/tree"]);
+    std::fs::write(tree.join("program"), "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(tree.join("program"), PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("below/file", tree.join("link")).unwrap();
+    let (there, back) = (tree.display().to_string(), back.display().to_string());
+    let done = up.kubectl(&["cp", &there, "web:/tmp/tree"]);
     assert!(done.status.success(), "{}", text(&done));
-    let seen = up.kubectl(&["exec", "web", "--", "cat", "/tmp/tree/below/file"]);
-    assert_eq!(stdout(&seen), "text");
+    let look = "cd /tmp/tree && find . -printf '%P %y %m %l\n' | sort && cat link";
+    let seen = stdout(&up.kubectl(&["exec", "web", "--", "sh", "-c", look]));
+    let here = look.replace("/tmp/tree", &there);
+    let own = Command::new("sh").args(["-c", &here]).output().unwrap();
+    assert_eq!(seen, stdout(&own), "up");
+    // kubectl leaves links out on the way down, and says so.
+    let done = up.kubectl(&["cp", "web:/tmp/tree", &back]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(text(&done).contains("skipping symlink"), "{}", text(&done));
+    std::fs::remove_file(tree.join("link")).unwrap();
+    let differs = Command::new("diff").args(["-r", &there, &back]).output().unwrap();
+    assert!(differs.status.success(), "{}", text(&differs));
+    for args in [["cp", "bare:/etc/passwd", &back], ["cp", &there, "bare:/tmp/tree"]] {
+        let done = up.kubectl(&args);
+        assert!(!done.status.success(), "{args:?}: {}", text(&done));
+        let words = "\"tar\": executable file not found";
+        assert!(text(&done).contains(words), "{args:?}: {}", text(&done));
+    }
     up.stop_without_a_trace(&home);
 }
 
@@ -197,6 +261,7 @@ fn processes_with(word: &str) -> usize {
         .count()
 }
 
+// case: workloads/W123
 #[test]
 fn a_command_ends_with_its_client_and_with_its_pod() {
     if !can_kubectl("a_command_ends_with_its_client_and_with_its_pod") {
