@@ -10,7 +10,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::cli::{self, Program, Syntax, Threads};
 use crate::flags::{Logging, UsageError};
 use crate::reference::events::REASONS;
-use crate::reference::exit_codes::EXIT_CODES;
+use crate::reference::exit_codes::{EXCEPTION, EXIT_CODES};
 
 /// Flags of `longshore man`.
 #[derive(Debug, Clone, clap::Args)]
@@ -103,6 +103,8 @@ fn exit_codes() -> Roff {
         codes.text([bold(code.to_string())]);
         codes.text([roman(format!("{means}."))]);
     }
+    codes.control("PP", []);
+    codes.text([roman(EXCEPTION)]);
     codes
 }
 

@@ -2,14 +2,24 @@
 
 /// Every exit code, and what it means.
 pub(crate) const EXIT_CODES: &[(u8, &str)] = &[
-    (0, "done, or stopped by SIGTERM or SIGINT"),
+    (
+        0,
+        "done, or stopped by SIGTERM or SIGINT; under the name `livenessprobe` also that the port is taken",
+    ),
     (
         1,
         "failed; an error on stderr says at what. Sidecars under an official name also end so when they lose their lease \
          or their driver, and for values that the official program refuses so",
     ),
     (2, "wrong usage; nothing was begun"),
+    (
+        255,
+        "`resizer`, as csi-resizer: the driver can neither expand volumes nor change their attributes",
+    ),
 ];
+
+/// What ends with other codes.
+pub(crate) const EXCEPTION: &str = "`exec` ends with the exit code of the command in the container: 137 when SIGKILL or the end of the container ended it.";
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::events::REASONS;
-use super::exit_codes::EXIT_CODES;
+use super::exit_codes::{EXCEPTION, EXIT_CODES};
 use crate::cli::help;
 
 /// With this variable, the pages are written again.
@@ -124,7 +124,7 @@ fn page(command: &clap::Command) -> String {
 fn exit_codes() -> String {
     let rows = EXIT_CODES.iter().map(|(code, means)| format!("| {code} | {} |\n", cell(means)));
     format!(
-        "{HEAD}# Exit codes\n\nOf every program.\n\n| code | means |\n|---|---|\n{}",
+        "{HEAD}# Exit codes\n\nOf every program. {EXCEPTION}\n\n| code | means |\n|---|---|\n{}",
         rows.collect::<String>()
     )
 }

@@ -6,6 +6,8 @@
 pub(crate) mod events;
 pub(crate) mod exit_codes;
 #[cfg(test)]
+mod exit_codes_in_code;
+#[cfg(test)]
 mod markdown;
 #[cfg(test)]
 mod reasons_in_code;

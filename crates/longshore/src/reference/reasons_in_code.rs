@@ -64,7 +64,7 @@ fn every_reason_in_the_sources_is_listed_and_every_listed_one_is_there() {
 }
 
 /// The sources below a directory, without those of tests.
-fn sources(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -154,7 +154,7 @@ impl Visit<'_> for Literals<'_> {
     }
 }
 
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub(super) fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Ident>().is_ok_and(|name| name == "test")
