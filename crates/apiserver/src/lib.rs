@@ -64,8 +64,8 @@ use ops::Core;
 use registry::strategy::Settings;
 use store::{DiskJournal, History, Journal, JournalError, MemoryJournal, Store};
 
-pub use logs::{LogError, LogRequest, LogSource};
-pub use streams::{StreamEnd, StreamError, StreamRequest, StreamSource, Streams};
+pub use logs::LogSource;
+pub use streams::{StreamSource, Streams};
 
 /// Bounds on what clients can use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,8 @@ use kube::api::{
     Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
     WatchEvent, WatchParams,
 };
-use longshore_apiserver::{ApiServer, Config, LogError, LogRequest, LogSource};
+use longshore_apiserver::{ApiServer, Config, LogSource};
+use longshore_core::model::streams::{LogError, LogRequest};
 use serde_json::{Value, json};
 
 async fn server() -> ApiServer {

@@ -11,7 +11,8 @@ use common::{Raw, Running, admin_token, connect};
 use futures::future::BoxFuture;
 use futures::{FutureExt, SinkExt, StreamExt};
 use http::Request;
-use longshore_apiserver::{StreamEnd, StreamError, StreamRequest, StreamSource, Streams};
+use longshore_apiserver::{StreamSource, Streams};
+use longshore_core::model::streams::{StreamEnd, StreamError, StreamRequest};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -230,6 +231,7 @@ async fn without_a_node_there_are_neither_streams_nor_logs() {
     running.stop().await;
 }
 
+// case: workloads/W121
 #[tokio::test]
 async fn each_subprotocol_carries_input_output_and_the_end() {
     let echo = Echo::default();

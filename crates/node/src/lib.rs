@@ -27,8 +27,8 @@ mod volumes;
 
 pub use agent::{ApiAddress, NodeAgent, NodeConfig, NodeError, PodLimits, PodsMode, Settings};
 pub use pods::hidden::hide_from_pods;
-pub use pods::logs::{LogError, LogQuery, NodeLogs};
+pub use pods::logs::NodeLogs;
 pub use pods::shim_client::ShimProgram;
-pub use pods::streams::{NodeStreams, StreamEnd, StreamError, StreamQuery, Streams};
+pub use pods::streams::{NodeStreams, Streams};
 pub use shim::protocol::LogLimit;
 pub use volumes::stats::NodeStats;

@@ -312,7 +312,7 @@ async fn logs_are_read_and_followed() {
     .await;
     rig.wait_phase("p", "Running").await;
     let logs = longshore_node::NodeLogs::new(rig.api.clone(), rig.root());
-    let query = |follow, tail_lines| longshore_node::LogQuery {
+    let query = |follow, tail_lines| longshore_core::model::streams::LogRequest {
         namespace: "default".into(),
         pod: "p".into(),
         follow,

@@ -6,6 +6,7 @@ mod ids;
 pub mod keys;
 pub mod kinds;
 mod quantity;
+pub mod streams;
 mod text;
 mod tree;
 mod words;

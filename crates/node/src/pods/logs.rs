@@ -10,6 +10,7 @@ use inotify::{Inotify, WatchMask};
 use longshore_cluster::Api;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Pod;
+use longshore_core::model::streams::{LogError, LogRequest};
 use longshore_core::stage::paths::NodePaths;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -20,38 +21,6 @@ use crate::shim::protocol::{RunState, read_runs, shim_dir};
 
 /// How often a follower looks that could not get a watch.
 const WITHOUT_WATCH: Duration = Duration::from_millis(500);
-
-/// Which log, and how much of it.
-#[derive(Debug, Clone, Default)]
-pub struct LogQuery {
-    pub namespace: String,
-    pub pod: String,
-    /// The container; may be left out when there is only one.
-    pub container: Option<String>,
-    /// Go on as the log grows, until the container ends.
-    pub follow: bool,
-    /// Of the run before the current one.
-    pub previous: bool,
-    /// Keep the time in front of each line.
-    pub timestamps: bool,
-    /// Only the last so many lines.
-    pub tail_lines: Option<usize>,
-    /// Only lines from this time on (RFC 3339, compared as text in UTC).
-    pub since: Option<jiff::Timestamp>,
-    /// At most so many bytes.
-    pub limit_bytes: Option<usize>,
-}
-
-/// Why there is no log.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The request does not fit the pod.
-    #[error("{0}")]
-    BadRequest(String),
-    /// It cannot be read.
-    #[error("{0}")]
-    Failed(String),
-}
 
 /// Access to the logs of one node's pods. Cheap to clone.
 #[derive(Clone)]
@@ -71,7 +40,7 @@ impl NodeLogs {
     ///
     /// # Errors
     /// There is no such pod, container or log.
-    pub async fn open(&self, query: LogQuery) -> Result<BoxStream<'static, Bytes>, LogError> {
+    pub async fn open(&self, query: LogRequest) -> Result<BoxStream<'static, Bytes>, LogError> {
         let key = ObjectKey::new(&query.namespace, &query.pod);
         let pod =
             self.api.get::<Pod>(&key).await.map_err(|error| LogError::Failed(error.to_string()))?;
@@ -95,7 +64,7 @@ impl NodeLogs {
     }
 }
 
-fn no_log(container: &str, query: &LogQuery) -> String {
+fn no_log(container: &str, query: &LogRequest) -> String {
     let (pod, previous) = (&query.pod, query.previous);
     match previous {
         true => format!("previous terminated container {container:?} in pod {pod:?} not found"),
@@ -159,7 +128,7 @@ impl Ending {
 struct Reader {
     file: File,
     path: PathBuf,
-    query: LogQuery,
+    query: LogRequest,
     follow: Option<Ending>,
     rest: Vec<u8>,
     sent: usize,
@@ -169,7 +138,7 @@ struct Reader {
 fn stream(
     file: File,
     path: PathBuf,
-    query: LogQuery,
+    query: LogRequest,
     follow: Option<Ending>,
 ) -> BoxStream<'static, Bytes> {
     let reader = Reader { file, path, query, follow, rest: Vec::new(), sent: 0, begun: false };
@@ -368,7 +337,7 @@ mod tests {
         record(dir.path(), 0, false);
         append(&path, "one");
         let ending = Ending::of_newest(dir.path().to_owned(), "c".into());
-        let query = LogQuery { follow: true, tail_lines: Some(1), ..LogQuery::default() };
+        let query = LogRequest { follow: true, tail_lines: Some(1), ..LogRequest::default() };
         let file = File::open(&path).await.unwrap();
         let mut log = stream(file, path.clone(), query, Some(ending));
         assert_eq!(log.next().await.unwrap(), "one\n");

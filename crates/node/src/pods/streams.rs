@@ -14,6 +14,7 @@ use futures::stream::{BoxStream, StreamExt};
 use longshore_cluster::Api;
 use longshore_core::model::ObjectKey;
 use longshore_core::model::kinds::Pod;
+use longshore_core::model::streams::{StreamEnd, StreamError, StreamRequest};
 use longshore_core::stage::paths::NodePaths;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::Interest;
@@ -31,40 +32,6 @@ use crate::shim::protocol::{
 const PIECE_BYTES: usize = 32 << 10;
 /// How long the last output of a terminal, or of a container, may take to arrive after its end.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
-
-/// Which streams, and of what.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StreamQuery {
-    pub namespace: String,
-    pub pod: String,
-    pub container: String,
-    /// A command to run beside the container's own process; without one, that process itself.
-    pub command: Option<Vec<String>>,
-    pub stdin: bool,
-    pub stdout: bool,
-    pub stderr: bool,
-    pub tty: bool,
-}
-
-/// Why there are no streams.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamError {
-    /// The container does not run.
-    #[error("the container does not run")]
-    NotRunning,
-    /// They cannot be opened.
-    #[error("{0}")]
-    Failed(String),
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StreamEnd {
-    /// With this code; 128 + signal when a signal ended it.
-    Exited(i32),
-    /// It could not be started, or nobody knows.
-    Failed(String),
-}
 
 /// Open streams. What was started for them ends when the value is dropped.
 pub struct Streams {
@@ -96,7 +63,7 @@ impl NodeStreams {
     ///
     /// # Errors
     /// It does not, or the pod is gone.
-    pub async fn check(&self, query: &StreamQuery) -> Result<(), StreamError> {
+    pub async fn check(&self, query: &StreamRequest) -> Result<(), StreamError> {
         let dir = self.pod_dir(query).await?;
         let runs = read_runs(&dir).into_iter().filter(|run| run.name == query.container);
         let newest = runs.max_by_key(|run| run.attempt);
@@ -110,7 +77,7 @@ impl NodeStreams {
     ///
     /// # Errors
     /// The container does not run, or the pod is gone.
-    pub async fn open(&self, query: &StreamQuery) -> Result<Streams, StreamError> {
+    pub async fn open(&self, query: &StreamRequest) -> Result<Streams, StreamError> {
         let dir = self.pod_dir(query).await?;
         let shim = living_shim(&dir).ok_or(StreamError::NotRunning)?;
         if shim.protocol < STREAMS {
@@ -121,7 +88,7 @@ impl NodeStreams {
         open(&dir, query).await
     }
 
-    async fn pod_dir(&self, query: &StreamQuery) -> Result<PathBuf, StreamError> {
+    async fn pod_dir(&self, query: &StreamRequest) -> Result<PathBuf, StreamError> {
         let key = ObjectKey::new(&query.namespace, &query.pod);
         let pod = self.api.get::<Pod>(&key).await;
         let pod = pod.map_err(|error| StreamError::Failed(error.to_string()))?;
@@ -130,7 +97,7 @@ impl NodeStreams {
     }
 }
 
-async fn open(pod_dir: &Path, query: &StreamQuery) -> Result<Streams, StreamError> {
+async fn open(pod_dir: &Path, query: &StreamRequest) -> Result<Streams, StreamError> {
     let failed = |error: io::Error| StreamError::Failed(format!("talk to the pod's shim: {error}"));
     let mut wire = Wire::connect(pod_dir).await.map_err(failed)?;
     let mut pipes = Pipes::make(query).map_err(failed)?;
@@ -163,7 +130,7 @@ struct Opened {
     pipes: Pipes,
 }
 
-fn streams(wire: Wire, query: &StreamQuery, opened: Opened) -> io::Result<Streams> {
+fn streams(wire: Wire, query: &StreamRequest, opened: Opened) -> io::Result<Streams> {
     let Opened { early_end, input, terminal, pipes } = opened;
     let exec = query.command.is_some();
     let wrap = |fd: Option<OwnedFd>| fd.map(Descriptor::new).transpose();
@@ -216,8 +183,8 @@ async fn watch_end(mut wire: Wire, ended: watch::Sender<Option<StreamEnd>>) {
     }
 }
 
-fn request(query: &StreamQuery) -> Request {
-    let StreamQuery { container, command, stdin, stdout, stderr, tty, .. } = query.clone();
+fn request(query: &StreamRequest) -> Request {
+    let StreamRequest { container, command, stdin, stdout, stderr, tty, .. } = query.clone();
     match command {
         Some(argv) => Request::Exec(ExecStart { container, argv, tty, stdin, stdout, stderr }),
         None => Request::Attach(AttachStart { container, stdin, stdout, stderr }),
@@ -231,7 +198,7 @@ struct Pipes {
 }
 
 impl Pipes {
-    fn make(query: &StreamQuery) -> io::Result<Self> {
+    fn make(query: &StreamRequest) -> io::Result<Self> {
         let mut pipes = Self { theirs: Vec::new(), ours: [None, None, None] };
         let exec = query.command.is_some();
         if exec && query.tty {

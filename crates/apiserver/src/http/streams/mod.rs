@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
+use longshore_core::model::streams::{StreamError, StreamRequest};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -20,7 +21,7 @@ use super::body::{self, ApiResponse};
 use super::objects::Call;
 use super::route::Route;
 use crate::error::{ApiResult, Status};
-use crate::streams::{StreamError, StreamRequest, StreamSource};
+use crate::streams::StreamSource;
 use protocol::Protocol;
 
 const TEXT: &str = "text/plain; charset=utf-8";

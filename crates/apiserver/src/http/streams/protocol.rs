@@ -3,10 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
+use longshore_core::model::streams::StreamEnd;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
-
-use crate::streams::StreamEnd;
 
 pub(super) const STDIN: u8 = 0;
 pub(super) const STDOUT: u8 = 1;

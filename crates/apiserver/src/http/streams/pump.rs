@@ -64,7 +64,7 @@ struct Output {
     protocol: &'static Protocol,
     stdout: Option<futures::stream::BoxStream<'static, Bytes>>,
     stderr: Option<futures::stream::BoxStream<'static, Bytes>>,
-    ended: futures::future::BoxFuture<'static, crate::streams::StreamEnd>,
+    ended: futures::future::BoxFuture<'static, longshore_core::model::streams::StreamEnd>,
 }
 
 impl Output {

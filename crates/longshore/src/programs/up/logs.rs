@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use futures::{FutureExt as _, future::BoxFuture, stream::BoxStream};
-use longshore_apiserver::{LogError, LogRequest, LogSource};
+use longshore_apiserver::LogSource;
 use longshore_cluster::Api;
+use longshore_core::model::streams::{LogError, LogRequest};
 use longshore_core::model::{ObjectKey, kinds::Pod};
-use longshore_node::{LogQuery, NodeLogs};
+use longshore_node::NodeLogs;
 
 /// The logs of all nodes of this instance.
 #[derive(Clone)]
@@ -30,10 +31,7 @@ impl Logs {
         let node = self.nodes.get(pod.spec.node_name.as_str()).ok_or_else(|| {
             LogError::NoNode(format!("node {} is not of this instance", pod.spec.node_name))
         })?;
-        node.open(query(request)?).await.map_err(|error| match error {
-            longshore_node::LogError::BadRequest(text) => LogError::BadRequest(text),
-            longshore_node::LogError::Failed(text) => LogError::Failed(text),
-        })
+        node.open(request).await
     }
 }
 
@@ -44,45 +42,4 @@ impl LogSource for Logs {
     ) -> BoxFuture<'static, Result<BoxStream<'static, bytes::Bytes>, LogError>> {
         self.clone().read(request).boxed()
     }
-}
-
-fn query(request: LogRequest) -> Result<LogQuery, LogError> {
-    let LogRequest {
-        namespace,
-        pod,
-        container,
-        follow,
-        previous,
-        timestamps,
-        tail_lines,
-        since_seconds,
-        since_time,
-        limit_bytes,
-    } = request;
-    let bad = |field: &str| LogError::BadRequest(format!("{field} must be 0 or more"));
-    let count = |value: Option<i64>, field| {
-        value.map(|value| usize::try_from(value).map_err(|_| bad(field))).transpose()
-    };
-    let since = match (since_time, since_seconds) {
-        (Some(text), _) => {
-            let time = text.parse::<jiff::Timestamp>();
-            Some(time.map_err(|_| LogError::BadRequest(format!("sinceTime {text:?} is no time")))?)
-        }
-        (None, Some(seconds)) => {
-            let ago = jiff::SignedDuration::from_secs(seconds);
-            jiff::Timestamp::now().checked_sub(ago).ok()
-        }
-        (None, None) => None,
-    };
-    Ok(LogQuery {
-        namespace,
-        pod,
-        container,
-        follow,
-        previous,
-        timestamps,
-        tail_lines: count(tail_lines, "tailLines")?,
-        since,
-        limit_bytes: count(limit_bytes, "limitBytes")?,
-    })
 }

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use futures::{FutureExt as _, future::BoxFuture};
-use longshore_apiserver::{StreamEnd, StreamError, StreamRequest, StreamSource, Streams};
+use longshore_apiserver::{StreamSource, Streams};
 use longshore_cluster::Api;
-use longshore_node::{NodeStreams, StreamQuery};
+use longshore_core::model::streams::{StreamError, StreamRequest};
+use longshore_node::NodeStreams;
 use tokio::io::AsyncWrite;
 
 /// The containers of all nodes of this instance. Their shims serve sockets below the nodes' directories, also those
@@ -28,20 +29,18 @@ impl NodesStreams {
     }
 
     async fn check(self, request: StreamRequest) -> Result<(), StreamError> {
-        let (node, query) = query(request);
-        self.node(&node)?.check(&query).await.map_err(refusal)
+        self.node(&request.node)?.check(&request).await
     }
 
     async fn open(self, request: StreamRequest) -> Result<Streams, StreamError> {
-        let (node, query) = query(request);
-        let mut streams = self.node(&node)?.open(&query).await.map_err(refusal)?;
+        let mut streams = self.node(&request.node)?.open(&request).await?;
         let stdin = streams.stdin();
         Ok(Streams {
             stdin: stdin.map(|stdin| Box::new(stdin) as Box<dyn AsyncWrite + Send + Unpin>),
             stdout: streams.stdout(),
             stderr: streams.stderr(),
             resize: Box::new(streams.resizer()),
-            ended: streams.ended().map(end).boxed(),
+            ended: streams.ended().boxed(),
         })
     }
 }
@@ -53,25 +52,5 @@ impl StreamSource for NodesStreams {
 
     fn open(&self, request: StreamRequest) -> BoxFuture<'static, Result<Streams, StreamError>> {
         self.clone().open(request).boxed()
-    }
-}
-
-fn query(request: StreamRequest) -> (String, StreamQuery) {
-    let StreamRequest { namespace, pod, node, container, command, stdin, stdout, stderr, tty } =
-        request;
-    (node, StreamQuery { namespace, pod, container, command, stdin, stdout, stderr, tty })
-}
-
-fn refusal(error: longshore_node::StreamError) -> StreamError {
-    match error {
-        longshore_node::StreamError::NotRunning => StreamError::NotRunning,
-        longshore_node::StreamError::Failed(why) => StreamError::Failed(why),
-    }
-}
-
-fn end(end: longshore_node::StreamEnd) -> StreamEnd {
-    match end {
-        longshore_node::StreamEnd::Exited(code) => StreamEnd::Exited(code),
-        longshore_node::StreamEnd::Failed(why) => StreamEnd::Failed(why),
     }
 }
