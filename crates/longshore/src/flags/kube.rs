@@ -19,6 +19,27 @@ pub(crate) struct KubeFlags {
     pub kube_api_burst: Option<u32>,
 }
 
+/// The flag of programs to which the API server can be named.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct MasterFlag {
+    /// URL of the API server, instead of the one in the kubeconfig.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "URL",
+        help_heading = "Kubernetes API"
+    )]
+    master: String,
+}
+
+impl MasterFlag {
+    /// The URL, if one was given.
+    pub(crate) fn url(self) -> Option<String> {
+        Some(self.master).filter(|url| !url.is_empty())
+    }
+}
+
 /// Access to a cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KubeAccess {
@@ -32,12 +53,11 @@ pub(crate) struct KubeAccess {
 impl KubeFlags {
     /// The access these flags describe.
     #[must_use]
-    pub(crate) fn access(self, master: String) -> KubeAccess {
+    pub(crate) fn access(self, master: Option<String>) -> KubeAccess {
         let Self { kubeconfig, kube_api_qps, kube_api_burst } = self;
         let throttle = Throttle::new(kube_api_qps, kube_api_burst);
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let kubeconfig = some(kubeconfig).map(PathBuf::from);
-        KubeAccess { kubeconfig, master: some(master), throttle }
+        let kubeconfig = Some(kubeconfig).filter(|file| !file.is_empty()).map(PathBuf::from);
+        KubeAccess { kubeconfig, master, throttle }
     }
 }
 

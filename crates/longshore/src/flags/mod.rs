@@ -11,7 +11,7 @@ mod logging;
 pub(crate) use csi::CsiFlags;
 pub(crate) use diagnostics::{Diagnostics, DiagnosticsFlags};
 pub(crate) use election::{Election, ElectionFlags, ElectionTimes};
-pub(crate) use kube::{KubeAccess, KubeFlags, log_other_kubeconfig};
+pub(crate) use kube::{KubeAccess, KubeFlags, MasterFlag, log_other_kubeconfig};
 pub(crate) use logging::{CommonFlags, KlogFlags, LogFormat, Logging};
 pub(crate) use longshore_flags::{
     Environment, Gate, Gates, Stage, Throttle, UsageError, gates_help, goify, nearest, normalize,

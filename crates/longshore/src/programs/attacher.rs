@@ -12,11 +12,8 @@ use crate::process::unless_stopped;
 
 /// Flags that csi-attacher once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
-    (
-        "connection-timeout",
-        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
-    ),
-    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+    sidecar::NO_CONNECTION_TIMEOUT,
+    sidecar::NO_ELECTION_TYPE,
     ("leader-election-identity", "the identity is the host name, so leave the flag out"),
 ];
 

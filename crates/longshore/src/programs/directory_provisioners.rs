@@ -118,7 +118,7 @@ impl Common {
         })?;
         Ok(Self {
             logging: Logging::try_from(common)?,
-            kube: kube.access(String::new()),
+            kube: kube.access(None),
             name,
             threads: worker_threads as usize,
             leader_election: leader_election && wanted.unwrap_or(true),

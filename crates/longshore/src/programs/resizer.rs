@@ -8,17 +8,14 @@ use tokio_util::sync::CancellationToken;
 use super::provisioner::place_of;
 use super::sidecar::{self, SidecarFlags, has_attributes_classes, read_gates};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help};
+use crate::flags::{CommonFlags, CsiFlags, Logging, MasterFlag, UsageError, gates_help};
 use crate::process::{ExitWith, unless_stopped};
 
 /// Flags that csi-resizer once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
     ("csiTimeout", "use --timeout for the time of one CSI call"),
-    (
-        "connection-timeout",
-        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
-    ),
-    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+    sidecar::NO_CONNECTION_TIMEOUT,
+    sidecar::NO_ELECTION_TYPE,
 ];
 
 /// The exit code of csi-resizer beside a driver that can do nothing of its work.
@@ -35,15 +32,8 @@ pub(crate) struct Flags {
     resizer: resize::Config,
     #[arg(long, value_name = "GATES", help = gates_help(&[resize::GATES, sidecar::GATES]))]
     feature_gates: Vec<String>,
-    /// URL of the API server, instead of the one in the kubeconfig.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "URL",
-        help_heading = "Kubernetes API"
-    )]
-    master: String,
+    #[command(flatten)]
+    master: MasterFlag,
     #[command(flatten)]
     pub(super) sidecar: SidecarFlags,
 }
@@ -76,7 +66,7 @@ impl Program for Config {
         let gates = read_gates(resize::GATES, &feature_gates)?;
         let resizer = resizer.with(&gates, &sidecar.environment)?;
         let mut sidecar = sidecar.config(common, csi, &gates)?;
-        sidecar.kube.master = Some(master).filter(|url| !url.is_empty());
+        sidecar.kube.master = master.url();
         let ask_for_attributes_classes = !gates.set_explicitly(resize::ATTRIBUTES_CLASSES.name);
         Ok(Self { sidecar, resizer, ask_for_attributes_classes })
     }

@@ -14,7 +14,7 @@ use plugins::PluginFlags;
 use crate::cli::{Program, Syntax, Threads};
 use crate::flags::{
     CommonFlags, Diagnostics, DiagnosticsFlags, Election, ElectionTimes, Gates, KubeAccess,
-    KubeFlags, Logging, UsageError, gates_help, values,
+    KubeFlags, Logging, MasterFlag, UsageError, gates_help, values,
 };
 
 pub(crate) use run::Shared;
@@ -32,15 +32,8 @@ pub(super) struct Flags {
     /// (its own --controllers=*,-NAME,…).
     #[arg(long)]
     allow_beside_kube_controller_manager: bool,
-    /// Address of the API server, over the one in the kubeconfig.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "URL",
-        help_heading = "Kubernetes API"
-    )]
-    master: String,
+    #[command(flatten)]
+    master: MasterFlag,
     #[arg(long, value_name = "GATES", help = gates_help(&[protect::GATES]))]
     feature_gates: Vec<String>,
     #[command(flatten)]
@@ -159,7 +152,7 @@ impl Program for Config {
         logging.notes.extend_from_slice(gates.notes());
         Ok(Self {
             logging,
-            kube: kube.access(master),
+            kube: kube.access(master.url()),
             controllers: select::select(&controllers.join(","))?,
             allow_beside,
             settings: Settings {

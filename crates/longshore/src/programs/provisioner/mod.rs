@@ -8,7 +8,7 @@ pub(crate) use run::place_of;
 
 use super::sidecar::{self, SidecarFlags, read_gates};
 use crate::cli::{Program, Syntax, Threads};
-use crate::flags::{CommonFlags, CsiFlags, Logging, UsageError, gates_help};
+use crate::flags::{CommonFlags, CsiFlags, Logging, MasterFlag, UsageError, gates_help};
 
 /// Flags that csi-provisioner once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
@@ -16,12 +16,9 @@ const REMOVED: &[(&str, &str)] = &[
         "provisioner",
         "the name is asked from the driver behind --csi-address, so leave the flag out",
     ),
-    (
-        "connection-timeout",
-        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
-    ),
+    sidecar::NO_CONNECTION_TIMEOUT,
     ("enable-leader-election", "use --leader-election"),
-    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+    sidecar::NO_ELECTION_TYPE,
 ];
 
 /// Flags of `longshore provisioner`, named as csi-provisioner names them.
@@ -35,15 +32,8 @@ pub(crate) struct Flags {
     provision: provision::Flags,
     #[arg(long, value_name = "GATES", help = gates_help(&[provision::GATES, sidecar::GATES]))]
     feature_gates: Vec<String>,
-    /// URL of the API server, instead of the one in the kubeconfig.
-    #[arg(
-        long,
-        default_value = "",
-        hide_default_value = true,
-        value_name = "URL",
-        help_heading = "Kubernetes API"
-    )]
-    master: String,
+    #[command(flatten)]
+    master: MasterFlag,
     #[command(flatten)]
     pub(super) sidecar: SidecarFlags,
     /// Serve /debug/pprof/ beside the metrics: the command line, and word that there are no Go profiles here.
@@ -104,7 +94,7 @@ impl Program for Config {
         let gates = read_gates(provision::GATES, &feature_gates)?;
         let environment = sidecar.environment.clone();
         let mut sidecar = sidecar.config(common, csi, &gates)?;
-        sidecar.kube.master = Some(master).filter(|url| !url.is_empty());
+        sidecar.kube.master = master.url();
         let elects = sidecar.election.is_some();
         sidecar.diagnostics =
             sidecar.diagnostics.map(|served| served.with_election(elects).with_pprof(enable_pprof));

@@ -73,7 +73,7 @@ impl SidecarFlags {
             logging,
             socket: csi_address,
             log_limit: None,
-            kube: kube.access(String::new()),
+            kube: kube.access(None),
             election: election.election(&environment)?,
             release_lease_on_exit: gates.on(RELEASE_ON_EXIT),
             diagnostics: diagnostics.endpoint()?,

@@ -29,6 +29,16 @@ pub(crate) use self::flags::{Config, GATES, SidecarFlags, read_gates};
 use crate::flags::{Diagnostics, Election, KubeAccess, Throttle, log_other_kubeconfig};
 use crate::process::unless_stopped;
 
+/// A flag that most official sidecars once had, and what replaced it.
+pub(crate) const NO_CONNECTION_TIMEOUT: (&str, &str) = (
+    "connection-timeout",
+    "use --timeout for the time of one CSI call; the wait for the socket is fixed",
+);
+
+/// Another one.
+pub(crate) const NO_ELECTION_TYPE: (&str, &str) =
+    ("leader-election-type", "use --leader-election, which always takes a Lease");
+
 /// A sidecar that has reached its driver and its cluster.
 pub(crate) struct Sidecar {
     pub api: Api,
