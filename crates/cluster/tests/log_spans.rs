@@ -1,11 +1,11 @@
 //! What a log line of a pass says of the pass. One test, because logging belongs to the process.
 
-use std::io;
 use std::sync::Arc;
 
 use longshore_cluster::controller::note;
 use longshore_cluster::telemetry::{LogFormat, LogOptions, log_layer};
 use longshore_cluster::{Loop, Outcome, QueueOptions, Reconciler, Sources, Subject, WorkQueue};
+use longshore_testing::Captured;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -38,21 +38,8 @@ impl Reconciler for Twice {
     }
 }
 
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Sink {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(data);
-        Ok(data.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 async fn logged(format: LogFormat) -> Vec<String> {
-    let sink = Sink::default();
+    let sink = Captured::default();
     let writer = sink.clone();
     let options = LogOptions { verbosity: 4, format, ..LogOptions::default() };
     let layer = log_layer(&options, move || writer.clone());
@@ -62,8 +49,7 @@ async fn logged(format: LogFormat) -> Vec<String> {
     let queue = WorkQueue::new("twice", QueueOptions::default());
     queue.add("default/data".to_owned());
     Loop::new("bind", Arc::new(twice), queue).run(&stop).await;
-    let log = String::from_utf8(sink.0.lock().clone()).expect("text");
-    log.lines().map(String::from).collect()
+    sink.text().lines().map(String::from).collect()
 }
 
 #[tokio::test(start_paused = true)]

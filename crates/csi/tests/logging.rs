@@ -1,26 +1,9 @@
 //! What calls leave in the log. One test in a process of its own, because subscribers share state between threads.
 
-use std::io::Write;
-use std::sync::Arc;
-
 use longshore_csi::fake::{self, Driver, Fault};
 use longshore_csi::{Call, Options, v1};
-use parking_lot::Mutex;
+use longshore_testing::Captured;
 use tonic::Code;
-
-#[derive(Clone, Default)]
-struct Captured(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Captured {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 async fn logged(level: tracing::Level, max_log_length: Option<usize>) -> String {
     let lines = Captured::default();
@@ -44,8 +27,7 @@ async fn logged(level: tracing::Level, max_log_length: Option<usize>) -> String 
         secrets: [("token".to_owned(), "hunter2".to_owned())].into(),
     };
     client.delete_volume(gone).await.expect_err("scripted");
-    let ours = lines.0.lock().clone();
-    let text = String::from_utf8(ours).expect("text");
+    let text = lines.text();
     text.lines().filter(|line| line.contains("longshore_csi")).collect::<Vec<_>>().join("\n")
 }
 

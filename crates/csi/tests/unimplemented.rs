@@ -2,33 +2,14 @@
 //! the log and subscribers share state between threads.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::sync::Arc;
 
 use longshore_csi::capabilities::{ControllerCapability, NodeCapability};
 use longshore_csi::fake::{self, Driver, Version};
 use longshore_csi::{Call, Client, SnapshotLookup, v1};
-use parking_lot::Mutex;
+use longshore_testing::Captured;
 
-#[derive(Clone, Default)]
-struct Captured(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Captured {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Captured {
-    fn lines_with(&self, part: &str) -> usize {
-        let text = String::from_utf8(self.0.lock().clone()).expect("text");
-        text.lines().filter(|line| line.contains(part)).count()
-    }
+fn lines_with(log: &Captured, part: &str) -> usize {
+    log.text().lines().filter(|line| line.contains(part)).count()
 }
 
 async fn snapshot_of_new_volume(client: &Client) -> String {
@@ -58,7 +39,7 @@ async fn advertised_but_unimplemented_calls_are_not_used(log: &Captured) {
             assert!(!client.supports(Call::GetSnapshot).await.expect("response"));
         }
         assert_eq!((count(Call::GetSnapshot), count(Call::ListSnapshots)), (round, 3 * round));
-        assert_eq!(log.lines_with("/csi.v1.Controller/GetSnapshot"), round, "once per connection");
+        assert_eq!(lines_with(log, "/csi.v1.Controller/GetSnapshot"), round, "once per connection");
         driver.sever();
         losses.changed().await.expect("the client lives");
     }
@@ -80,7 +61,7 @@ async fn calls_that_were_never_advertised_are_not_logged(log: &Captured) {
     assert!(!client.supports(Call::ControllerGetVolumeHealth).await.expect("response"));
     let request = v1::ControllerGetVolumeHealthRequest::default();
     client.controller_get_volume_health(request).await.expect_err("not there");
-    assert_eq!(log.lines_with("ControllerGetVolumeHealth"), 0);
+    assert_eq!(lines_with(log, "ControllerGetVolumeHealth"), 0);
 }
 
 /// case: csi-1.13/C17
@@ -99,7 +80,7 @@ async fn a_topology_without_the_capability_is_ignored(log: &Captured) {
         let SnapshotLookup::Found(snapshot) = found else { panic!("{found:?}") };
         assert_eq!(snapshot.accessible_topology, []);
     }
-    assert_eq!(log.lines_with("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"), 1);
+    assert_eq!(lines_with(log, "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"), 1);
 }
 
 async fn a_list_with_a_token_that_repeats_ends_in_an_error() {

@@ -5,6 +5,7 @@
 //! failure, so nothing is skipped by accident.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Something a test cannot run without.
@@ -68,6 +69,33 @@ pub fn find_tool(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let fixed = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(|dir| Path::new(dir).to_path_buf());
     std::env::split_paths(&path).chain(fixed).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// A writer that can be read while somebody else writes.
+#[derive(Debug, Clone, Default)]
+pub struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Captured {
+    /// What was written so far.
+    ///
+    /// # Panics
+    /// When it is not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        String::from_utf8(bytes).expect("text")
+    }
+}
+
+impl std::io::Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Polls, for at most `limit`, until `done` holds; false if it never did.

@@ -387,28 +387,12 @@ impl Visit for Fields {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
+    use longshore_testing::Captured;
 
     use super::*;
 
-    #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Sink {
-        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(data);
-            Ok(data.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     fn logged(options: &LogOptions, act: impl FnOnce()) -> String {
-        let sink = Sink::default();
+        let sink = Captured::default();
         let writer = sink.clone();
         let own = options.clone();
         let layer = tracing_subscriber::fmt::layer()
@@ -418,7 +402,7 @@ mod tests {
             .with_filter(filter_fn(move |metadata| own.enabled(metadata)));
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, act);
-        String::from_utf8(sink.0.lock().clone()).expect("text")
+        sink.text()
     }
 
     #[test]

@@ -2,13 +2,12 @@
 
 mod changes;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use longshore_apiserver::{ApiServer, Config};
-use parking_lot::Mutex;
+use longshore_testing::Captured;
 use serde_json::{Value, json};
 
 use super::session::{Ask, JSON};
@@ -17,26 +16,6 @@ use super::{
     Get, Logs, Manner, Mark, Marks, Output, Patch, PatchKind, Request, Scope, Screen, Selection,
     Session, Source, Status, Wait, Word, perform,
 };
-
-/// A writer that can be read while somebody else writes.
-#[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Paper {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Paper {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).unwrap()
-    }
-}
 
 struct World {
     _server: ApiServer,
@@ -63,7 +42,7 @@ impl World {
 
     /// Stdout and stderr of a request.
     async fn run(&self, request: impl Into<Request>) -> Result<(String, String), ClientError> {
-        let (mut out, mut err) = (Paper::default(), Paper::default());
+        let (mut out, mut err) = (Captured::default(), Captured::default());
         let mut screen = Screen { out: &mut out, err: &mut err };
         perform(&self.session, request.into(), &mut screen).await?;
         Ok((out.text(), err.text()))
@@ -185,7 +164,7 @@ async fn apply_goes_on_after_a_failure() {
     let world = World::new().await;
     let broken = CLAIM.replace("name: data", "name: bad").replace("ReadWriteOnce", "Nope");
     let source = world.source(&format!("{broken}---\n{CLASS}"));
-    let (mut out, mut err) = (Paper::default(), Paper::default());
+    let (mut out, mut err) = (Captured::default(), Captured::default());
     let mut screen = Screen { out: &mut out, err: &mut err };
     let request = Apply { source, ..Apply::default() };
     let error = perform(&world.session, request.into(), &mut screen).await.unwrap_err();
@@ -270,11 +249,11 @@ async fn get_says_what_is_not_there() {
 async fn get_watches() {
     let world = World::new().await;
     world.apply(CLAIM).await.unwrap();
-    let paper = Paper::default();
+    let paper = Captured::default();
     let watching = tokio::spawn({
         let (mut out, session) = (paper.clone(), world.session.clone());
         async move {
-            let mut err = Paper::default();
+            let mut err = Captured::default();
             let mut screen = Screen { out: &mut out, err: &mut err };
             let request = Get { follow: Follow::Watch, ..get("pvc", &[], Output::Table) };
             perform(&session, request.into(), &mut screen).await

@@ -14,11 +14,11 @@ async fn delete_waits_until_the_object_is_gone() {
     assert!(error.to_string().contains("configmap held is still there"), "{error}");
     assert!(error.to_string().contains("held by example.com/hold"), "{error}");
 
-    let paper = Paper::default();
+    let paper = Captured::default();
     let waiting = tokio::spawn({
         let (mut out, session) = (paper.clone(), world.session.clone());
         async move {
-            let mut err = Paper::default();
+            let mut err = Captured::default();
             let mut screen = Screen { out: &mut out, err: &mut err };
             perform(&session, delete(select("cm", &["held"])).into(), &mut screen).await
         }
@@ -74,7 +74,7 @@ async fn wait_ends_when_the_condition_holds() {
     let waiting = |request: Wait| {
         let session = session.clone();
         tokio::spawn(async move {
-            let (mut out, mut err) = (Paper::default(), Paper::default());
+            let (mut out, mut err) = (Captured::default(), Captured::default());
             let mut screen = Screen { out: &mut out, err: &mut err };
             perform(&session, request.into(), &mut screen).await.map(|()| out.text())
         })
