@@ -158,6 +158,7 @@ async fn a_token_can_be_read_by_the_user_of_the_pod_alone() {
     rig.stop(true).await;
 }
 
+// case: workloads/W145
 #[tokio::test]
 async fn files_change_together_while_the_pod_runs() {
     if !need("files_change_together_while_the_pod_runs", &[Need::Root]) {
@@ -203,6 +204,38 @@ async fn what_is_missing_is_named_and_waited_for() {
     secret(&rig).await;
     rig.wait_phase("p", "Succeeded").await;
     assert_eq!(rig.log(&uid).trim_end(), "blue");
+    rig.end("p").await;
+    rig.stop(true).await;
+}
+
+#[tokio::test]
+async fn what_a_variable_lacks_is_named_and_waited_for() {
+    if !need("what_a_variable_lacks_is_named_and_waited_for", &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::start(false).await;
+    let from = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key}});
+    let env = json!([
+        {"name": "A", "valueFrom": from("configMapKeyRef", "settings", "color")},
+        {"name": "B", "valueFrom": from("secretKeyRef", "key", "password")},
+    ]);
+    rig.create_pod(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+        "nodeName": "n1", "terminationGracePeriodSeconds": 0, "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "host", "command": ["sh", "-c", "[ $A$B = bluehush ]"], "env": env}]}}))
+        .await;
+    let named = async |why: &str| {
+        let what = format!("the pod says: {why}");
+        rig.until(&what, async || rig.has_event("Failed", &format!("Error: {why}")).await).await;
+    };
+    named("configmap \"settings\" not found").await;
+    rig.config_map("settings", json!({"other": "1"})).await;
+    named("couldn't find key color in ConfigMap default/settings").await;
+    let key = ObjectKey::new("default", "settings");
+    let data = json!({"data": {"color": "blue"}});
+    rig.api.patch::<ConfigMap>(&key, Patch::Merge(&data)).await.unwrap();
+    named("secret \"key\" not found").await;
+    secret(&rig).await;
+    rig.wait_phase("p", "Succeeded").await;
     rig.end("p").await;
     rig.stop(true).await;
 }

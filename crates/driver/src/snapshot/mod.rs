@@ -178,7 +178,9 @@ fn time(at: Timestamp) -> prost_types::Timestamp {
 /// Unknown parameters are refused: a misspelt one must not silently mean something else.
 fn check_parameters(parameters: &BTreeMap<String, String>) -> Result<(), Refusal> {
     match parameters.keys().find(|key| !OBJECT_NAMES.contains(&key.as_str())) {
-        Some(key) => Err(Refusal::Invalid(format!("parameter {key:?} is not known"))),
+        Some(key) => Err(Refusal::Invalid(format!(
+            "parameter {key:?} is not known; remove it from the class: snapshots of this driver take none"
+        ))),
         None => Ok(()),
     }
 }

@@ -169,19 +169,28 @@ async fn from_source(
         (Some(reference), _) => (reference, true),
         (None, Some(reference)) => (reference, false),
         (None, None) => {
-            let text = format!("variable {}: its source is not served by this node", variable.name);
-            return Err(text.into());
+            let kinds = source.as_object().into_iter().flat_map(|source| source.keys());
+            let kinds = kinds.map(String::as_str).collect::<Vec<_>>().join(", ");
+            return Err(named(format!(
+                "a source of kind {kinds} is not served by this node; use one of: configMapKeyRef, \
+                 secretKeyRef, fieldRef, resourceFieldRef"
+            )));
         }
     };
     let (name, key) = (
         reference["name"].as_str().unwrap_or_default(),
         reference["key"].as_str().unwrap_or_default(),
     );
-    let value = values(api, pod, name, is_secret).await?;
-    match value.and_then(|values| values.get(key).cloned()) {
-        Some(value) => Ok(Some(value)),
-        None if reference["optional"] == true => Ok(None),
-        None => Err(format!("{} or its key {key:?}", not_found(name, is_secret)).into()),
+    let values = values(api, pod, name, is_secret).await?;
+    match values.as_ref().map(|values| values.get(key)) {
+        Some(Some(value)) => Ok(Some(value.clone())),
+        _ if reference["optional"] == true => Ok(None),
+        Some(None) => {
+            let kind = if is_secret { "Secret" } else { "ConfigMap" };
+            let namespace = &pod.metadata.namespace;
+            Err(format!("couldn't find key {key} in {kind} {namespace}/{name}").into())
+        }
+        None => Err(not_found(name, is_secret).into()),
     }
 }
 

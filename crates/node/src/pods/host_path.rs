@@ -32,7 +32,10 @@ pub(super) fn check(source: &HostPathSource) -> io::Result<()> {
         "CharDevice" => (found.is_char_device(), "character device"),
         "BlockDevice" => (found.is_block_device(), "block device"),
         other => {
-            let text = format!("hostPath type {other:?} is not known");
+            let text = format!(
+                "hostPath type {other:?} is not known; leave it out, or use one of: DirectoryOrCreate, Directory, \
+                 FileOrCreate, File, Socket, CharDevice, BlockDevice"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
     };
