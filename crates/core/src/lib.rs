@@ -24,6 +24,7 @@ pub mod redact;
 pub mod resize;
 pub mod root_ca;
 pub mod schedule;
+pub mod snapshot;
 pub mod stage;
 pub mod unserved;
 pub mod visits;

@@ -44,6 +44,37 @@ pub mod annotations {
     /// On a snapshot content: volumes made from it may be used in another mode than its source.
     pub const ALLOW_VOLUME_MODE_CHANGE: &str =
         "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+    /// On a snapshot content: CreateSnapshot was called and has no verdict yet.
+    pub const SNAPSHOT_BEING_CREATED: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+    /// On a snapshot content: its snapshot is being deleted.
+    pub const SNAPSHOT_BEING_DELETED: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+    /// On a snapshot content: the name of the secret for CreateSnapshot and DeleteSnapshot.
+    pub const SNAPSHOT_SECRET_NAME: &str = "snapshot.storage.kubernetes.io/deletion-secret-name";
+    /// On a snapshot content: the namespace of that secret.
+    pub const SNAPSHOT_SECRET_NAMESPACE: &str =
+        "snapshot.storage.kubernetes.io/deletion-secret-namespace";
+    /// On a snapshot class: it answers snapshots that name none.
+    pub const SNAPSHOT_IS_DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+    /// On the content of a member of a group: the driver's id of the group snapshot.
+    pub const GROUP_SNAPSHOT_HANDLE: &str =
+        "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
+    /// On a group snapshot content: CreateVolumeGroupSnapshot was called and has no verdict yet.
+    pub const GROUP_SNAPSHOT_BEING_CREATED: &str =
+        "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
+    /// On a group snapshot content: its group snapshot is being deleted.
+    pub const GROUP_SNAPSHOT_BEING_DELETED: &str =
+        "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+    /// On a group snapshot content: the name of the secret for the calls that create and delete it.
+    pub const GROUP_SNAPSHOT_SECRET_NAME: &str =
+        "groupsnapshot.storage.kubernetes.io/deletion-secret-name";
+    /// On a group snapshot content: the namespace of that secret.
+    pub const GROUP_SNAPSHOT_SECRET_NAMESPACE: &str =
+        "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace";
+    /// On a group snapshot class: it answers group snapshots that name none.
+    pub const GROUP_SNAPSHOT_IS_DEFAULT_CLASS: &str =
+        "groupsnapshot.storage.kubernetes.io/is-default-class";
     /// On a class: it answers claims that name none.
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
     /// On a class: the older form of [`IS_DEFAULT_CLASS`].
@@ -73,6 +104,8 @@ pub mod labels {
     pub const OS: &str = "kubernetes.io/os";
     /// The node's processor architecture.
     pub const ARCH: &str = "kubernetes.io/arch";
+    /// On a snapshot content: the node whose snapshotter serves it.
+    pub const SNAPSHOT_MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
     /// On an intent record: what kind of work was begun.
     pub const INTENT: &str = "longshore.dev/intent";
     /// On an intent record: the driver it was begun with.
@@ -106,6 +139,26 @@ pub mod finalizers {
     /// A snapshot from which a volume is being made stays.
     pub const SNAPSHOT_SOURCE_PROTECTION: &str =
         "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+    /// A claim that a snapshot is being taken of stays.
+    pub const CLAIM_AS_SOURCE: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
+    /// A snapshot that a claim is restored from stays.
+    pub const SNAPSHOT_AS_SOURCE: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection";
+    /// A snapshot stays until its content is gone.
+    pub const SNAPSHOT_BOUND: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
+    /// A member of a group snapshot stays while the group does.
+    pub const SNAPSHOT_IN_GROUP: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection";
+    /// A content stays until the driver's snapshot is dealt with.
+    pub const CONTENT_BOUND: &str =
+        "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+    /// A group snapshot stays until its content is gone.
+    pub const GROUP_SNAPSHOT_BOUND: &str =
+        "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection";
+    /// A group content stays until the driver's group snapshot is dealt with.
+    pub const GROUP_CONTENT_BOUND: &str =
+        "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
     /// What the finalizers of the snapshot programs begin with.
     pub const SNAPSHOT_DOMAIN: &str = "snapshot.storage.kubernetes.io/";
     /// In-tree volumes deleted by the binder.
@@ -135,4 +188,8 @@ pub mod embedded {
     pub const LOCAL_IMMEDIATE_CLASS: &str = "longshore-local-immediate";
     /// Shared, waits for the first consumer.
     pub const SHARED_CLASS: &str = "longshore-shared";
+    /// Snapshots of local volumes.
+    pub const LOCAL_SNAPSHOT_CLASS: &str = "longshore-local";
+    /// Snapshots of shared volumes.
+    pub const SHARED_SNAPSHOT_CLASS: &str = "longshore-shared";
 }

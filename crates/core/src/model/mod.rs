@@ -16,4 +16,6 @@ pub use kinds::{HasMeta, Kind, Meta, ObjectKey, ObjectRef};
 pub use quantity::{BadQuantity, Format, Quantity};
 pub(crate) use text::text_types;
 pub use tree::{Tree, TreeWelcome};
-pub use words::{AccessMode, ClaimPhase, PodPhase, ReclaimPolicy, VolumeMode, VolumePhase};
+pub use words::{
+    AccessMode, ClaimPhase, DeletionPolicy, PodPhase, ReclaimPolicy, VolumeMode, VolumePhase,
+};

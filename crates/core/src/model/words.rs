@@ -83,6 +83,8 @@ words! {
     AccessMode { ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod }
     /// What becomes of a volume whose claim is gone.
     ReclaimPolicy { Delete, Retain, Recycle }
+    /// What becomes of a driver's snapshot whose content is deleted.
+    DeletionPolicy { Delete, Retain }
     /// How a pod sees a volume.
     VolumeMode { Filesystem, Block }
 }

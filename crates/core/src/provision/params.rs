@@ -32,13 +32,22 @@ pub enum Role {
 /// The fallback pair: used by every role without a pair of its own.
 const DEFAULT_KEYS: Keys = Keys { role: "Default", key: "secret", deprecated: None };
 
-struct Keys {
+/// Two keys of a class that name a secret.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keys {
     /// The name in error texts.
-    role: &'static str,
+    pub(crate) role: &'static str,
     /// `<key>-name` and `<key>-namespace`, after the prefix.
-    key: &'static str,
+    pub(crate) key: &'static str,
     /// `<deprecated>Name` and `<deprecated>Namespace`, without a prefix.
-    deprecated: Option<&'static str>,
+    pub(crate) deprecated: Option<&'static str>,
+}
+
+impl Keys {
+    /// Whether this is one of the two keys, without the prefix.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        key.strip_prefix(self.key).is_some_and(|end| end == "-name" || end == "-namespace")
+    }
 }
 
 impl Role {
@@ -156,15 +165,25 @@ pub fn secret(
         None => pair(&DEFAULT_KEYS, parameters)
             .map_err(|problem| ParamError::Pair { fallback: true, problem })?,
     };
-    let Some((name, namespace)) = found else { return Ok(None) };
-    Ok(Some(SecretRef {
-        namespace: resolve(namespace, |v| namespace_token(v, tokens), is_label, "namespace name")?,
-        name: resolve(name, |v| name_token(v, tokens), is_subdomain, "secret name")?,
-    }))
+    let Some(templates) = found else { return Ok(None) };
+    let namespace = |variable: &str| namespace_token(variable, tokens);
+    resolve_pair(templates, |variable| name_token(variable, tokens), namespace).map(Some)
+}
+
+/// The secret that two templates name.
+pub(crate) fn resolve_pair(
+    (name, namespace): (&str, &str),
+    name_token: impl Fn(&str) -> Option<String>,
+    namespace_token: impl Fn(&str) -> Option<String>,
+) -> Result<SecretRef, ParamError> {
+    Ok(SecretRef {
+        namespace: resolve(namespace, namespace_token, is_label, "namespace name")?,
+        name: resolve(name, name_token, is_subdomain, "secret name")?,
+    })
 }
 
 /// The name and namespace templates of one pair of keys.
-fn pair<'a>(
+pub(crate) fn pair<'a>(
     keys: &Keys,
     parameters: &'a BTreeMap<String, String>,
 ) -> Result<Option<(&'a str, &'a str)>, PairProblem> {
@@ -301,6 +320,15 @@ pub fn fs_type(parameters: &BTreeMap<String, String>, default: &str) -> Result<S
 pub fn strip(
     parameters: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, ParamError> {
+    let pairs = || Role::ALL.into_iter().map(Role::keys).chain([DEFAULT_KEYS]);
+    strip_known(parameters, |own| own == "fstype" || pairs().any(|keys| keys.has(own)))
+}
+
+/// The parameters without a reserved key; each that is reserved must be known.
+pub(crate) fn strip_known(
+    parameters: &BTreeMap<String, String>,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, String>, ParamError> {
     let mut kept = BTreeMap::new();
     for (key, value) in parameters {
         match key.strip_prefix(PREFIX) {
@@ -312,14 +340,6 @@ pub fn strip(
         }
     }
     Ok(kept)
-}
-
-fn is_known(key: &str) -> bool {
-    let pairs = Role::ALL.into_iter().map(Role::keys).chain([DEFAULT_KEYS]);
-    let secret_key = |keys: Keys| {
-        key.strip_prefix(keys.key).is_some_and(|end| end == "-name" || end == "-namespace")
-    };
-    key == "fstype" || pairs.into_iter().any(secret_key)
 }
 
 #[cfg(test)]

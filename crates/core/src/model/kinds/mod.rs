@@ -7,18 +7,22 @@
 mod claim;
 mod cluster;
 mod csi;
+mod group_snapshot;
 mod in_tree;
 mod meta;
 mod pod;
+mod snapshot;
 mod source;
 mod volume;
 
 pub use claim::*;
 pub use cluster::*;
 pub use csi::*;
+pub use group_snapshot::*;
 pub use in_tree::*;
 pub use meta::*;
 pub use pod::*;
+pub use snapshot::*;
 pub use source::*;
 pub use volume::*;
 
@@ -92,8 +96,10 @@ kinds! {
     VolumeAttachment: "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", false;
     CsiDriver: "storage.k8s.io", "v1", "CSIDriver", "csidrivers", false;
     CsiNode: "storage.k8s.io", "v1", "CSINode", "csinodes", false;
+    VolumeSnapshotClass: "snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses", false;
     VolumeSnapshot: "snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", true;
     VolumeSnapshotContent: "snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent", "volumesnapshotcontents", false;
+    VolumeGroupSnapshotClass: "groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshotClass", "volumegroupsnapshotclasses", false;
     VolumeGroupSnapshot: "groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshot", "volumegroupsnapshots", true;
     VolumeGroupSnapshotContent: "groupsnapshot.storage.k8s.io", "v1", "VolumeGroupSnapshotContent", "volumegroupsnapshotcontents", false;
     ReferenceGrant: "gateway.networking.k8s.io", "v1beta1", "ReferenceGrant", "referencegrants", true;
