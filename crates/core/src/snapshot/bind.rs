@@ -26,6 +26,8 @@ pub enum Group<'a> {
     Known(&'a str),
     /// The content belongs to a group whose object is not found.
     Missing,
+    /// It cannot be said yet.
+    Unknown,
 }
 
 /// What the controller knows of one snapshot.
@@ -226,7 +228,7 @@ fn copy_status(view: &View<'_>, content: &VolumeSnapshotContent) -> Step {
         content.status.as_ref().is_some_and(|status| status.volume_group_snapshot_handle.is_some());
     let group = match (in_group, view.group) {
         (true, Group::Known(name)) => Some(name),
-        (true, Group::None | Group::Missing) => {
+        (true, Group::None | Group::Missing | Group::Unknown) => {
             return Step::Wait("the group snapshot of the content is not found".to_owned());
         }
         (false, _) => None,

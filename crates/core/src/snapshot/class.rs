@@ -3,7 +3,7 @@
 use crate::model::{
     ClaimPhase,
     keys::annotations,
-    kinds::{Claim, Meta, Volume, VolumeSnapshotClass},
+    kinds::{Claim, Meta, Volume, VolumeGroupSnapshotClass, VolumeSnapshotClass},
 };
 
 /// Why there is no default class, or no volume to look one up for.
@@ -58,7 +58,19 @@ pub fn default_class<'a>(
     only_default(classes, annotations::SNAPSHOT_IS_DEFAULT_CLASS, driver)
 }
 
-pub(super) fn only_default<'a>(
+/// The one default class of the driver for group snapshots.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub fn default_group_class<'a>(
+    classes: impl IntoIterator<Item = &'a VolumeGroupSnapshotClass>,
+    driver: &str,
+) -> Result<&'a str, SourceError> {
+    let classes = classes.into_iter().map(|class| (&class.metadata, class.driver.as_str()));
+    only_default(classes, annotations::GROUP_SNAPSHOT_IS_DEFAULT_CLASS, driver)
+}
+
+fn only_default<'a>(
     classes: impl IntoIterator<Item = (&'a Meta, &'a str)>,
     annotation: &str,
     driver: &str,

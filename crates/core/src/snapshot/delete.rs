@@ -26,6 +26,9 @@ pub(super) fn decide(view: &View<'_>) -> Step {
         let message = "Snapshot is being used to restore a PVC".to_owned();
         return Step::Blocked { reason: "SnapshotDeletePending", message };
     }
+    if view.group == Group::Unknown {
+        return Step::Wait("the group snapshots are not known yet".to_owned());
+    }
     if let Group::Known(group) = view.group {
         let (key, namespace) = (meta.key(), &meta.namespace);
         let message = format!(

@@ -18,6 +18,7 @@ pub mod bind;
 pub mod class;
 pub mod create;
 pub mod delete;
+pub mod group;
 pub mod params;
 pub mod sidecar;
 pub mod status;

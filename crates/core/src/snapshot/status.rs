@@ -51,8 +51,8 @@ pub fn copy(
         set("restoreSize", size.to_string().into());
     }
     let error = said.error.filter(|_| !ready);
-    if text(error.as_ref()) != text(has.error.as_ref()) || error.is_some() != has.error.is_some() {
-        set("error", error.map_or(Value::Null, shown));
+    if let Some(error) = error_change(has.error.as_ref(), error) {
+        set("error", error);
     }
     if let Some(group) = group.filter(|_| has.volume_group_snapshot_name.is_none()) {
         set("volumeGroupSnapshotName", group.into());
@@ -83,6 +83,15 @@ pub fn failed(error: Option<&SnapshotError>, failure: &Failure, now: &str) -> Op
 #[must_use]
 pub fn text(error: Option<&SnapshotError>) -> Option<&str> {
     error?.message.as_deref()
+}
+
+/// How the error becomes what is said now; none when it is that.
+pub(super) fn error_change(
+    has: Option<&SnapshotError>,
+    said: Option<SnapshotError>,
+) -> Option<Value> {
+    let same = text(said.as_ref()) == text(has) && said.is_some() == has.is_some();
+    (!same).then(|| said.map_or(Value::Null, shown))
 }
 
 fn shown(error: SnapshotError) -> Value {

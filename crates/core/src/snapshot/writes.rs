@@ -71,11 +71,16 @@ pub fn cleared() -> Value {
 /// same write, so that it cannot vanish during the call.
 #[must_use]
 pub fn begun(meta: &Meta, guard: bool) -> Value {
-    let mut patch =
-        json!({"metadata": {"annotations": {annotations::SNAPSHOT_BEING_CREATED: "yes"}}});
-    if guard && !meta.deleting() && !meta.has_finalizer(finalizers::CONTENT_BOUND) {
+    noted(meta, annotations::SNAPSHOT_BEING_CREATED, guard.then_some(finalizers::CONTENT_BOUND))
+}
+
+/// The note of a call in flight, and the finalizer that the object shall have by then.
+pub(super) fn noted(meta: &Meta, note: &str, finalizer: Option<&str>) -> Value {
+    let mut patch = json!({"metadata": {"annotations": {note: "yes"}}});
+    let missing = |finalizer: &&str| !meta.deleting() && !meta.has_finalizer(finalizer);
+    if let Some(finalizer) = finalizer.filter(missing) {
         let mut all = meta.finalizers.clone();
-        all.push(finalizers::CONTENT_BOUND.to_owned());
+        all.push(finalizer.to_owned());
         patch["metadata"]["finalizers"] = all.into();
         patch["metadata"]["resourceVersion"] = meta.resource_version.as_str().into();
     }
