@@ -6,6 +6,7 @@ pub mod bind;
 pub mod capacity;
 mod driver;
 pub mod expand;
+mod finalizers;
 mod index;
 #[cfg(test)]
 mod life_tests;
@@ -21,6 +22,10 @@ pub mod root_ca;
 #[cfg(test)]
 mod scale_tests;
 pub mod schedule;
+pub mod snapshot_controller;
+#[cfg(test)]
+mod snapshot_testing;
+pub mod snapshotter;
 #[cfg(test)]
 mod testing;
 pub mod unserved;

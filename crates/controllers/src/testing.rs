@@ -35,7 +35,16 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn start() -> Self {
-        let server = ApiServer::open(Config::deterministic(1)).await.expect("a server in memory");
+        Self::over(Config::deterministic(1)).await
+    }
+
+    /// The same, with the kinds for snapshots.
+    pub(crate) async fn with_snapshots() -> Self {
+        Self::over(Config { snapshot_kinds: true, ..Config::deterministic(1) }).await
+    }
+
+    async fn over(config: Config) -> Self {
+        let server = ApiServer::open(config).await.expect("a server in memory");
         let (api, shutdown) = (Api::new(server.client()), CancellationToken::new());
         Self { api, shutdown, server }
     }

@@ -13,7 +13,8 @@ use longshore_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{fill, make::CsiProvisioner};
+use super::make::CsiProvisioner;
+use crate::finalizers::remove_finalizer;
 
 /// The name of the index of clones by the claim that they are made from.
 const BY_SOURCE: &str = "clone-source";
@@ -88,7 +89,7 @@ impl CsiProvisioner {
             return Outcome::retry(text);
         }
         let finalizer = finalizers::CLONING_PROTECTION;
-        match fill::remove_finalizer::<Claim>(&self.parts.api, key, finalizer).await {
+        match remove_finalizer::<Claim>(&self.parts.api, key, finalizer).await {
             Err(error) if error.is_conflict() => Outcome::Again,
             changed => changed.map(|changed| changed.assume_in(claims)).into(),
         }

@@ -22,7 +22,8 @@ use longshore_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{fill, make::CsiProvisioner};
+use super::make::CsiProvisioner;
+use crate::finalizers::{Change, remove_finalizer};
 
 /// Claims by the snapshot that they wait to be filled from.
 const BY_SNAPSHOT: &str = "claims-by-awaited-snapshot";
@@ -78,10 +79,10 @@ impl CsiProvisioner {
             if self.is_awaited(&key) {
                 continue;
             }
-            match fill::remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
+            match remove_finalizer::<VolumeSnapshot>(&self.parts.api, &key, finalizer).await {
                 Ok(change) => {
                     self.held_snapshots.lock().remove(&key);
-                    if matches!(change, fill::Change::Written(_)) {
+                    if matches!(change, Change::Written(_)) {
                         longshore_cluster::log_process!(snapshot = %key, "nobody restores it any more; our finalizer is off");
                     }
                 }

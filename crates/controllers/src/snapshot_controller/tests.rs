@@ -1,0 +1,254 @@
+//! The controller, with a snapshotter beside it.
+
+use longshore_core::model::{
+    ObjectKey,
+    keys::{annotations, finalizers},
+    kinds::{Claim, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent},
+};
+use longshore_csi::Call;
+use serde_json::json;
+
+use crate::snapshot_testing::{World, error};
+use crate::testing::key;
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_taken_and_deleted() {
+    let world = World::start().await;
+    // case: snapshotter/5
+    let key = world.snapshot("snap").await;
+    let ready = world.until_ready(&key).await;
+    let status = ready.status.clone().expect("a status");
+    assert!(status.creation_time.is_some() && status.error.is_none());
+    assert_eq!(status.restore_size.map(|size| size.to_string()).as_deref(), Some("1Gi"));
+    let content = world.content_of(&ready).await;
+    assert_eq!(content.metadata.name, format!("snapcontent-{}", ready.metadata.uid));
+    assert_eq!(content.spec.volume_snapshot_ref.uid, ready.metadata.uid);
+    assert!(content.metadata.has_finalizer(finalizers::CONTENT_BOUND));
+    assert_eq!(world.calls(Call::CreateSnapshot), 1);
+    // case: snapshotter/44
+    world.pass(1).await;
+    assert!(!world.claim_finalizers().await.contains(&finalizers::CLAIM_AS_SOURCE.to_owned()));
+    for (reason, text) in [
+        (
+            "CreatingSnapshot",
+            "Waiting for a snapshot default/snap to be created by the CSI driver.",
+        ),
+        ("SnapshotCreated", "Snapshot default/snap was successfully created by the CSI driver."),
+        ("SnapshotReady", "Snapshot default/snap is ready to use."),
+    ] {
+        assert_eq!(world.bench.events(reason).await, [text]);
+    }
+    // case: snapshotter/36
+    world.delete(&key).await;
+    world.until_gone(&key).await;
+    assert!(world.contents().await.is_empty());
+    assert_eq!((world.calls(Call::DeleteSnapshot), world.taken()), (1, 0));
+    // case: snapshotter/60
+    let metrics = world.controller.as_ref().expect("runs").context.metrics.render();
+    for operation in ["CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"] {
+        let count = metrics.lines().find(|line| {
+            line.starts_with("snapshot_controller_operation_total_seconds_count")
+                && line.contains(&format!("operation_name=\"{operation}\""))
+        });
+        let count = count.unwrap_or_else(|| panic!("{operation}: {metrics}"));
+        assert!(count.contains("operation_status=\"success\"") && count.ends_with(" 1"), "{count}");
+    }
+    // case: snapshotter/79
+    assert!(metrics.contains("snapshot_controller_operations_in_flight 0"), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_class_is_filled_in_as_soon_as_there_is_one() {
+    let mut world = World::start().await;
+    let snap = world.snapshot_of_class("snap", "").await;
+    let seen = world.bench.until::<VolumeSnapshot>(&snap, |one| !error(one).is_empty()).await;
+    assert!(error(&seen).ends_with("cannot find default snapshot class"), "{}", error(&seen));
+    // case: snapshotter/8
+    world.controller.take().expect("runs").kill();
+    for name in ["first", "second"] {
+        let note = json!({annotations::SNAPSHOT_IS_DEFAULT_CLASS: "true"});
+        world.class(name, json!({"metadata": {"name": name, "annotations": note}})).await;
+    }
+    world.run_controller();
+    let two = |one: &VolumeSnapshot| error(one).ends_with("2 default snapshot classes were found");
+    world.bench.until::<VolumeSnapshot>(&snap, two).await;
+    // case: snapshotter/78
+    let plain =
+        json!({"metadata": {"annotations": {annotations::SNAPSHOT_IS_DEFAULT_CLASS: "false"}}});
+    world.bench.merge::<VolumeSnapshotClass>(&ObjectKey::cluster("second"), plain).await;
+    world.until_ready(&snap).await;
+    // case: snapshotter/7
+    let first = world.bench.get::<VolumeSnapshot>(&snap).await.expect("there");
+    assert!(first.spec.volume_snapshot_class_name.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_comes_later_lets_its_snapshots_begin() {
+    let world = World::start().await;
+    // case: snapshotter/10
+    let waits = world.snapshot_of_class("waits", "late").await;
+    let goes = world.snapshot_of_class("goes", "late").await;
+    let seen = world.bench.until::<VolumeSnapshot>(&waits, |one| !error(one).is_empty()).await;
+    assert!(
+        error(&seen).starts_with("Failed to get snapshot class with error"),
+        "{}",
+        error(&seen)
+    );
+    assert_eq!(seen.status.and_then(|status| status.ready_to_use), None);
+    world.delete(&goes).await;
+    world.until_gone(&goes).await;
+    world.class("late", json!({})).await;
+    let ready = world.until_ready(&waits).await;
+    assert_eq!(error(&ready), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_bound_later_is_snapshotted_then() {
+    let world = World::start().await;
+    world.bench.claim("late", "any").await;
+    // case: snapshotter/11
+    let spec =
+        json!({"source": {"persistentVolumeClaimName": "late"}, "volumeSnapshotClassName": "fast"});
+    let metadata = json!({"name": "snap", "namespace": "default"});
+    world.bench.create::<VolumeSnapshot>(json!({"metadata": metadata, "spec": spec})).await;
+    let snap = key("snap");
+    let seen = world.bench.until::<VolumeSnapshot>(&snap, |one| !error(one).is_empty()).await;
+    assert!(error(&seen).contains("the PVC late is not yet bound to a PV"), "{}", error(&seen));
+    world.pass(100).await;
+    let handle = world.driver.volumes().keys().next().cloned().expect("a volume");
+    world.bench.bind("late", "pv-late", &handle).await;
+    world.pass(1).await;
+    assert!(world.bench.get::<VolumeSnapshot>(&snap).await.expect("there").ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_holds_its_snapshot_until_it_is_bound() {
+    let world = World::start().await;
+    let snap = world.snapshot("snap").await;
+    world.until_ready(&snap).await;
+    // case: snapshotter/38
+    world
+        .bench
+        .create::<Claim>(json!({"metadata": {"name": "restore", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "any",
+                "resources": {"requests": {"storage": "1Gi"}},
+                "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"}}}))
+        .await;
+    let pending = json!({"status": {"phase": "Pending"}});
+    world.bench.merge_status::<Claim>(&key("restore"), pending).await;
+    world.pass(1).await;
+    world.delete(&snap).await;
+    world.pass(200).await;
+    assert_eq!(world.calls(Call::DeleteSnapshot), 0);
+    assert_eq!(
+        world.bench.events("SnapshotDeletePending").await,
+        ["Snapshot is being used to restore a PVC"]
+    );
+    // case: snapshotter/74
+    let bound = json!({"status": {"phase": "Bound"}});
+    world.bench.merge_status::<Claim>(&key("restore"), bound).await;
+    world.pass(1).await;
+    assert!(world.bench.get::<VolumeSnapshot>(&snap).await.is_none());
+    assert_eq!(world.taken(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_was_cut_is_never_cut_again() {
+    let world = World::start().await;
+    let snap = world.snapshot("snap").await;
+    let ready = world.until_ready(&snap).await;
+    // case: snapshotter/34
+    let content = ObjectKey::cluster(ready.bound_content().expect("bound"));
+    world.bench.delete::<VolumeSnapshotContent>(&content).await;
+    let free = json!({"metadata": {"finalizers": null}});
+    world.bench.merge::<VolumeSnapshotContent>(&content, free).await;
+    let seen = world.bench.until::<VolumeSnapshot>(&snap, |one| !one.ready()).await;
+    assert_eq!(error(&seen), "VolumeSnapshotContent is missing");
+    world.pass(1000).await;
+    assert_eq!(world.calls(Call::CreateSnapshot), 1);
+    assert!(world.contents().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn contents_that_are_there_already_are_bound_both_ways() {
+    let world = World::start().await;
+    // case: snapshotter/26
+    let early = world.snapshot_of_content("kept").await;
+    let seen = world.bench.until::<VolumeSnapshot>(&early, |one| !error(one).is_empty()).await;
+    assert_eq!(error(&seen), "VolumeSnapshotContent is missing");
+    let made = world.snapshot("made").await;
+    let made = world.content_of(&world.until_ready(&made).await).await;
+    let handle = made.status.and_then(|status| status.snapshot_handle).expect("a handle");
+    world.given("kept", &handle, json!({})).await;
+    // case: snapshotter/25
+    let ready = world.until_ready(&early).await;
+    let content = world.content_of(&ready).await;
+    assert_eq!(content.spec.volume_snapshot_ref.uid, ready.metadata.uid);
+    assert!(content.metadata.has_finalizer(finalizers::CONTENT_BOUND));
+    // case: snapshotter/27
+    world
+        .given(
+            "taken",
+            &handle,
+            json!({"volumeSnapshotRef": {"name": "other", "namespace": "default"}}),
+        )
+        .await;
+    let other = world.snapshot_of_content("taken").await;
+    let seen = world.bench.until::<VolumeSnapshot>(&other, |one| !error(one).is_empty()).await;
+    assert_eq!(error(&seen), "VolumeSnapshotContent [taken] is bound to a different snapshot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retained_contents_outlive_their_snapshots() {
+    let world = World::start().await;
+    world.class("keeps", json!({"deletionPolicy": "Retain"})).await;
+    let snap = world.snapshot_of_class("snap", "keeps").await;
+    let content = world.content_of(&world.until_ready(&snap).await).await;
+    // case: snapshotter/37
+    world.delete(&snap).await;
+    world.until_gone(&snap).await;
+    let name = ObjectKey::cluster(&content.metadata.name);
+    let kept = world.bench.get::<VolumeSnapshotContent>(&name).await.expect("kept");
+    assert_eq!(kept.metadata.annotation(annotations::SNAPSHOT_BEING_DELETED), Some("yes"));
+    world.bench.delete::<VolumeSnapshotContent>(&name).await;
+    world.bench.until_gone::<VolumeSnapshotContent>(&name).await;
+    assert_eq!((world.calls(Call::DeleteSnapshot), world.taken()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_used_again_is_another_snapshot() {
+    let mut world = World::start().await;
+    let snap = world.snapshot("snap").await;
+    let first = world.content_of(&world.until_ready(&snap).await).await;
+    // case: snapshotter/43
+    world.controller.take().expect("runs").kill();
+    let free = json!({"metadata": {"finalizers": null}});
+    world.bench.merge::<VolumeSnapshot>(&snap, free).await;
+    world.delete(&snap).await;
+    world.until_gone(&snap).await;
+    world.run_controller();
+    world.snapshot("snap").await;
+    let second = world.content_of(&world.until_ready(&snap).await).await;
+    assert_ne!(first.metadata.name, second.metadata.name);
+    world.delete(&snap).await;
+    world.until_gone(&snap).await;
+    assert_eq!(world.contents().await.len(), 1, "the first content is nobody's to delete");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_kept_while_any_snapshot_of_it_is_not_ready() {
+    let world = World::start_with(Default::default(), |driver| driver.snapshot_polls = 6).await;
+    // case: snapshotter/44
+    let kept =
+        async || world.claim_finalizers().await.contains(&finalizers::CLAIM_AS_SOURCE.to_owned());
+    let (one, two) = (world.snapshot("one").await, world.snapshot("two").await);
+    world.pass(2).await;
+    assert!(kept().await);
+    world.delete(&one).await;
+    world.until_gone(&one).await;
+    assert!(kept().await, "the other one is not ready");
+    world.pass(100).await;
+    world.until_ready(&two).await;
+    world.pass(1).await;
+    assert!(!kept().await);
+}
