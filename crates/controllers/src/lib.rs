@@ -7,6 +7,7 @@ pub mod capacity;
 mod driver;
 pub mod expand;
 mod finalizers;
+mod group_kinds;
 mod index;
 #[cfg(test)]
 mod life_tests;

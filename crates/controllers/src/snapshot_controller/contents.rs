@@ -2,56 +2,94 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{
-    Loop, OptionalExt as _, Outcome, Patch, Reconciler, Sources, Subject, WorkQueue,
-};
+use longshore_cluster::{Cache, Cacheable, Loop, Outcome, Reconciler, Sources, Subject, WorkQueue};
 use longshore_core::{
     model::{
         ObjectKey,
         keys::finalizers,
-        kinds::{HasMeta as _, VolumeSnapshotContent},
+        kinds::{VolumeGroupSnapshotContent, VolumeSnapshotContent},
     },
     snapshot::{
         bind::{ContentStep, decide_content},
+        group::bind::decide_content as decide_group_content,
         writes,
     },
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::{Shared, error::ControllerError, snapshots::pass_outcome};
 
-/// The loop over contents.
-pub(super) struct Contents {
+/// A kind of contents.
+pub(super) trait Content: Cacheable {
+    /// Keeps one that is bound.
+    const FINALIZER: &'static str;
+
+    fn next(&self) -> ContentStep;
+}
+
+impl Content for VolumeSnapshotContent {
+    const FINALIZER: &'static str = finalizers::CONTENT_BOUND;
+
+    fn next(&self) -> ContentStep {
+        decide_content(self)
+    }
+}
+
+impl Content for VolumeGroupSnapshotContent {
+    const FINALIZER: &'static str = finalizers::GROUP_CONTENT_BOUND;
+
+    fn next(&self) -> ContentStep {
+        decide_group_content(self)
+    }
+}
+
+/// The loop over the contents of one kind.
+pub(super) struct Contents<T> {
     shared: Arc<Shared>,
+    contents: Cache<T>,
     queue: WorkQueue<ObjectKey>,
 }
 
-impl Contents {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let queue = shared.context.queue("snapshot-controller-content", shared.queue_options());
-        Self { shared: shared.clone(), queue }
+impl<T: Content> Contents<T> {
+    pub(super) fn new(shared: &Arc<Shared>, contents: &Cache<T>, queue: &str) -> Self {
+        let queue = shared.context.queue(queue, shared.queue_options());
+        Self { shared: shared.clone(), contents: contents.clone(), queue }
     }
 
-    pub(super) async fn run(self, shutdown: &CancellationToken) {
+    pub(super) async fn run(self, step: &'static str, shutdown: &CancellationToken) {
         let (queue, shared) = (self.queue.clone(), self.shared.clone());
-        let contents = Loop::new("snapshot-content", Arc::new(self), queue);
+        let contents = Loop::new(step, Arc::new(self), queue);
         contents.workers(shared.workers()).resync(shared.config.resync_period).run(shutdown).await;
+    }
+
+    async fn pass(&self, key: &ObjectKey) -> Result<(), ControllerError> {
+        let Some(content) = self.contents.get(key) else { return Ok(()) };
+        match content.next() {
+            ContentStep::Nothing => Ok(()),
+            ContentStep::Invalid { reason, message } => {
+                self.shared.recorder.warning(&*content, reason, message);
+                Err(ControllerError::Invalid(message))
+            }
+            ContentStep::AddFinalizer => {
+                let patch = writes::with_finalizers(content.meta(), &[T::FINALIZER]);
+                self.shared.patch(&self.contents, key, &patch).await
+            }
+        }
     }
 }
 
 /// Contents that need a pass; most changes are the snapshotter's, and need none.
-fn in_need(content: &VolumeSnapshotContent) -> Option<ObjectKey> {
-    (decide_content(content) != ContentStep::Nothing).then(|| content.key())
+fn in_need<T: Content>(content: &T) -> Option<ObjectKey> {
+    (content.next() != ContentStep::Nothing).then(|| content.key())
 }
 
-impl Reconciler for Contents {
+impl<T: Content> Reconciler for Contents<T> {
     type Key = ObjectKey;
 
     fn sources(&self, sources: &mut Sources<Self>) {
-        let contents = &self.shared.contents;
         sources
-            .on(contents, |_, change| change.applied().and_then(|content| in_need(content)))
-            .on_resync(contents, |_, content| in_need(content));
+            .on(&self.contents, |_, change| change.applied().and_then(|one| in_need(&**one)))
+            .on_resync(&self.contents, |_, content| in_need(content));
     }
 
     fn subject(&self, key: &ObjectKey) -> Subject {
@@ -59,43 +97,13 @@ impl Reconciler for Contents {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        let Shared { contents, api, recorder, .. } = &*self.shared;
-        let Some(content) = contents.get(key) else { return Outcome::Done };
-        match decide_content(&content) {
-            ContentStep::Nothing => Outcome::Done,
-            ContentStep::Invalid(message) => {
-                recorder.warning(&*content, "ContentValidationError", message);
-                Outcome::retry(format!("content {key}: {message}"))
+        let outcome = match self.pass(key).await {
+            Err(error) if error.is_conflict() => {
+                let refreshed = self.shared.refresh(&self.contents, key).await;
+                refreshed.map_or_else(Outcome::retry, |()| Outcome::Again)
             }
-            ContentStep::AddFinalizer => {
-                let patch =
-                    writes::with_finalizers(&content.metadata, &[finalizers::CONTENT_BOUND]);
-                let written =
-                    api.patch::<VolumeSnapshotContent>(key, Patch::Merge(&patch)).await.optional();
-                match written {
-                    Ok(Some(written)) => {
-                        contents.assume(&written);
-                        Outcome::Done
-                    }
-                    Ok(None) => Outcome::Done,
-                    Err(error) if error.is_conflict() => self.shared.refresh_content(key).await,
-                    Err(error) => Outcome::retry(error),
-                }
-            }
-        }
-    }
-}
-
-impl Shared {
-    /// After a conflict: the next pass sees what is there now.
-    pub(super) async fn refresh_content(&self, key: &ObjectKey) -> Outcome {
-        match self.api.get_raw::<VolumeSnapshotContent>(key).await {
-            Ok(Some(live)) => {
-                self.contents.assume(&live);
-                Outcome::Again
-            }
-            Ok(None) => Outcome::Done,
-            Err(error) => Outcome::retry(error),
-        }
+            done => done.into(),
+        };
+        pass_outcome(outcome)
     }
 }

@@ -34,7 +34,7 @@ impl Snapshots {
                 let metadata = json!({"uid": snapshot.metadata.uid});
                 let patch =
                     json!({"metadata": metadata, "spec": {"volumeSnapshotClassName": class}});
-                self.shared.patch_snapshot(&snapshot.key(), &patch).await?;
+                self.shared.patch(&self.shared.snapshots, &snapshot.key(), &patch).await?;
                 Ok(Flow::On)
             }
             Err(error) => {

@@ -1,7 +1,9 @@
 //! The errors of reconciling one object.
 
 use longshore_cluster::ApiError;
-use longshore_core::snapshot::{class::SourceError, create::CreateError};
+use longshore_core::snapshot::{
+    class::SourceError, create::CreateError, group::create::GroupError,
+};
 
 /// A failed pass, or a step of one.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +14,10 @@ pub(super) enum ControllerError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Create(#[from] CreateError),
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error("{0}")]
+    Invalid(&'static str),
     #[error("snapshot controller failed to update {name} on API server: {source}")]
     Save { name: String, source: ApiError },
 }
@@ -21,7 +27,7 @@ impl ControllerError {
     pub(super) fn is_conflict(&self) -> bool {
         match self {
             Self::Api(source) | Self::Save { source, .. } => source.is_conflict(),
-            Self::Source(_) | Self::Create(_) => false,
+            Self::Source(_) | Self::Create(_) | Self::Group(_) | Self::Invalid(_) => false,
         }
     }
 }

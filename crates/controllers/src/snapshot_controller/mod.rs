@@ -8,22 +8,25 @@ mod contents;
 mod create;
 mod delete;
 mod error;
+mod groups;
 mod metrics;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::sync::Arc;
 
 use longshore_cluster::{Api, Cache, Context, QueueOptions, Recorder};
 use longshore_core::{
     model::kinds::{Claim, Node, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent},
-    snapshot::restored_from,
+    snapshot::{group_owner, restored_from},
 };
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 pub use self::config::{Config, GATES, GROUPS};
-use self::{contents::Contents, metrics::SnapshotMetrics, snapshots::Snapshots};
+use self::{contents::Contents, groups::Kinds, metrics::SnapshotMetrics, snapshots::Snapshots};
 
 /// Where its events come from.
 const COMPONENT: &str = "snapshot-controller";
@@ -32,6 +35,8 @@ const COMPONENT: &str = "snapshot-controller";
 const BY_CLAIM: &str = "snapshots-by-claim";
 /// Claims by the snapshot that they are restored from.
 const BY_SNAPSHOT: &str = "claims-by-snapshot";
+/// Snapshots by the UID of the group snapshot that owns them.
+const BY_GROUP: &str = "snapshots-by-group";
 
 /// The snapshot controller of a cluster.
 pub struct SnapshotController {
@@ -49,7 +54,14 @@ impl SnapshotController {
     /// Runs until `shutdown` is cancelled; passes in flight are finished then.
     pub async fn run(self, shutdown: CancellationToken) {
         let shared = Arc::new(Shared::new(self.context, self.config));
-        tokio::join!(Snapshots::new(&shared).run(&shutdown), Contents::new(&shared).run(&shutdown),);
+        let snapshots = Snapshots::new(&shared);
+        let queue = snapshots.queue.clone();
+        let contents = Contents::new(&shared, &shared.contents, "snapshot-controller-content");
+        tokio::join!(
+            snapshots.run(&shutdown),
+            contents.run("snapshot-content", &shutdown),
+            groups::run(&shared, &queue, &shutdown),
+        );
     }
 }
 
@@ -66,6 +78,7 @@ struct Shared {
     nodes: Option<Cache<Node>>,
     recorder: Recorder,
     metrics: SnapshotMetrics,
+    group_kinds: RwLock<Kinds>,
 }
 
 impl Shared {
@@ -75,6 +88,9 @@ impl Shared {
             let namespace = &snapshot.metadata.namespace;
             let claim = snapshot.spec.source.persistent_volume_claim_name.iter();
             claim.map(|claim| format!("{namespace}/{claim}")).collect()
+        });
+        snapshots.index(BY_GROUP, |snapshot: &VolumeSnapshot| {
+            group_owner(&snapshot.metadata).map(|owner| owner.uid.to_string()).into_iter().collect()
         });
         let claims: Cache<Claim> = context.cache();
         claims.index(BY_SNAPSHOT, |claim: &Claim| {
@@ -89,6 +105,7 @@ impl Shared {
             nodes: config.enable_distributed_snapshotting.then(|| context.cache()),
             recorder: context.recorder(COMPONENT),
             metrics: SnapshotMetrics::of(&context.metrics),
+            group_kinds: RwLock::default(),
             context,
             config,
         }

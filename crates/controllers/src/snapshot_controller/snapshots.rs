@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use longshore_cluster::{
-    Change, Loop, Outcome, Patch, Reconciler, Sources, Subject, WorkQueue, clock,
-};
+use longshore_cluster::{Change, Loop, Outcome, Reconciler, Sources, Subject, WorkQueue};
 use longshore_core::{
     model::{
         ClaimPhase, ObjectKey,
@@ -12,22 +10,21 @@ use longshore_core::{
     },
     snapshot::{
         self, Failure,
-        bind::{Class, Group, Step, View, decide},
+        bind::{Class, Step, View, decide},
         content_name, needs_claim, status, writes,
     },
 };
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{BY_CLAIM, BY_SNAPSHOT, Shared, error::ControllerError};
 
 /// How many steps one pass takes before others come first.
-const STEPS: usize = 16;
+pub(super) const STEPS: usize = 16;
 
 /// The loop over snapshots.
 pub(super) struct Snapshots {
     pub(super) shared: Arc<Shared>,
-    queue: WorkQueue<ObjectKey>,
+    pub(super) queue: WorkQueue<ObjectKey>,
 }
 
 /// What follows a step.
@@ -75,7 +72,7 @@ impl Snapshots {
         match change {
             Change::Applied { new, .. } => Some(new.key()),
             Change::Deleted { old } => {
-                self.shared.metrics.deleted(old);
+                self.shared.metrics.deleted(&**old);
                 None
             }
         }
@@ -85,7 +82,7 @@ impl Snapshots {
         let mut live = None;
         for _ in 0..STEPS {
             let Some(snapshot) = self.shared.snapshots.get(key) else { return Outcome::Done };
-            self.shared.metrics.begun(&snapshot);
+            self.shared.metrics.begun(&*snapshot);
             if let Err(outcome) = self.release_claim(&snapshot).await {
                 return outcome;
             }
@@ -116,12 +113,13 @@ impl Snapshots {
             },
         };
         let claims = self.shared.claims.by_index(BY_SNAPSHOT, &snapshot.key().to_string());
+        let group = self.shared.group_of(snapshot, content.as_deref());
         decide(&View {
             snapshot,
             content: content.as_deref(),
             content_is_live,
             class,
-            group: Group::None,
+            group: group.view(),
             restoring: claims.iter().any(|claim| claim.status.phase == ClaimPhase::Pending),
         })
     }
@@ -146,12 +144,13 @@ impl Snapshots {
             Step::CreateContent => return self.create_content(snapshot).await,
             Step::AddFinalizers(new) => {
                 let patch = writes::with_finalizers(&snapshot.metadata, &new);
-                if let Err(error) = self.shared.patch_snapshot(&key, &patch).await {
+                if let Err(error) = self.shared.patch(&self.shared.snapshots, &key, &patch).await {
                     return self.finalizer_failed(snapshot, error).await;
                 }
             }
             Step::Bind(patch) => {
-                if let Err(error) = self.shared.patch_content(&content, &patch).await {
+                if let Err(error) = self.shared.patch(&self.shared.contents, &content, &patch).await
+                {
                     return self
                         .not_bound(
                             snapshot,
@@ -172,7 +171,7 @@ impl Snapshots {
             Step::DeleteContent => return self.delete_content(snapshot, &content).await,
             Step::RemoveFinalizers(gone) => {
                 let patch = writes::without_finalizers(&snapshot.metadata, &gone);
-                self.shared.patch_snapshot(&key, &patch).await?;
+                self.shared.patch(&self.shared.snapshots, &key, &patch).await?;
             }
         }
         Ok(Flow::On)
@@ -186,7 +185,7 @@ impl Snapshots {
         let status::Copied { mut patch, created, ready } = copied;
         patch["metadata"]["uid"] = snapshot.metadata.uid.as_str().into();
         let key = snapshot.key();
-        if let Err(error) = self.shared.patch_status(&key, &patch).await {
+        if let Err(error) = self.shared.patch_status(&self.shared.snapshots, &key, &patch).await {
             return self
                 .not_bound(
                     snapshot,
@@ -244,59 +243,15 @@ impl Snapshots {
         snapshot: &VolumeSnapshot,
         failure: &Failure,
     ) -> Result<Flow, ControllerError> {
-        let now = clock::seconds(clock::now());
         let error = snapshot.status.as_ref().and_then(|status| status.error.as_ref());
-        if let Some(mut patch) = status::failed(error, failure, &now) {
-            patch["metadata"]["uid"] = snapshot.metadata.uid.as_str().into();
-            self.shared.patch_status(&snapshot.key(), &patch).await?;
-            self.shared.recorder.warning(snapshot, failure.reason, failure.message.clone());
-        }
-        Ok(Flow::End(Outcome::retry(format!("{}: {}", snapshot.key(), failure.message))))
+        self.shared.show(&self.shared.snapshots, snapshot, error, failure).await
     }
 
     /// After a conflict: the next look sees what is there now.
     async fn refresh(&self, key: &ObjectKey, content: &str) -> Result<(), ControllerError> {
-        let Shared { api, snapshots, contents, .. } = &*self.shared;
-        if let Some(live) = api.get_raw::<VolumeSnapshot>(key).await? {
-            snapshots.assume(&live);
-        }
-        let content = ObjectKey::cluster(content);
-        if let Some(live) = api.get_raw::<VolumeSnapshotContent>(&content).await? {
-            contents.assume(&live);
-        }
-        Ok(())
-    }
-}
-
-impl Shared {
-    pub(super) async fn patch_snapshot(
-        &self,
-        key: &ObjectKey,
-        patch: &Value,
-    ) -> Result<(), ControllerError> {
-        let written = self.api.patch::<VolumeSnapshot>(key, Patch::Merge(patch)).await?;
-        self.snapshots.assume(&written);
-        Ok(())
-    }
-
-    pub(super) async fn patch_status(
-        &self,
-        key: &ObjectKey,
-        patch: &Value,
-    ) -> Result<(), ControllerError> {
-        let written = self.api.patch_status::<VolumeSnapshot>(key, Patch::Merge(patch)).await?;
-        self.snapshots.assume(&written);
-        Ok(())
-    }
-
-    pub(super) async fn patch_content(
-        &self,
-        key: &ObjectKey,
-        patch: &Value,
-    ) -> Result<(), ControllerError> {
-        let written = self.api.patch::<VolumeSnapshotContent>(key, Patch::Merge(patch)).await?;
-        self.contents.assume(&written);
-        Ok(())
+        let shared = &self.shared;
+        shared.refresh(&shared.snapshots, key).await?;
+        shared.refresh(&shared.contents, &ObjectKey::cluster(content)).await
     }
 }
 
@@ -326,11 +281,15 @@ impl Reconciler for Snapshots {
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        match self.pass(key).await {
-            // It is gone, which ends whatever there was to do.
-            Outcome::Retry(error) if gone(&*error) => Outcome::Done,
-            outcome => outcome,
-        }
+        pass_outcome(self.pass(key).await)
+    }
+}
+
+/// An object that is gone ends whatever there was to do.
+pub(super) fn pass_outcome(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Retry(error) if gone(&*error) => Outcome::Done,
+        outcome => outcome,
     }
 }
 

@@ -42,7 +42,8 @@ impl Sidecar {
             && !meta.deleting()
             && !meta.has_finalizer(finalizers::CONTENT_BOUND);
         if !is_being_created(meta) || unguarded {
-            self.patch(content, writes::begun(meta, self.config.leak_guard)).await?;
+            self.patch(&self.contents, content, writes::begun(meta, self.config.leak_guard))
+                .await?;
         }
         let taken = match self.driver.take_snapshot(request).await {
             Ok(v1::CreateSnapshotResponse { snapshot: Some(snapshot) })
@@ -54,7 +55,7 @@ impl Sidecar {
             Err(source) => {
                 // Without a verdict the note stays: the call may still be running.
                 if source.is_final() {
-                    self.patch(content, writes::settled()).await?;
+                    self.patch(&self.contents, content, writes::settled()).await?;
                 }
                 return Err(SnapshotterError::Take { volume, source });
             }
@@ -65,7 +66,7 @@ impl Sidecar {
             }
             described => described?,
         }
-        self.patch(content, writes::settled()).await?;
+        self.patch(&self.contents, content, writes::settled()).await?;
         Ok(if taken.ready { Progress::On } else { Progress::Unfinished })
     }
 
@@ -90,17 +91,7 @@ impl Sidecar {
             snapshot = taken.handle,
             "the content vanished while its snapshot was taken; the snapshot is deleted"
         );
-        let mut pauses = UNDO_PAUSE.series();
-        for attempt in 1.. {
-            match self.delete_handle(&taken.handle, secrets.clone()).await {
-                Ok(()) => break,
-                Err(error) if attempt >= UNDO_TRIES => return Err(SnapshotterError::Delete(error)),
-                Err(error) => {
-                    tracing::warn!(content = name, snapshot = taken.handle, %error, "the snapshot is not deleted yet");
-                    tokio::time::sleep(pauses.pause()).await;
-                }
-            }
-        }
+        undo(|| self.delete_handle(&taken.handle, secrets.clone())).await?;
         Err(error)
     }
 
@@ -183,7 +174,7 @@ impl Sidecar {
             warn("Failed to delete snapshot");
             SnapshotterError::Delete(error)
         })?;
-        let cleared = self.patch_status(content, writes::cleared()).await;
+        let cleared = self.patch_status(&self.contents, content, writes::cleared()).await;
         cleared.inspect_err(|error| {
             if !error.is_gone() && !error.is_conflict() {
                 warn("Failed to clear content status");
@@ -211,7 +202,7 @@ impl Sidecar {
         let newest = newest.as_deref().filter(|newest| newest.metadata.uid == content.metadata.uid);
         let status = newest.unwrap_or(content).status.as_ref();
         match writes::described(status, taken) {
-            Some(patch) => self.patch_status(content, patch).await,
+            Some(patch) => self.patch_status(&self.contents, content, patch).await,
             None => Ok(()),
         }
     }
@@ -249,7 +240,7 @@ impl Sidecar {
     }
 
     /// Read anew each time: a rotated secret counts from the next call on.
-    async fn secrets(
+    pub(super) async fn secrets(
         &self,
         reference: Option<SecretRef>,
     ) -> Result<BTreeMap<String, String>, InputError> {
@@ -260,15 +251,37 @@ impl Sidecar {
     }
 }
 
-/// A snapshot as the driver describes it. A driver that gives no time has 1970 written, as upstream.
-fn taken(snapshot: v1::Snapshot) -> Taken {
-    let cut_at = snapshot.creation_time.map_or(0, |time| {
+/// Deletes what nobody knows of any more; tries again for a while.
+pub(super) async fn undo<Fut>(delete: impl Fn() -> Fut) -> Result<(), SnapshotterError>
+where
+    Fut: Future<Output = Result<(), CsiError>>,
+{
+    let mut pauses = UNDO_PAUSE.series();
+    for _ in 1..UNDO_TRIES {
+        match delete().await {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%error, "what the vanished content had is not deleted yet")
+            }
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+    delete().await.map_err(SnapshotterError::Delete)
+}
+
+/// When a snapshot was cut, in nanoseconds. A driver that gives no time has 1970 written, as upstream.
+pub(super) fn nanos(snapshot: &v1::Snapshot) -> i64 {
+    snapshot.creation_time.as_ref().map_or(0, |time| {
         time.seconds.saturating_mul(1_000_000_000).saturating_add(time.nanos.into())
-    });
+    })
+}
+
+/// A snapshot as the driver describes it.
+fn taken(snapshot: v1::Snapshot) -> Taken {
     Taken {
+        cut_at: nanos(&snapshot),
         handle: snapshot.snapshot_id,
         ready: snapshot.ready_to_use,
-        cut_at,
         size: Some(snapshot.size_bytes).filter(|bytes| *bytes > 0),
         group: Some(snapshot.group_snapshot_id).filter(|group| !group.is_empty()),
     }

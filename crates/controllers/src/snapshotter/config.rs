@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use longshore_core::model::{NodeName, keys::labels, kinds::VolumeSnapshotContent};
+use longshore_core::model::{NodeName, keys::labels, kinds::Meta};
 use longshore_flags::{Environment, Gates, UsageError, check_backoff, values};
 
 pub use crate::snapshot_controller::GATES;
@@ -67,8 +67,8 @@ pub struct NodeScope {
 }
 
 impl NodeScope {
-    pub(super) fn serves(&self, content: &VolumeSnapshotContent) -> bool {
-        let label = content.metadata.labels.get(labels::SNAPSHOT_MANAGED_BY);
+    pub(super) fn serves(&self, meta: &Meta) -> bool {
+        let label = meta.labels.get(labels::SNAPSHOT_MANAGED_BY);
         label.map_or(self.unlabelled, |node| *node == *self.node)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longshore_cluster::{
-    Change, Loop, OptionalExt as _, Outcome, Patch, Reconciler, Sources, Subject, WorkQueue, clock,
+    Cache, Cacheable, Change, Loop, Outcome, Patch, Reconciler, Sources, Subject, WorkQueue, clock,
     controller::note,
 };
 use longshore_core::{
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Sidecar, error::SnapshotterError};
 
 /// How many steps one pass takes before others come first.
-const STEPS: usize = 16;
+pub(super) const STEPS: usize = 16;
 
 /// The loop over contents.
 pub(super) struct Contents {
@@ -34,6 +34,8 @@ pub(super) struct Contents {
 /// What follows a step that went well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
+    /// Nothing is to be done.
+    Idle,
     /// Look again.
     On,
     /// The driver is not done yet: look again later, after longer and longer pauses.
@@ -57,9 +59,8 @@ impl Contents {
     }
 
     fn in_need(&self, content: &VolumeSnapshotContent) -> Option<String> {
-        let scope = self.sidecar.config.scope.as_ref();
-        let here = scope.is_none_or(|scope| scope.serves(content));
-        let ours = here && content.spec.driver == self.sidecar.name;
+        let ours =
+            self.sidecar.is_here(&content.metadata) && content.spec.driver == self.sidecar.name;
         let needs = ours && sidecar::decide(content) != Next::Nothing;
         needs.then(|| content.metadata.name.clone())
     }
@@ -119,14 +120,15 @@ impl Sidecar {
             }
             let next = sidecar::decide(&content);
             let done = match &next {
-                Next::Nothing => return Outcome::Done,
-                Next::DropNote => self.patch(&content, writes::settled()).await,
+                Next::Nothing => Ok(Progress::Idle),
+                Next::DropNote => self.patch(&self.contents, &content, writes::settled()).await,
                 Next::Release => self.release(&content).await,
                 Next::Delete { handle } => self.delete(&content, handle).await,
                 Next::Create { .. } => self.create(&content).await,
                 Next::Find { handle } => self.find(&content, handle).await,
             };
             match done {
+                Ok(Progress::Idle) => return Outcome::Done,
                 Ok(Progress::On) => {}
                 Ok(Progress::Unfinished) => {
                     // It may have been deleted meanwhile; then what was made goes now.
@@ -139,7 +141,7 @@ impl Sidecar {
                 }
                 Err(error) if error.is_gone() => return Outcome::Done,
                 Err(error) if error.is_conflict() => {
-                    if let Err(error) = self.refresh(key).await {
+                    if let Err(error) = self.refresh(&self.contents, key).await {
                         return Outcome::retry(error);
                     }
                 }
@@ -169,10 +171,11 @@ impl Sidecar {
         };
         let message = format!("{what}: {error}");
         let newest = self.contents.get(&content.metadata.key());
-        let status = newest.as_ref().and_then(|newest| newest.status.as_ref());
+        let shown = newest.as_ref().and_then(|newest| newest.status.as_ref());
+        let shown = shown.and_then(|status| status.error.as_ref());
         let now = clock::seconds(clock::now());
-        if let Some(patch) = writes::failed(status, &message, &now) {
-            let written = self.patch_status(content, patch).await;
+        if let Some(patch) = writes::failed(shown, &message, &now) {
+            let written = self.patch_status(&self.contents, content, patch).await;
             self.recorder.warning(content, reason, message);
             if let Err(error) = written {
                 tracing::warn!(content = content.metadata.name, %error, "the failure is not in the status yet");
@@ -183,41 +186,44 @@ impl Sidecar {
 
     async fn release(&self, content: &VolumeSnapshotContent) -> Result<Progress, SnapshotterError> {
         let gone = [finalizers::CONTENT_BOUND];
-        self.patch(content, writes::without_finalizers(&content.metadata, &gone)).await
+        self.patch(&self.contents, content, writes::without_finalizers(&content.metadata, &gone))
+            .await
     }
 
-    /// Patches the content, if it is still the same object.
-    pub(super) async fn patch(
+    /// Patches an object, if it is still the same one.
+    pub(super) async fn patch<T: Cacheable>(
         &self,
-        content: &VolumeSnapshotContent,
+        cache: &Cache<T>,
+        object: &T,
         mut patch: Value,
     ) -> Result<Progress, SnapshotterError> {
-        patch["metadata"]["uid"] = content.metadata.uid.as_str().into();
-        let key = content.metadata.key();
-        let written = self.api.patch::<VolumeSnapshotContent>(&key, Patch::Merge(&patch)).await?;
-        self.contents.assume(&written);
+        patch["metadata"]["uid"] = object.meta().uid.as_str().into();
+        let written = self.api.patch::<T>(&object.key(), Patch::Merge(&patch)).await?;
+        cache.assume(&written);
         Ok(Progress::On)
     }
 
-    /// Patches the content's status, if it is still the same object.
-    pub(super) async fn patch_status(
+    /// Patches the status of an object, if it is still the same one.
+    pub(super) async fn patch_status<T: Cacheable>(
         &self,
-        content: &VolumeSnapshotContent,
+        cache: &Cache<T>,
+        object: &T,
         mut patch: Value,
     ) -> Result<(), SnapshotterError> {
-        patch["metadata"]["uid"] = content.metadata.uid.as_str().into();
-        let key = content.metadata.key();
-        let patch = Patch::Merge(&patch);
-        let written = self.api.patch_status::<VolumeSnapshotContent>(&key, patch).await?;
-        self.contents.assume(&written);
+        patch["metadata"]["uid"] = object.meta().uid.as_str().into();
+        let written = self.api.patch_status::<T>(&object.key(), Patch::Merge(&patch)).await?;
+        cache.assume(&written);
         Ok(())
     }
 
     /// After a conflict: the next look sees what is there now.
-    async fn refresh(&self, key: &ObjectKey) -> Result<(), SnapshotterError> {
-        let live = self.api.get_raw::<VolumeSnapshotContent>(key).await.optional()?.flatten();
-        if let Some(live) = live {
-            self.contents.assume(&live);
+    pub(super) async fn refresh<T: Cacheable>(
+        &self,
+        cache: &Cache<T>,
+        key: &ObjectKey,
+    ) -> Result<(), SnapshotterError> {
+        if let Some(live) = self.api.get_raw::<T>(key).await? {
+            cache.assume(&live);
         }
         Ok(())
     }

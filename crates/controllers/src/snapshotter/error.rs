@@ -20,6 +20,12 @@ pub(super) enum SnapshotterError {
     Take { volume: String, source: CsiError },
     #[error("failed to take snapshot of the volume {0}: the driver answered without a snapshot")]
     NoSnapshot(String),
+    #[error("failed to take group snapshot of the volumes [{volumes}]: {:?}", .source.to_string())]
+    TakeGroup { volumes: String, source: CsiError },
+    #[error("failed to get group snapshot for content {content}: {cause:?}")]
+    FindGroup { content: String, cause: String },
+    #[error("group content {0} names no snapshots, so its group snapshot cannot be deleted")]
+    NoMembers(String),
     #[error("failed to list snapshot for content {content}: {cause:?}")]
     Find { content: String, cause: String },
     #[error(transparent)]

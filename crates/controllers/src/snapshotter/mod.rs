@@ -9,6 +9,7 @@ mod calls;
 mod config;
 mod contents;
 mod error;
+mod groups;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 use longshore_cluster::{Api, Cache, Context, QueueOptions, Recorder, Scope};
 use longshore_core::model::{
     keys::labels,
-    kinds::{VolumeSnapshotClass, VolumeSnapshotContent},
+    kinds::{Meta, VolumeSnapshotClass, VolumeSnapshotContent},
 };
 use longshore_csi::{
     Client, CsiError, capabilities::ControllerCapability, client::DriverNameError,
@@ -69,7 +70,7 @@ impl Snapshotter {
     /// Runs until `shutdown` is cancelled; calls in flight are finished then. `name` is the driver's.
     pub async fn run(self, name: String, shutdown: CancellationToken) {
         let sidecar = Arc::new(self.into_sidecar(name, &shutdown));
-        Contents::new(&sidecar).run(&shutdown).await;
+        tokio::join!(Contents::new(&sidecar).run(&shutdown), groups::run(&sidecar, &shutdown));
     }
 
     /// Asks the driver first, then does as [`run`](Self::run): waits for the driver to be ready and asks again
@@ -128,6 +129,11 @@ struct Sidecar {
 impl Sidecar {
     fn queue_options(&self) -> QueueOptions {
         QueueOptions::backoff(self.config.retry_interval_start, self.config.retry_interval_max)
+    }
+
+    /// Whether this instance serves contents with these labels.
+    fn is_here(&self, meta: &Meta) -> bool {
+        self.config.scope.as_ref().is_none_or(|scope| scope.serves(meta))
     }
 
     fn workers(&self) -> usize {

@@ -26,6 +26,8 @@ pub enum Group<'a> {
     Known(&'a str),
     /// The content belongs to a group whose object is not found.
     Missing,
+    /// It is being deleted, and its members with it.
+    Going,
     /// It cannot be said yet.
     Unknown,
 }
@@ -185,9 +187,8 @@ fn binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Option
 
 fn member(view: &View<'_>) -> Step {
     match view.content {
-        _ if view.snapshot.bound_content().is_none() => {
-            Step::Wait("the group snapshot has not bound this member yet".to_owned())
-        }
+        // The group snapshot binds it, which starts the next look.
+        _ if view.snapshot.bound_content().is_none() => Step::Nothing,
         None => Step::Wait("the content of this member of a group is not there yet".to_owned()),
         Some(content) => copy_status(view, content),
     }
@@ -228,7 +229,7 @@ fn copy_status(view: &View<'_>, content: &VolumeSnapshotContent) -> Step {
         content.status.as_ref().is_some_and(|status| status.volume_group_snapshot_handle.is_some());
     let group = match (in_group, view.group) {
         (true, Group::Known(name)) => Some(name),
-        (true, Group::None | Group::Missing | Group::Unknown) => {
+        (true, Group::None | Group::Missing | Group::Going | Group::Unknown) => {
             return Step::Wait("the group snapshot of the content is not found".to_owned());
         }
         (false, _) => None,
@@ -244,7 +245,7 @@ fn copy_status(view: &View<'_>, content: &VolumeSnapshotContent) -> Step {
 pub enum ContentStep {
     Nothing,
     AddFinalizer,
-    Invalid(&'static str),
+    Invalid { reason: &'static str, message: &'static str },
 }
 
 /// Says what the controller does about one content: a bound one gets a finalizer. A content is never
@@ -254,9 +255,10 @@ pub fn decide_content(content: &VolumeSnapshotContent) -> ContentStep {
     let source = &content.spec.source;
     let meta = &content.metadata;
     if source.volume_handle.is_some() == source.snapshot_handle.is_some() {
-        return ContentStep::Invalid(
-            "Exactly one of VolumeHandle and SnapshotHandle should be specified",
-        );
+        return ContentStep::Invalid {
+            reason: "ContentValidationError",
+            message: "Exactly one of VolumeHandle and SnapshotHandle should be specified",
+        };
     }
     let bound = !content.spec.volume_snapshot_ref.uid.is_empty();
     match bound && !meta.deleting() && !meta.has_finalizer(finalizers::CONTENT_BOUND) {

@@ -183,7 +183,7 @@ fn a_member_of_a_group() {
     let in_group = Around(Class::Unnamed, Group::Known("g"), false, false);
     for version in ["v1", "v1beta2", "v1beta1"] {
         let fresh = snapshot(owner(version));
-        assert_eq!(next(&fresh, None, in_group), "wait", "{version}");
+        assert_eq!(next(&fresh, None, in_group), "nothing", "{version}");
         let member = snapshot(both(owner(version), status.clone()));
         assert_eq!(content_name(&member), "snapcontent-m");
         let want = r#"copy {"readyToUse":true,"volumeGroupSnapshotName":"g"}"#;
@@ -194,6 +194,10 @@ fn a_member_of_a_group() {
     // case: snapshotter/55
     let going = snapshot(both(both(owner("v1"), status), deleting()));
     assert_eq!(next(&going, Some(&content), in_group), "blocked SnapshotDeletePending");
+    let with_it = Around(Class::Unnamed, Group::Going, false, false);
+    assert_eq!(next(&going, Some(&content), with_it), "nothing");
+    let unknown = Around(Class::Unnamed, Group::Unknown, false, false);
+    assert_eq!(next(&going, Some(&content), unknown), "wait");
     // case: snapshotter/63
     let gone = Around(Class::Unnamed, Group::Missing, false, true);
     assert_eq!(next(&going, None, gone), "remove as-source-protection+in-group-protection");
@@ -307,7 +311,7 @@ fn a_bound_content_gets_a_finalizer() {
         assert_eq!(decide_content(&content(over.clone())), want, "{over}");
     }
     let two = content(json!({"spec": {"source": {"snapshotHandle": "s"}}}));
-    assert!(matches!(decide_content(&two), ContentStep::Invalid(_)));
+    assert!(matches!(decide_content(&two), ContentStep::Invalid { .. }));
 }
 
 fn class(over: Value) -> VolumeSnapshotClass {

@@ -26,8 +26,11 @@ pub(super) fn decide(view: &View<'_>) -> Step {
         let message = "Snapshot is being used to restore a PVC".to_owned();
         return Step::Blocked { reason: "SnapshotDeletePending", message };
     }
-    if view.group == Group::Unknown {
-        return Step::Wait("the group snapshots are not known yet".to_owned());
+    match view.group {
+        Group::Unknown => return Step::Wait("the group snapshots are not known yet".to_owned()),
+        // Its end starts the next look.
+        Group::Going => return Step::Nothing,
+        Group::None | Group::Missing | Group::Known(_) => {}
     }
     if let Group::Known(group) = view.group {
         let (key, namespace) = (meta.key(), &meta.namespace);

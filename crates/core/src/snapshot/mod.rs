@@ -33,8 +33,10 @@ mod sidecar_tests;
 
 use crate::model::{
     Uid,
-    kinds::{Claim, DataSource, Meta, ObjectKey, ObjectRef, VolumeGroupSnapshot, VolumeSnapshot},
-    kinds::{Kind as _, VolumeSnapshotContent},
+    kinds::{
+        Claim, DataSource, Kind as _, Meta, ObjectKey, ObjectRef, OwnerReference,
+        VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent,
+    },
 };
 
 /// A failure that an object shows: as an event, as `status.error`, and by being tried again.
@@ -88,7 +90,13 @@ fn refers_to(reference: &ObjectRef, meta: &Meta) -> bool {
 /// Whether a group snapshot owns the snapshot. Earlier releases wrote other versions of the group.
 #[must_use]
 pub fn is_group_member(meta: &Meta) -> bool {
-    meta.owner_references.iter().any(|owner| {
+    group_owner(meta).is_some()
+}
+
+/// The group snapshot that owns the snapshot.
+#[must_use]
+pub fn group_owner(meta: &Meta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().find(|owner| {
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         owner.kind == VolumeGroupSnapshot::KIND && group == VolumeGroupSnapshot::GROUP
     })

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::status::text;
 use crate::model::{
     keys::{annotations, finalizers},
-    kinds::{Meta, VolumeSnapshotContentStatus},
+    kinds::{Meta, SnapshotError, VolumeSnapshotContentStatus},
 };
 
 /// A snapshot as the driver describes it.
@@ -47,14 +47,9 @@ pub fn described(has: Option<&VolumeSnapshotContentStatus>, taken: &Taken) -> Op
     (!status.is_empty()).then(|| json!({"status": status}))
 }
 
-/// The status after a failure; none when it says so already.
+/// The status after a failure; none when `error`, which it shows, says so already.
 #[must_use]
-pub fn failed(
-    has: Option<&VolumeSnapshotContentStatus>,
-    message: &str,
-    now: &str,
-) -> Option<Value> {
-    let error = has.and_then(|status| status.error.as_ref());
+pub fn failed(error: Option<&SnapshotError>, message: &str, now: &str) -> Option<Value> {
     let patch =
         json!({"status": {"error": {"message": message, "time": now}, "readyToUse": false}});
     (text(error) != Some(message)).then_some(patch)

@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Failure, bind::Class, refers_to, status};
+use super::super::{
+    Failure,
+    bind::{Class, ContentStep},
+    refers_to, status,
+};
 use super::points_back;
 use crate::model::{
     DeletionPolicy,
@@ -213,6 +217,24 @@ pub fn copy(
         created,
         ready: became_ready,
     })
+}
+
+/// Says what the controller does about one group content: a bound one gets a finalizer.
+#[must_use]
+pub fn decide_content(content: &VolumeGroupSnapshotContent) -> ContentStep {
+    let source = &content.spec.source;
+    let meta = &content.metadata;
+    if source.volume_handles.is_some() == source.group_snapshot_handles.is_some() {
+        return ContentStep::Invalid {
+            reason: "GroupContentValidationError",
+            message: "Exactly one of GroupSnapshotHandles and VolumeHandles should be specified",
+        };
+    }
+    let bound = !content.spec.volume_group_snapshot_ref.uid.is_empty();
+    match bound && !meta.deleting() && !meta.has_finalizer(finalizers::GROUP_CONTENT_BOUND) {
+        true => ContentStep::AddFinalizer,
+        false => ContentStep::Nothing,
+    }
 }
 
 /// How a group snapshot goes: its content first, where the class says `Delete`, then its members.

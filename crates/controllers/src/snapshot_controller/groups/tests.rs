@@ -1,0 +1,229 @@
+//! Group snapshots, with both programs and a driver in memory.
+
+use std::time::Duration;
+
+use longshore_core::model::{
+    ObjectKey,
+    kinds::{
+        Claim, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
+        VolumeSnapshot,
+    },
+};
+use longshore_csi::{
+    Call,
+    capabilities::{GroupCapability, PluginService},
+    fake::{self, Fault},
+};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::snapshot_testing::World;
+use crate::snapshotter::Config;
+use crate::testing::{DRIVER, key};
+
+const TAKEN: Call = Call::CreateVolumeGroupSnapshot;
+
+fn groups(driver: &mut fake::Config) {
+    driver.plugin.services.insert(PluginService::GroupControllerService);
+    driver.group = [GroupCapability::CreateDeleteGetVolumeGroupSnapshot].into();
+}
+
+/// Two claims with the label `app=db`, one without, and the class `groups`.
+async fn world() -> World {
+    let world = World::start_with(Config { leak_guard: true, ..Config::default() }, groups).await;
+    for name in ["one", "two"] {
+        world.claim(name).await;
+        let label = json!({"metadata": {"labels": {"app": "db"}}});
+        world.bench.merge::<Claim>(&key(name), label).await;
+    }
+    world
+        .bench
+        .create::<VolumeGroupSnapshotClass>(
+            json!({"metadata": {"name": "groups"}, "driver": DRIVER,
+            "deletionPolicy": "Delete"}),
+        )
+        .await;
+    world
+}
+
+async fn group_of(world: &World, selector: Value) -> ObjectKey {
+    world
+        .bench
+        .create::<VolumeGroupSnapshot>(json!({"metadata": {"name": "g", "namespace": "default"},
+            "spec": {"volumeGroupSnapshotClassName": "groups", "source": {"selector": selector}}}))
+        .await;
+    key("g")
+}
+
+async fn group(world: &World) -> ObjectKey {
+    group_of(world, json!({"matchLabels": {"app": "db"}})).await
+}
+
+fn is_ready(group: &VolumeGroupSnapshot) -> bool {
+    group.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
+}
+
+async fn members(world: &World) -> Vec<VolumeSnapshot> {
+    let all = longshore_cluster::ListParams::default();
+    world.bench.api.list(None, &all).await.expect("listed")
+}
+
+async fn until_members_ready(world: &World) -> Vec<VolumeSnapshot> {
+    for _ in 0..1000 {
+        let all = members(world).await;
+        if all.len() == 2 && all.iter().all(VolumeSnapshot::ready) {
+            return all;
+        }
+        world.bench.pass(Duration::from_millis(20)).await;
+    }
+    panic!("members are not ready: {:#?}", members(world).await);
+}
+
+async fn until_all_gone(world: &World, group: &ObjectKey) {
+    world.bench.until_gone::<VolumeGroupSnapshot>(group).await;
+    world.pass(5).await;
+    assert!(members(world).await.is_empty());
+    assert!(world.contents().await.is_empty());
+    let all = longshore_cluster::ListParams::default();
+    let contents = world.bench.api.list::<VolumeGroupSnapshotContent>(None, &all).await;
+    assert!(contents.expect("listed").is_empty());
+    assert_eq!((world.taken(), world.driver.state().groups.len()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_taken_with_its_members_and_deleted_with_them() {
+    let world = world().await;
+    // case: snapshotter/51
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    let all = until_members_ready(&world).await;
+    assert!(all.iter().all(|one| one.metadata.owner_references[0].name == "g"));
+    assert!(all.iter().all(|one| {
+        let status = one.status.as_ref().expect("a status");
+        status.volume_group_snapshot_name.as_deref() == Some("g")
+    }));
+    assert_eq!(world.calls(TAKEN), 1);
+    // case: snapshotter/55
+    let member = ObjectKey::new("default", &all[0].metadata.name);
+    world.delete(&member).await;
+    world.pass(30).await;
+    assert!(world.bench.get::<VolumeSnapshot>(&member).await.is_some());
+    let told = world.bench.events("SnapshotDeletePending").await;
+    assert!(
+        told.iter().all(|text| text.contains("belongs to group snapshot default/g")),
+        "{told:?}"
+    );
+    // case: snapshotter/56
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    until_all_gone(&world, &group).await;
+    // case: snapshotter/52
+    assert_eq!((world.calls(Call::CreateSnapshot), world.calls(Call::DeleteSnapshot)), (0, 0));
+    assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_selector_counts() {
+    let world = world().await;
+    // case: snapshotter/53
+    let selector = json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]});
+    let group = group_of(&world, selector).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    assert_eq!(until_members_ready(&world).await.len(), 2, "not the claim without the label");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_from_a_member_holds_the_group() {
+    let world = world().await;
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    let all = until_members_ready(&world).await;
+    // case: snapshotter/73
+    world
+        .bench
+        .create::<Claim>(json!({"metadata": {"name": "restore", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "any",
+                "resources": {"requests": {"storage": "1Gi"}},
+                "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
+                    "name": all[0].metadata.name}}}))
+        .await;
+    let phase = |phase: &str| json!({"status": {"phase": phase}});
+    world.bench.merge_status::<Claim>(&key("restore"), phase("Pending")).await;
+    world.pass(1).await;
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    world.pass(100).await;
+    assert_eq!(world.taken(), 2);
+    world.bench.merge_status::<Claim>(&key("restore"), phase("Bound")).await;
+    until_all_gone(&world, &group).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_call_without_a_verdict_is_repeated_under_its_name() {
+    let world = world().await;
+    // case: snapshotter/83
+    for _ in 0..3 {
+        world.driver.script(TAKEN, [Fault::After(Code::Aborted, "running".into())]);
+    }
+    let group = group(&world).await;
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    assert_eq!((world.calls(TAKEN), world.driver.state().groups.len()), (4, 1));
+    assert_eq!(until_members_ready(&world).await.len(), 2);
+    // case: snapshotter/72
+    let refused = Fault::Before(Code::Internal, "half way".into());
+    world.driver.script(Call::DeleteVolumeGroupSnapshot, [refused]);
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    until_all_gone(&world, &group).await;
+    assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_time_leaves_one_group_with_one_set_of_members() {
+    // case: snapshotter/70
+    // case: snapshotter/71
+    for millis in (0..120).step_by(15) {
+        let mut world = world().await;
+        world.driver.always(TAKEN, Fault::Delay(Duration::from_millis(40)));
+        let group = group(&world).await;
+        world.bench.pass(Duration::from_millis(millis)).await;
+        world.restart();
+        world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+        assert_eq!(until_members_ready(&world).await.len(), 2, "{millis} ms");
+        assert_eq!(world.driver.state().groups.len(), 1, "{millis} ms");
+        world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+        world.bench.pass(Duration::from_millis(millis)).await;
+        world.restart();
+        until_all_gone(&world, &group).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_the_driver_has_already_is_bound() {
+    let world = world().await;
+    // case: snapshotter/58
+    let request = longshore_csi::v1::CreateVolumeGroupSnapshotRequest {
+        name: "by-hand".into(),
+        source_volume_ids: world.driver.volumes().keys().take(2).cloned().collect(),
+        ..Default::default()
+    };
+    let made = world.driver.client().create_volume_group_snapshot(request).await.expect("made");
+    let made = made.group_snapshot.expect("a group");
+    let handles: Vec<&str> = made.snapshots.iter().map(|one| &*one.snapshot_id).collect();
+    world
+        .bench
+        .create::<VolumeGroupSnapshotContent>(json!({"metadata": {"name": "kept"}, "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "volumeGroupSnapshotClassName": "groups",
+            "volumeGroupSnapshotRef": {"name": "g", "namespace": "default"},
+            "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": made.group_snapshot_id,
+                "volumeSnapshotHandles": handles}}}}))
+        .await;
+    world
+        .bench
+        .create::<VolumeGroupSnapshot>(json!({"metadata": {"name": "g", "namespace": "default"},
+            "spec": {"source": {"volumeGroupSnapshotContentName": "kept"}}}))
+        .await;
+    let group = key("g");
+    world.bench.until::<VolumeGroupSnapshot>(&group, is_ready).await;
+    assert!(members(&world).await.is_empty(), "the administrator makes them");
+    assert!(world.calls(Call::GetVolumeGroupSnapshot) >= 1);
+    world.bench.delete::<VolumeGroupSnapshot>(&group).await;
+    until_all_gone(&world, &group).await;
+}
