@@ -13,6 +13,8 @@ pub(crate) const MATCHED: &[(&str, &str)] = &[
     ("csi-provisioner", "6.3"),
     ("csi-attacher", "4.12"),
     ("csi-resizer", "2.2"),
+    ("csi-snapshotter", "8.6"),
+    ("snapshot-controller", "8.6"),
     ("csi-node-driver-registrar", "2.17"),
     ("livenessprobe", "2.19"),
 ];

@@ -26,6 +26,8 @@ mod provisioner;
 mod real_manifests;
 mod resizer;
 mod sidecar;
+mod snapshot_controller;
+mod snapshotter;
 #[cfg(test)]
 mod tests;
 mod up;
@@ -57,6 +59,8 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::of::<provisioner::Config>(),
     Row::of::<attacher::Config>(),
     Row::of::<resizer::Config>(),
+    Row::of::<snapshotter::Config>(),
+    Row::of::<snapshot_controller::Config>(),
     Row::of::<controllers::Config>(),
     Row::of::<node::Config>(),
     Row::of::<node_registrar::Config>(),
@@ -71,8 +75,6 @@ pub(crate) const PROGRAMS: &[Row] = &[
     Row::internal(internal::FREEZE_HOLDER, internal::freeze_holder),
     Row::internal(internal::UP_NODE, internal::up_node),
     Row::internal(client::complete::NAME, client::complete::read),
-    Row::not_yet("snapshotter", &["csi-snapshotter"]),
-    Row::not_yet("snapshot-controller", &["snapshot-controller"]),
     Row::not_yet("health-monitor", &["csi-external-health-monitor-controller"]),
     Row::not_yet("sidecars", &[]),
     Row::not_yet("explain", &[]),

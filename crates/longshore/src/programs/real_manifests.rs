@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use super::{PROGRAMS, attacher, liveness_probe, node_registrar, provisioner, resizer};
+use super::{
+    PROGRAMS, attacher, liveness_probe, node_registrar, provisioner, resizer, snapshot_controller,
+    snapshotter,
+};
 use crate::cli::testing::flags;
 use crate::cli::{Program, Syntax};
 use crate::flags::Environment;
@@ -42,6 +45,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("csi-resizer", "--kube-api-qps=5"),
     ("csi-resizer", "--retry-interval-max=300s"),
     ("csi-resizer", "--v=0"),
+    ("csi-snapshotter", "--retry-interval-max=300s"),
+    ("csi-snapshotter", "--v=0"),
     ("csi-node-driver-registrar", "--v=0"),
     ("livenessprobe", "--probe-timeout=3s"),
 ];
@@ -100,6 +105,12 @@ fn read(program: &str, args: &[&str]) -> Option<Result<String, String>> {
             config::<attacher::Config>(args, |flags| flags.sidecar.environment = pod())
         }
         "csi-resizer" => config::<resizer::Config>(args, |flags| flags.sidecar.environment = pod()),
+        "csi-snapshotter" => {
+            config::<snapshotter::Config>(args, |flags| flags.sidecar.environment = pod())
+        }
+        "snapshot-controller" => {
+            config::<snapshot_controller::Config>(args, |flags| flags.environment = pod())
+        }
         "csi-node-driver-registrar" => config::<node_registrar::Config>(args, |_| ()),
         "livenessprobe" => config::<liveness_probe::Config>(args, |_| ()),
         later => {
@@ -133,9 +144,7 @@ fn every_line_is_read_and_every_flag_of_it_counts() {
     }
     assert!(charts.len() >= 16, "{charts:?}");
     assert!(defaults.is_empty(), "not in any line, or not the default: {defaults:?}");
-    let later =
-        ["csi-external-health-monitor-controller", "csi-snapshotter", "snapshot-controller"];
-    assert_eq!(waiting, BTreeSet::from(later));
+    assert_eq!(waiting, BTreeSet::from(["csi-external-health-monitor-controller"]));
 }
 
 #[test]
@@ -158,6 +167,12 @@ fn flags_that_changed_what_a_program_does_are_refused_with_their_successor() {
             "csi-attacher",
             "--v=3 --csi-address=/csi/csi.sock --leader-election=true --leader-election-type=configmaps",
             "use --leader-election, which always takes a Lease",
+        ),
+        (
+            "ceph-csi-rbd 2024-10",
+            "csi-snapshotter",
+            "--csi-address=unix:///csi/csi-provisioner.sock --v=1 --timeout=60s --leader-election=true --extra-create-metadata=true --enable-volume-group-snapshots=false --http-endpoint=10.0.0.7:8092",
+            "use --feature-gates=CSIVolumeGroupSnapshot=false",
         ),
         (
             "charts of 2018",

@@ -24,6 +24,10 @@ const fn reason(
 const CLAIM: &str = "PersistentVolumeClaim";
 const VOLUME: &str = "PersistentVolume";
 const POD: &str = "Pod";
+const SNAPSHOT: &str = "VolumeSnapshot";
+const CONTENT: &str = "VolumeSnapshotContent";
+const GROUP: &str = "VolumeGroupSnapshot";
+const GROUP_CONTENT: &str = "VolumeGroupSnapshotContent";
 const NORMAL: &str = "Normal";
 const WARNING: &str = "Warning";
 
@@ -244,6 +248,224 @@ pub(crate) const REASONS: &[Reason] = &[
         "Node, Pod",
         "Normal, Warning",
         "the node is not started, or does not renew its lease: start it again, or delete the pod by force",
+    ),
+    reason(
+        "CreatingSnapshot",
+        SNAPSHOT,
+        NORMAL,
+        "the content is made; the snapshotter of the driver has to take the snapshot",
+    ),
+    reason("SnapshotCreated", SNAPSHOT, NORMAL, "the driver has cut the snapshot"),
+    reason("SnapshotReady", SNAPSHOT, NORMAL, "volumes can be made from the snapshot"),
+    reason(
+        "GetSnapshotClassFailed",
+        SNAPSHOT,
+        WARNING,
+        "the class that the snapshot names does not exist; it begins when the class does",
+    ),
+    reason(
+        "SetDefaultSnapshotClassFailed",
+        SNAPSHOT,
+        WARNING,
+        "the snapshot names no class, and the volume's driver has no default class, or more than one; or the claim is not bound yet",
+    ),
+    reason("SnapshotValidationError", SNAPSHOT, WARNING, "the snapshot needs exactly one source"),
+    reason(
+        "SnapshotFinalizerError",
+        SNAPSHOT,
+        WARNING,
+        "a finalizer could not be written; it is tried again",
+    ),
+    reason(
+        "ErrorPVCFinalizer",
+        SNAPSHOT,
+        WARNING,
+        "the source claim keeps its finalizer for now; it is tried again",
+    ),
+    reason(
+        "SnapshotContentCreationFailed",
+        SNAPSHOT,
+        WARNING,
+        "the content was not made; the text says what of claim, volume or class does not fit",
+    ),
+    reason("CreateSnapshotContentFailed", SNAPSHOT, WARNING, "the API server refused the content"),
+    reason(
+        "SnapshotContentMissing",
+        SNAPSHOT,
+        WARNING,
+        "the content is not there, or is lost; a snapshot that was cut is never cut again",
+    ),
+    reason(
+        "SnapshotContentMismatch",
+        SNAPSHOT,
+        WARNING,
+        "the content is dynamic where one with a handle was asked for, or the other way round",
+    ),
+    reason("SnapshotContentMisbound", SNAPSHOT, WARNING, "the content is of another snapshot"),
+    reason(
+        "SnapshotMisbound",
+        SNAPSHOT,
+        WARNING,
+        "the content does not point back to the snapshot",
+    ),
+    reason(
+        "SnapshotBindFailed",
+        SNAPSHOT,
+        WARNING,
+        "the content could not be bound; it is tried again",
+    ),
+    reason(
+        "SnapshotHandleSet",
+        SNAPSHOT,
+        WARNING,
+        "a content that the controller makes must not have a snapshot handle",
+    ),
+    reason(
+        "SnapshotStatusUpdateFailed",
+        SNAPSHOT,
+        WARNING,
+        "the status could not be written; it is tried again",
+    ),
+    reason(
+        "SnapshotDeletePending",
+        "VolumeSnapshot, VolumeGroupSnapshot",
+        WARNING,
+        "a claim is being restored from it, or it belongs to a group snapshot; it goes when that is over",
+    ),
+    reason(
+        "SnapshotContentObjectDeleteError",
+        SNAPSHOT,
+        WARNING,
+        "the content could not be deleted; it is tried again",
+    ),
+    reason(
+        "ContentValidationError",
+        CONTENT,
+        WARNING,
+        "the content needs exactly one of volume handle and snapshot handle",
+    ),
+    reason(
+        "SnapshotCreationFailed",
+        CONTENT,
+        WARNING,
+        "the driver did not take the snapshot; the text has its words, and it is tried again",
+    ),
+    reason(
+        "SnapshotContentCheckandUpdateFailed",
+        CONTENT,
+        WARNING,
+        "the same for a later try, or the driver does not know the snapshot",
+    ),
+    reason(
+        "SnapshotDeleteError",
+        "VolumeSnapshotContent, VolumeGroupSnapshot",
+        WARNING,
+        "the driver, or the API server for a member of a group, did not delete the snapshot; it is tried again",
+    ),
+    reason(
+        "CreatingGroupSnapshot",
+        GROUP,
+        NORMAL,
+        "the content is made; the snapshotter of the driver has to take the group snapshot",
+    ),
+    reason("GroupSnapshotCreated", GROUP, NORMAL, "the driver has cut all members at one moment"),
+    reason("GroupSnapshotReady", GROUP, NORMAL, "volumes can be made from the members"),
+    reason(
+        "GetGroupSnapshotClassFailed",
+        GROUP,
+        WARNING,
+        "the class that the group snapshot names does not exist",
+    ),
+    reason(
+        "SetDefaultGroupSnapshotClassFailed",
+        GROUP,
+        WARNING,
+        "no default class of the driver, or more than one; or a claim is not bound yet",
+    ),
+    reason(
+        "GroupSnapshotValidationError",
+        GROUP,
+        WARNING,
+        "the group snapshot needs exactly one source",
+    ),
+    reason(
+        "GroupSnapshotContentCreationFailed",
+        GROUP,
+        WARNING,
+        "the content was not made: no claim is selected, or one does not fit",
+    ),
+    reason(
+        "CreateGroupSnapshotContentFailed",
+        GROUP,
+        WARNING,
+        "a selected volume is not of the class's driver, or a secret cannot be named",
+    ),
+    reason("GroupSnapshotContentMissing", GROUP, WARNING, "the content is not there, or is lost"),
+    reason(
+        "GroupSnapshotContentMismatch",
+        GROUP,
+        WARNING,
+        "the content is dynamic where one with handles was asked for",
+    ),
+    reason(
+        "GroupSnapshotContentMisbound",
+        GROUP,
+        WARNING,
+        "the content is of another group snapshot",
+    ),
+    reason(
+        "GroupSnapshotMisbound",
+        GROUP,
+        WARNING,
+        "the content does not point back to the group snapshot",
+    ),
+    reason(
+        "GroupSnapshotBindFailed",
+        GROUP,
+        WARNING,
+        "the content could not be bound; it is tried again",
+    ),
+    reason(
+        "GroupSnapshotHandleSet",
+        GROUP,
+        WARNING,
+        "a content that the controller makes must not have handles",
+    ),
+    reason(
+        "GroupSnapshotStatusUpdateFailed",
+        GROUP,
+        WARNING,
+        "the status could not be written; it is tried again",
+    ),
+    reason(
+        "GroupSnapshotContentObjectDeleteError",
+        GROUP,
+        WARNING,
+        "the content could not be deleted; it is tried again",
+    ),
+    reason(
+        "GroupContentValidationError",
+        GROUP_CONTENT,
+        WARNING,
+        "the content needs exactly one of volume handles and group snapshot handles",
+    ),
+    reason(
+        "GroupSnapshotCreationFailed",
+        GROUP_CONTENT,
+        WARNING,
+        "the driver did not take the group snapshot; the text has its words, and it is tried again",
+    ),
+    reason(
+        "GroupSnapshotContentCheckandUpdateFailed",
+        GROUP_CONTENT,
+        WARNING,
+        "the same for a later try, or the driver does not know the group snapshot",
+    ),
+    reason(
+        "GroupSnapshotDeleteError",
+        GROUP_CONTENT,
+        WARNING,
+        "the driver did not delete the group snapshot; it is tried again",
     ),
     reason("LeaderElection", "Lease", NORMAL, "another process became the leader"),
 ];

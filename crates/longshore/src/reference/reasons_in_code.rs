@@ -8,7 +8,7 @@ use syn::visit::{self, Visit};
 use super::events::REASONS;
 
 /// Functions that take the reason of an event.
-const TELLING: [&str; 14] = [
+const TELLING: [&str; 16] = [
     "event",
     "normal",
     "warning",
@@ -23,13 +23,15 @@ const TELLING: [&str; 14] = [
     "failed",
     "lost",
     "refused",
+    "unready",
+    "not_bound",
 ];
 
 /// Those of the recorder itself.
 const RECORDING: [&str; 3] = ["event", "normal", "warning"];
 
 /// Values that carry a reason to such a function.
-const CARRYING: [&str; 2] = ["Note", "Refusal"];
+const CARRYING: [&str; 5] = ["Note", "Refusal", "Failure", "Blocked", "Invalid"];
 
 /// The crates that write events.
 const CRATES: [&str; 6] = ["core", "cluster", "controllers", "node", "provisioner", "longshore"];

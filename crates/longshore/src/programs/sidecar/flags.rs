@@ -7,7 +7,8 @@ use crate::flags::{
     Gate, Gates, KlogFlags, KubeAccess, KubeFlags, Logging, Stage, UsageError,
 };
 
-const RELEASE_ON_EXIT: &str = "ReleaseLeaderElectionOnExit";
+/// The lease is given up at the end, so that another process need not wait for it to run out.
+pub(crate) const RELEASE_ON_EXIT: &str = "ReleaseLeaderElectionOnExit";
 
 /// Feature gates that every sidecar has.
 pub(crate) const GATES: &[Gate] =
