@@ -63,16 +63,10 @@ fn requests_that_no_program_serves_get_one_event_each() {
     up.apply(&far("16Mi", ""));
     up.wait("pvc", "data", "bound", bound);
     up.apply(&far("32Mi", "  volumeAttributesClassName: gold\n"));
-    up.apply(
-        "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\n\
-         metadata: {name: snap, namespace: default}\n\
-         spec: {source: {persistentVolumeClaimName: data}}\n",
-    );
     up.apply(&claim("far", "far"));
     let of = |kind: &str, name: &str| events(&up, kind, name, "NotServed");
     eventually("all objects are told", || {
         of("PersistentVolumeClaim", "data").len() == 2
-            && of("VolumeSnapshot", "snap").len() == 1
             && of("PersistentVolumeClaim", "far").len() == 1
     });
     let texts = of("PersistentVolumeClaim", "data");
@@ -94,7 +88,6 @@ fn requests_that_no_program_serves_get_one_event_each() {
     let of = |kind: &str, name: &str| events(&up, kind, name, "NotServed");
     eventually("a new claim is told", || of("PersistentVolumeClaim", "later").len() == 1);
     assert_eq!(of("PersistentVolumeClaim", "data"), texts);
-    assert_eq!(of("VolumeSnapshot", "snap").len(), 1);
     assert_eq!(up.stop(), Some(0));
 }
 

@@ -7,7 +7,7 @@ use longshore_cluster::{Api, ApiError};
 use longshore_core::model::{
     Kind, ObjectKey,
     keys::{annotations, embedded},
-    kinds::{ConfigMap, CsiDriver, StorageClass},
+    kinds::{ConfigMap, CsiDriver, StorageClass, VolumeSnapshotClass},
 };
 use serde_json::{Value, json};
 
@@ -42,10 +42,10 @@ pub(super) async fn ensure(api: &Api) -> Result<(), ApiError> {
 }
 
 async fn create(api: &Api, object: &Value) -> Result<(), ApiError> {
-    let done = if object["kind"] == CsiDriver::KIND {
-        api.create::<CsiDriver>(object).await
-    } else {
-        api.create::<StorageClass>(object).await
+    let done = match object["kind"].as_str() {
+        Some(CsiDriver::KIND) => api.create::<CsiDriver>(object).await,
+        Some(VolumeSnapshotClass::KIND) => api.create::<VolumeSnapshotClass>(object).await,
+        _ => api.create::<StorageClass>(object).await,
     };
     match done {
         // Made by the user before us, or by us before a crash: either way it is there.
@@ -62,6 +62,8 @@ fn objects() -> Vec<(String, Value)> {
         class(embedded::LOCAL_CLASS, embedded::LOCAL_DRIVER, "WaitForFirstConsumer", true),
         class(embedded::LOCAL_IMMEDIATE_CLASS, embedded::LOCAL_DRIVER, "Immediate", false),
         class(embedded::SHARED_CLASS, embedded::SHARED_DRIVER, "WaitForFirstConsumer", false),
+        snapshot_class(embedded::LOCAL_SNAPSHOT_CLASS, embedded::LOCAL_DRIVER),
+        snapshot_class(embedded::SHARED_SNAPSHOT_CLASS, embedded::SHARED_DRIVER),
     ];
     let id = |object: &Value| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -96,6 +98,15 @@ fn class(name: &str, provisioner: &str, mode: &str, default: bool) -> Value {
         object["metadata"]["annotations"] = json!({ (annotations::IS_DEFAULT_CLASS): "true" });
     }
     object
+}
+
+/// The class of a driver's snapshots, and the default one, so that a snapshot need not name it.
+fn snapshot_class(name: &str, driver: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": VolumeSnapshotClass::KIND,
+        "metadata": {"name": name, "annotations": {annotations::SNAPSHOT_IS_DEFAULT_CLASS: "true"}},
+        "driver": driver, "deletionPolicy": "Delete",
+    })
 }
 
 /// What a foreign driver needs, if the user has not made it: its `CSIDriver` and a late-binding class.

@@ -19,6 +19,8 @@ use longshore_controllers::{
     provision::NodeScope,
     resize::{Abilities, AbilitiesError, Config, Expander},
     root_ca::{self, RootCa},
+    snapshot_controller::{self, SnapshotController},
+    snapshotter::{self, Snapshotter},
     unserved::{Serving, Unserved},
 };
 use longshore_core::unserved::Server;
@@ -85,6 +87,7 @@ impl Control {
             });
             control.tasks.spawn(lead);
         }
+        control.tasks.spawn(control.loops.control_snapshots());
         control.tasks.spawn(control.loops.tell_unserved());
         control.tasks.spawn(control.loops.watch_nodes());
         control
@@ -95,9 +98,10 @@ impl Control {
         self.loops.serving.add_driver(driver, socket);
     }
 
-    /// Says that a process of this instance provisions volumes of a driver.
+    /// Says that other processes of this instance provision volumes of a driver, and take snapshots.
     pub(super) fn provisioned_elsewhere(&self, driver: &str) {
         self.loops.serving.add(Server::Provisioner(driver.to_owned()));
+        self.loops.serving.add(Server::Snapshotter(driver.to_owned()));
     }
 
     /// The loops of one node of several: only what must run beside that node's drivers.
@@ -127,6 +131,18 @@ impl Control {
         // Every node has its own, so they must not share one lease.
         let lock = format!("{driver}-{}", scope.node);
         self.tasks.spawn(self.loops.provision(&lock, csi, Some(scope)));
+    }
+
+    /// Starts the snapshotter of one driver.
+    pub(super) fn snapshot(&mut self, driver: &str, csi: Client) {
+        self.tasks.spawn(self.loops.snapshot(driver, driver, csi, None));
+    }
+
+    /// Starts the snapshotter of a node's own driver, which serves only that node's volumes.
+    pub(super) fn snapshot_node(&mut self, driver: &str, csi: Client, scope: &NodeScope) {
+        let lock = format!("{driver}-{}", scope.node);
+        let scope = snapshotter::NodeScope { node: scope.node.clone(), unlabelled: scope.unplaced };
+        self.tasks.spawn(self.loops.snapshot(&lock, driver, csi, Some(scope)));
     }
 
     /// Starts the attacher of one driver.
@@ -179,12 +195,17 @@ impl Control {
             loops.serving.add(Server::Provisioner(driver.name.clone()));
             let provisioning = loops.provision(&driver.name, csi.clone(), None);
             let resizing = loops.resize_foreign(&driver.name, csi.clone());
-            let attaching = async {
-                if attaches {
-                    loops.attach(&driver.name, csi).await;
+            let snapshots = async {
+                if driver.capabilities.create_delete_snapshot {
+                    loops.snapshot(&driver.name, &driver.name, csi.clone(), None).await;
                 }
             };
-            tokio::join!(provisioning, resizing, attaching);
+            let attaching = async {
+                if attaches {
+                    loops.attach(&driver.name, csi.clone()).await;
+                }
+            };
+            tokio::join!(provisioning, resizing, attaching, snapshots);
         });
     }
 
@@ -275,6 +296,41 @@ impl Loops {
             let config = attacher::Config::default();
             let attacher = attacher::Attacher::new(&shared.context, csi.clone(), config);
             attacher.run_with_retries(stop)
+        })
+    }
+
+    /// Contents are labelled with the node of their volume: drivers of several nodes may share one name.
+    fn control_snapshots(&self) -> impl Future<Output = ()> + Send + use<> {
+        let context = self.shared.context.clone();
+        let server = Server::SnapshotController;
+        let lock = server.lock().unwrap_or_default();
+        self.serving.add(server);
+        self.lead(&lock, move |stop| {
+            let config = snapshot_controller::Config {
+                enable_distributed_snapshotting: true,
+                ..snapshot_controller::Config::default()
+            };
+            SnapshotController::new(&context, config).run(stop)
+        })
+    }
+
+    fn snapshot(
+        &self,
+        lock: &str,
+        driver: &str,
+        csi: Client,
+        scope: Option<snapshotter::NodeScope>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let context = self.shared.context.clone();
+        self.serving.add(Server::Snapshotter(driver.to_owned()));
+        let lock = Server::Snapshotter(lock.to_owned()).lock().unwrap_or_default();
+        self.lead(&lock, move |stop| {
+            let config = snapshotter::Config {
+                leak_guard: true,
+                scope: scope.clone(),
+                ..snapshotter::Config::default()
+            };
+            Snapshotter::new(&context, csi.clone(), config).run_with_retries(stop)
         })
     }
 

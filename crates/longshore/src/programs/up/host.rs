@@ -157,6 +157,7 @@ pub(super) async fn run_in_own_process(config: NodeConfig) -> Result<()> {
     for driver in &host.drivers {
         if driver.is_local() {
             let scope = NodeScope { node: (&config.node).into(), unplaced: config.first };
+            control.snapshot_node(&driver.name, driver.client(), &scope);
             control.provision_node(&driver.name, driver.client(), scope);
             control.modify_node(&driver.name, driver.client(), &config.node);
         }

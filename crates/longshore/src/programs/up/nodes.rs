@@ -53,10 +53,12 @@ pub(super) async fn start(
                 // Volumes in the pools of absent nodes are not this driver's to delete.
                 let scope = NodeScope { node: name.as_str().into(), unplaced: true };
                 control.provisioned_elsewhere(&driver.name);
+                control.snapshot_node(&driver.name, driver.client(), &scope);
                 control.provision_node(&driver.name, driver.client(), scope);
                 control.resize_for_nodes(&driver.name);
                 control.modify_node(&driver.name, driver.client(), name);
             } else {
+                control.snapshot(&driver.name, driver.client());
                 control.provision(&driver.name, driver.client());
                 control.resize(&driver.name, driver.client());
             }
@@ -96,6 +98,7 @@ async fn start_many(
     let local = drivers::socket(&server.data.node("NODE"), embedded::LOCAL_DRIVER);
     control.add_driver(embedded::LOCAL_DRIVER, &local);
     control.provision(&served.name, served.client());
+    control.snapshot(&served.name, served.client());
     control.attach(&served.name, served.client());
     control.resize(&served.name, served.client());
     let mut roots = Vec::new();
