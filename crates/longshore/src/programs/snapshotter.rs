@@ -13,11 +13,8 @@ use crate::process::unless_stopped;
 /// Flags that csi-snapshotter once had, and what replaced them.
 const REMOVED: &[(&str, &str)] = &[
     ("enable-volume-group-snapshots", "use --feature-gates=CSIVolumeGroupSnapshot=false or =true"),
-    (
-        "connection-timeout",
-        "use --timeout for the time of one CSI call; the wait for the socket is fixed",
-    ),
-    ("leader-election-type", "use --leader-election, which always takes a Lease"),
+    sidecar::NO_CONNECTION_TIMEOUT,
+    sidecar::NO_ELECTION_TYPE,
 ];
 
 /// Flags of `longshore snapshotter`, named as csi-snapshotter names them.
