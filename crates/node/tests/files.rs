@@ -200,7 +200,14 @@ async fn what_is_missing_is_named_and_waited_for() {
         rig.has_event("FailedMount", "configmap \"settings\" not found").await
     })
     .await;
-    rig.config_map("settings", json!({"color": "blue"})).await;
+    rig.config_map("settings", json!({"other": "1"})).await;
+    rig.until("the missing key is named", async || {
+        rig.has_event("FailedMount", "key \"color\" of configmap \"settings\" not found").await
+    })
+    .await;
+    let key = ObjectKey::new("default", "settings");
+    let data = json!({"data": {"color": "blue"}});
+    rig.api.patch::<ConfigMap>(&key, Patch::Merge(&data)).await.unwrap();
     secret(&rig).await;
     rig.wait_phase("p", "Succeeded").await;
     assert_eq!(rig.log(&uid).trim_end(), "blue");

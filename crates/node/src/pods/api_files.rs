@@ -152,7 +152,8 @@ impl Reader<'_> {
         let decode = |value: String| decode_value(&value).unwrap_or_default();
         let text = map.data.into_iter().map(|(key, value)| (key, value.into_bytes()));
         let binary = map.binary_data.into_iter().map(|(key, value)| (key, decode(value)));
-        self.select(source, text.chain(binary).collect(), mode, files)
+        let of = format!("configmap \"{name}\"");
+        self.select(source, &of, text.chain(binary).collect(), mode, files)
     }
 
     async fn secret(
@@ -169,13 +170,14 @@ impl Reader<'_> {
         };
         let decode = |value: String| decode_value(&value).unwrap_or_default();
         let all = secret.data.into_iter().map(|(key, value)| (key, decode(value)));
-        self.select(source, all.collect(), mode, files)
+        self.select(source, &format!("secret \"{name}\""), all.collect(), mode, files)
     }
 
-    /// Takes all keys, or those that `items` names.
+    /// Takes all keys of an object, or those that `items` names.
     fn select(
         &self,
         source: &Value,
+        object: &str,
         mut all: BTreeMap<String, Vec<u8>>,
         mode: u32,
         files: &mut Files,
@@ -188,7 +190,7 @@ impl Reader<'_> {
         for item in items {
             let key = item["key"].as_str().unwrap_or_default();
             let Some(content) = all.get_mut(key).map(|content| content.clone()) else {
-                self.absent(source, format!("key {key:?}"))?;
+                self.absent(source, format!("key {key:?} of {object}"))?;
                 continue;
             };
             let path = item["path"].as_str().unwrap_or(key);
