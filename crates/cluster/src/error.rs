@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
+use longshore_core::words;
 use serde::Deserialize;
 
 /// The verb and the object of a request.
@@ -52,7 +53,7 @@ pub enum ApiError {
     #[error("{at}: too many requests{}", after(.retry_after))]
     TooManyRequests { at: Target, retry_after: Option<Duration> },
     /// No response came: a write may or may not have happened.
-    #[error("{at}: no answer from the API server: {source}")]
+    #[error("{at}: no answer from the API server: {}", words::causes(&**source))]
     Unreachable { at: Target, source: Box<dyn std::error::Error + Send + Sync> },
     /// The response was not the JSON that was expected.
     #[error("{at}: unreadable answer: {source}")]
@@ -243,6 +244,20 @@ mod tests {
             let got = classify(*code, body).to_string();
             assert_eq!(got, format!("update PersistentVolumeClaim default/data: {want}"));
         }
+    }
+
+    #[test]
+    fn no_answer_says_why() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("client error (Connect)")]
+        struct Connect(#[source] std::io::Error);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let at = Target::new("list", "nodes");
+        let error = ApiError::Unreachable { at, source: Box::new(Connect(refused)) };
+        let want =
+            "list nodes: no answer from the API server: client error (Connect): connection refused";
+        assert_eq!(error.to_string(), want);
+        assert_eq!(words::causes(&error), want, "each cause once");
     }
 
     #[test]

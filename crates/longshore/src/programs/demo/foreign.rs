@@ -86,9 +86,9 @@ impl Foreign {
             ..ConnectOptions::from(self.socket.display().to_string())
         };
         let socket = self.socket.display();
-        let csi = Client::connect(options).await.with_context(|| {
-            format!("no driver answers on {socket}; start it, or give the socket that it serves")
-        })?;
+        let csi = Client::connect(options)
+            .await
+            .with_context(|| format!("no driver answers on {socket}"))?;
         let driver = longshore_controllers::Driver::describe(&csi, PATIENCE)
             .await
             .with_context(|| format!("the driver on {socket} does not say what it is"))?;

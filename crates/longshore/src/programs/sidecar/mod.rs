@@ -18,6 +18,7 @@ use longshore_cluster::{
 };
 use longshore_core::model::{Kind as _, kinds::VolumeAttributesClass};
 use longshore_core::provision::migration::plugin_of;
+use longshore_core::words;
 use longshore_csi::{
     Client, ConnectOptions, Options,
     client::{LOST_CONNECTION, TERMINATION_LOG},
@@ -177,7 +178,8 @@ fn offers_attributes_classes(asked: kube::Result<APIResourceList>) -> bool {
         Ok(list) => list.resources.iter().any(|one| one.kind == VolumeAttributesClass::KIND),
         Err(kube::Error::Api(status)) if status.code == 404 => false,
         Err(error) => {
-            tracing::warn!(%error, "cannot ask for the kinds of storage.k8s.io/v1");
+            let error = words::causes(&error);
+            tracing::warn!(error, "cannot ask for the kinds of storage.k8s.io/v1");
             true
         }
     }
