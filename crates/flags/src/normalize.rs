@@ -11,19 +11,24 @@ pub fn goify(command: clap::Command) -> clap::Command {
     let is_duration = |arg: &clap::Arg| {
         arg.get_value_parser().type_id() == std::any::TypeId::of::<std::time::Duration>()
     };
+    let is_optional_switch =
+        |arg: &clap::Arg| arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>();
+    let switch = |arg: clap::Arg| {
+        arg.action(clap::ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .value_name("BOOL")
+            .hide_possible_values(true)
+            .value_parser(super::values::boolean)
+            .default_missing_value("true")
+    };
     command.args_override_self(true).mut_args(|arg| match arg.get_action() {
         clap::ArgAction::SetTrue => {
             let given = !arg.get_default_values().is_empty();
-            let arg = arg
-                .action(clap::ArgAction::Set)
-                .num_args(0..=1)
-                .require_equals(true)
-                .value_name("BOOL")
-                .hide_possible_values(true)
-                .value_parser(super::values::boolean)
-                .default_missing_value("true");
+            let arg = switch(arg);
             if given { arg } else { arg.default_value("false").hide_default_value(true) }
         }
+        _ if is_optional_switch(&arg) => switch(arg),
         _ if is_duration(&arg) => arg.value_name("DURATION"),
         _ => arg,
     })

@@ -126,6 +126,14 @@ mod tests {
     }
 
     #[test]
+    fn old_switches_of_klog_stand_alone_as_in_manifests() {
+        let line = "--logtostderr --alsologtostderr --add_dir_header=false --skip_headers --skip_log_headers \
+             --one_output -v=4";
+        let logging = config(line).unwrap().sidecar.logging;
+        assert_eq!((logging.verbosity, logging.notes.len()), (4, 6), "{:?}", logging.notes);
+    }
+
+    #[test]
     fn refusals() {
         for (line, part) in [
             ("-connection-timeout 1s", "use --timeout"),
