@@ -130,3 +130,54 @@ fn on_the_local_driver() {
 fn on_the_shared_driver() {
     from_snapshot_and_claim("sources-shared", "longshore-shared");
 }
+
+#[test]
+fn a_group_is_cut_at_once_restored_and_deleted() {
+    if !can_run("sources-group") {
+        return;
+    }
+    let home = Home::new("sources-group");
+    let up = Instance::up(&home, "data");
+    for name in ["one", "two"] {
+        let labelled = claim(name, "longshore-local-immediate")
+            .replace("namespace: default}", "namespace: default, labels: {app: db}}");
+        up.apply(&labelled);
+        up.apply(&pod(name, name, &format!("echo {name} > /data/name && sync")));
+        up.wait("pod", name, "succeeded", succeeded);
+        delete(&up, "pod", name);
+    }
+    up.apply(
+        "apiVersion: groupsnapshot.storage.k8s.io/v1\nkind: VolumeGroupSnapshotClass\n\
+         metadata: {name: groups}\ndriver: local.csi.longshore.dev\ndeletionPolicy: Delete\n---\n\
+         apiVersion: groupsnapshot.storage.k8s.io/v1\nkind: VolumeGroupSnapshot\n\
+         metadata: {name: group, namespace: default}\n\
+         spec: {volumeGroupSnapshotClassName: groups, source: {selector: {matchLabels: {app: db}}}}\n",
+    );
+    up.wait("volumegroupsnapshot", "group", "ready", ready);
+    let members = || {
+        let done = up.cli(&["get", "volumesnapshots", "-o", "json"]);
+        let list: Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+        list["items"].as_array().cloned().unwrap_or_default()
+    };
+    eventually("two members are ready", || members().len() == 2 && members().iter().all(ready));
+    let of_two = members()
+        .into_iter()
+        .find(|member| member["spec"]["source"]["persistentVolumeClaimName"] == "two")
+        .unwrap();
+    let name = of_two["metadata"]["name"].as_str().unwrap();
+    for claim in ["one", "two"] {
+        delete(&up, "pvc", claim);
+    }
+    let from = format!("{{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {name}}}");
+    up.apply(&filled("restored", "longshore-local-immediate", &from));
+    up.apply(&pod("reads", "restored", "grep -q two /data/name"));
+    up.wait("pod", "reads", "succeeded", succeeded);
+    delete(&up, "pod", "reads");
+    delete(&up, "volumegroupsnapshot", "group");
+    eventually("the members went with the group", || members().is_empty());
+    delete(&up, "pvc", "restored");
+    eventually("no image file is left", || images_below(&up.data_dir).is_empty());
+    assert_eq!(up.stop(), Some(0));
+    assert_eq!(mounts_below(home.path()), Vec::<String>::new());
+    assert_eq!(loops_below(home.path()), Vec::<String>::new());
+}
