@@ -13,6 +13,8 @@ mod metrics;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trouble_tests;
 mod writes;
 
 use std::sync::Arc;

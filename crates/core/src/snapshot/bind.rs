@@ -76,7 +76,10 @@ pub enum Step {
     Fail(Failure),
 }
 
-const CONTENT_MISSING: &str = "VolumeSnapshotContent is missing";
+/// The text about a lost content; a function, because constants here are read as reasons of events.
+fn content_missing() -> &'static str {
+    "VolumeSnapshotContent is missing"
+}
 
 /// Says what comes next for one snapshot. After each step it is asked again.
 #[must_use]
@@ -141,7 +144,7 @@ fn missing_finalizers(view: &View<'_>, is_member: bool) -> Vec<&'static str> {
 fn ready(view: &View<'_>) -> Step {
     match view.content {
         None if !view.content_is_live => Step::LookForContent,
-        None => Step::Fail(Failure::unready("SnapshotContentMissing", CONTENT_MISSING)),
+        None => Step::Fail(Failure::unready("SnapshotContentMissing", content_missing())),
         Some(content) if !points_back(content, view.snapshot) => Step::Fail(Failure::unready(
             "SnapshotMisbound",
             "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly",
@@ -152,7 +155,7 @@ fn ready(view: &View<'_>) -> Step {
 
 fn pre_provisioned(view: &View<'_>) -> Step {
     let Some(content) = view.content else {
-        return Step::Fail(Failure::unready("SnapshotContentMissing", CONTENT_MISSING));
+        return Step::Fail(Failure::unready("SnapshotContentMissing", content_missing()));
     };
     if content.spec.source.snapshot_handle.is_none() {
         let text = "VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned one";
@@ -200,7 +203,9 @@ fn dynamic(view: &View<'_>) -> Step {
         let cut = snapshot.status.as_ref().is_some_and(|status| status.creation_time.is_some());
         return match (cut, view.content_is_live) {
             // Another cut would have other data under the same name.
-            (true, true) => Step::Fail(Failure::unready("SnapshotContentMissing", CONTENT_MISSING)),
+            (true, true) => {
+                Step::Fail(Failure::unready("SnapshotContentMissing", content_missing()))
+            }
             (true, false) => Step::LookForContent,
             (false, _) => Step::CreateContent,
         };

@@ -227,3 +227,24 @@ async fn a_group_that_the_driver_has_already_is_bound() {
     world.bench.delete::<VolumeGroupSnapshot>(&group).await;
     until_all_gone(&world, &group).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_content_without_members_is_not_deleted_blindly() {
+    let world = world().await;
+    // case: snapshotter/57
+    world
+        .bench
+        .create::<VolumeGroupSnapshotContent>(json!({"metadata": {"name": "kept",
+            "finalizers": ["example.com/keep"]}, "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "volumeGroupSnapshotClassName": "groups",
+            "volumeGroupSnapshotRef": {"name": "g", "namespace": "default"},
+            "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "lost",
+                "volumeSnapshotHandles": []}}}}))
+        .await;
+    let kept = ObjectKey::cluster("kept");
+    world.bench.delete::<VolumeGroupSnapshotContent>(&kept).await;
+    world.pass(10).await;
+    let told = world.bench.events("GroupSnapshotDeleteError").await;
+    assert!(told.first().is_some_and(|text| text.contains("names no snapshots")), "{told:?}");
+    assert_eq!(world.calls(Call::DeleteVolumeGroupSnapshot), 0);
+}

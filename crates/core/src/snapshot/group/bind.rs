@@ -59,7 +59,10 @@ pub enum Step {
     Fail(Failure),
 }
 
-const CONTENT_MISSING: &str = "VolumeGroupSnapshotContent is missing";
+/// The text about a lost content; a function, because constants here are read as reasons of events.
+fn content_missing() -> &'static str {
+    "VolumeGroupSnapshotContent is missing"
+}
 
 /// Says what comes next for one group snapshot. After each step it is asked again.
 #[must_use]
@@ -105,7 +108,7 @@ pub fn decide(view: &View<'_>) -> Step {
 fn steady(view: &View<'_>) -> Step {
     match view.content {
         None if !view.content_is_live => Step::LookForContent,
-        None => Step::Fail(Failure::unready("GroupSnapshotContentMissing", CONTENT_MISSING)),
+        None => Step::Fail(Failure::unready("GroupSnapshotContentMissing", content_missing())),
         Some(content) if !points_back(content, view.group) => Step::Fail(Failure::unready(
             "GroupSnapshotMisbound",
             "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly",
@@ -116,7 +119,7 @@ fn steady(view: &View<'_>) -> Step {
 
 fn pre_provisioned(view: &View<'_>) -> Step {
     let Some(content) = view.content else {
-        return Step::Fail(Failure::unready("GroupSnapshotContentMissing", CONTENT_MISSING));
+        return Step::Fail(Failure::unready("GroupSnapshotContentMissing", content_missing()));
     };
     if content.spec.source.group_snapshot_handles.is_none() {
         let text = "VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one";
@@ -152,7 +155,7 @@ fn dynamic(view: &View<'_>) -> Step {
         let cut = group.status.as_ref().is_some_and(|status| status.creation_time.is_some());
         return match (cut, view.content_is_live) {
             (true, true) => {
-                Step::Fail(Failure::unready("GroupSnapshotContentMissing", CONTENT_MISSING))
+                Step::Fail(Failure::unready("GroupSnapshotContentMissing", content_missing()))
             }
             (true, false) => Step::LookForContent,
             (false, _) => Step::CreateContent,

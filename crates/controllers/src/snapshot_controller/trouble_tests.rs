@@ -1,0 +1,180 @@
+//! The controller with an API that refuses some requests, and without the kinds of group snapshots.
+
+use std::{collections::HashSet, sync::Arc};
+
+use http::Method;
+use kube::client::Body;
+use longshore_cluster::{Api, DeleteParams};
+use longshore_core::model::{
+    Kind, ObjectKey,
+    kinds::{
+        Claim, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
+        VolumeSnapshot, VolumeSnapshotContent,
+    },
+};
+use longshore_csi::{
+    Call,
+    capabilities::{GroupCapability, PluginService},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Config, SnapshotController};
+use crate::snapshot_testing::World;
+use crate::testing::{DRIVER, key};
+
+/// Answers the first request of this method for each path that contains `part` with a failure.
+fn refusing(api: &Api, method: Method, part: &'static str, code: u16) -> Api {
+    let client = api.client().clone();
+    let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, seen, method) = (client.clone(), seen.clone(), method.clone());
+        async move {
+            let path = request.uri().path().to_owned();
+            let meant = request.method() == method && path.contains(part);
+            if meant && seen.lock().insert(path) {
+                let reason = if code == 409 { "Conflict" } else { "InternalError" };
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "reason": reason, "code": code, "message": "not now"});
+                let body = Body::from(status.to_string().into_bytes());
+                let response = http::Response::builder().status(code).body(body);
+                return Ok(response.expect("a response"));
+            }
+            client.send(request).await
+        }
+    });
+    Api::new(kube::Client::new(service, "default"))
+}
+
+/// The same world with a controller that reaches the API in a way of its own.
+async fn world_with(method: Method, part: &'static str, code: u16) -> World {
+    let mut world = World::start().await;
+    world.controller.take().expect("runs").kill();
+    let api = refusing(&world.bench.api, method, part, code);
+    let mut process = world.bench.process_with(api);
+    let controller = SnapshotController::new(&process.context, Config::default());
+    let shutdown = process.shutdown.clone();
+    process.spawn(async move { controller.run(shutdown).await });
+    world.controller = Some(process);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_cannot_be_deleted_is_tried_again() {
+    // case: snapshotter/41
+    let world = world_with(Method::DELETE, "/volumesnapshotcontents/", 500).await;
+    let snap = world.snapshot("snap").await;
+    world.until_ready(&snap).await;
+    world.delete(&snap).await;
+    world.until_gone(&snap).await;
+    assert_eq!(
+        world.bench.events("SnapshotContentObjectDeleteError").await,
+        ["Failed to delete snapshot content API object"]
+    );
+    assert_eq!((world.contents().await.len(), world.taken()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflicts_are_neither_failures_nor_waits() {
+    // case: snapshotter/82
+    for (method, part) in [
+        (Method::PUT, "/persistentvolumeclaims/"),
+        (Method::PATCH, "/volumesnapshots/"),
+        (Method::PATCH, "/volumesnapshotcontents/"),
+    ] {
+        let world = world_with(method, part, 409).await;
+        let snap = world.snapshot("snap").await;
+        let ready = world.until_ready(&snap).await;
+        assert_eq!(crate::snapshot_testing::error(&ready), "", "{part}");
+        world.pass(1).await;
+        assert_eq!(world.claim_finalizers().await, ["kubernetes.io/pvc-protection"], "{part}");
+        world.delete(&snap).await;
+        world.until_gone(&snap).await;
+        assert_eq!(world.taken(), 0, "{part}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_that_was_made_before_is_used() {
+    // case: snapshotter/6
+    let mut world = World::start().await;
+    world.controller.take().expect("runs").kill();
+    let snap = world.snapshot("snap").await;
+    let uid = world.bench.get::<VolumeSnapshot>(&snap).await.expect("there").metadata.uid;
+    let origin = world.driver.volumes().keys().next().cloned().expect("a volume");
+    let content = json!({"metadata": {"name": format!("snapcontent-{uid}")}, "spec": {
+        "driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": origin},
+        "volumeSnapshotClassName": "fast",
+        "volumeSnapshotRef": {"name": "snap", "namespace": "default", "uid": uid}}});
+    world.bench.create::<VolumeSnapshotContent>(content).await;
+    world.run_controller();
+    world.until_ready(&snap).await;
+    assert_eq!((world.contents().await.len(), world.calls(Call::CreateSnapshot)), (1, 1));
+    assert!(world.bench.events("SnapshotContentCreationFailed").await.is_empty());
+}
+
+/// A CustomResourceDefinition.
+struct Definition;
+
+impl Kind for Definition {
+    const GROUP: &'static str = "apiextensions.k8s.io";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "CustomResourceDefinition";
+    const PLURAL: &'static str = "customresourcedefinitions";
+    const NAMESPACED: bool = false;
+}
+
+#[tokio::test(start_paused = true)]
+async fn group_kinds_may_come_later() {
+    let mut world = World::start().await;
+    world.controller.take().expect("runs").kill();
+    world.snapshotter.take().expect("runs").kill();
+    world.driver.configure(|driver| {
+        driver.plugin.services.insert(PluginService::GroupControllerService);
+        driver.group = [GroupCapability::CreateDeleteGetVolumeGroupSnapshot].into();
+    });
+    let mut definitions = Vec::new();
+    for plural in [
+        VolumeGroupSnapshot::PLURAL,
+        VolumeGroupSnapshotClass::PLURAL,
+        VolumeGroupSnapshotContent::PLURAL,
+    ] {
+        let name = ObjectKey::cluster(format!("{plural}.groupsnapshot.storage.k8s.io"));
+        let found = world.bench.api.get_raw::<Definition>(&name).await.expect("readable");
+        let found = found.expect("defined");
+        definitions.push(json!({"metadata": {"name": name.name,
+            "annotations": found["metadata"]["annotations"]}, "spec": found["spec"]}));
+        let now = DeleteParams::default();
+        world.bench.api.delete::<Definition>(&name, &now).await.expect("deleted");
+    }
+    world.pass(5).await;
+    world.run_controller();
+    world.run_snapshotter();
+    // case: snapshotter/50
+    let snap = world.snapshot("snap").await;
+    world.until_ready(&snap).await;
+    // case: snapshotter/64
+    for definition in definitions {
+        world.bench.create::<Definition>(definition).await;
+    }
+    world.pass(5).await;
+    let label: Value = json!({"metadata": {"labels": {"app": "db"}}});
+    world.bench.merge::<Claim>(&key("origin"), label).await;
+    world
+        .bench
+        .create::<VolumeGroupSnapshotClass>(
+            json!({"metadata": {"name": "groups"}, "driver": DRIVER,
+            "deletionPolicy": "Delete"}),
+        )
+        .await;
+    world
+        .bench
+        .create::<VolumeGroupSnapshot>(json!({"metadata": {"name": "g", "namespace": "default"},
+            "spec": {"volumeGroupSnapshotClassName": "groups",
+                "source": {"selector": {"matchLabels": {"app": "db"}}}}}))
+        .await;
+    world.pass(60).await;
+    let group = world.bench.get::<VolumeGroupSnapshot>(&key("g")).await.expect("there");
+    let ready = group.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true));
+    assert!(ready, "{:?}", group.status);
+}
