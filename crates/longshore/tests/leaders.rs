@@ -260,7 +260,7 @@ async fn controllers_under_the_lease_of_a_kube_controller_manager_take_turns_wit
             "--leader-elect-retry-period=1s",
         ],
     );
-    for second in 1..=30 {
+    for second in 1..=15 {
         api.apply(&manager_lease(second));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
