@@ -66,7 +66,7 @@ pub(crate) struct Command {
 /// Which server to ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// From `--kubeconfig`; none means `KUBECONFIG`, then the running instance's.
+    /// From `--kubeconfig`; none means `KUBECONFIG`, then the running instance's, then the account of the pod.
     pub kubeconfig: Option<PathBuf>,
 }
 

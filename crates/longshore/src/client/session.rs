@@ -72,12 +72,11 @@ impl Session {
     /// # Errors
     /// When there is no usable client configuration.
     pub(crate) async fn connect(access: &Access) -> Result<Self, ClientError> {
-        let (kubeconfig, from) = read_kubeconfig(access.kubeconfig.as_deref())?;
+        let (mut config, from) = match pod_account(access.kubeconfig.as_deref()) {
+            Some(config) => (config, "the service account of the pod".to_owned()),
+            None => from_file(access.kubeconfig.as_deref()).await?,
+        };
         let wrong = |why: String| ClientError::Kubeconfig { from: from.clone(), why };
-        let options = kube::config::KubeConfigOptions::default();
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
-            .await
-            .map_err(|error| wrong(error.to_string()))?;
         // A watch may be silent for long; the server ends it in time.
         config.read_timeout = None;
         // People ask again themselves; kube would do so for a quarter of an hour, silently.
@@ -156,6 +155,26 @@ fn innermost(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// Inside a pod, its service account, as kubectl does: where nothing names a kubeconfig and no instance runs.
+fn pod_account(path: Option<&Path>) -> Option<kube::Config> {
+    let named =
+        path.is_some() || std::env::var_os("KUBECONFIG").is_some_and(|list| !list.is_empty());
+    if named || Path::new(INSTANCE).exists() {
+        return None;
+    }
+    kube::Config::incluster().ok()
+}
+
+/// The server and identity of a client configuration, and a word on where it came from.
+async fn from_file(path: Option<&Path>) -> Result<(kube::Config, String), ClientError> {
+    let (kubeconfig, from) = read_kubeconfig(path)?;
+    let options = kube::config::KubeConfigOptions::default();
+    match kube::Config::from_custom_kubeconfig(kubeconfig, &options).await {
+        Ok(config) => Ok((config, from)),
+        Err(error) => Err(ClientError::Kubeconfig { from, why: error.to_string() }),
+    }
 }
 
 /// The client configuration and a word on where it came from.
