@@ -69,6 +69,10 @@ pub struct Figures {
     pub peak_rss_kib: u64,
     pub after: Memory,
     pub cpu_seconds: f64,
+    /// Of the API server, for everybody who asks it: the program, the binder and the load generator.
+    pub server_cpu_seconds: f64,
+    /// What the program received from the API server, as it came over the wire.
+    pub received_bytes: u64,
     pub requests: Requests,
 }
 
@@ -120,13 +124,27 @@ impl Ring<'_> {
         std::thread::sleep(QUIET);
         let idle = process::memory(pid)?;
         let (mark, cpu) = (Mark::now(self.audit.clone())?, process::cpu_seconds(pid)?);
+        let server = self.cluster.apiserver_pid().context("the API server's pid")?;
+        let (server_cpu, received) =
+            (process::precise_cpu_seconds(server)?, process::received_bytes(pid)?);
         let peak = Peak::of(pid);
         let burst = load::burst(self.server, name, self.claims, load::CLASS, SIZE)?.delete()?;
         let (peak_rss_kib, cpu_seconds) = (peak.kib(), process::cpu_seconds(pid)? - cpu);
+        let server_cpu_seconds = process::precise_cpu_seconds(server)? - server_cpu;
+        let received_bytes = process::received_bytes(pid)?.saturating_sub(received);
         std::thread::sleep(AUDIT_DELAY);
         let requests = mark.requests_of(user)?;
         std::thread::sleep(QUIET);
         let after = process::memory(pid)?;
-        Ok(Figures { burst, idle, peak_rss_kib, after, cpu_seconds, requests })
+        Ok(Figures {
+            burst,
+            idle,
+            peak_rss_kib,
+            after,
+            cpu_seconds,
+            server_cpu_seconds,
+            received_bytes,
+            requests,
+        })
     }
 }

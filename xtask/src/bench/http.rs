@@ -113,6 +113,16 @@ impl Connection {
         Ok(text)
     }
 
+    /// Reads an object; `None` when there is none.
+    pub fn find(&mut self, path: &str) -> Result<Option<Value>> {
+        let (status, text) = self.exchange_text("GET", path, "")?;
+        match status {
+            200 => serde_json::from_slice(&text).map(Some).context("not JSON"),
+            404 => Ok(None),
+            status => bail!("GET {path}: {status} {}", String::from_utf8_lossy(&text).trim()),
+        }
+    }
+
     fn exchange(
         &mut self,
         method: &str,
@@ -124,7 +134,11 @@ impl Connection {
 
     fn exchange_text(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Vec<u8>)> {
         self.send(method, path, body)?;
-        let head = self.head().with_context(|| format!("{method} {path}"))?;
+        self.receive().with_context(|| format!("{method} {path}"))
+    }
+
+    fn receive(&mut self) -> Result<(u16, Vec<u8>)> {
+        let head = self.head()?;
         let mut text = Vec::new();
         match head.length {
             Some(length) => {

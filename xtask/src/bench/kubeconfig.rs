@@ -15,6 +15,11 @@ pub struct Kubeconfig {
 }
 
 impl Kubeconfig {
+    /// Another server than that of a kubeconfig.
+    pub fn of(server: String, ca: Vec<u8>, certificate: Vec<u8>, key: Vec<u8>) -> Self {
+        Self { server, ca, certificate, key }
+    }
+
     /// Reads a kubeconfig with one cluster and one user: in JSON, as our clusters write it, or in YAML
     /// with one value in a line, as `longshore` does.
     pub fn read(file: &Path) -> Result<Self> {

@@ -7,6 +7,7 @@
 //! `cargo xtask bench exec`: a command in a pod of the embedded mode, see [`exec`].
 //! `cargo xtask bench node`: pods with new claims in the embedded mode, see [`node`].
 //! `cargo xtask bench resize`: the resizers, see [`resize`].
+//! `cargo xtask bench scale`: sidecars and controllers among very many objects, see [`scale`].
 
 mod api;
 mod attach;
@@ -24,6 +25,7 @@ mod node;
 mod process;
 mod report;
 mod resize;
+mod scale;
 mod seen;
 
 use std::{
@@ -77,6 +79,7 @@ pub fn bench(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "exec" => exec::bench(rest),
         Some((name, rest)) if name == "node" => node::bench(rest),
         Some((name, rest)) if name == "resize" => resize::bench(rest),
+        Some((name, rest)) if name == "scale" => scale::bench(rest),
         _ => bail!(
             "say `bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]`, \
              `bench api [--seconds S] [--rounds R] [--objects N] [--json FILE]`, \
@@ -85,7 +88,8 @@ pub fn bench(args: &[String]) -> Result<()> {
              `bench burst [--claims N,N] [--rounds R] [--dir DIR] [--json FILE]`, \
              `bench driver [--rounds R]`, `bench exec [--times N] [--json FILE]`, \
              `bench node [--pods N] [--together N] [--only ours] [--json FILE]`, \
-             or `bench resize [--claims N] [--rounds R] [--json FILE]`"
+             `bench resize [--claims N] [--rounds R] [--json FILE]`, \
+             or `bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]`"
         ),
     }
 }

@@ -47,6 +47,36 @@ pub fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok((total.0 + total.1) / 100.0)
 }
 
+/// Processor time of all threads that live, in seconds, as the scheduler counts it.
+pub fn precise_cpu_seconds(pid: u32) -> Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).context("/proc/PID/task")? {
+        // One that ends meanwhile does not count.
+        let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let first = text.split_whitespace().next().and_then(|field| field.parse::<f64>().ok());
+        nanoseconds += first.context("/proc/PID/task/TID/schedstat")?;
+    }
+    Ok(nanoseconds / 1e9)
+}
+
+/// Bytes that the process has received on the TCP connections that it has now.
+pub fn received_bytes(pid: u32) -> Result<u64> {
+    let output = std::process::Command::new("ss").args(["-tinpH"]).output();
+    let output = output.context("cannot run ss (package iproute2)")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (mut ours, mut all) = (false, 0);
+    // The figures of a connection follow in an indented line.
+    for line in text.lines() {
+        if !line.starts_with(char::is_whitespace) {
+            ours = line.contains(&format!("pid={pid},"));
+        } else if ours {
+            let found = line.split_whitespace().find_map(|one| one.strip_prefix("bytes_received:"));
+            all += found.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(all)
+}
+
 fn read(pid: u32, what: &str) -> Result<String> {
     let file = format!("/proc/{pid}/{what}");
     std::fs::read_to_string(&file).with_context(|| format!("{file} (has the process ended?)"))
@@ -110,6 +140,7 @@ mod tests {
         assert!(now.rss_kib > 500 && now.pss_kib > 100, "{now:?}");
         assert!(now.pss_kib <= now.rss_kib + 1024, "{now:?}");
         assert!(cpu_seconds(pid).expect("our own time") < 3600.0);
+        assert!(precise_cpu_seconds(pid).expect("our own time") > 0.0);
         let peak = Peak::of(pid);
         std::thread::sleep(Duration::from_millis(60));
         assert!(peak.kib() > 500);

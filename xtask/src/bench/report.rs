@@ -21,6 +21,16 @@ const ROWS: &[Row] = &[
     Row { name: "volumes deleted per second", of: |f, n| n / f.burst.delete_seconds, digits: 1 },
     Row { name: "API requests per claim", of: |f, n| requests(f) / n, digits: 2 },
     Row { name: "CPU per claim, ms", of: |f, n| f.cpu_seconds * 1000.0 / n, digits: 2 },
+    Row {
+        name: "API server's CPU per claim, ms",
+        of: |f, n| f.server_cpu_seconds * 1000.0 / n,
+        digits: 2,
+    },
+    Row {
+        name: "received per claim, KiB",
+        of: |f, n| f.received_bytes as f64 / 1024.0 / n,
+        digits: 1,
+    },
     Row { name: "memory idle, MiB", of: |f, _| mib(f.idle.rss_kib), digits: 1 },
     Row { name: "memory peak, MiB", of: |f, _| mib(f.peak_rss_kib), digits: 1 },
     Row { name: "memory after, MiB", of: |f, _| mib(f.after.rss_kib), digits: 1 },
@@ -140,6 +150,8 @@ mod tests {
             peak_rss_kib: 4096,
             after: memory,
             cpu_seconds: 0.5,
+            server_cpu_seconds: 0.25,
+            received_bytes: 102_400,
             requests: [("create persistentvolumes".to_owned(), 300)].into(),
         }
     }
@@ -160,6 +172,8 @@ mod tests {
         assert_eq!(line("median, s"), "0.50 0.50 1.00");
         assert_eq!(line("99 %, s"), "0.99 0.99 1.00");
         assert_eq!(line("API requests per claim"), "3.00 3.00 1.00");
+        assert_eq!(line("API server's CPU"), "2.50 2.50 1.00");
+        assert_eq!(line("received per claim"), "1.0 1.0 1.00");
         assert_eq!(line("memory peak"), "4.0 4.0 1.00");
         assert!(requests_table(&rounds, 100).contains("create persistentvolumes |"));
     }

@@ -4,8 +4,8 @@
 //! done by one and then by the other, and they change places from round to round.
 
 mod report;
-mod side;
-mod work;
+pub mod side;
+pub mod work;
 
 use std::{path::PathBuf, sync::atomic::Ordering, time::Duration};
 

@@ -24,6 +24,8 @@ pub struct Side {
     programs: Vec<Program>,
     cluster: Option<Cluster>,
     dir: Option<tempfile::TempDir>,
+    /// The administrator's.
+    pub kubeconfig: PathBuf,
 }
 
 impl Side {
@@ -31,8 +33,10 @@ impl Side {
     pub fn theirs() -> Result<Self> {
         let interrupt = Some(crate::interrupt::flag()?);
         let cluster = Cluster::start(&Options { interrupt, ..Options::default() })?;
-        let server = Server::new(&Kubeconfig::read(cluster.kubeconfig())?)?;
+        let kubeconfig = cluster.kubeconfig().to_owned();
+        let server = Server::new(&Kubeconfig::read(&kubeconfig)?)?;
         Ok(Self {
+            kubeconfig,
             label: "etcd + kube-apiserver",
             server,
             made: Cell::new(0),
@@ -46,8 +50,10 @@ impl Side {
     pub fn ours(binary: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("longshore-bench-").tempdir()?;
         let program = start_ours(binary, dir.path())?;
-        let server = Server::new(&Kubeconfig::read(&dir.path().join("data/kubeconfig"))?)?;
+        let kubeconfig = dir.path().join("data/kubeconfig");
+        let server = Server::new(&Kubeconfig::read(&kubeconfig)?)?;
         Ok(Self {
+            kubeconfig,
             label: "longshore apiserver",
             server,
             made: Cell::new(0),
@@ -55,6 +61,25 @@ impl Side {
             cluster: None,
             dir: Some(dir),
         })
+    }
+
+    /// The way to the store of the real one, past its API server.
+    pub fn etcd(&self) -> Result<Option<Server>> {
+        let Some(cluster) = &self.cluster else { return Ok(None) };
+        let keys = cluster.dir().join("pki");
+        let read = |name: &str| {
+            let file = keys.join(name);
+            std::fs::read(&file).with_context(|| file.display().to_string())
+        };
+        let server = format!("https://127.0.0.1:{}", cluster.etcd_port().context("etcd's port")?);
+        let config = Kubeconfig::of(server, read("ca.crt")?, read("etcd.crt")?, read("etcd.key")?);
+        Server::new(&config).map(Some)
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        let cluster = self.cluster.as_ref().map(Cluster::dir);
+        cluster.or(self.dir.as_ref().map(tempfile::TempDir::path)).unwrap_or(Path::new("/nowhere"))
     }
 
     fn pids(&self) -> Vec<u32> {
@@ -96,11 +121,8 @@ impl Side {
             let program = Program::start(&line.name, line.command(), &log, Lifetime::Owner)?;
             self.programs.push(program);
         }
-        if let Some(dir) = &self.dir {
-            // It picks a new port.
-            let program = self.programs.last_mut().context("a program")?;
-            wait_for_ready(program)?;
-            self.server = Server::new(&Kubeconfig::read(&dir.path().join("data/kubeconfig"))?)?;
+        if self.dir.is_some() {
+            wait_for_ready(self.programs.last_mut().context("a program")?)?;
         }
         while !self.answers() {
             anyhow::ensure!(start.elapsed() < READY, "{} did not come back", self.label);
@@ -124,7 +146,10 @@ impl Side {
 
 fn start_ours(binary: &Path, dir: &Path) -> Result<Program> {
     let mut command = Command::new(binary);
-    command.args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.join("data"));
+    // A port that was free a moment ago: it is the same after a restart.
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+    command.arg("apiserver").args(["--listen", &free.to_string()]);
+    command.arg("--data-dir").arg(dir.join("data"));
     let log = dir.join("apiserver.log");
     let mut program = Program::start("longshore", command, &log, Lifetime::Owner)?;
     wait_for_ready(&mut program)?;
