@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::{
-    golden, leftovers,
+    golden, leftovers, real_kube,
     rings::{Ledger, Ring},
     run,
 };
@@ -23,6 +23,8 @@ pub fn task() -> Result<()> {
         let demo = beside.join().unwrap_or_else(|_| bail!("the thread of the demo panicked"));
         tests.and(demo)
     })?;
+    // It runs the release build as an image.
+    ledger.time(Ring::RealCluster, || real_kube::suite(None))?;
     before.compare()?;
     ledger.close()
 }

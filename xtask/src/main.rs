@@ -5,8 +5,10 @@
 
 mod bench;
 mod cases;
+mod charts;
 mod ci;
 mod golden;
+mod image;
 mod interrupt;
 mod leftovers;
 mod licenses;
@@ -39,13 +41,17 @@ cargo xtask TASK
   licenses      every dependency's license is on the list in deny.toml
   leftovers save|compare
                 remember what the machine holds, and later fail if more is there
-  real-kube build [TOOL…] | up [FLAGS] | down [DIR…]
-                build the real Kubernetes programs; start and end a cluster of them
+  real-kube build [TOOL…] | up [FLAGS] | down [DIR…] | suite [--binary FILE]
+                build the real Kubernetes programs; start and end a cluster of them; our image and chart on one
   golden apiserver|controllers [--against embedded|real] [--strict] [--component NAME]… [--only TEXT]
          [--jobs N] [--junit FILE] [--sample COMMIT]
                 play recorded scenarios against our programs; `golden ci` plays what CI needs
   sanity [--matrix] [--kind local|shared]
                 csi-sanity against our drivers; with --matrix every filesystem on every kind of pool
+  image [--arch amd64|arm64] [--binary FILE] [--dist] [--packages FILE] [--out DIR] [--name NAME:TAG]
+                the image of Longshore with the list of its contents, without a container engine
+  charts [--check]
+                copy the CRDs and the rules of deploy/rbac into the charts, or only compare them
   full          the long loops: simulator sweeps, crash loops, both corpora on the real API server, benches
   bench provision [--claims N] [--rounds R] [--only NAME,NAME] [--json FILE]
                 the official provisioner and ours on one real control plane, side by side
@@ -65,6 +71,8 @@ cargo xtask TASK
                 a command in a running pod through the embedded API, by a bare WebSocket client
   bench resize [--claims N] [--rounds R] [--json FILE]
                 csi-resizer and ours, many claims that ask for more at once
+  bench scale [--few N] [--volumes N] [--events N] [--on embedded,real] [--only NAME,NAME] [--json FILE]
+                each sidecar and controller among very many objects: start, memory, events, a lost API
 ";
 
 fn main() -> ExitCode {
@@ -100,6 +108,8 @@ fn task(args: &[String]) -> Result<()> {
         "real-kube" => real_kube::run(rest),
         "full" => full(),
         "bench" => bench::bench(rest),
+        "image" => image::task(rest),
+        "charts" => charts::task(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())
@@ -182,6 +192,7 @@ fn check() -> Result<()> {
     run::cargo(&["fmt", "--all", "--check"], &[])?;
     run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     cases::check()?;
+    charts::task(&["--check".to_owned()])?;
     sizes::task(&["--check".to_owned()])?;
     licenses::check()
 }
@@ -242,7 +253,7 @@ fn full() -> Result<()> {
     bench::bench(&["provision".to_owned()])?;
     bench::bench(&["api".to_owned()])?;
     bench::bench(&["bind".to_owned()])?;
-    for name in ["driver", "burst", "attach", "node", "exec", "resize"] {
+    for name in ["driver", "burst", "attach", "node", "exec", "resize", "scale"] {
         bench::bench(&[name.to_owned()])?;
     }
     before.compare()

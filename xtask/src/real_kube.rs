@@ -1,29 +1,65 @@
 //! The real Kubernetes programs: building them, starting and ending a cluster of them.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
 };
 
 use anyhow::{Context as _, Result, bail};
 use longshore_real_kube::{
-    Cluster, Controllers, Interrupt, Lifetime, Options, state,
+    Cluster, Controllers, Interrupt, Lifetime, Options, chart, state,
     tools::{self, Tool},
 };
 
-use crate::interrupt;
+use crate::{image, interrupt, run, setup};
 
 const USAGE: &str = "\
 real-kube build [TOOL…]
-real-kube up [--node] [--rbac] [--audit] [--controllers none|volumes|all] [--no-scheduler]
-real-kube down [DIR…]";
+real-kube up [--node] [--chart] [--rbac] [--audit] [--controllers none|volumes|all] [--no-scheduler]
+real-kube down [DIR…]
+real-kube suite [--binary FILE]";
 
-/// `real-kube build|up|down`.
+/// Our image and chart on a cluster with a node: the image around `binary`, or around the release build.
+pub fn suite(binary: Option<&Path>) -> Result<()> {
+    setup::prepare()?;
+    let missing: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.pinned()).collect();
+    tools::build(&missing, &|line| eprintln!("{line}"))?;
+    let image = image::make_as(binary, chart::IMAGE)?;
+    let archive = image.archive.display().to_string();
+    let line = ["test", "--package", "longshore-real-kube", "--test", "chart", "--"];
+    let line = [&line[..], &["--ignored", "--nocapture"]].concat();
+    run::cargo(&line, &[("LONGSHORE_IMAGE", &archive)])
+}
+
+/// Installs the chart on a cluster that has a node.
+fn install_chart(cluster: &Cluster) -> Result<()> {
+    let image = image::make_as(None, chart::IMAGE)?;
+    let node = cluster.node().context("--chart needs --node")?;
+    node.import_archive(&image.archive)?;
+    let values = cluster.dir().join("values.json");
+    std::fs::write(&values, chart::values(cluster)?.to_string())
+        .with_context(|| values.display().to_string())?;
+    let mut helm = std::process::Command::new(tools::path(Tool::Helm)?);
+    helm.args(["install", "longshore"]).arg(run::root().join("deploy/charts/longshore"));
+    helm.args(["--namespace", "longshore-system", "--create-namespace", "--wait", "--values"]);
+    helm.arg(values).env("KUBECONFIG", cluster.kubeconfig()).stdout(std::process::Stdio::null());
+    for name in ["CACHE", "CONFIG", "DATA"] {
+        helm.env(format!("HELM_{name}_HOME"), cluster.dir().join("helm"));
+    }
+    let status = helm.status().context("cannot run helm")?;
+    anyhow::ensure!(status.success(), "helm install failed ({status})");
+    eprintln!("the chart is installed in the namespace longshore-system");
+    Ok(())
+}
+
+/// `real-kube build|up|down|suite`.
 pub fn run(args: &[String]) -> Result<()> {
     match args {
         [task, names @ ..] if task == "build" => build(names),
         [task, flags @ ..] if task == "up" => up(flags),
         [task, dirs @ ..] if task == "down" => down(dirs),
+        [task] if task == "suite" => suite(None),
+        [task, flag, file] if task == "suite" && flag == "--binary" => suite(Some(file.as_ref())),
         _ => bail!("say one of\n{USAGE}"),
     }
 }
@@ -54,12 +90,16 @@ fn build(names: &[String]) -> Result<()> {
 /// Starts a cluster that outlives this process. An interrupt half-way ends what was started.
 fn up(flags: &[String]) -> Result<()> {
     let interrupt = interrupt::flag()?;
+    let with_chart = flags.iter().any(|flag| flag == "--chart");
     let options = options(flags, Arc::clone(&interrupt))?;
     let wanted: Vec<Tool> =
         tools_of(&options).into_iter().filter(|tool| tools::path(*tool).is_err()).collect();
     tools::build(&wanted, &|line| eprintln!("{line}"))?;
     let cluster = Cluster::start(&options)?;
     let kubeconfig = cluster.kubeconfig().to_owned();
+    if with_chart {
+        install_chart(&cluster)?;
+    }
     if interrupt.load(Ordering::Relaxed) {
         bail!("interrupted; everything that was started is ended");
     }
@@ -84,6 +124,9 @@ fn options(flags: &[String], interrupt: Interrupt) -> Result<Options> {
     while let Some(flag) = flags.next() {
         match flag {
             "--node" => options.node = true,
+            "--chart" => {
+                (options.node, options.rbac, options.service_accounts) = (true, true, true);
+            }
             "--rbac" => options.rbac = true,
             "--audit" => options.audit = true,
             "--scheduler" => options.scheduler = true,
@@ -114,6 +157,9 @@ fn tools_of(options: &Options) -> Vec<Tool> {
     }
     if options.node {
         tools.push(Tool::Kubelet);
+    }
+    if options.service_accounts {
+        tools.push(Tool::Helm);
     }
     tools
 }
@@ -158,6 +204,8 @@ mod tests {
         let node = parse("--node").unwrap();
         assert!(node.node && !all.node);
         assert!(tools_of(&node).contains(&Tool::Kubelet));
+        let chart = parse("--node --chart").unwrap();
+        assert!(chart.rbac && chart.service_accounts && tools_of(&chart).contains(&Tool::Helm));
         let small = parse("--rbac --controllers none --no-scheduler").unwrap();
         assert!(small.controllers == Controllers::None && !small.scheduler && small.rbac);
         assert_eq!(tools_of(&small), [Tool::Etcd, Tool::KubeApiserver, Tool::Kubectl]);

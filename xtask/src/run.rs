@@ -9,6 +9,15 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Where cargo puts what it builds.
+pub fn target_dir() -> Result<PathBuf> {
+    let text = output("cargo", &["metadata", "--no-deps", "--format-version", "1", "--locked"])?;
+    let metadata: serde_json::Value = serde_json::from_str(&text).context("cargo metadata")?;
+    let dir =
+        metadata["target_directory"].as_str().context("cargo metadata: no target_directory")?;
+    Ok(PathBuf::from(dir))
+}
+
 /// Runs cargo in the checkout and shows the line it runs.
 pub fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     let mut command = cargo_command();

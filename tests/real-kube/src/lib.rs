@@ -16,6 +16,7 @@
 //! # }
 //! ```
 
+pub mod chart;
 pub mod cluster;
 pub mod drivers;
 mod http;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use super::rolling::Served;
 use super::{Cluster, Controllers, MASTERS, Options};
 use crate::http::Https;
+use crate::node::API_ADDRESS;
 use crate::pki::{self, write_private};
 use crate::ports;
 use crate::program::Program;
@@ -132,7 +133,8 @@ impl Cluster {
 
     fn make_apiserver_flags(&self, options: &Options, etcd: u16) -> Result<Vec<String>> {
         let keys = self.dir().join("pki");
-        let (serving, serving_key) = self.ca.serving(&NAMES)?.save(&keys, "serving")?;
+        let names = [&NAMES[..], &[API_ADDRESS]].concat();
+        let (serving, serving_key) = self.ca.serving(&names)?.save(&keys, "serving")?;
         let to_kubelet = self.ca.client("kube-apiserver-kubelet-client", &[MASTERS])?;
         let (kubelet, kubelet_key) = to_kubelet.save(&keys, "kubelet-client")?;
         let (sign, verify) = pki::token_keys()?;
@@ -148,10 +150,8 @@ impl Cluster {
             format!("--etcd-cafile={}", self.ca_file().display()),
             format!("--etcd-certfile={}", keys.join("etcd.crt").display()),
             format!("--etcd-keyfile={}", keys.join("etcd.key").display()),
-            "--bind-address=127.0.0.1".to_owned(),
             // Loopback cannot be advertised as an endpoint.
             "--endpoint-reconciler-type=none".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--allow-privileged=true".to_owned(),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             "--service-cluster-ip-range=10.233.0.0/24".to_owned(),
@@ -165,6 +165,12 @@ impl Cluster {
             format!("--service-account-key-file={}", keys.join("sa.pub").display()),
             format!("--service-account-signing-key-file={}", keys.join("sa.key").display()),
         ];
+        flags.extend(if options.service_accounts {
+            vec!["--bind-address=0.0.0.0".to_owned()]
+        } else {
+            let without = "--disable-admission-plugins=ServiceAccount".to_owned();
+            vec!["--bind-address=127.0.0.1".to_owned(), without]
+        });
         if let Some(log) = self.audit_log() {
             let policy = self.dir().join("audit-policy.yaml");
             write_private(&policy, AUDIT_POLICY)?;

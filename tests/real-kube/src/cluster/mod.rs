@@ -53,6 +53,9 @@ pub struct Options {
     pub node: bool,
     /// Whether the node's containerd is the pinned one and not the machine's, which may be old.
     pub pinned_containerd: bool,
+    /// Whether pods of the node get tokens of their service accounts, and reach the API server at
+    /// [`crate::node::API_ADDRESS`] and its port. It listens on every address of the machine then.
+    pub service_accounts: bool,
     /// Further flags for kube-apiserver.
     pub more_apiserver_args: Vec<String>,
     /// Further flags for kube-controller-manager.
@@ -168,6 +171,12 @@ impl Cluster {
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.as_deref().unwrap_or(Path::new("/nonexistent"))
+    }
+
+    /// The API server's port.
+    #[must_use]
+    pub fn port(&self) -> &str {
+        self.server.rsplit(':').next().unwrap_or_default()
     }
 
     /// The API server's URL.

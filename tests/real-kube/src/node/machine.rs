@@ -149,6 +149,12 @@ impl Machine {
         bail!("all {NODES} numbers for nodes are taken on this machine")
     }
 
+    /// Gives the machine's end of the node's interface another address, which goes with it.
+    pub(super) fn add_address(&self, address: &str) -> Result<()> {
+        let link = self.record.link.as_deref().context("the node has no network interface")?;
+        ip(&["address", "add", &format!("{address}/32"), "dev", link])
+    }
+
     /// The node's address. The range is set aside for tests of networks, so no other host has it.
     pub(super) fn address(&self) -> Ipv4Addr {
         let [_, _, high, low] = (self.number + 1).to_be_bytes();

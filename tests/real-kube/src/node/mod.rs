@@ -30,6 +30,8 @@ use packages::Packages;
 
 /// The node's name in the cluster.
 pub const NAME: &str = "node-1";
+/// Where pods reach the API server, with [`Options::service_accounts`].
+pub const API_ADDRESS: &str = "198.19.255.1";
 /// The image of pods: busybox with all its applets.
 pub const IMAGE: &str = "longshore.test/busybox:1";
 /// The image that holds a pod's namespaces.
@@ -69,6 +71,9 @@ impl Node {
         let layout = Layout::make(&cluster.dir().join(DIR))?;
         let name = cluster.dir().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let machine = Machine::start(&layout.dir, &name, lifetime, interrupt.as_ref())?;
+        if options.service_accounts {
+            machine.add_address(API_ADDRESS)?;
+        }
         let programs = Vec::new();
         let mut node = Self { layout, packages, programs, machine, lifetime, interrupt };
         node.start_containerd()?;
@@ -180,14 +185,24 @@ impl Node {
     pub fn import(&self, images: &[Image]) -> Result<()> {
         let file = self.layout.dir.join("images.tar");
         images::archive(images, &self.packages.busybox, &file)?;
+        let imported = self.import_archive(&file);
+        let _ = fs::remove_file(&file);
+        imported
+    }
+
+    /// Makes the images of an archive known to the node; its path must not be below `/run`, `/var/lib` or
+    /// `/var/log`, which the node has for itself.
+    ///
+    /// # Errors
+    /// When containerd does not take them.
+    pub fn import_archive(&self, file: &Path) -> Result<()> {
         let mut command = Command::new(&self.packages.ctr);
         command.arg("--address").arg(self.layout.socket());
-        command.args(["--namespace", "k8s.io", "images", "import"]).arg(&file);
+        command.args(["--namespace", "k8s.io", "images", "import"]).arg(file);
         let output = self.inside(&command).output().context("cannot run ctr")?;
-        let _ = fs::remove_file(&file);
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            bail!("containerd did not take the images: {}", why.trim());
+            bail!("containerd did not take {}: {}", file.display(), why.trim());
         }
         Ok(())
     }

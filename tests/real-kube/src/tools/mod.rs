@@ -59,6 +59,8 @@ pub enum Tool {
     Hostpath,
     /// The CSI conformance suite.
     CsiSanity,
+    /// What installs charts.
+    Helm,
     /// The official attacher sidecar; cannot be pinned.
     CsiAttacher,
     /// The official liveness sidecar; cannot be pinned.
@@ -71,7 +73,7 @@ pub enum Tool {
 
 impl Tool {
     /// Every tool.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Etcd,
         Self::Etcdutl,
         Self::KubeApiserver,
@@ -90,6 +92,7 @@ impl Tool {
         Self::SnapshotController,
         Self::Hostpath,
         Self::CsiSanity,
+        Self::Helm,
         Self::CsiAttacher,
         Self::Livenessprobe,
         Self::NodeDriverRegistrar,

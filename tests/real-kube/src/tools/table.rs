@@ -58,6 +58,13 @@ const KUBECTL_NEXT_SET: &[(&str, &str)] = &[
     ("k8s.io/client-go/pkg/version.gitVersion", "v1.37.2"),
 ];
 
+/// helm says which Kubernetes it renders for where there is no cluster.
+const HELM_SET: &[(&str, &str)] = &[
+    ("helm.sh/helm/v3/internal/version.version", "v3.22.0"),
+    ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor", "1"),
+    ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "37"),
+];
+
 const fn kubernetes(package: &'static str, kind: Kind) -> Source {
     Source::Module { module: "kubernetes", package, kind, set: KUBERNETES_SET }
 }
@@ -148,6 +155,7 @@ pub(super) const fn entry(tool: Tool) -> (&'static str, Source) {
                 &[("main.version", "v1.7.2")],
             ),
         ),
+        Tool::Helm => ("helm", program("helm", "helm.sh/helm/v3/cmd/helm", HELM_SET)),
         Tool::CsiSanity => (
             "csi-sanity",
             program("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", &[]),
